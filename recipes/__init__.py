@@ -1,4 +1,4 @@
-"""Recipes: how a model's numbers are stored and computed, one TOML file each.
+"""Recipes: the storage and arithmetic of a model's numbers, one TOML file each.
 
 In: a recipe's name or the path of a TOML file. Out: a frozen `Recipe`. The compiler's
 passes apply it.

@@ -1,8 +1,8 @@
 """Read recipe files.
 
-In: the name of a shipped recipe, or the path of a user's own TOML file. Out: a
-`Recipe` whose every field has been checked. A wrong file raises `BadRecipe`, which
-names the file, the key and what is allowed there.
+In: the name of a shipped recipe, or the path of a user's own TOML file. Out: a `Recipe`
+with every field checked. A wrong file raises `BadRecipe`, which names the file, the key
+and its allowed values.
 """
 
 import tomllib
@@ -21,7 +21,7 @@ from kvc.schema.errors import (
     meant,
 )
 
-# Targets that have no backend here: what to use meanwhile, and whether they may come.
+# Targets without a backend in kvc: recipes to use instead, and whether one is planned.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Target:
     """A target without a backend.
 
     Attributes:
-        name: of the target, in words.
+        name: the target's name in words.
         state: whether a backend is planned, and why not.
         instead: recipes to use meanwhile.
     """
@@ -45,7 +45,7 @@ TARGETS: Final = {
     "mps": Target(
         "Apple's Metal Performance Shaders",
         "not planned: ExecuTorch, where recipes of this name came from, has removed it",
-        f"mlx_q8 on a Mac, what is exported for Core AI or Core ML, {_ANYWHERE}",
+        f"mlx_q8 on a Mac, an export for Core AI or Core ML, {_ANYWHERE}",
     ),
     "cuda": Target("NVIDIA's CUDA", "planned", _GPU),
     "openvino": Target(
@@ -61,12 +61,12 @@ def target_of(recipe: str) -> Target | None:
     return TARGETS.get(recipe.lower().partition("_")[0])
 
 
-# Read recipe files.
+# Recipe files.
 
 
 Wanted = str | Path | Recipe | Sequence[str | Path | Recipe]
 
-DEFAULTS = ("cpu_fp32", "fp32")  # of a model of which none is named; see DefaultRecipe
+DEFAULTS = ("cpu_fp32", "fp32")  # for a model without a named recipe; see DefaultRecipe
 FOLDER = Path(__file__).parent
 MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
 _SECTIONS = (*dict.fromkeys(s.section for s in SETTINGS), "keep", "buckets")
@@ -78,17 +78,17 @@ def known_recipes() -> tuple[str, ...]:
 
 
 def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe:
-    """Return a shipped recipe by name, the one in a `.toml` file, or one that is there.
+    """Return a recipe by its name or `.toml` file, or the given `Recipe` itself.
 
     Args:
         recipe: the name, the path, or the recipe itself.
-        cache: `[cache] dtype` in place of what the file says; None takes the file's.
+        cache: replaces the file's `[cache] dtype`; None keeps it.
 
     Raises:
-        TargetMissing: it is for a target that has no backend here.
+        TargetMissing: the recipe is for a target without a backend in kvc.
         UnknownRecipe: no shipped recipe has this name; the message lists them.
-        BadRecipe: it is none of these, or its file cannot be read or holds a wrong key,
-            type or value.
+        BadRecipe: the argument is none of these, or its file cannot be read or has a
+            wrong key, type or value.
     """
     if isinstance(recipe, Recipe):
         return _with_cache(recipe, cache)
@@ -109,26 +109,25 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
 
 
 def default_recipe(cache: str | None = None) -> DefaultRecipe:
-    """Return what a model is compiled by for which no recipe is named.
+    """Return the recipes for a model without a named recipe.
 
     Args:
-        cache: as of `load_recipe`, of both.
+        cache: as for `load_recipe`, for both recipes.
     """
     first, otherwise = (load_recipe(name, cache) for name in DEFAULTS)
     return DefaultRecipe(first, otherwise)
 
 
 def load_recipes(given: Wanted, cache: str | None = None) -> tuple[Recipe, ...]:
-    """Return the recipes of a bundle, which differ in their backends alone.
+    """Return the recipes of one bundle, which differ only in their backends.
 
     Args:
-        given: one, as `load_recipe` takes it; names or paths with commas between; or
-            a sequence of some.
-        cache: as of `load_recipe`, of all.
+        given: one recipe, as for `load_recipe`; names or paths separated by commas; or
+            a sequence of recipes.
+        cache: as for `load_recipe`, for all recipes.
 
     Raises:
-        RecipesApart: their numbers would not be the same, or nothing would tell which
-            of them is asked for.
+        RecipesApart: their numbers would differ, or two have the same backend.
         RecipeError: as `load_recipe`.
     """
     wanted = _named(given) if isinstance(given, str | Path | Recipe) else tuple(given)
@@ -140,13 +139,13 @@ def load_recipes(given: Wanted, cache: str | None = None) -> tuple[Recipe, ...]:
     backends = [recipe.backend for recipe in found]
     twice = sorted({name for name in backends if backends.count(name) > 1})
     if twice or (len(found) > 1 and "" in backends):
-        what = "each needs a backend of its own, by which it is chosen"
+        what = "each needs a backend of its own, by which it is selected"
         raise _apart(found, f"their backends are {backends}: {what}")
     return found
 
 
 def _named(given: str | Path | Recipe) -> tuple[str | Path | Recipe, ...]:
-    """Return the parts of a text with commas, unless it is the path of a file."""
+    """Split a text at commas, unless it is the path of a file."""
     if isinstance(given, str) and "," in given and not Path(given).is_file():
         return tuple(part.strip() for part in given.split(","))
     return (given,)
@@ -156,7 +155,7 @@ def _check_together(one: Recipe, other: Recipe) -> None:
     """Check that two recipes store and compute the same numbers.
 
     Raises:
-        RecipesApart: they do not.
+        RecipesApart: the numbers would differ.
     """
     for field in ("weights", "linear", "basis", "embedding", "cache", "keep"):
         first, second = (_said(getattr(each, field)) for each in (one, other))
@@ -174,14 +173,14 @@ def _apart(recipes: Sequence[Recipe], what: str) -> RecipesApart:
 
 
 def _with_cache(recipe: Recipe, cache: str | None) -> Recipe:
-    """Return a recipe with another dtype of caches, which its text then says too."""
+    """Return a recipe with another dtype of caches, which its text then states too."""
     if cache is None or cache == recipe.cache:
         return recipe
     (setting,) = (s for s in SETTINGS if s.field == "cache")
     _value(recipe.name, setting, cache)
     said = f'[cache]\ndtype = "{cache}"\n'
     if "cache" in tomllib.loads(recipe.text):
-        said = f'# in place of what [cache] says: dtype = "{cache}"\n'
+        said = f'# overrides [cache] above: dtype = "{cache}"\n'
     text = f"{recipe.text.rstrip()}\n\n{said}"
     return replace(recipe, cache=cache, text=text)  # type: ignore[arg-type]  # _value has checked it
 
@@ -215,7 +214,7 @@ def _read(path: Path, where: str) -> Recipe:
 
 
 def _kept(where: str, path: str, table: object) -> Iterator[str]:
-    """Yield the patterns of `[keep]`: `a.b`, as one key or as b in a table a."""
+    """Yield the patterns of `[keep]`: from a key `a.b`, or from b in a table a."""
     if not isinstance(table, Mapping):
         raise _wrong(where, "keep", table, "a section [keep]")
     for key, value in table.items():
@@ -315,7 +314,7 @@ def _wrong(where: str, key: str, found: object, expected: str) -> BadRecipe:
 
 
 def _kind_of(found: object) -> str:
-    """Describe a TOML value that is no text: its value when short, else its kind."""
+    """Describe a TOML value that is not a string: the value if short, else its kind."""
     match found:
         case bool():
             return str(found).lower()

@@ -1,4 +1,4 @@
-"""What both sides of a bundle agree on: format, values, errors and checks.
+"""Definitions shared by compiler and runtime: bundle format, values, errors, checks.
 
 Compiler and runtime both import this package and it imports neither. It needs
 numpy, flatbuffers and ml_dtypes; torch only in `kvc.schema.torch_ops`, which

@@ -1,8 +1,8 @@
-"""Find what instructions overwrite of memory that outlives them: states, lent inputs.
+"""Find the writes of instructions to memory that outlives them: states, lent inputs.
 
-In: a graph and the blocks that it runs. Out: for each result over such memory, an
-`Access`, which says what a session must know of the write without knowing the operator.
-An instruction that runs blocks has the accesses of these blocks.
+In: a graph and the blocks that its instructions run. Out: for each result that lies in
+such memory, an `Access`, which describes the write to a session without naming the
+operator. An instruction that runs blocks has the accesses of these blocks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ _AXIS: Final = {AccessMode.SLOTS: 3, AccessMode.APPEND: 2, AccessMode.REPLACE: 2
 def accesses_of(
     graph: Graph, index: int, blocks: Blocks, roots: Sequence[int]
 ) -> tuple[Access, ...]:
-    """Return what an instruction writes over; its blocks say what they do.
+    """Return the accesses of an instruction; for control flow, those of its blocks.
 
     Args:
-        graph: the code that it is in.
-        index: of the instruction.
-        blocks: of the method.
-        roots: of the graph's values.
+        graph: the graph that holds the instruction.
+        index: the index of the instruction in the graph.
+        blocks: the blocks of the method.
+        roots: the root value of each value of the graph.
     """
     step, found = graph.instructions[index], list[Access]()
     if OPS[step.op].aliasing is Aliasing.VIEW:
@@ -49,7 +49,7 @@ def accesses_of(
 def with_accesses(
     graph: Graph, updates: Sequence[Update], blocks: Blocks
 ) -> tuple[Update, ...]:
-    """Return the verdicts on a graph's writes with what these write over."""
+    """Return the updates of a graph, each with the accesses of its instruction."""
     roots = graph.roots()
     return tuple(
         replace(u, accesses=accesses_of(graph, u.instruction, blocks, roots))
@@ -60,7 +60,7 @@ def with_accesses(
 def _written(
     graph: Graph, step: Instruction, result: int, root: int, blocks: Blocks
 ) -> Iterator[Access]:
-    """Yield what an instruction does to the memory of one of its results."""
+    """Yield the accesses of an instruction to the memory of one of its results."""
     dims = graph.values[result].type.dims
     if step.op not in CONTROL_OPS:
         yield _access(graph, step, root, dims)
@@ -78,7 +78,7 @@ def _written(
 
 
 def _access(graph: Graph, step: Instruction, root: int, dims: Sequence[Dim]) -> Access:
-    """Return what an operator does to the memory that it is given."""
+    """Return the access of an operator to the memory of its first operand."""
     mode = _MODES.get(step.op, AccessMode.ANYWHERE)
     if mode is AccessMode.ANYWHERE:
         return Access(root, mode)

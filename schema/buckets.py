@@ -1,7 +1,7 @@
-"""Sizes of a target of fixed shapes: each combination that calls may have.
+"""List all size combinations of a target with fixed shapes.
 
-In: the symbols of a program, some of which have buckets, and the types that are to be
-of fixed shape. Out: sizes of the symbols in these types.
+In: the symbols of a program, some of which have buckets, and the types that need fixed
+shapes. Out: each combination of sizes of the symbols in these types.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +16,13 @@ from kvc.schema.verify.limits import MAX_COMBINATIONS
 def fixed_sizes(
     symbols: Sequence[Symbol], types: Iterable[TensorType]
 ) -> tuple[Mapping[str, int], ...] | None:
-    """Return all sizes that types can have together, each by the names of symbols.
+    """Return all combinations of sizes that types can have, each by symbol name.
 
     Returns:
         None where a symbol may have any size within its bounds.
 
     Raises:
-        LimitExceeded: they are more than a target could be made for.
+        LimitExceeded: there are too many combinations to compile.
     """
     used = symbols_in(types)
     found = [symbol for symbol in symbols if symbol.name in used]

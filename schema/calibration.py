@@ -1,8 +1,8 @@
-"""What calibration finds out: of each value its range, of each weight its inputs.
+"""Results of calibration: the range of each value, the input sums of each weight.
 
-In: nothing; these are values. `kvc.runtime.calibration` makes them of samples. Backends
-of fixed point choose by ranges how they store what they compute; int4 weights are
-rounded by what they are multiplied with.
+In: nothing; these are values. `kvc.runtime.calibration` computes them from samples.
+Fixed-point backends derive quantization grids from ranges; int4 weights are rounded
+with regard to the inputs that multiply them.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from kvc.schema.provenance import Calibration
 class Range:
     """The least and the greatest number of a value, over all samples.
 
-    An infinity is one where the model computes with infinities.
+    A bound is infinite if the model computes an infinity.
     """
 
     low: float
@@ -31,9 +31,12 @@ class Range:
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 
-LINEAR_LAYERS: Final = "linear-layers"  # the backend whose partitions are summed up
+LINEAR_LAYERS: Final = (
+    "linear-layers"  # the backend whose partitions collect input sums
+)
 
-# Of the inputs x of a linear layer, float32 [in, in]: the sum of x x'.
+# For a linear layer with inputs x: the sum of the outer products x x', float32 [in,
+# in].
 Sums = npt.NDArray[np.float32]
 
 Ranges = Mapping[int, Range]  # by a value's id in the graph of the file
@@ -41,14 +44,14 @@ Ranges = Mapping[int, Range]  # by a value's id in the graph of the file
 
 @frozen
 class Observed:
-    """What samples have shown of a program.
+    """Observations of a program's values over samples.
 
     Attributes:
-        ranges: of the floating-point values of each partition, by its id. Values that
-            share memory share a range, and so do all values that are one state.
-        calibration: what was used.
-        scores: of each partition, by its id: of the products of queries and keys of
-            each attention, scaled, by its result.
+        ranges: for each partition, by its id, the ranges of its floating-point values.
+            Values that share memory share a range, and so do all values of one state.
+        calibration: the calibration data that was used.
+        scores: for each partition, by its id, the ranges of the scaled query-key
+            products of each attention, by the attention's result.
     """
 
     ranges: Mapping[int, Ranges]
@@ -58,11 +61,12 @@ class Observed:
 
 @frozen
 class SeenInputs:
-    """What samples have shown of the inputs of linear layers.
+    """Observations of the inputs of linear layers over samples.
 
     Attributes:
-        sums: by the names of their weights; those with the same inputs share one.
-        calibration: what was used.
+        sums: the input sums by weight name; weights with the same inputs share one
+            array.
+        calibration: the calibration data that was used.
     """
 
     sums: Mapping[str, Sums]

@@ -9,7 +9,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the resource; doing so twice is safe."""
+        """Release the resource; a second call does nothing."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,16 +1,16 @@
-"""What instructions that run blocks take: `kvc::cond`, `while`, `scan`, `delegate`.
+"""Arguments of the control operators: `kvc::cond`, `while`, `scan`, `delegate`.
 
-In: the arguments of such an instruction, of the file or of the compiler's IR. Out: its
-blocks, its operands, and which results lie over which operands. Blocks take all
-operands, in order:
+In: the arguments of a control instruction, in the file or in the compiler's IR. Out:
+its blocks, its operands, and the operand whose memory each result shares. Blocks take
+all operands, in order:
 
-- cond: `pred` chooses one of two blocks, whose outputs are the results.
-- while: the first block decides whether to continue, the second makes the carried
-  values of the next turn; the results are the last ones. Operands after the carried
-  ones are only read.
+- cond: `pred` selects one of two blocks, whose outputs are the results.
+- while: the first block decides whether to continue, the second computes the carried
+  values of the next iteration; the results are the last carried values. Operands after
+  the carried ones are only read.
 - scan: the block runs for each index along axis 0 of the `scanned` operands, which come
-  after the carried ones. Its outputs are the carried values of the next turn, then what
-  is stacked along a new axis 0.
+  after the carried ones. Its outputs are the carried values of the next iteration, then
+  the values that are stacked along a new axis 0.
 - delegate: a backend runs the one block, whose outputs are the results.
 """
 
@@ -24,26 +24,26 @@ from kvc.schema.ops import COND, CONTROL_OPS, DELEGATE, OPS, SCAN, WHILE, Aliasi
 from kvc.schema.types import TensorType
 
 Operand = TypeVar("Operand")
-# Those whose last result is scratch memory for their blocks; a delegate has that of its
-# context.
+# Operators whose last result is scratch memory for their blocks; a delegate gets
+# scratch memory from its context.
 WITH_WORKSPACE: Final = frozenset((COND, WHILE, SCAN))
-# What moves elements to other memory, and which argument has them.
+# Operators that copy elements, and the argument that they copy.
 _MOVING: Final = {"aten::copy": 1, "aten::clone": 0}
 
 
 @frozen
 class Control(Generic[Operand]):
-    """A control instruction; `Operand` is how operands are written.
+    """A control instruction; `Operand` is the type of its operands.
 
     Attributes:
         op: one of `CONTROL_OPS`.
         blocks: ids of its blocks, in the order of its arguments.
-        pred: what a cond asks, None for the others.
-        operands: what the blocks take.
-        over: for each result the index of the operand in whose memory it lies, None
-            where it has memory of its own.
-        carried: how many operands, the first, go from turn to turn.
-        scanned: how many after those are gone through along axis 0.
+        pred: the condition of a cond, None for the others.
+        operands: the inputs of the blocks.
+        over: for each result, the index of the operand whose memory it shares, None for
+            a result with memory of its own.
+        carried: the number of leading operands that an iteration passes to the next.
+        scanned: the number of operands after those that are sliced along axis 0.
     """
 
     op: str
@@ -61,24 +61,24 @@ class Control(Generic[Operand]):
 
     @property
     def workspaces(self) -> int:
-        """Return how many results, the last, are scratch memory of the blocks."""
+        """Return the number of trailing results that are the blocks' scratch memory."""
         return int(self.op in WITH_WORKSPACE)
 
     @property
     def fixed(self) -> int:
-        """Return how many operands, the first, are not the same in each turn."""
+        """Return the number of leading operands that change between iterations."""
         return self.carried + self.scanned
 
     def tests(self, which: int) -> bool:
-        """Tell whether a block, by its place in `blocks`, says whether to go on."""
+        """Tell whether the block at an index in `blocks` is the condition of a loop."""
         return self.op == WHILE and which == 0
 
     def is_scanned(self, operand: int) -> bool:
-        """Tell whether an operand is gone through along axis 0."""
+        """Tell whether an operand is sliced along axis 0."""
         return self.carried <= operand < self.carried + self.scanned
 
     def input_types(self, operands: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        """Return what every block takes, given the types of the operands."""
+        """Return the input types of every block, from the types of the operands."""
         return tuple(
             TensorType(kind.dtype, kind.dims[1:]) if self.is_scanned(i) else kind
             for i, kind in enumerate(operands)
@@ -87,7 +87,7 @@ class Control(Generic[Operand]):
     def output_types(
         self, which: int, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> tuple[TensorType | None, ...]:
-        """Return what a block gives; None stands for one bool."""
+        """Return the output types of a block; None stands for one bool."""
         if self.tests(which):
             return (None,)
         return tuple(
@@ -99,7 +99,7 @@ class Control(Generic[Operand]):
 
 
 def read_control(op: str, arguments: Sequence[object]) -> Control[object]:
-    """Return what a control instruction says; its arguments are of the right kinds."""
+    """Decode a control instruction, whose arguments are of the right kinds."""
     *first, operands, over = arguments
     listed = cast("tuple[object, ...]", operands)
     places = cast("tuple[int | None, ...]", over)
@@ -119,14 +119,14 @@ def read_control(op: str, arguments: Sequence[object]) -> Control[object]:
 
 
 def blocks_run(graph: Graph, op: str | None = None) -> Iterator[int]:
-    """Yield the blocks that a graph's instructions run, all or those of one op."""
+    """Yield the blocks that a graph's instructions run, or those that `op` runs."""
     for step in graph.instructions:
         if step.op in CONTROL_OPS and op in (None, step.op):
             yield from read_control(step.op, step.arguments).blocks
 
 
 def left_to_torch(graph: Graph) -> Iterator[Instruction]:
-    """Yield the instructions of a graph that compute, in no block of a backend's."""
+    """Yield the instructions of a graph that compute, outside of a backend's blocks."""
     for step in graph.instructions:
         if computes(graph, step, delegated=False):
             yield step
@@ -136,10 +136,10 @@ def computes(graph: Graph, step: Instruction, *, delegated: bool) -> bool:
     """Tell whether an instruction computes; views and control flow do not.
 
     Args:
-        graph: that it is in.
+        graph: the graph that holds the instruction.
         step: the instruction.
-        delegated: whether a backend runs it. Outside of partitions, what moves
-            elements as they are does not count.
+        delegated: whether a backend runs it. Outside of partitions, an instruction that
+            only copies elements does not count.
     """
     if OPS[step.op].aliasing in (Aliasing.VIEW, Aliasing.CONTROL):
         return False
@@ -147,9 +147,9 @@ def computes(graph: Graph, step: Instruction, *, delegated: bool) -> bool:
 
 
 def moved(graph: Graph, step: Instruction) -> int | None:
-    """Return the value whose elements an instruction moves as they are, None if none.
+    """Return the value that an instruction copies unchanged, None for other ones.
 
-    numpy does that as well as PyTorch.
+    numpy does such a copy as well as PyTorch.
     """
     if step.op not in _MOVING:
         return None
@@ -160,7 +160,7 @@ def moved(graph: Graph, step: Instruction) -> int | None:
 
 
 def graphs_within(method: Method, block: int) -> list[Graph]:
-    """Return the code of a block of a method, then that of the blocks it runs."""
+    """Return the graph of a method's block, then those of all blocks that it runs."""
     found = [method.blocks[block].graph]
     for graph in found:
         found += [method.blocks[number].graph for number in blocks_run(graph)]

@@ -1,11 +1,11 @@
 """The digest of a blob: a function of its bytes alone.
 
 In: bytes, or a function that fetches them. Up to 1 MiB the digest is the SHA-256 of the
-bytes. Beyond, it is the SHA-256 of `kvc-tree` and the joined SHA-256 digests of each 1
-MiB, its leaves (the last may be shorter), so that two threads can share the work:
-hashlib and reading release the GIL. The second thread lives only while a large blob is
-hashed. A small blob can be constructed that has the digest of a large one, so digest
-and size together identify a content.
+bytes. Beyond, it is the SHA-256 of `kvc-tree` and the concatenated SHA-256 digests of
+its leaves, of 1 MiB each (the last may be shorter), so that two threads can share the
+work: hashlib and reading release the GIL. The second thread lives only while a large
+blob is hashed. A small blob can be constructed that has the digest of a large one, so
+digest and size together identify a content.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from kvc.schema.two_threads import share
 
 LEAF_NBYTES: Final = 1 << 20
 DIGEST_NBYTES: Final = 32
-TREE: Final = b"kvc-tree"  # what is hashed before the leaves
+TREE: Final = b"kvc-tree"  # hashed before the leaves
 # Below this, starting a thread costs more than it saves.
 _THREADED_NBYTES: Final = 4 << 20
 
 Bytes = bytes | bytearray | memoryview
 # Fills memory with the bytes that begin at an offset in the blob.
 Fill = Callable[[int, memoryview], None]
-# Returns a part of the blob, by where it begins and how long it is.
+# Returns a part of the blob, by its start and size.
 _Fetch = Callable[[int, int], memoryview]
 
 
@@ -36,10 +36,11 @@ def blob_digest(content: Bytes) -> bytes:
 
 
 def streamed_digest(nbytes: int, fill: Fill) -> bytes:
-    """Return the digest of a blob that `fill` reads, in 1 MiB of memory a thread.
+    """Return the digest of a blob that `fill` reads, with 1 MiB of memory per thread.
 
     Raises:
-        BaseException: whatever `fill` raises; it may run in two threads at once.
+        BaseException: any exception raised by `fill`, which may run in two threads at
+            once.
     """
 
     def start_thread() -> _Fetch:
@@ -55,10 +56,10 @@ def streamed_digest(nbytes: int, fill: Fill) -> bytes:
 
 
 def _aligned(nbytes: int) -> memoryview:
-    """Return memory that begins at a multiple of 64.
+    """Return memory that is aligned to 64 bytes.
 
-    What Python allocates in this size begins 16 bytes after a page does, where reading
-    a file's pages takes three times as long (AMD EPYC, measured 2026-11-23).
+    Python aligns memory of this size to 16 bytes after a page start; reading a file's
+    pages to there takes three times as long (AMD EPYC, measured 2026-11-23).
     """
     array = np.empty(nbytes + 64, np.uint8)
     start = -array.ctypes.data % 64
@@ -66,7 +67,7 @@ def _aligned(nbytes: int) -> memoryview:
 
 
 def filled_digest(target: memoryview, fill: Fill) -> bytes:
-    """Fill `target` with a blob, and return the digest of what is there then.
+    """Fill `target` with a blob, and return the digest of the bytes in `target`.
 
     Raises:
         BaseException: as `streamed_digest`.
@@ -81,7 +82,7 @@ def filled_digest(target: memoryview, fill: Fill) -> bytes:
 
 
 def _digest(nbytes: int, start_thread: Callable[[], _Fetch]) -> bytes:
-    """Hash the leaves; `start_thread` is called once in each thread that does."""
+    """Hash the leaves; each thread that hashes calls `start_thread` once."""
     if nbytes <= LEAF_NBYTES:
         return hashlib.sha256(start_thread()(0, nbytes)).digest()
     starts = range(0, nbytes, LEAF_NBYTES)
@@ -98,7 +99,7 @@ def _digest(nbytes: int, start_thread: Callable[[], _Fetch]) -> bytes:
 
 
 class BlobHasher:
-    """The digest of a blob that comes in pieces."""
+    """Computes the digest of a blob that comes in chunks."""
 
     def __init__(self) -> None:
         self._leaf = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Element types of tensors: size, numpy dtype, and whether they hold fractions.
+"""Element types of tensors: item size, numpy dtype, and whether they are floats.
 
 The value of a member is its number in the file; numbers never change meaning.
 """
@@ -25,7 +25,7 @@ class DType(IntEnum):
 
     @property
     def label(self) -> str:
-        """Return the name as it is written in text and messages."""
+        """Return the dtype's name in text and messages."""
         return self.name.lower()
 
     @property
@@ -40,14 +40,14 @@ class DType(IntEnum):
 
     @property
     def is_floating(self) -> bool:
-        """Tell whether elements have a fraction."""
+        """Tell whether elements are floating-point numbers."""
         return self <= DType.BFLOAT16
 
     @classmethod
     def from_numpy(cls, dtype: "np.dtype[np.generic]") -> "DType | None":
         """Return the element type of a numpy dtype, None when kvc has none."""
         found = np.dtype(dtype)
-        if found.kind == "V":  # of no other type that kvc has
+        if found.kind == "V":  # no other dtype of kvc has this kind
             return cls.BFLOAT16 if found == _bfloat16() else None
         return _BY_NUMPY.get(found)
 

@@ -1,7 +1,8 @@
-"""Pause the garbage collector while tens of thousands of values are made.
+"""Pause Python's garbage collector while tens of thousands of values are made.
 
-None of them is garbage or part of a cycle, yet the collector would examine them all
-after each 700 new objects: a sixth of the time of reading a program (2026-11-21).
+None of these values is garbage or part of a cycle, yet the collector would examine all
+of them after each 700 new objects: a sixth of the time of reading a program
+(2026-11-21).
 """
 
 import gc

@@ -1,8 +1,8 @@
-"""Read settings of text generation, from a bundle's generation_config or a caller.
+"""Check settings of text generation, from a bundle's generation_config or a caller.
 
 In: names and values, as in a model's generation_config.json. Out: the settings that kvc
-has, each checked; the runtime combines them. The compiler runs the same checks on what
-goes into a bundle.
+supports, each checked; the runtime combines several sources. The compiler runs the same
+checks on the settings that it stores in a bundle.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ _Checked = TypeVar("_Checked")
 
 @frozen
 class Said:
-    """What one source says, checked; None where it says nothing."""
+    """The checked settings of one source; None for a setting that it does not give."""
 
     max_tokens: int | None = None
     max_length: int | None = None
@@ -46,11 +46,11 @@ class Said:
 
 
 def read_settings(found: Mapping[str, object], source: str = "") -> Said:
-    """Check what one source says.
+    """Check the settings of one source.
 
     Args:
-        found: names to values.
-        source: what to say before a name in messages.
+        found: values by setting name.
+        source: prefix of setting names in messages.
 
     Raises:
         BadSetting: a value is impossible, or given under two names.
@@ -61,7 +61,7 @@ def read_settings(found: Mapping[str, object], source: str = "") -> Said:
     ) -> _Checked | None:
         given = [key for key in (name, alias) if found.get(key) is not None]
         if len(given) == 2:
-            expected = f"no value, since {alias} is the same and is given too"
+            expected = f"no value, since {alias} means the same and is given too"
             raise BadSetting(
                 name=source + name, expected=expected, found=repr(found[name])
             )

@@ -1,7 +1,7 @@
 """The code of a program: values, and the instructions between them.
 
-A graph is a method's, or that of a block in it. Ids are positions in the tuple that
-holds the thing.
+A graph belongs to a method or to a block of one. The id of a thing is its position in
+the tuple that holds it.
 """
 
 from enum import IntEnum
@@ -38,7 +38,7 @@ class StateSlot:
 
 @frozen
 class Scratch:
-    """The value lies in the method's scratch arena, for `nbytes` at the most."""
+    """The value lies in the method's scratch arena and takes at most `nbytes`."""
 
     offset: int
     nbytes: int
@@ -46,10 +46,10 @@ class Scratch:
 
 @frozen
 class Alias:
-    """The value shares the memory of `base`: it is a view of it, or written over it.
+    """The value shares the memory of `base`: as a view, or written over it.
 
-    A result that is no view and no update of `base` may be written over it only where
-    `base` is a state or a caller's input of the same type.
+    A result that is neither a view nor an update of `base` may be written over `base`
+    only if `base` is a state or a caller's input of the same type.
     """
 
     base: int
@@ -57,23 +57,23 @@ class Alias:
 
 @frozen
 class Caller:
-    """The value is an input that lies in the caller's own array."""
+    """The value is an input in the caller's own array."""
 
 
 class CursorField(IntEnum):
-    """What a value says of where a call is; the number is the one in the file."""
+    """A field of a cursor as a value in a call; the member's value is its file code."""
 
-    START = 0  # int64 [], [1] or [rows]: the position of each row as the call begins
-    END = 1  # the same as the call ends
-    LENGTHS = 2  # int64 [rows]: how many tokens of each row count
-    PLACES = 3  # int64 [tokens]: the position of each token, where all rows have one
+    START = 0  # int64 [], [1] or [rows]: each row's position at the start of the call
+    END = 1  # each row's position at the end of the call
+    LENGTHS = 2  # int64 [rows]: the number of tokens that count, per row
+    PLACES = 3  # int64 [tokens]: the position of each token, if rows share positions
 
 
 @frozen
 class CursorSlot:
-    """The value is a field of a cursor, which the session fills in before each call.
+    """The value is a field of a cursor, which the session fills before each call.
 
-    It is only read.
+    Instructions only read it.
     """
 
     cursor: int
@@ -93,12 +93,12 @@ class Value:
 
 @frozen
 class Instruction:
-    """One call of an op.
+    """One call of an operator.
 
     Attributes:
-        op: full name, as in the table of `kvc.schema.ops`.
-        arguments: one for each parameter of the op's signature, none left out.
-        results: ids of the values it defines.
+        op: full operator name, as in the table of `kvc.schema.ops`.
+        arguments: one for each parameter of the operator's signature, none left out.
+        results: ids of the values that the instruction defines.
         source: `package.module:line` and module path of the user's code, or "".
     """
 
@@ -115,10 +115,11 @@ class Graph:
     Attributes:
         values: every tensor; ids are positions.
         inputs: ids of values the caller fills before the first instruction.
-        outputs: ids of values that are handed back after the last one.
+        outputs: ids of values that are returned after the last instruction.
         instructions: in running order.
         scratch_nbytes: size of the scratch arena that `Scratch` offsets lie in.
-        peak_nbytes: most scratch bytes live at one time, a lower bound of any plan.
+        peak_nbytes: most scratch bytes live at one time, a lower bound for any memory
+            plan.
     """
 
     values: tuple[Value, ...]
@@ -129,13 +130,13 @@ class Graph:
     peak_nbytes: int
 
     def root_of(self, value: int) -> int:
-        """Return the value in whose memory a value lies; it may be itself."""
+        """Return the value that owns the memory of a value, perhaps itself."""
         while isinstance(storage := self.values[value].storage, Alias):
             value = storage.base
         return value
 
     def roots(self) -> list[int]:
-        """Return the root of each value: for many, in less time than one by one."""
+        """Return the root of each value; faster than `root_of` for each."""
         found: list[int] = []
         for value, one in enumerate(self.values):
             storage = one.storage

@@ -1,9 +1,8 @@
-"""The identity of a program: what it computes with and keeps, wherever that lies.
+"""The identity of a program: a digest of its code, data and states.
 
-In: a verified program, all of its recipes. Out: SHA-256 in hexadecimal. Equal are
-bundles that differ in where blobs lie, what is packed for a library beforehand, the
-files and settings that go along, and where all that comes from. FORMAT.md says how it
-is made.
+In: a verified program with all of its recipes. Out: SHA-256 in hexadecimal. Bundles
+have equal identities even if they differ in blob locations, packed data, added files
+and settings, or provenance. FORMAT.md describes how the digest is made.
 """
 
 import hashlib
@@ -35,7 +34,7 @@ def identity(program: Program) -> str:
 
 
 def _bare(program: Program) -> Program:
-    """Return a program without all that its identity leaves out."""
+    """Return a program without the parts that its identity leaves out."""
     count = _count_computed(program)
     names = program.names[:count]
     contents = sorted({_content(program, named) for named in names})
@@ -57,7 +56,7 @@ def _bare(program: Program) -> Program:
 
 
 def _count_computed(program: Program) -> int:
-    """Return how many names come before files and packed data, which are the last."""
+    """Return the number of names before files and packed data, which come last."""
     count = count_unpacked(program)
     while count and program.names[count - 1].format == FILE:
         count -= 1
@@ -65,7 +64,7 @@ def _count_computed(program: Program) -> int:
 
 
 def _content(program: Program, named: NamedData) -> tuple[bytes, int]:
-    """Return what tells the bytes of a name from all others."""
+    """Return the digest and size of a name's bytes, which identify them."""
     blob = program.blobs[named.blob]
     return blob.digest, blob.nbytes
 
@@ -88,7 +87,7 @@ def _bare_delegates(delegates: Iterable[Delegate], count: int) -> tuple[Delegate
 
 
 def _bare_method(method: Method) -> Method:
-    """Return a method without the lines it was made of, and why its writes copy."""
+    """Return a method without source lines, and without reasons for copying writes."""
     return replace(
         method,
         graph=_bare_graph(method.graph),
@@ -101,7 +100,7 @@ def _bare_method(method: Method) -> Method:
 
 
 def _bare_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
-    """Return verdicts without their sentences; what is copied says as much."""
+    """Return verdicts on writes without their reasons; the copies remain."""
     return tuple(replace(one, reason="") for one in updates)
 
 

@@ -1,10 +1,10 @@
-"""Lose no interrupt while kvc compiles, whatever swallows its exception.
+"""Keep an interrupt that comes while kvc compiles, even if its exception is swallowed.
 
-The handler of a signal raises wherever Python happens to be. In a finalizer, in a
-callback of native code, while a generator is closed, or within code that catches
-everything, the exception ends there or becomes another one. In: the handlers of SIGINT
-and SIGTERM that raise, as Python's own and that of `kvc` do. Out: what a handler raised
-is kept, and raised again at the next `check_interrupts`, at the latest at the end.
+A signal handler raises wherever Python happens to be. In a finalizer, in a callback of
+native code, while a generator is closed, or within code that catches everything, the
+exception ends there or becomes another one. In: the handlers of SIGINT and SIGTERM that
+raise, as Python's own handler and that of `kvc` do. Out: an exception of a handler is
+kept, and raised again at the next `check_interrupts`, at the latest at the end.
 """
 
 import signal
@@ -17,29 +17,31 @@ from typing import Final, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 Handler = Callable[[int, FrameType | None], object]
-Holding = Callable[[FrameType], bool]  # tells whether to, of where an interrupt came
+Holding = Callable[
+    [FrameType], bool
+]  # whether to hold an interrupt, by the interrupted frame
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _HELD: Final[dict[CodeType, "Holding | None"]] = {}
 
 
 class _Keeper:
-    """The handlers while interrupts are kept; only the main thread changes it.
+    """Wraps signal handlers to keep their exceptions; only the main thread changes it.
 
     Attributes:
-        depth: how many contexts are entered.
-        raised: what a handler raised, until the outermost context ends.
+        depth: the number of entered contexts.
+        raised: the kept exception of a handler, until the outermost context ends.
     """
 
     def __init__(self) -> None:
         self.depth = 0
         self.raised: BaseException | None = None
-        # A handler for each signal, of its own for each that it stands before: one
-        # that came later may call it, and may be what the next stands before.
+        # Our wrapper of each signal's handler. A handler that is installed later gets a
+        # wrapper of its own: it may call our first wrapper.
         self._own: dict[int, partial[None]] = {}
 
     def install(self) -> None:
-        """Stand before the handlers that there are."""
+        """Wrap the current signal handlers."""
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and handler is not self._own.get(number):
@@ -47,19 +49,19 @@ class _Keeper:
                 signal.signal(number, self._own[number])
 
     def remove(self) -> None:
-        """Put back the handlers that were there, unless others came meanwhile."""
+        """Restore the wrapped handlers, unless others have been installed meanwhile."""
         for number, own in self._own.items():
             (before,) = own.args
             if signal.getsignal(number) is own:
                 signal.signal(number, before)
 
     def take(self) -> BaseException | None:
-        """Return what a handler raised, and forget it."""
+        """Return the kept exception of a handler, and forget it."""
         raised, self.raised = self.raised, None
         return raised
 
     def _handle(self, before: Handler, number: int, frame: FrameType | None) -> None:
-        """Do what the handler that was there does, and keep what it raises."""
+        """Call the wrapped handler, and keep its exception."""
         again = self.raised is not None
         try:
             before(number, frame)
@@ -73,11 +75,11 @@ _keeper: Final = _Keeper()
 
 
 class KeptInterrupts:
-    """A context that ends with an interrupt, if one came.
+    """A context that raises an interrupt at its end, if one came.
 
-    Contexts may lie in each other. One that is entered in another thread than the main
-    one does nothing, since handlers run in the main one alone. Enter it by a `with`
-    statement of its own: an interrupt must not come between the entering and the block.
+    Contexts may be nested. In another thread than the main one a context does nothing,
+    since handlers run only in the main thread. Enter it by a `with` statement of its
+    own: an interrupt must not come between the entering and the block.
     """
 
     def __init__(self) -> None:
@@ -110,7 +112,7 @@ class KeptInterrupts:
 
 
 def keeping_interrupts(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that loses no interrupt that comes while it runs."""
+    """Wrap a function so that no interrupt during its run is lost."""
 
     @wraps(function)
     def kept(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -121,10 +123,10 @@ def keeping_interrupts(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_interrupts() -> None:
-    """Raise the interrupt that has come, if its exception was swallowed.
+    """Raise a kept interrupt, if its exception was swallowed.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; or whatever else the handler of a signal raised.
+        KeyboardInterrupt: Ctrl-C; or any other exception of a signal handler.
     """
     if (
         _keeper.raised is not None
@@ -134,13 +136,13 @@ def check_interrupts() -> None:
 
 
 def hold_interrupts(code: CodeType, where: Holding | None = None) -> None:
-    """Let no handler raise while a function runs, nor in what it calls.
+    """Keep signal handlers from raising while a function, or a function it calls, runs.
 
     Such an interrupt waits for the next `check_interrupts`.
 
     Args:
-        code: of the function.
-        where: tells of the frame in which an interrupt came whether it waits; one that
+        code: code object of the function.
+        where: decides by the interrupted frame whether the interrupt waits; one that
             comes while another waits is then raised at once. None: all wait.
     """
     _HELD[code] = where
@@ -157,6 +159,6 @@ def _is_held(frame: FrameType | None, again: bool) -> bool:
     return False
 
 
-# An interrupt between two lines of these would leave half of their work.
+# An interrupt between two lines of these methods would leave half of their work.
 for _method in (KeptInterrupts.__enter__, KeptInterrupts.__exit__):
     hold_interrupts(_method.__code__)

@@ -1,7 +1,7 @@
-"""What of a method no backend runs, so that PyTorch has to.
+"""List the instructions of a method that no backend runs, so that PyTorch has to.
 
-In: the code of a method. Out: its instructions that compute outside of partitions, also
-those of the blocks that branches and loops run, and words for them.
+In: the code of a method. Out: its instructions that compute outside of partitions,
+including those of blocks that branches and loops run, and a sentence about them.
 """
 
 from collections import Counter
@@ -19,10 +19,12 @@ _RUN_HERE: Final = tuple(sorted(CONTROL_OPS - {DELEGATE}))
 def left_within(
     graph: Graph, blocks: Sequence[Graph]
 ) -> Iterator[tuple[Graph, Instruction]]:
-    """Yield what is left of a graph and the blocks it runs, each with its graph.
+    """Yield the instructions that no backend runs, each with its graph.
+
+    The instructions are those of a graph and of the blocks that it runs.
 
     Args:
-        graph: of a method, or of one of its blocks.
+        graph: the graph of a method, or of one of its blocks.
         blocks: the graphs of all of the method's blocks.
     """
     for step in left_to_torch(graph):
@@ -33,23 +35,23 @@ def left_within(
 
 
 def needs_torch(graph: Graph, blocks: Sequence[Graph]) -> bool:
-    """Tell whether an instruction computes outside of partitions; as `left_within`."""
+    """Tell whether a graph has instructions that no backend runs."""
     return any(True for _ in left_within(graph, blocks))
 
 
 def left_of(method: Method) -> dict[str, int]:
-    """Count the instructions that no backend runs, by op, most frequent first."""
+    """Count the instructions that no backend runs, by operator, most frequent first."""
     steps = left_within(method.graph, method.graphs[1:])
     return dict(Counter(step.op for _, step in steps).most_common())
 
 
 def why_torch(graph: Graph, blocks: Sequence[Graph], *, reference: bool = False) -> str:
-    """Say what of a graph needs PyTorch: the first instruction with its line, how many.
+    """Return a sentence on why a graph needs PyTorch: first instruction, and count.
 
     Args:
-        graph: as of `left_within`, which yields something of it.
-        blocks: as of `left_within`.
-        reference: whether the graph is a backend's, and runs by its reference.
+        graph: as for `left_within`, which yields at least one instruction.
+        blocks: as for `left_within`.
+        reference: whether a backend's reference implementation runs the graph.
     """
     steps = [step for _, step in left_within(graph, blocks)]
     place = f" at {steps[0].source}" if steps[0].source else ""

@@ -1,7 +1,7 @@
 """The decoded program: one frozen dataclass for each table of `program.fbs`.
 
 `schema/codec` reads and writes it, the verifiers check it, the compiler emits it and
-the runtime runs it. Ids are positions in the tuple that holds the thing.
+the runtime runs it. The id of a thing is its position in the tuple that holds it.
 """
 
 from collections.abc import Mapping
@@ -16,28 +16,28 @@ from kvc.schema.types import Dim, Symbol, TensorType
 
 
 class AccessMode(IntEnum):
-    """Where a write lands; the number is the one in the file."""
+    """Where a write lands; the member's value is its number in the file."""
 
     ANYWHERE = 0
-    SLOTS = 1  # rows from an index on, which of a state at a cursor is the cursor
-    APPEND = 2  # after the end
-    REPLACE = 3  # all of it, with another length
+    SLOTS = 1  # rows from an index on; for a state with a cursor, the cursor
+    APPEND = 2  # rows after the end
+    REPLACE = 3  # the whole value, with a new length
 
     @property
     def lengthens(self) -> bool:
-        """Tell whether what is written has another length afterwards."""
+        """Tell whether the value may have another length after the write."""
         return self in (AccessMode.APPEND, AccessMode.REPLACE)
 
 
 @frozen
 class Access:
-    """How an instruction writes over memory that outlives it.
+    """The write of an instruction to memory that outlives the instruction.
 
     Attributes:
-        root: the value that the memory belongs to: a state, or an input that is lent.
-        mode: where it lands.
-        axis: that of the slots, or that becomes longer; None for ANYWHERE.
-        size: how many slots are written, or how long the value is then.
+        root: the value that owns the memory: a state, or a lent input.
+        mode: where the write lands.
+        axis: the axis of the slots, or of the changed length; None for ANYWHERE.
+        size: the number of slots written, or the new length.
     """
 
     root: int
@@ -48,13 +48,13 @@ class Access:
 
 @frozen
 class Update:
-    """One write over a state, or over an input in the caller's array.
+    """One write to a state, or to an input in the caller's array.
 
     Attributes:
         instruction: index of the instruction that writes.
-        reason: why bytes are copied for it; "" when none are, which is "in place".
+        reason: why the write needs copies of bytes; "" for a write in place.
         copies: indices of the instructions that copy these bytes, ascending.
-        accesses: what it writes over, in order; of equal ones, the last.
+        accesses: the accesses of the instruction, in order; of equal ones, the last.
     """
 
     instruction: int
@@ -65,15 +65,15 @@ class Update:
 
 @frozen
 class Block:
-    """Code that a control instruction of a method runs.
+    """Code of a method that a control instruction runs.
 
-    It is a branch, a turn of a loop, or what a delegate runs. Its inputs are lent: they
-    lie in the memory of the instruction's operands (`Caller`), apart from those that
-    are parts of operands, which lie in scratch.
+    It is a branch, a loop body or condition, or the code of a delegate. Its inputs are
+    lent: they lie in the memory of the instruction's operands (`Caller`), except inputs
+    that are slices of operands, which lie in scratch.
 
     Attributes:
-        graph: its code; it touches no state but by its inputs.
-        updates: a verdict for each write over an input, in order.
+        graph: the code of the block; it accesses states only through its inputs.
+        updates: a verdict for each write to an input, in order.
     """
 
     graph: Graph
@@ -82,14 +82,15 @@ class Block:
 
 @frozen
 class Advance:
-    """What a call of a method adds to a cursor.
+    """The advance of a cursor by a call of a method.
 
     Attributes:
-        cursor: its id.
-        tokens: how many a call adds to each row; None where loops decide that, and the
-            cursor's counter says it after the call.
-        lengths: index among the graph's inputs of how many of `tokens` count in each
-            row, int64 [rows], or bool [rows] where that is 1; None where all count.
+        cursor: id of the cursor.
+        tokens: the number of tokens that a call adds to each row; None if loops decide
+            the number, and the cursor's counter holds it after the call.
+        lengths: index of the graph input that gives the number of `tokens` that count
+            in each row, int64 [rows], or bool [rows] if `tokens` is 1; None if all
+            count.
     """
 
     cursor: int
@@ -103,17 +104,17 @@ class Method:
 
     Attributes:
         name: unique in the program.
-        role: what it is to a generation loop: "encode", "prefill", "decode",
+        role: the method's role in a generation loop: "encode", "prefill", "decode",
             "prefill_all" or "".
-        graph: its code.
-        input_names: one for each of `graph.inputs`, unique, as error messages say them.
+        graph: the code of the method.
+        input_names: one for each of `graph.inputs`, unique, as in error messages.
         input_tree: JSON of how arguments nest, see `kvc.schema.trees`.
         output_tree: JSON of how results nest.
-        reads, writes: ids of the states it reads and writes, ascending.
-        advances: what a call adds to cursors, ascending by cursor.
-        updates: a verdict for each write over a state or a caller's input, in order.
-        blocks: code of control instructions; each is named by one argument of one
-            instruction, of the method or of a block before it.
+        reads, writes: ids of the states that the method reads and writes, ascending.
+        advances: the advances of cursors by a call, ascending by cursor.
+        updates: a verdict for each write to a state or a caller's input, in order.
+        blocks: code of control instructions; exactly one instruction names each block,
+            in the method's graph or in an earlier block.
     """
 
     name: str
@@ -129,46 +130,47 @@ class Method:
     blocks: tuple[Block, ...] = ()
 
     def __repr__(self) -> str:
-        """Return its name and its inputs; `kvc dump --ops` prints its code."""
+        """Return the method's name and inputs; `kvc dump --ops` prints its code."""
         return f"<Method {self.name}({', '.join(self.input_names)})>"
 
     def advance_of(self, cursor: int) -> Advance | None:
-        """Return what a call adds to a cursor, None when it adds nothing."""
+        """Return the advance of a cursor by a call, None for no advance."""
         return next((one for one in self.advances if one.cursor == cursor), None)
 
     @property
     def advance(self) -> Dim | None:
-        """Return how many tokens a call adds to the position.
+        """Return the number of tokens by which a call advances the position.
 
-        None for none, and where only its counter says so.
+        None if it does not advance it, or if only the position's counter has the
+        number.
         """
         found = self.advance_of(0)
         return None if found is None else found.tokens
 
     @property
     def row_lengths(self) -> int | None:
-        """Return the input with the row lengths; None if there is none."""
+        """Return the index of the input with the row lengths; None if there is none."""
         found = self.advance_of(0)
         return None if found is None else found.lengths
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """Return all of a method's code, that of its blocks after its own."""
+        """Return all graphs of a method: its own, then those of its blocks."""
         return (self.graph, *(block.graph for block in self.blocks))
 
 
 class StateKind(IntEnum):
-    """How a state is written; the number is the one in the file."""
+    """How calls write a state; the member's value is its number in the file."""
 
-    PLAIN = 0  # whole tensor, any spelling
+    PLAIN = 0  # the whole tensor, by any instructions
     LINEAR = 1  # rows at increasing slots of the sequence axis
     RING = 2  # as LINEAR, slots modulo their number
     APPEND = 3  # grows by concatenation
-    COUNTER = 4  # integers to which every call adds what it adds to the position
+    COUNTER = 4  # integers that advance as the position does
 
 
 class ResetRule(IntEnum):
-    """What a reset does to a state; the number is the one in the file."""
+    """The effect of a reset on a state; the member's value is its file code."""
 
     INITIAL = 0  # back to the initial value
     KEEP = 1  # untouched
@@ -181,18 +183,18 @@ class State:
     Attributes:
         name: unique in the program.
         type: dtype and dims; dims may use symbols that a session fixes. Along the
-            axis of an APPEND state it is the greatest length; values that are such a
-            state have their own size there.
-        kind: how it is written.
+            sequence axis, an APPEND state has its maximum length here; values that hold
+            the state have their actual length there.
+        kind: how calls write it.
         axis: the sequence axis, None for PLAIN and COUNTER.
         layout: order of the dims in memory, outermost first; a permutation.
-        initial: id of the named data it starts as; None for zeros.
-        reset: what `Session.reset` does to it.
-        cursor: id of the cursor at which every write to it begins, so that what lies
-            after the cursor is dead (LINEAR, RING, APPEND), or that it counts as
-            (COUNTER); None for any other.
-        window: what a query sees, where calls write a RING at the position and
-            `kvc::attention` alone reads it after that, else None.
+        initial: id of the named data with the initial value; None for zeros.
+        reset: the effect of `Session.reset` on it.
+        cursor: id of the cursor at which every write begins, so that content after the
+            cursor is unused (LINEAR, RING, APPEND), or whose count the state holds
+            (COUNTER); None otherwise.
+        window: the window of queries, if calls write a RING at the position and only
+            `kvc::attention` reads it after that, else None.
     """
 
     name: str
@@ -207,30 +209,30 @@ class State:
 
     @property
     def at_position(self) -> bool:
-        """Tell whether every write to it begins at its cursor."""
+        """Tell whether every write to the state begins at its cursor."""
         return self.cursor is not None and self.kind is not StateKind.COUNTER
 
 
 class CursorKind(IntEnum):
-    """Where a cursor comes from; the number is the one in the file."""
+    """The source of a cursor; the member's value is its number in the file."""
 
     STATE = 0  # an integer state proven to advance by the token count
-    SESSION = 1  # the session counts, and methods take it as `CursorSlot`s
+    SESSION = 1  # the session counts, and methods read the count as `CursorSlot`s
     LENGTH = 2  # the common length of its APPEND states
 
 
 @frozen
 class Cursor:
-    """Where each row stands: how many tokens it holds, int64 [rows].
+    """The position of each row: the number of tokens that it holds, int64 [rows].
 
     Attributes:
-        name: of the input or state that it stands for, "" where there is none.
-        kind: where it comes from.
+        name: name of the input or state that holds the position, "" if there is none.
+        kind: the source of the cursor.
         state: id of the state (STATE), None otherwise.
-        rows: how many rows have positions of their own, in terms of symbols that a
-            session fixes; None where there is one for all rows.
-        capacity: greatest position, in terms of symbols that a session fixes; None
-            where nothing limits it.
+        rows: the number of rows with positions of their own, in symbols that a session
+            fixes; None if all rows share one position.
+        capacity: the greatest position, in symbols that a session fixes; None for no
+            limit.
     """
 
     name: str
@@ -242,7 +244,7 @@ class Cursor:
 
 @frozen
 class DataFile:
-    """A file that holds blobs: 0 is the bundle itself, with empty name and digest.
+    """A file that holds blobs; file 0 is the bundle itself, with empty name and digest.
 
     Attributes:
         name: a plain file name, never a path.
@@ -262,7 +264,7 @@ class Blob:
         nbytes: exact length.
         file: id of the data file.
         offset: absolute position in that file, a multiple of `align`.
-        align: the largest alignment that any of its names asked for.
+        align: the largest alignment that any of the blob's names requires.
     """
 
     digest: bytes
@@ -274,16 +276,16 @@ class Blob:
 
 @frozen
 class NamedData:
-    """A name for a blob; many names may share one.
+    """A name for a blob; several names may share a blob.
 
     Attributes:
         name: unique in the program.
         blob: id of the blob.
-        type: static; its bytes equal the blob's.
-        format: "plain"; "file" for a file that goes along, which nothing computes
-            with; or the name of a packing: a copy of plain data in the form of a
-            backend's library, which only its delegates use. Packed names are last.
-        provenance: who asked for it: a parameter's name, a pass, a backend.
+        type: static; its size equals the blob's.
+        format: "plain"; "file" for an added file, which no instruction uses; or the
+            name of a packing: a copy of plain data in the form of a backend's library,
+            which only its delegates use. Packed names come last.
+        provenance: the origin of the name: a parameter's name, a pass, a backend.
     """
 
     name: str
@@ -294,7 +296,7 @@ class NamedData:
 
 
 class MemoryKind(IntEnum):
-    """Who lays memory out; the number is the one in the file."""
+    """Who plans memory; the member's value is its number in the file."""
 
     PLANNED = 0  # kvc's planner
     OPAQUE = 1  # a library, within a stated bound
@@ -302,16 +304,16 @@ class MemoryKind(IntEnum):
 
 @frozen
 class Delegate:
-    """A block of a method that a backend runs; `kvc::delegate` names the block.
+    """A block of a method that runs on a backend; `kvc::delegate` names the block.
 
     Attributes:
         backend: name of the backend.
         method: id of the method it belongs to.
-        block: which block of the method is its code.
-        payload: what the backend adds to that code, in a form of its own.
-        names: ids of the named data it uses, ascending; packed data among it.
-        memory: who lays out its workspace.
-        workspace_nbytes: bound of that workspace.
+        block: index of the method's block that holds the code.
+        payload: data that the backend adds to the code, in a format of its own.
+        names: ids of the named data that it uses, ascending; including packed data.
+        memory: who plans its workspace.
+        workspace_nbytes: upper bound of the workspace.
         tail_nbytes: bytes that must be readable after each of its inputs and outputs.
     """
 
@@ -330,10 +332,10 @@ class Variant:
     """The same methods, lowered by another recipe for another backend.
 
     Attributes:
-        recipe, recipe_text: as of `Provenance`.
-        methods: of the program's names and signatures, in its order.
+        recipe, recipe_text: as in `Provenance`.
+        methods: the methods, with the program's names and signatures, in its order.
         delegates: partitions of these methods.
-        symbols: the program's, perhaps with other buckets.
+        symbols: the program's symbols, perhaps with other buckets.
     """
 
     recipe: str
@@ -345,19 +347,19 @@ class Variant:
 
 @frozen
 class Program:
-    """All that a bundle says beside the bytes of its blobs.
+    """The whole content of a bundle, except the bytes of its blobs.
 
     Attributes:
-        provenance: who made it of what.
-        symbols: bounded sizes, by unique name.
-        files, blobs, names: the data, see each.
+        provenance: the compiler and sources of the program.
+        symbols: bounded sizes, with unique names.
+        files, blobs, names: the data; see the class of each.
         states: memory that outlives a call.
-        cursors: where rows stand; the first is the program's position.
+        cursors: the positions of rows; the first is the program's position.
         methods: entry points.
-        delegates: partitions of methods that backends run.
-        metadata: the user's own settings, text to JSON text.
-        variants: the methods by other recipes; `methods` and `delegates` are by that of
-            the provenance. All else is the same for all of them.
+        delegates: partitions of methods that run on backends.
+        metadata: the user's own settings, from text to JSON text.
+        variants: the methods by other recipes; `methods` and `delegates` are by the
+            recipe of the provenance. Everything else is the same for all recipes.
     """
 
     provenance: Provenance
@@ -374,13 +376,13 @@ class Program:
 
     @property
     def bodies(self) -> tuple["Program", ...]:
-        """Return what each recipe made of the program, without the other variants."""
+        """Return the program of each recipe, without the other variants."""
         own = replace(self, variants=())
         return (own, *(_by_variant(own, variant) for variant in self.variants))
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Return the backends of its partitions, the recipe's own first."""
+        """Return the backends of the partitions, the recipe's own backend first."""
         return tuple(dict.fromkeys(one.backend for one in self.delegates))
 
     @property

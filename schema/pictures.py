@@ -1,7 +1,7 @@
-"""The largest that pictures may be; settings beyond are refused when they are read."""
+"""Limits on the sizes of pictures; larger settings are refused when they are read."""
 
 from typing import Final
 
-MOST_PIXELS: Final = 1 << 26  # of a picture: 256 MiB once it is unpacked
-MOST_LONGEST: Final = 4096  # of a side that a picture in parts is resized to
-MOST_PATCH: Final = 1 << 10  # of a side of a patch
+MOST_PIXELS: Final = 1 << 26  # per picture: 256 MiB when unpacked
+MOST_LONGEST: Final = 4096  # for a side of a resized picture in parts
+MOST_PATCH: Final = 1 << 10  # for a side of a patch

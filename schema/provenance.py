@@ -1,19 +1,19 @@
-"""Where a bundle comes from, and with which samples."""
+"""The provenance of a bundle, and of its calibration samples."""
 
 from kvc.schema.frozen import frozen
 
 
 @frozen
 class Calibration:
-    """The samples by which ranges were found, or int4 weights were rounded.
+    """The samples that calibrated ranges or the rounding of int4 weights.
 
     Attributes:
-        kind: of the samples: "text", "arrays", or "generated" by the model itself.
-        digest: SHA-256 of their file, or of the tokens that were generated, in
+        kind: kind of the samples: "text", "arrays", or "generated" by the model itself.
+        digest: SHA-256 of the samples' file, or of the generated tokens, in
             hexadecimal.
-        samples: how many: sequences of tokens, or calls of each method.
-        tokens: of these sequences together, 0 where there are none.
-        method: what is made of them: "minmax", ranges; "gptq", int4 weights.
+        samples: the number of token sequences, or of calls of each method.
+        tokens: the number of tokens in these sequences, 0 if there are none.
+        method: the use of the samples: "minmax" for ranges, "gptq" for int4 weights.
     """
 
     kind: str
@@ -25,13 +25,13 @@ class Calibration:
 
 @frozen
 class Provenance:
-    """Where a bundle comes from; nothing in it changes between equal builds.
+    """The origin of a bundle; equal builds have equal provenance.
 
     Attributes:
-        kvc_version, torch_version: that made it.
-        recipe, recipe_text: by which, and its TOML.
-        source_digest: of the model's code as it was imported.
-        calibration: the samples, None where there were none.
+        kvc_version, torch_version: the versions that compiled it.
+        recipe, recipe_text: name of the recipe, and its TOML.
+        source_digest: digest of the model's code as it was imported.
+        calibration: the calibration samples, None if there were none.
     """
 
     kvc_version: str

@@ -1,6 +1,6 @@
-"""Records in arguments and results: data classes, named tuples, dicts with attributes.
+"""Records as arguments and results: dataclasses, named tuples, dicts with attributes.
 
-In: what a model takes or returns, or what a file says of it: a kind, a name and fields.
+In: an argument or result of a model, or a description in a file: kind, name and fields.
 Out: the names and values of the fields, or a class of that kind. A file never names a
 class to import: a class with the same fields is made here, from checked names.
 """
@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from kvc.schema.frozen import frozen
 
-# What a result is at run time: an object with attributes, a tuple with names, or a dict
+# The kinds of records at run time: an object with attributes, a named tuple, or a dict
 # whose items are attributes too, as transformers' ModelOutput.
 DATACLASS, NAMEDTUPLE, MAPPING = KINDS = ("dataclass", "namedtuple", "mapping")
 MAX_FIELDS: Final = 256
@@ -24,14 +24,14 @@ MAX_NAME: Final = 128  # characters
 
 @frozen
 class RecordType:
-    """What is known of a class: `kind` is one of KINDS."""
+    """Description of a record class; `kind` is one of KINDS."""
 
     kind: str
     name: str
     fields: tuple[str, ...]
 
     def made(self, values: Sequence[object]) -> object:
-        """Return an instance of the class that is made of this type."""
+        """Return an instance of a class made from this type."""
         made = _made_class(self)
         if self.kind == MAPPING:
             return made(zip(self.fields, values, strict=True))
@@ -42,7 +42,7 @@ class RecordType:
 
 
 def record_type(thing: object) -> RecordType | None:
-    """Return the type of a named container, None for anything else."""
+    """Return the type of a record, None for anything else."""
     kind = type(thing)
     if isinstance(thing, type):
         return None
@@ -59,7 +59,7 @@ def record_type(thing: object) -> RecordType | None:
 
 
 def _tuple_fields(kind: type) -> tuple[str, ...] | None:
-    """Return the fields of a named tuple, or of a tuple of C's as torch has them."""
+    """Return the field names of a named tuple, or of a C struct sequence of torch."""
     names = getattr(kind, "_fields", None)
     if names is None and hasattr(kind, "n_sequence_fields"):
         names = getattr(kind, "__match_args__", ())
@@ -67,7 +67,7 @@ def _tuple_fields(kind: type) -> tuple[str, ...] | None:
 
 
 def values_of(thing: object, kind: RecordType) -> tuple[object, ...]:
-    """Return the values of a named container whose type is known."""
+    """Return the values of a record of a known type."""
     if kind.kind == DATACLASS:
         return tuple(getattr(thing, name) for name in kind.fields)
     if kind.kind == MAPPING:
@@ -76,7 +76,7 @@ def values_of(thing: object, kind: RecordType) -> tuple[object, ...]:
 
 
 def named_values(thing: object) -> Mapping[str, object] | None:
-    """Return the values by name of what can be passed for any record, else None."""
+    """Return the values by name of a mapping or record, None for anything else."""
     if isinstance(thing, Mapping):
         return cast(Mapping[str, object], thing)
     kind = record_type(thing)
@@ -86,11 +86,11 @@ def named_values(thing: object) -> Mapping[str, object] | None:
 
 
 def check_record(kind: object, name: object, names: Sequence[object]) -> None:
-    """Check that a class can be made of a type.
+    """Check the names of a record type before a class is made from it.
 
     Raises:
-        ValueError: a name is no identifier of its own, or too long; a field is private,
-            or there twice.
+        ValueError: a name is not a plain identifier, or is too long; or a field is
+            private or repeated.
     """
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is no kind of record")
@@ -107,7 +107,7 @@ def check_record(kind: object, name: object, names: Sequence[object]) -> None:
 
 
 def _is_plain(name: str) -> bool:
-    """Tell whether a name means itself in Python, and nothing of Python's own."""
+    """Tell whether a name is a normalized identifier and not a keyword."""
     if len(name) > MAX_NAME or not name.isidentifier() or keyword.iskeyword(name):
         return False
     return unicodedata.normalize("NFKC", name) == name
@@ -115,7 +115,7 @@ def _is_plain(name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _made_class(kind: RecordType) -> type:
-    """Return a class of this type; its names have been checked."""
+    """Return a class of this type, whose names have been checked."""
     if kind.kind == NAMEDTUPLE:
         named: type = namedtuple(kind.name, kind.fields)  # type: ignore[misc]
         return type(kind.name, (named,), {"__slots__": (), "__reduce__": _reduced})
@@ -126,14 +126,14 @@ def _made_class(kind: RecordType) -> type:
 
 
 def _reduced(thing: object) -> tuple[object, ...]:
-    """Pickle by type and values: the class itself can be found nowhere."""
+    """Pickle by type and values, since the class itself cannot be imported."""
     kind = record_type(thing)
     assert kind is not None
     return RecordType.made, (kind, values_of(thing, kind))
 
 
 class MadeObject:
-    """What a data class comes back as; equal where its fields and their values are."""
+    """Base class of classes made for dataclass records; compared by field values."""
 
     __reduce__ = _reduced
     __hash__ = None  # type: ignore[assignment]
@@ -147,7 +147,7 @@ class MadeObject:
 
 
 class MadeMapping(dict[str, object]):
-    """What a dict with attributes comes back as; a number asks for its nth item."""
+    """Base class of classes made for dicts with attributes; `[n]` is the nth item."""
 
     __reduce__ = _reduced
 
@@ -167,7 +167,7 @@ class MadeMapping(dict[str, object]):
 
 
 def _equal(a: object, b: object) -> bool:
-    """Tell whether values are equal, of arrays whether all elements are."""
+    """Tell whether values are equal; for arrays, whether all elements are."""
     if isinstance(a, list | tuple) and type(a) is type(b):
         return len(a) == len(cast(list[object], b)) and all(map(_equal, a, b))
     if isinstance(a, dict) and type(a) is type(b):

@@ -1,9 +1,10 @@
-"""Rings: which slots hold which positions, and how far back queries look.
+"""Rings: the slots of positions, and the windows of queries.
 
 The slots of a ring are reused, so that a text may have any length. A ring may keep its
 first positions (attention sinks; Xiao et al., 2023): position p of the first `keep`
-lies in slot p, and later positions reuse the slots after these. Operators, kernels and
-sessions find here where a position lies and which positions are still there.
+lies in slot p, and later positions reuse the other slots. Operators, kernels and
+sessions use this module to find the slot of a position and the positions that are still
+stored.
 """
 
 from collections.abc import Iterator
@@ -15,11 +16,11 @@ _AND = " and the first "
 
 @frozen
 class Window:
-    """What a query over a ring sees.
+    """The window of positions that a query over a ring attends to.
 
     Attributes:
-        size: how many positions up to its own, which is one of them.
-        keep: how many of the first positions it sees too, however far back they are.
+        size: the number of positions up to the query's own, which is included.
+        keep: the number of first positions that it also attends to, at any distance.
     """
 
     size: int
@@ -30,48 +31,48 @@ class Window:
 
     @classmethod
     def read(cls, text: str) -> "Window":
-        """Return the window that a text says, as `str` writes it.
+        """Parse a window from the text that `str` writes.
 
         Raises:
-            ValueError: it is no such text.
+            ValueError: the text does not describe a window.
         """
         size, _, keep = text.partition(_AND)
         return cls(int(size), int(keep or 0))
 
     def kept(self, end: int) -> int:
-        """Return how many of the positions before `end` are kept for good."""
+        """Return the number of positions before `end` that are kept for good."""
         return min(end, self.keep)
 
     def runs(self, first: int, count: int, slots: int) -> Iterator[tuple[int, int]]:
-        """Yield where positions lie in a ring of so many slots; see `slot_runs`."""
+        """Yield the slots of positions in a ring; see `slot_runs`."""
         return slot_runs(first, count, slots, self.keep)
 
     def longest_call(self, slots: int) -> int:
-        """Return how many tokens fit in a call, so that its first query sees all."""
+        """Return the maximum length of a call whose first query has its full window."""
         return slots - self.keep - self.size + 1
 
 
 def can_keep(keep: int, mode: str, slots: int) -> bool:
-    """Tell whether a cache can keep so many first positions: a ring, beside others."""
+    """Tell whether a cache of `slots` slots can keep its first `keep` positions."""
     return keep == 0 or (mode == "circular" and 0 < keep < slots)
 
 
 def oldest(length: int, slots: int, keep: int) -> int:
-    """Return the oldest position that is there after the kept ones."""
+    """Return the oldest stored position after the kept ones."""
     return keep + max(0, length - slots)
 
 
 def slot_runs(
     first: int, count: int, slots: int, keep: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """Yield where positions lie in a ring: (first slot, how many slots), in order.
+    """Yield the slots of positions in a ring in order: (first slot, slot count).
 
     Args:
-        first: the first position; where none is kept, one before 0 lies where going
-            round backwards leads.
-        count: how many positions.
-        slots: of the ring; 0 has no positions.
-        keep: how many of the first positions it keeps, less than `slots`.
+        first: the first position; if no position is kept, it may be negative, and its
+            slot is found modulo `slots`.
+        count: the number of positions.
+        slots: the number of slots of the ring; 0 has no positions.
+        keep: the number of first positions that the ring keeps, less than `slots`.
     """
     end = first + count
     while first < end:

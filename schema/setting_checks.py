@@ -1,7 +1,7 @@
-"""Checks of single settings: each returns the value as kvc keeps it.
+"""Checks of single settings; each returns the value in kvc's own type.
 
-In: a name for the message, and any value. Out: the value, converted to its type.
-Numbers of numpy are accepted as numbers, bools are not.
+In: a name for the message, and any value. Out: the converted value. Numbers of numpy
+are accepted as numbers, bools are not.
 """
 
 import math
@@ -18,7 +18,7 @@ def check_count(name: str, found: object) -> int:
     """Return a whole number, 0 or more.
 
     Raises:
-        BadSetting: it is something else.
+        BadSetting: the value is something else.
     """
     number = _whole(found)
     if number < 0:
@@ -30,7 +30,7 @@ def check_temperature(name: str, found: object) -> float:
     """Return a finite number, 0 or more.
 
     Raises:
-        BadSetting: it is something else.
+        BadSetting: the value is something else.
     """
     number = _number(found)
     if not 0 <= number < math.inf:
@@ -42,7 +42,7 @@ def check_share(name: str, found: object) -> float:
     """Return a number from 0 to 1.
 
     Raises:
-        BadSetting: it is something else.
+        BadSetting: the value is something else.
     """
     number = _number(found)
     if not 0 <= number <= 1:
@@ -54,7 +54,7 @@ def check_penalty(name: str, found: object) -> float:
     """Return a finite number above 0.
 
     Raises:
-        BadSetting: it is something else.
+        BadSetting: the value is something else.
     """
     number = _number(found)
     if not 0 < number < math.inf:
@@ -66,7 +66,7 @@ def check_truth(name: str, found: object) -> bool:
     """Return True or False.
 
     Raises:
-        BadSetting: it is something else.
+        BadSetting: the value is something else.
     """
     if not isinstance(found, bool):
         raise _bad(name, "True or False", found)
@@ -74,19 +74,19 @@ def check_truth(name: str, found: object) -> bool:
 
 
 def check_tokens(name: str, found: object) -> tuple[int, ...]:
-    """Return token ids; one may stand alone.
+    """Return token ids; a single id is accepted too.
 
     Raises:
-        BadSetting: it is something else.
+        BadSetting: the value is something else.
     """
     return tuple(_check_token(name, token) for token in _listed(found))
 
 
 def check_strings(name: str, found: object) -> tuple[str, ...]:
-    """Return texts; one may stand alone.
+    """Return strings; a single string is accepted too.
 
     Raises:
-        BadSetting: it is something else, or one is empty.
+        BadSetting: the value is something else, or a string is empty.
     """
     return tuple(_check_string(name, text) for text in _listed(found))
 
@@ -105,21 +105,21 @@ def _check_string(name: str, found: object) -> str:
 
 
 def _listed(found: object) -> Sequence[object]:
-    """Return what a sequence or set holds; anything else, texts too, is one thing."""
+    """Return the items of a sequence or set; a string or other value is one item."""
     if isinstance(found, str | bytes | bytearray):
         return [found]
     return list(found) if isinstance(found, Sequence | set | frozenset) else [found]
 
 
 def _whole(found: object) -> int:
-    """Return a whole number as an int, -1 for anything else."""
+    """Return a whole number as an int, or -1."""
     if isinstance(found, int | np.integer) and not isinstance(found, bool):
         return int(found)
     return -1
 
 
 def _number(found: object) -> float:
-    """Return a number as a float, NaN for anything else, which no check lets pass."""
+    """Return a number as a float, or NaN, which fails every check."""
     if isinstance(found, bool):
         return math.nan
     if isinstance(found, int | float | np.integer | np.floating):

@@ -1,23 +1,23 @@
-"""Names of states that are the parts of one buffer: `k[0]`, or `k[:,0]` of axis 1.
+"""Names of states that are parts of one buffer: `k[0]`, or `k[:,0]` along axis 1.
 
-The compiler makes such states of a buffer that holds the caches of all layers. In: the
-name of a buffer, and an axis. Out: the names of its parts, and the way back.
+The compiler divides a buffer with the caches of all layers into such states. In: the
+name of a buffer, and an axis. Out: the names of its parts, and back.
 """
 
 from collections.abc import Sequence
 
 
 def part_name(name: str, axis: int, place: int) -> str:
-    """Return the name of the part at a place of an axis, as Python writes it."""
+    """Return the name of the part at an index of an axis, in Python's notation."""
     return f"{name}[{':,' * axis}{place}]"
 
 
 def parts_of(name: str, known: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:
-    """Return the axis and the parts of a buffer; None if it is not in parts.
+    """Return the axis and the parts of a buffer; None if it is not divided.
 
     Args:
-        name: of the buffer, or of a part that is in parts itself.
-        known: names of states.
+        name: name of the buffer, or of a part that is divided itself.
+        known: the names of all states.
     """
     inside = dict.fromkeys(
         one[len(name) + 1 :].partition("]")[0]

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # what a terminal obeys or hides
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # a terminal obeys or hides these
 T = TypeVar("T")
 # Of a layer or the like: between dots, underscores, spaces or brackets, as in `k[:,1]`.
 # Python reads no number of thousands of digits.
@@ -19,8 +19,8 @@ NUMBER = re.compile(r"(?<![^._\s([,])\d{1,18}(?![^._\s)\]])")
 def escape(text: str, keep: str = "") -> str:
     r"""Return the text with control and invisible characters as `\x1b` or `\u202e`.
 
-    Names come from files that anyone may have made; printed raw they could move the
-    cursor, recolour or reverse what stands around them.
+    Names come from files of unknown origin; printed raw they could move the cursor, or
+    recolour or reverse the text around them.
     """
     return "".join(
         char
@@ -78,7 +78,7 @@ def columns(
     align = align.ljust(len(cells[0]), "<")
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     if align[len(widths) - 1] == "<":
-        widths[-1] = 0  # nothing comes after it
+        widths[-1] = 0  # the last column needs no padding
     return [
         (" " * indent + "  ".join(map(_padded, row, align, widths))).rstrip()
         for row in cells

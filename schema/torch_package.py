@@ -1,6 +1,6 @@
-"""Whether torch is installed, which compiling needs, and code that no backend runs.
+"""Check whether torch is installed, which the compiler and some programs need.
 
-It is looked for, not imported: that takes two seconds.
+torch is not imported for this, since that takes two seconds.
 """
 
 import sys
@@ -10,7 +10,7 @@ from typing import Final
 
 from kvc.schema.errors import MissingPackage
 
-INSTALL: Final = "pip install 'kvc[compile]'"  # of kvc as it is installed
+INSTALL: Final = "pip install 'kvc[compile]'"  # the installed kvc, with torch
 ABSENT: Final = "it is not installed"
 
 
@@ -20,19 +20,19 @@ def has_torch() -> bool:
 
 
 def missing_torch(what: str, reason: str = ABSENT) -> MissingPackage:
-    """Return the error that `what` needs torch, which is not installed."""
+    """Return the error for `what`, which needs torch, when torch is not installed."""
     return MissingPackage(what=what, package="torch", reason=reason, install=INSTALL)
 
 
 def check_torch(what: str, why: Callable[[], str]) -> None:
-    """Check that torch is installed, which `what`, of a bundle, needs.
+    """Check that torch is installed, for a part of a bundle that needs it.
 
     Args:
-        what: a method or a bundle.
-        why: says which of its code needs torch; asked where torch is missing.
+        what: name of the part: a method or a bundle.
+        why: returns which code needs torch; called only if torch is missing.
 
     Raises:
-        MissingPackage: it is not installed.
+        MissingPackage: torch is not installed.
     """
     if not has_torch():
         raise missing_torch(what, f"{ABSENT}, and {why()}")

@@ -1,12 +1,13 @@
 """Nested containers of arguments and results, as JSON text and flat leaves.
 
-A tree is a tuple, a list, a dict with text keys, a record (`kvc.schema.records`), a
+A tree is a tuple, a list, a dict with string keys, a record (`kvc.schema.records`), a
 constant (None, bool, int, float, str) or a leaf. Leaves are numbered in the order of a
 walk, dicts in the order of their keys as given. In JSON a leaf is its number, and
 everything else is an object with one key: {"tuple": [...]}, {"list": [...]}, {"dict":
 [[key, tree], ...]}, {KIND: [name, [[field, tree], ...]]} for a record, {"constant":
 value}, or {"scalar": leaf} for a tensor without dims that a method returns as a Python
-number. `kvc.schema.verify.trees` checks a text. The caller decides what is a leaf.
+number. `kvc.schema.verify.trees` checks a text. The caller defines which objects are
+leaves.
 """
 
 import json
@@ -29,13 +30,13 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 def any_leaf(thing: object) -> bool:
-    """Take for a leaf whatever is neither container nor constant."""
+    """Tell whether an object is a leaf: neither container nor constant."""
     known = (tuple, list, dict, bool, int, float, str, type(None))
     return not isinstance(thing, known) and record_type(thing) is None
 
 
 class Scalar:
-    """Stands in a structure for a leaf that is returned as a Python number."""
+    """Marks a leaf in a structure that is returned as a Python number."""
 
     __slots__ = ("leaf",)
 
@@ -49,7 +50,8 @@ def flatten(
     """Return the leaves of a structure and its tree as JSON text.
 
     Raises:
-        ValueError: it holds something that is neither leaf, container nor constant.
+        ValueError: the structure holds an object that is no leaf, container or
+            constant.
     """
     leaves: list[Leaf] = []
     tree = _describe(structure, is_leaf, leaves, "result")
@@ -107,20 +109,20 @@ def _describe_dict(
 
 
 def member(path: str, key: object) -> str:
-    """Return the path of what a dict or record at a path has under a key."""
+    """Return the path of a member of a dict or record."""
     if isinstance(key, str) and key.isidentifier():
         return f"{path}.{key}" if path else key
     return f"{path}[{key!r}]"
 
 
 def unflatten(tree_text: str, leaves: Sequence[Leaf]) -> object:
-    """Return the structure that a tree makes of leaves."""
+    """Return the structure of a tree, filled with leaves."""
     return _build(_load(tree_text), leaves)
 
 
 @lru_cache(maxsize=256)
 def _load(tree_text: str) -> Json:
-    """Parse a tree; methods are called many times. Nobody changes the result."""
+    """Parse a tree, cached since methods are called often; do not change the result."""
     return cast(Json, json.loads(tree_text))
 
 
@@ -144,7 +146,7 @@ def _build(tree: Json, leaves: Sequence[Leaf]) -> object:
 
 
 def _read_record(kind: str, content: list[Json]) -> tuple[RecordType, list[Json]]:
-    """Return the type that a record's tree says, and the trees of its fields."""
+    """Return the type of a record's tree, and the trees of its fields."""
     name, pairs = content
     fields = [cast(list[Json], pair) for pair in cast(list[Json], pairs)]
     names = tuple(cast(str, field) for field, _ in fields)
@@ -152,10 +154,11 @@ def _read_record(kind: str, content: list[Json]) -> tuple[RecordType, list[Json]
 
 
 def match(tree_text: str, structure: object, path: str = "result") -> list[Leaf]:
-    """Return the leaves of a structure that must be nested as a tree says.
+    """Return the leaves of a structure that must be nested as a tree.
 
     Raises:
-        ValueError: it differs; the text begins with the path of the difference.
+        ValueError: the nesting differs; the text begins with the path of the
+            difference.
     """
     leaves: list[Leaf] = []
     _match(_load(tree_text), structure, path, leaves)
@@ -214,7 +217,7 @@ def _match_dict(
 def _match_record(
     kind: str, content: list[Json], thing: object, path: str, leaves: list[Leaf]
 ) -> None:
-    """Match what has the fields of a record, whatever its class is."""
+    """Match an object that has the fields of a record, whatever its class."""
     record, trees = _read_record(kind, content)
     found = named_values(thing)
     if found is None or found.keys() != set(record.fields):
@@ -248,14 +251,14 @@ def describe_call(
         parameter_names: the method's parameters in order, without self.
         args: positional arguments, for the first parameters.
         kwargs: arguments by name.
-        is_leaf: what counts as a tensor.
+        is_leaf: tells whether an object is a leaf, such as a tensor.
 
     Returns:
         The tree as JSON text, its leaves, and a name for each leaf:
         `tokens`, `past[0].key`.
 
     Raises:
-        ValueError: too many arguments, one given twice, or one that is no tree.
+        ValueError: too many arguments, one given twice, or one that is not a tree.
     """
     given = _by_name(parameter_names, args, kwargs)
     leaves: list[Leaf] = []
@@ -314,9 +317,9 @@ def bind_call(
 ) -> list[Leaf]:
     """Return the leaves of a call, in the order of the tree.
 
-    Each argument may come by position or by name; one that holds no tensor may be
-    left out, one that the example call left out must be. An argument that is the leaf
-    `optional` may be left out too, or be None; that leaf is None then.
+    Each argument may come by position or by name. An argument without tensors may be
+    left out; one that the example call left out must be left out. An argument that is
+    the leaf `optional` may be left out too, or be None; that leaf is None then.
 
     Raises:
         ValueError: the call differs from the tree; the text names the path.

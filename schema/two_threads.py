@@ -1,7 +1,7 @@
 """Share work between this thread and a temporary second one.
 
-For work that releases the GIL, such as reading and hashing. In: items, and what to do
-with each. Out: nothing, or the first error of either thread.
+For work that releases the GIL, such as reading and hashing. In: items, and a function
+that processes them. Out: nothing, or the first error of either thread.
 """
 
 import threading
@@ -18,14 +18,14 @@ def share(
     """Run `work` on one iterator in two threads; return when both are done.
 
     Args:
-        todo: made by `iter` of a list, `enumerate` or the like, whose step the GIL
-            makes one; not a generator.
-        work: takes items until there are none. When it fails in one thread, there are
-            none left for the other.
-        twice: whether a second thread is worth it; without one, all is done here.
+        todo: an iterator whose step is atomic under the GIL, made by `iter` of a list,
+            `enumerate` or the like; not a generator.
+        work: processes items until the iterator is empty. If it fails in one thread,
+            the other gets no more items.
+        twice: whether to start a second thread; without one, all work is done here.
 
     Raises:
-        BaseException: what `work` raises.
+        BaseException: any exception that `work` raises.
     """
     errors: list[BaseException] = []
 
@@ -45,12 +45,12 @@ def share(
     try:
         if twice:
             second.start()
-    except RuntimeError:  # the system gives no thread
+    except RuntimeError:  # the system refuses to start a thread
         twice = False
     try:
         drain()
     finally:
         if twice:
-            second.join()  # it may still write into the caller's memory
+            second.join()  # the thread may still write into the caller's memory
     if errors:
         raise errors[0]

@@ -1,8 +1,8 @@
 """Types of values: a dtype and dimensions, which may be symbolic.
 
 A dimension is a plain int or an `Affine` expression of bounded `Symbol`s and of
-quotients of such expressions. Both sides use these types: the compiler's IR and the
-decoded file.
+quotients of such expressions. The compiler's IR and the decoded file both use these
+types.
 """
 
 import math
@@ -19,8 +19,8 @@ class Symbol:
     """A size that is known only at run time, within inclusive bounds.
 
     Attributes:
-        sizes: its *buckets*: the only ones that it has, ascending, for a target of
-            fixed shapes; () for all within the bounds.
+        sizes: the *buckets* of a target with fixed shapes: the only allowed sizes,
+            ascending; () if all sizes within the bounds are allowed.
     """
 
     name: str
@@ -29,36 +29,36 @@ class Symbol:
     sizes: tuple[int, ...] = ()
 
     def takes(self, size: int) -> bool:
-        """Tell whether it may be so large."""
+        """Tell whether the symbol may have this size."""
         return self.lower <= size <= self.upper and (
             not self.sizes or size in self.sizes
         )
 
     @property
     def greatest(self) -> int:
-        """Return the greatest size that it has."""
+        """Return the greatest allowed size."""
         return self.sizes[-1] if self.sizes else self.upper
 
     @property
     def allowed(self) -> str:
-        """Say what it may be: `1..64`, or `1, 16, 64`."""
+        """Return the allowed sizes as text: `1..64`, or `1, 16, 64`."""
         return ", ".join(map(str, self.sizes)) or f"{self.lower}..{self.upper}"
 
 
 MAX_MULTIPLIED: Final = 4  # factors in the products of one expression
-MAX_PARTS: Final = 64  # of an expression that divides, those of its quotients too
+MAX_PARTS: Final = 64  # of an expression with quotients, including their parts
 
 
 @frozen
 class Quotient:
-    """A size divided by a number and rounded down: a factor of other sizes.
+    """A size divided by a number and rounded down; it is a factor of other sizes.
 
-    `floor_divide` makes them: `of` holds nothing that `by` divides, and is no single
-    quotient plus a number, so that equal quotients look alike.
+    `floor_divide` makes quotients: no part of `of` is divisible by `by`, and `of` is
+    not a single quotient plus a number, so that equal quotients have equal fields.
 
     Attributes:
-        of: the size that is divided.
-        by: 2 or more.
+        of: the dividend.
+        by: the divisor, 2 or more.
     """
 
     of: "Affine"
@@ -78,9 +78,9 @@ Products = tuple[tuple[tuple[Factor, ...], int], ...]
 class Affine:
     """`constant + sum(coefficient * factor) + sum(coefficient * product of factors)`.
 
-    The factors of a product differ, so that the expression is affine in each factor:
-    its bounds lie at the bounds of factors. Without quotients it can be solved for any
-    one of its symbols. There is at least one term or product.
+    The factors of a product differ, so that the expression is affine in each factor,
+    and its bounds lie at the bounds of factors. Without quotients it can be solved for
+    any one of its symbols. It has at least one term or product.
 
     Attributes:
         constant: the part that no factor scales.
@@ -95,12 +95,12 @@ class Affine:
 
     @property
     def parts(self) -> Products:
-        """Return its terms and products alike: factors, and what scales them."""
+        """Return terms and products in one form: factors, and their coefficient."""
         return (*(((factor,), c) for factor, c in self.terms), *self.products)
 
     @property
     def count(self) -> int:
-        """Return how many parts it has, with those of what it divides."""
+        """Return the number of parts, including those of dividends."""
         inner = (q for factors, _ in self.parts for q in factors)
         return len(self.parts) + sum(
             q.of.count for q in inner if isinstance(q, Quotient)
@@ -115,7 +115,7 @@ class Affine:
 
     @property
     def symbols(self) -> KeysView[str]:
-        """Return the names of its symbols, each once; those in quotients too."""
+        """Return the names of the symbols, each once, including those in quotients."""
         names: dict[str, None] = {}
         for factor in (factor for factors, _ in self.parts for factor in factors):
             of = (factor,) if isinstance(factor, str) else factor.of.symbols
@@ -170,7 +170,7 @@ def affine(
 
 
 def _of_parts(constant: int, parts: Iterable[tuple[tuple[Factor, ...], int]]) -> Dim:
-    """Return a sum of parts, whose factors are sorted."""
+    """Return the sum of parts, each with sorted factors."""
     sums: dict[tuple[Factor, ...], int] = {}
     for factors, coefficient in parts:
         sums[factors] = sums.get(factors, 0) + coefficient
@@ -196,7 +196,7 @@ def add_dims(a: Dim, b: Dim, factor: int = 1) -> Dim:
 
 
 def multiply_dims(a: Dim, b: Dim) -> Dim | None:
-    """Return `a * b`, None where it is a power of a factor, or has too many."""
+    """Return `a * b`; None if it has a power of a factor, or too many factors."""
     (constant, parts), (other, others) = _split(a), _split(b)
     made = [
         (tuple(sorted((*left, *right), key=str)), c * d)
@@ -213,8 +213,9 @@ def multiply_dims(a: Dim, b: Dim) -> Dim | None:
 def floor_divide(dim: Dim, by: int) -> Dim:
     """Return `dim // by`, rounded down, for a divisor of 1 or more.
 
-    What the divisor divides is taken out, then what it has in common with the rest;
-    a quotient of a quotient is one: `(x // a + k) // b` is `(x + k*a) // (a*b)`.
+    The part that `by` divides is taken out, then the common divisor of `by` and the
+    rest; a quotient of a quotient becomes one: `(x // a + k) // b` is `(x + k*a) //
+    (a*b)`.
     """
     constant, parts = _split(dim)
     whole = _of_parts(constant // by, ((factors, c // by) for factors, c in parts))
@@ -234,13 +235,13 @@ def floor_divide(dim: Dim, by: int) -> Dim:
 
 
 def count_from_front(place: Dim, size: Dim) -> Dim:
-    """Return a place of an axis as counted from its front; only ints count back."""
+    """Return an index along an axis, with a negative int counted from the front."""
     from_back = isinstance(place, int) and place < 0
     return add_dims(size, place) if from_back else place
 
 
 def only_symbol(dim: Dim) -> str | None:
-    """Return the symbol that a dim is, None where it is anything else."""
+    """Return the symbol if a dim is just a symbol, else None."""
     if not isinstance(dim, Affine) or dim.constant or dim.products:
         return None
     factor, coefficient = dim.terms[0]
@@ -249,10 +250,11 @@ def only_symbol(dim: Dim) -> str | None:
 
 
 def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
-    """Add the size of the only symbol of a dim that `sizes` lacks, given the dim's.
+    """Solve a dim of a given size for its only symbol that `sizes` lacks; add its size.
 
-    A size that does not divide is rounded down: the dim is then another one. A symbol
-    that the others multiply by 0 is not added, and none of a dim that has quotients.
+    If the coefficient does not divide, the result is rounded down, and the dim differs
+    from the given size. No symbol is added if its coefficient is 0, or if the dim has
+    quotients.
     """
     if not isinstance(dim, Affine) or dim.quotients:
         return
@@ -268,10 +270,10 @@ def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
 def bounds(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
     """Return inclusive bounds of the sizes that a dimension can have.
 
-    They are the least and the greatest size if a dim has no quotients. With quotients
-    they may lie further apart: each factor is taken to be free within its own bounds,
-    and each remainder of a division within those of the divisor; the bounds are the
-    narrower of what follows from either.
+    Without quotients they are the least and the greatest size. With quotients they may
+    lie further apart: each factor is taken to be free within its own bounds, or each
+    remainder of a division within 0 and the divisor; the narrower of both bounds is
+    returned.
     """
     if isinstance(dim, int):
         return dim, dim
@@ -317,16 +319,16 @@ def _bounds_at(
 
 
 def _common_divisor(dim: Affine) -> int:
-    """Return a number that the divisors of all terms, one in another, divide."""
+    """Return a common multiple of the nested divisors of all terms."""
     inner = (f for f, _ in dim.terms if isinstance(f, Quotient))
     return math.lcm(*(f.by * _common_divisor(f.of) for f in inner))
 
 
 def _unrounded(dim: Affine, scale: int) -> tuple[Dim, int, int]:
-    """Return `scale` times a dim without the rounding of its terms.
+    """Return `scale` times a dim without the rounding of its terms, and error bounds.
 
-    And the bounds of what rounding adds to that: a quotient is `(of - rest) / by` with
-    a rest from 0 to `by - 1`.
+    The bounds limit what rounding adds: a quotient is `(of - rest) / by` with a rest
+    from 0 to `by - 1`.
     """
     kept = [part for part in dim.parts if not _is_quotient(part[0])]
     total = add_dims(0, _of_parts(dim.constant, kept), scale)

@@ -1,4 +1,4 @@
-"""Find which methods use which constants and blobs, and what is packed."""
+"""Find the methods that use each constant and blob, and list packed data."""
 
 import re
 from collections import defaultdict
@@ -10,32 +10,32 @@ from kvc.schema.graph import Constant, Graph
 from kvc.schema.model import NamedData, Program
 from kvc.schema.types import TensorType
 
-PLAIN: Final = "plain"  # the format of data that is as its type says
+PLAIN: Final = "plain"  # the format of data in the layout of its type
 FILE: Final = "file"  # the format of files: bytes that no method uses
-PACKED: Final = "packed/"  # what names of packed data begin with
-FILES: Final = "files/"  # what names of files begin with
+PACKED: Final = "packed/"  # prefix of the formats of packed data
+FILES: Final = "files/"  # prefix of the names of files
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 def is_plain_name(name: str) -> bool:
-    """Return whether a bundle may call a file this: a name, never a path."""
+    """Tell whether a bundle may store a file under this name: a plain name, no path."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
 def named_file(name: str, nbytes: int, blob: int) -> NamedData:
-    """Return the named data that a file in a bundle is."""
+    """Return the named data of a file in a bundle."""
     kind = TensorType(DType.UINT8, (nbytes,))
     return NamedData(FILES + name, blob, kind, FILE, "file")
 
 
 def is_packed(named: NamedData) -> bool:
-    """Return whether data is a copy of other data in a backend's own form."""
+    """Tell whether data is a copy of other data in a backend's own form."""
     return named.format not in (PLAIN, FILE)
 
 
 def count_unpacked(program: Program) -> int:
-    """Return how many names come before those of packed data, which are the last."""
+    """Return the number of names before packed data, which comes last."""
     for index, named in enumerate(program.names):
         if is_packed(named):
             return index
@@ -43,7 +43,7 @@ def count_unpacked(program: Program) -> int:
 
 
 def constants_of(graph: Graph) -> set[int]:
-    """Return the ids of the named data that a graph's values are."""
+    """Return the ids of the named data that a graph's values refer to."""
     return {
         value.storage.name
         for value in graph.values
@@ -52,9 +52,9 @@ def constants_of(graph: Graph) -> set[int]:
 
 
 def methods_of_blobs(program: Program) -> Mapping[int, tuple[str, ...]]:
-    """Return for each blob the methods that use it, themselves or by a delegate.
+    """Return for each blob the names of the methods, or their delegates, that use it.
 
-    By any of the program's recipes.
+    Methods of all recipes count.
     """
     found: dict[int, set[int]] = defaultdict(set)
     for body in program.bodies:

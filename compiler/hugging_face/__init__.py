@@ -2,7 +2,7 @@
 
 Raises:
     MissingTransformers: transformers is not installed.
-    WrongTransformers: the installed one is outside of the range that is tested.
+    WrongTransformers: the installed version is outside of the tested range.
 """
 
 from importlib.util import find_spec

@@ -1,9 +1,9 @@
-"""`export_hf`: from a model of transformers, or its folder, to a bundle.
+"""`export_hf`: compile a model of transformers, or its folder, to a bundle.
 
 model or folder --open_model--> Opened --cached_layers--> CachedDecoder, or with an
 encoder CachedEncoderDecoder --methods_of--> methods --compile_program--> Bundle
 
-A model without a cache goes its own way from there, `export_encoders.py`.
+A model without a cache takes another way from there, `export_encoders.py`.
 """
 
 import os
@@ -108,67 +108,64 @@ def export_hf(
     calibrate: Calibrator | None = None,
     fit: int | None = None,
 ) -> Bundle:
-    """Compile a model of transformers; a language model with a cache of kvc's.
+    """Compile a model of transformers; a language model with a kvc cache.
 
     Methods: `prefill(tokens int64 [batch, seq])` and `decode(token int64 [batch, 1])`,
     which return the last position's logits float32 [batch, vocab]. All methods write
-    one cache, whose capacity a session chooses.
+    one cache, whose capacity a session selects.
 
-    With `CacheConfig(batch=n)` above 1 a session also chooses how many rows it has, and
+    With `CacheConfig(batch=n)` above 1 a session also selects its number of rows, and
     methods take row lengths: `lengths` int64 [batch], each from 0 to seq, or for
-    `decode` `active` bool [batch]. A call that leaves them out takes all tokens. Rows
-    are padded on the right, with any tokens; padding is neither written nor attended
-    to. Logits are those after a row's last token, and mean nothing for a row without
-    tokens.
+    `decode` `active` bool [batch]. A call without them takes all tokens. Rows are
+    padded on the right, with any tokens; padding is neither written nor attended to.
+    Logits are those after a row's last token, and meaningless for a row without tokens.
 
-    Of a model with an encoder there is `encode`, too, with the role "encode". It takes
-    what the encoder does, such as tokens int64 [1, n] or a picture, pixels float32 [1,
-    channels, height, width], and keeps what the decoder needs of its result; the
-    session begins anew with it. `prefill` and `decode` take the decoder's
-    tokens.
+    A model with an encoder also has the method `encode`, with the role "encode". It
+    takes the encoder's input, such as tokens int64 [1, n] or a picture, pixels float32
+    [1, channels, height, width], and stores the part of the result that the decoder
+    needs; it restarts the session. `prefill` and `decode` take the decoder's tokens.
 
     A model for another task has no cache, and methods without state: `embed(tokens
     int64 [batch, seq], lengths int64 [batch])` returns embeddings float32 [batch, n],
     `classify` logits [batch, labels], `classify_tokens` and `fill_mask` logits of every
-    token, `embed_image(pixels float32 [batch, channels, height, width])` and
-    `classify_image` the same of pictures.
+    token; `embed_image(pixels float32 [batch, channels, height, width])` and
+    `classify_image` return the same for pictures.
 
     Args:
-        model: a model, which is left as it was; or a folder with config.json and
+        model: a model, which is left unchanged; or a folder with config.json and
             .safetensors files, of which only headers are read before the bundle is
-            saved. The tokenizer's files and the generation settings of a folder go
-            into the bundle.
-        task: what it is to do: "generate", "embed", "classify", "classify_tokens" or
-            "fill_mask"; None: as config.json says, or the model's class.
-        recipe: a recipe, its name, or the path of a recipe file; or several, as of
+            saved. The tokenizer's files and the generation settings of a folder go into
+            the bundle.
+        task: the model's task: "generate", "embed", "classify", "classify_tokens" or
+            "fill_mask"; None: as in config.json, or by the model's class.
+        recipe: a recipe, its name, or the path of a recipe file; or several, as in
             `compile_program`.
-        cache: how large the caches of a session may be, and of which dtype.
-        prefill_chunk: the most tokens of one call of `prefill`.
+        cache: the maximum sizes of a session's caches, and their dtype.
+        prefill_chunk: the maximum number of tokens in a call of `prefill`.
         prefill_sizes: numbers of tokens that get a method of their own, `prefill_N`.
         all_logits: also compile `prefill_all(tokens)`, which returns the logits of
             every position, float32 [batch, seq, vocab].
         inputs_embeds: also compile `prefill_embeds`, which takes embeddings float32
             [batch, seq, hidden] in place of tokens.
-        pictures: whether a model that makes text of texts and pictures takes pictures,
-            by `embed_image`, `embed_tokens` and `prefill_embeds`.
-        progress: as of `compile_program`.
-        max_copy_bytes: as of `compile_program`.
-        calibrate: as of `compile_program`.
-        fit: as of `compile_program`.
+        pictures: whether a model that generates text from texts and pictures takes
+            pictures, by `embed_image`, `embed_tokens` and `prefill_embeds`.
+        progress: as in `compile_program`.
+        max_copy_bytes: as in `compile_program`.
+        calibrate: as in `compile_program`.
+        fit: as in `compile_program`.
 
     Warns:
-        PartLeftOut: the model reads pictures, videos or sounds, too, and the bundle
+        PartLeftOut: the model also reads pictures, videos or sounds, and the bundle
             does not take them.
 
     Raises:
-        UnsupportedModel: the model does what kvc cannot express.
-        UnknownTask: nothing says what the model is to do.
+        UnsupportedModel: kvc cannot express the model's computation.
+        UnknownTask: the model's task is unknown.
         BadModelFolder: a file of the folder is missing, damaged, or does not fit.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
-        BadModelSetting: a size is not sensible, `cache` is no CacheConfig, or
-            something is asked of a model without a cache that only one with a cache
-            has.
-        RecipeError: the recipe is unknown or wrong, or cannot have such caches.
+        BadModelSetting: a size is not sensible, `cache` is not a CacheConfig, or a
+            setting needs a cache and the model has none.
+        RecipeError: the recipe is unknown or wrong, or does not support such caches.
         CompileError: as `compile_program`.
     """
     if progress:
@@ -252,10 +249,10 @@ def export_hf(
 def _probed(
     decoder: PreTrainedModel, given: EncoderInput | None = None
 ) -> tuple[CachedLayers, int]:
-    """Return what each layer caches, and the number of the first position.
+    """Return the cached tensors of each layer, and the first position's number.
 
     Raises:
-        UnsupportedModel: the model caches something else, or counts in no such way.
+        UnsupportedModel: kvc cannot hold the model's cache or count its positions.
     """
     with held_still(decoder, READ):
         return cached_layers(decoder, given), first_position(decoder, given)
@@ -264,11 +261,11 @@ def _probed(
 def _seen(
     opened: Opened, layers: Mapping[int, CachedLayer], first: int
 ) -> PictureInput | None:
-    """Return what a model takes of a picture, None for one without pictures.
+    """Return a model's picture input, None for a model without pictures.
 
     Raises:
-        UnsupportedModel: it reads them in a way that kvc does not, or its processor
-            makes other prompts than the model reads.
+        UnsupportedModel: the model reads pictures as kvc does not, or its processor
+            expands prompts otherwise than the model reads them.
     """
     with held_still(opened.model, READ):
         seen = picture_input(opened.model, size_of(opened.pictures), first, layers)
@@ -290,7 +287,7 @@ def _seen(
 def _texts_around(
     places: PicturePlaces, seen: PictureInput, expansion: Expansion
 ) -> list[str]:
-    """Return the texts before, between and after the places of a picture's parts."""
+    """Return the texts before, between and after a picture's placeholders."""
     return expansion.text.split(places.placeholder * seen.positions)
 
 
@@ -301,16 +298,16 @@ _KINDS: Final = {
 
 
 def _has_axes(seen: PictureInput | None) -> bool:
-    """Tell whether positions have axes, as where pictures have sizes of their own."""
+    """Tell whether positions have axes, as for pictures of variable size."""
     return seen is not None and seen.tower is not None
 
 
 def _within(
     seen: PictureInput | None, opened: Opened, sizes: Sizes
 ) -> PictureInput | None:
-    """Return the same with the most places of a picture that has its own size.
+    """Limit the positions of a variable-size picture; return the picture input.
 
-    That is what the folder's processor makes, as far as caches hold it.
+    The limit is the maximum of the folder's processor, if caches can hold as many.
 
     Raises:
         UnsupportedModel: the processor makes other patches than the model reads.
@@ -344,10 +341,10 @@ def _decoder(
 
 
 def _check_pictures(pictures: bool, given: EncoderInput) -> None:
-    """Check that an encoder of pictures is not to be left without them.
+    """Check that pictures are not disabled for an encoder of pictures.
 
     Raises:
-        BadModelSetting: it is.
+        BadModelSetting: they are disabled.
     """
     if given.is_picture and not pictures:
         expected = "True: the model's encoder takes pictures, and nothing else"
@@ -376,7 +373,7 @@ def _metadata(
 
 
 def _places_said(places: PicturePlaces | None, seen: PictureInput) -> dict[str, object]:
-    """Return what the metadata says of the places of pictures."""
+    """Return the metadata about the placeholders of pictures."""
     said: dict[str, object] = {
         "token": seen.token,
         "positions": seen.positions,

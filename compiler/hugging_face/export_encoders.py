@@ -1,4 +1,4 @@
-"""The way of a model without a cache: from an `Opened` to a bundle.
+"""Compile a model without a cache: from an `Opened` to a bundle.
 
 Opened --read_model--> Encoders --methods_of--> methods --compile_program--> Bundle
 """
@@ -39,7 +39,7 @@ from kvc.recipes import Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting
 
-_ROWS = 64  # of a call where nobody says how many; they take memory only when used
+_ROWS = 64  # default maximum of a call; rows take memory only when used
 
 
 def export_encoders(
@@ -53,8 +53,8 @@ def export_encoders(
     """Compile a model without a cache.
 
     Raises:
-        UnsupportedModel: it does what kvc cannot express.
-        BadModelSetting: a text is to be longer than the model allows.
+        UnsupportedModel: kvc cannot express the model's computation.
+        BadModelSetting: the requested text length exceeds the model's.
         CompileError: as `compile_program`.
     """
     model = opened.model
@@ -80,7 +80,7 @@ def export_encoders(
 
 
 def _least(*numbers: int | None) -> int | None:
-    """Return the least of what is known, None where nothing is."""
+    """Return the least of the known numbers, None if none is known."""
     return min((one for one in numbers if one is not None), default=None)
 
 
@@ -93,10 +93,10 @@ def check_unused(
     inputs_embeds: bool,
     pictures: bool,
 ) -> None:
-    """Check that nothing is asked for that only a model with a cache has.
+    """Check that no setting is given that needs a model with a cache.
 
     Raises:
-        BadModelSetting: something is.
+        BadModelSetting: a setting needs a cache.
     """
     usual = CacheConfig()
     given: dict[str, object] = {
@@ -122,13 +122,13 @@ def check_unused(
 
 
 def _labels_of(config: PreTrainedConfig) -> Sequence[tuple[int, str]]:
-    """Return numbers and names of what a model tells apart."""
+    """Return the numbers and names of a classifier's labels."""
     named = config.id2label or {}
     return [(int(number), str(name)) for number, name in named.items()]
 
 
 def _scores(config: PreTrainedConfig) -> str:
-    """Return how scores are made of logits, as transformers' pipelines do."""
+    """Return the function from logits to scores, as in transformers' pipelines."""
     kind = getattr(config, "problem_type", None)
     if kind == "regression":
         return "none"
@@ -137,7 +137,7 @@ def _scores(config: PreTrainedConfig) -> str:
 
 
 def _metadata(opened: Opened, reading: EncoderSpec) -> dict[str, object]:
-    """Return what the runtime has to know."""
+    """Return the metadata for the runtime."""
     config, pooling = opened.model.config, opened.pooling
     metadata: dict[str, object] = {
         "architecture": config.model_type,

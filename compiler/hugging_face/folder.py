@@ -1,7 +1,8 @@
 """Open a model's folder: config.json, weights, generation settings, tokenizer files.
 
-In: a path. Out: a `ModelFolder`, whose model has parameters without memory that know
-where in the folder their values are. No code of a folder is run, nothing is downloaded.
+In: a path. Out: a `ModelFolder`, whose model has parameters without memory, each with
+the location of its values in the folder. No code of a folder is run, nothing is
+downloaded.
 """
 
 import os
@@ -61,7 +62,7 @@ TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 PROCESSOR: Final = "processor_config.json"
 PREPROCESSOR: Final = "preprocessor_config.json"
 TEMPLATE: Final = "chat_template.jinja"
-PROCESSOR_TEMPLATE: Final = "chat_template.json"  # as processors were saved once
+PROCESSOR_TEMPLATE: Final = "chat_template.json"  # the file of older processors
 TOKENIZER_FILES: Final = (
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -73,17 +74,18 @@ TOKENIZER_FILES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """What is in a folder.
+    """The content of a model's folder.
 
     Attributes:
-        model: with empty parameters, float32.
-        generation: what generation_config.json says, {} where there is none.
-        files: the tokenizer's files by name.
-        spectrum: how a speech model hears; None where no file says it.
-        task: what it is to do.
-        pooling: how its embeddings are made.
-        pictures: how pixels are made of a picture; None where no file says it.
-        places: where pictures go in prompts; None where there are none.
+        model: the model with empty parameters, float32.
+        generation: the content of generation_config.json, {} without the file.
+        files: paths of the tokenizer's files, by name.
+        spectrum: the spectrum settings of a speech model; None without such settings.
+        task: the model's task.
+        pooling: the pooling of its embeddings.
+        pictures: the settings that convert pictures to pixels; None without such
+            settings.
+        places: the placeholders of pictures in prompts; None without any.
     """
 
     model: PreTrainedModel
@@ -102,15 +104,15 @@ def open_folder(
     """Open a folder; only headers of weights are read.
 
     Args:
-        path: of the folder.
-        asked: what the model is to do; None: as the folder says.
-        with_pictures: whether it is to take pictures, if it can.
+        path: path of the folder.
+        asked: the requested task; None: as in the folder.
+        with_pictures: whether the model shall take pictures, if it can.
 
     Raises:
         BadModelFolder: a file is missing, damaged, or does not fit the others.
-        UnsupportedModel: transformers has no model for it that does this, or only
-            with code from the folder; or there is an adapter.
-        UnknownTask: nothing says what it is to do.
+        UnsupportedModel: transformers has no model for it with this task, or only with
+            code from the folder; or there is an adapter.
+        UnknownTask: the task is unknown.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
         TokenizerTooLarge: the tokenizer has tokens that the model does not have.
     """
@@ -149,15 +151,15 @@ def open_folder(
 def _read_pictures(
     folder: Path, in_prompts: bool, expands: bool
 ) -> tuple[Mapping[str, object] | None, PicturePlaces | None]:
-    """Return how pixels are made of pictures, and where they go in prompts.
+    """Return the pixel settings of pictures, and their placeholders in prompts.
 
     Args:
-        folder: where its processor is described.
-        in_prompts: whether the model can do without pictures.
-        expands: whether texts have places for them.
+        folder: the folder with the settings of its processor.
+        in_prompts: whether pictures are optional parts of prompts.
+        expands: whether texts have placeholders for pictures.
 
     Raises:
-        UnsupportedModel: kvc makes other pixels, or other prompts.
+        UnsupportedModel: kvc would make other pixels, or other prompts.
         BadModelFolder, MissingPackage: as `read_pictures` and `read_places`.
     """
     try:
@@ -174,20 +176,20 @@ def _read_pictures(
 
 
 def _task(config: PreTrainedConfig, folder: Path) -> Task:
-    """Return what a model is to do; a folder with modules.json is for embeddings.
+    """Return a model's task; a folder with modules.json is for embeddings.
 
     Raises:
-        UnknownTask: nothing says it.
+        UnknownTask: the task is unknown.
     """
     return "embed" if _has(folder, MODULES) else find_task(config, str(folder))
 
 
 def _check_no_adapter(folder: Path) -> None:
-    """Check that no adapter lies there: without it, a model would compute other things.
+    """Check that the folder has no adapter, without which results would differ.
 
     Raises:
-        UnsupportedModel: one does.
-        BadModelFolder: one does that cannot be read.
+        UnsupportedModel: the folder has an adapter.
+        BadModelFolder: the adapter's configuration cannot be read.
     """
     if not _has(folder, ADAPTER):
         return
@@ -207,11 +209,12 @@ def _has(folder: Path, name: str) -> bool:
 
 
 def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
-    """Return the configuration of a model that kvc can take.
+    """Return the configuration of a model that kvc supports.
 
     Raises:
         BadModelFolder: config.json has impossible values, or no model_type.
-        UnsupportedModel: the model needs code of its own, or is no decoder.
+        UnsupportedModel: the model needs code of its own, or is unknown to
+            transformers.
     """
     kind = described.get("model_type")
     if kind not in CONFIG_MAPPING:
@@ -228,10 +231,10 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
 
 
 def check_supported(config: PreTrainedConfig, model: str) -> None:
-    """Check that a model has plain weights.
+    """Check that a model has plain weights, not quantized ones.
 
     Raises:
-        UnsupportedModel: it is not.
+        UnsupportedModel: its weights are quantized.
     """
     if getattr(config, "quantization_config", None):
         reason = "it has quantized weights; use a model with plain ones"
@@ -286,10 +289,10 @@ def _build(config: PreTrainedConfig, folder: Path, task: Task) -> PreTrainedMode
 
 
 def _check_generation(folder: Path, found: Mapping[str, object]) -> None:
-    """Check that generation settings are possible.
+    """Check that generation settings are valid.
 
     Raises:
-        BadModelFolder: one is not.
+        BadModelFolder: a setting is invalid.
     """
     try:
         read_settings(found)
@@ -300,12 +303,12 @@ def _check_generation(folder: Path, found: Mapping[str, object]) -> None:
 def _check_files(
     folder: Path, files: Mapping[str, Path], config: PreTrainedConfig
 ) -> None:
-    """Check that a tokenizer's files are whole, and that it fits the model.
+    """Check that a tokenizer's files are intact, and that it fits the model.
 
     Raises:
         BadModelFolder: a file is damaged.
-        BadFile: the tokenizer is none.
-        TokenizerTooLarge: it makes tokens that the model does not have.
+        BadFile: the tokenizer file is not a tokenizer.
+        TokenizerTooLarge: it makes tokens outside of the model's vocabulary.
     """
     for name in files:
         if name.endswith(".json"):
@@ -322,7 +325,7 @@ def _check_files(
 
 
 def _templates(config: Mapping[str, object]) -> list[str]:
-    """Return the chat templates of a JSON file: one text, or named ones."""
+    """Return the chat templates of a JSON file: one text, or several with names."""
     found = config.get("chat_template")
     listed = found if isinstance(found, list) else [{"template": found}]
     texts = [one.get("template") for one in listed if isinstance(one, dict)]
@@ -330,10 +333,10 @@ def _templates(config: Mapping[str, object]) -> list[str]:
 
 
 def _read_text(folder: Path, name: str) -> str:
-    """Return what a file of text says.
+    """Return the content of a text file.
 
     Raises:
-        BadModelFolder: it cannot be read, or is no text.
+        BadModelFolder: the file cannot be read, or is not UTF-8.
     """
     try:
         return (folder / name).read_text("utf-8")
@@ -344,16 +347,16 @@ def _read_text(folder: Path, name: str) -> str:
 
 
 def _check_template(folder: Path, name: str, text: str) -> None:
-    """Check that transformers takes a chat template; nothing of it is run.
+    """Check that transformers accepts a chat template; it is not run.
 
     Raises:
-        BadModelFolder: its code has a mistake.
+        BadModelFolder: the template has an error.
     """
     try:
         compile_template(text)
-    except ImportError:  # without the package jinja2 nobody can say
+    except ImportError:  # templates cannot be checked without jinja2
         return
-    except Exception as error:  # whatever parsing may raise, too deep a nesting too
+    except Exception as error:  # any error of parsing, such as too deep nesting
         reason = f"the chat template in {name}: {words_of(error)}"
         raise _bad(folder, reason) from error
 

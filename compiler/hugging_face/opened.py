@@ -17,8 +17,8 @@ from kvc.compiler.hugging_face.reading.picture_places import PicturePlaces
 from kvc.compiler.hugging_face.reading.tasks import Task, task_of
 from kvc.schema.errors import CompileError
 
-# What generation settings hold beside settings: whoever wrote them, what is returned
-# beside tokens, and the cache, which is decided here.
+# Entries of a generation config that are no settings for kvc: its origin, results
+# beside tokens, and the cache, which the compiler decides.
 _LEFT_OUT: Final = (
     "transformers_version", "_from_model_config", "use_cache", "cache_implementation",
     "cache_config", "max_cache_len", "return_dict_in_generate",
@@ -31,18 +31,18 @@ _TOKENS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What is compiled.
+    """A model to compile, with its settings and files.
 
     Attributes:
         model: the model.
-        generation: its generation settings, as generation_config.json has them.
-        given: the same with what is said of caches.
-        files: files for the bundle, by name.
-        spectrum: how a speech model hears, None where nothing says it.
-        task: what it is to do.
-        pooling: how its embeddings are made.
-        pictures: how pixels are made of a picture; None where nothing says it.
-        places: where pictures go in prompts; None where nothing says it.
+        generation: its generation settings, as in generation_config.json.
+        given: the same, including the settings of caches.
+        files: paths of files for the bundle, by name.
+        spectrum: the spectrum settings of a speech model; None if unknown.
+        task: the model's task.
+        pooling: the pooling of its embeddings.
+        pictures: the settings that convert pictures to pixels; None if unknown.
+        places: the placeholders of pictures in prompts; None if unknown.
     """
 
     model: PreTrainedModel
@@ -59,17 +59,17 @@ class Opened:
 def open_model(
     model: object, asked: Task | None = None, with_pictures: bool = True
 ) -> Opened:
-    """Return a model, or what is in a folder.
+    """Open a model, or a folder with one.
 
     Args:
         model: the model, or the path of a folder.
-        asked: what it is to do; None: as the folder says, or the model's class.
-        with_pictures: as of `open_folder`.
+        asked: the requested task; None: as in the folder, or by the model's class.
+        with_pictures: as for `open_folder`.
 
     Raises:
-        CompileError: it is neither.
-        UnsupportedModel: it has no plain weights.
-        BadModelSetting: the model does something else than is asked.
+        CompileError: the argument is neither.
+        UnsupportedModel: the weights are not plain.
+        BadModelSetting: the model is for another task than requested.
         BadModelFolder, CheckpointError, UnknownTask: as `open_folder`.
     """
     if isinstance(model, str | os.PathLike):
@@ -95,7 +95,7 @@ def open_model(
 def _settings(
     config: PreTrainedConfig, given: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return generation settings; the config may name tokens that they do not."""
+    """Return generation settings, with tokens that only the config names."""
     configs = config, config.get_text_config()
     named = [(name, getattr(one, name, None)) for one in configs for name in _TOKENS]
     settings = {name: found for name, found in named if found is not None}

@@ -1,8 +1,8 @@
-"""Let a model call kvc's functions in the place of transformers' own.
+"""Replace functions of transformers by kvc's while a model is compiled.
 
 In: a model. Out: inside `using_kvc`, its attention, masks, experts, latents and
-recurrences are those that kvc compiles; afterwards the model is as it was. Functions of
-transformers' modules are replaced too, so threads compile one model after the other.
+recurrences are kvc's; afterwards the model is unchanged. Functions of transformers'
+modules are replaced too, so threads compile one model after the other.
 """
 
 import threading
@@ -24,7 +24,7 @@ from kvc.compiler.hugging_face.recurrent.recurrences import own_recurrences
 from kvc.compiler.hugging_face.recurrent.recurrent_layers import adapted_layers
 from kvc.compiler.hugging_face.recurrent.rwkv_layers import adapted_rwkv, is_rwkv
 
-# What a model calls in place of transformers' own while it is traced.
+# Replacements that are active while a model is traced.
 _REPLACED = (
     adapted, adapted_layers, adapted_rwkv, unexpanded, own_experts, own_recurrences,
     unpadded_chunks, parts_given, last_alone, without_blocks,
@@ -35,10 +35,10 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def using_kvc(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model attend by kvc's functions, in evaluation mode.
+    """Replace a model's attention by kvc's functions, in evaluation mode.
 
     Raises:
-        UnsupportedModel: it attends by code of its own that kvc does not know.
+        UnsupportedModel: it has an attention of its own that is unknown to kvc.
     """
     register()
     if not _is_adapted(model) and not model._can_set_attn_implementation():
@@ -51,7 +51,7 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _attending_here(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model attend by kvc's function, where it or a part of it asks for one."""
+    """Select kvc's attention function in a model and its parts."""
     training, parts = model.training, _by_interface(model)
     before = [part.config._attn_implementation for part in parts]
     for part in parts:
@@ -66,7 +66,7 @@ def _attending_here(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _by_interface(model: PreTrainedModel) -> list[PreTrainedModel]:
-    """Return what attends by the interface alone: the model, or some of its parts."""
+    """Return the parts that attend by the interface alone, perhaps the model itself."""
     if not _is_adapted(model):
         return [model]
     return [
@@ -79,5 +79,5 @@ def _by_interface(model: PreTrainedModel) -> list[PreTrainedModel]:
 
 
 def _is_adapted(model: PreTrainedModel) -> bool:
-    """Tell whether a model mixes tokens by code of its own that kvc knows."""
+    """Tell whether a model mixes tokens by its own code, and kvc can replace it."""
     return has_own_attention(model) or is_rwkv(model)

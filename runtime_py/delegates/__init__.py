@@ -1,1 +1,1 @@
-"""Run-time halves of backends; `table.py` lists them."""
+"""Run-time parts of backends; `table.py` lists them."""

@@ -1,11 +1,11 @@
-"""`FixedPointHandle`: what a backend of fixed point computes, up to its own rounding.
+"""`FixedPointHandle`: the reference of fixed-point backends, up to their rounding.
 
-In: a partition, the grid of each of its floating-point values, and how its weights are
-stored. Out: a handle that computes every instruction in float32 by the ordinary
-kernels, on operands that lie on their grids, and rounds what it makes to the grid of
-the result. So it states which numbers can be stored, and where they are rounded;
-within an instruction, hardware rounds as it likes. It is the reference of backends
-whose library is missing, and what tests of backends compare with.
+In: a partition, the grid of each of its floating-point values, and the storage of its
+weights. Out: a handle that computes every instruction in float32 by the ordinary
+kernels, on operands that lie on their grids, and rounds each result to its grid. It
+thus defines the numbers that can be stored, and where rounding happens; within an
+instruction, hardware may round differently. It is the reference of backends whose
+library is missing, and for tests of backends.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +25,15 @@ from kvc.schema.graph import Constant
 from kvc.schema.model import Delegate, Program
 from kvc.schema.ops import OPS, Aliasing
 
-# From a value that is named data, and its numbers, to the numbers that are stored.
+# From a value that is named data, and its numbers, to the stored numbers.
 StoreWeight = Callable[[int, Array], Array]
 
 
 class Rounding(Protocol):
-    """The numbers that can be stored; a `Grid` is one."""
+    """A set of numbers that can be stored, such as a `Grid`."""
 
     def rounded(self, numbers: Floats) -> Floats:
-        """Return the nearest of them."""
+        """Return the nearest numbers of the set."""
 
 
 class FixedPointHandle(SteppedHandle):
@@ -47,14 +47,14 @@ class FixedPointHandle(SteppedHandle):
         grids: Mapping[int, Rounding],
         store_weight: StoreWeight,
     ) -> None:
-        """Take the grids.
+        """Set the grids.
 
         Args:
-            program: verified.
-            partition: of it.
-            data: the program's.
-            grids: by value of the partition's graph; values without one are left as
-                they are. Views lie on the grid of what they are views of.
+            program: the verified program.
+            partition: a partition of the program.
+            data: the program's named data.
+            grids: the grids by value of the partition's graph; values without a grid
+                are not rounded. A view lies on the grid of its base.
             store_weight: rounds the float32 constants.
         """
         super().__init__(program, partition, data)
@@ -75,7 +75,7 @@ class FixedPointHandle(SteppedHandle):
         self._written = {graph.root_of(value) for value in made} & {*graph.inputs}
 
     def constant(self, name: int) -> Array:
-        """Return named data as it is stored."""
+        """Return named data, rounded for storage."""
         if name not in self._weights:
             found = super().constant(name)
             if found.dtype == DType.FLOAT32.numpy:
@@ -92,7 +92,7 @@ class FixedPointHandle(SteppedHandle):
     ) -> Callable[[], None]:
         """Bind the code; see `Handle.prepare`.
 
-        Inputs that the code does not write are rounded in a copy.
+        Inputs that the code does not write are copied, and the copies are rounded.
         """
         copies: list[tuple[Array, Array]] = []
         given: list[Buffer] = []

@@ -1,9 +1,9 @@
 """`FunctionHandle`: a partition whose operators are functions over numpy arrays.
 
-In: a block of what a backend takes, a function for each operator. Out: a handle that
-binds the block to a list of calls. Views are numpy views, values lie where the plan has
-them, results are written where the caller wants them. What a backend begins with, and
-what it may keep for what its library lacks.
+In: a block of supported operators, and a function for each operator. Out: a handle that
+binds the block to a list of calls. Views are numpy views, values lie as in the memory
+plan, results are written to the caller's memory. A new backend can start with this
+class, and keep it for operators that its library lacks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from kvc.schema.model import Delegate as Partition
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.verify.signatures import check_at, sized_together
 
-# Called with the result, then the operator's arguments: arrays, numbers, texts, None.
+# A function of the result and the operator's arguments: arrays, numbers, strings, None.
 Function = Callable[..., object]
 _Call = tuple[int, Callable[[], object]]  # with the index of its instruction
 
@@ -47,21 +47,21 @@ class FunctionHandle(Handle):
         functions: Mapping[str, Function],
         why_not: WhyNot,
     ) -> None:
-        """Check the code.
+        """Check the partition's code.
 
         Args:
-            options: of the delegate.
-            partition: of its backend.
-            data: the program's.
-            functions: one for each operator that the backend takes, but views. It
-                writes all of its result, which may lie over an operand where the
-                operator table says that it is pointwise or an update.
-            why_not: the list by which the ahead-of-time half takes nodes. It is not
-                asked about views: a partition has those that its nodes read.
+            options: the options of the delegate.
+            partition: a partition of the delegate's backend.
+            data: the program's named data.
+            functions: one for each supported operator except views. It writes all of
+                its result, which may share memory with an operand if the operator is
+                pointwise or an update.
+            why_not: the backend's support list. It is not applied to views: a partition
+                contains the views that its nodes read.
 
         Raises:
-            BadProgram: the backend does not take an operator, or has no function for
-                one that it takes.
+            BadProgram: the backend does not support an operator, or has no function for
+                a supported one.
         """
         program = options.program
         known = partial(_refusal, functions, why_not)
@@ -121,7 +121,7 @@ class FunctionHandle(Handle):
     def _run(self, calls: Sequence[_Call]) -> None:
         graph, index = self._block.graph, 0
         try:
-            for index, call in calls:  # noqa: B007  # it tells which one has failed
+            for index, call in calls:  # noqa: B007  # the call that failed
                 call()
         except Exception as error:
             try:
@@ -144,7 +144,7 @@ def _refusal(
     arguments: Arguments,
     results: Results,
 ) -> str:
-    """Return why an instruction cannot be run, "" where it can."""
+    """Return why an instruction cannot be run, or ""."""
     if OPS[op].aliasing is Aliasing.VIEW:
         return ""
     lacking = "" if op in functions else "there is no function for it"
@@ -154,7 +154,7 @@ def _refusal(
 def _copies(
     graph: Graph, values: Values, targets: Sequence[Array]
 ) -> Sequence[Callable[[], object]]:
-    """Return what copies results to where they are wanted and do not lie."""
+    """Return copies of the results that do not lie in the outputs already."""
     made = [values.array(value) for value in graph.outputs]
     pairs = zip(targets, made, strict=True)
     return [

@@ -1,4 +1,4 @@
-"""The checks of a partition, which the host makes before the device runs."""
+"""Check operators of a partition, which the host runs before the device."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -36,7 +36,7 @@ def checks_of(
 def check_of(
     graph: Graph, step: Instruction, sizes: Mapping[str, int]
 ) -> Callable[..., None] | None:
-    """Return the check that an instruction is, of arrays and numbers; None for none."""
+    """Return the check function of a check instruction; None for other instructions."""
     if step.op == CHECK_INDEX and checks_rows(graph, step, sizes):
         return _check_row_index
     return _CHECKS.get(step.op)
@@ -47,11 +47,11 @@ def _arguments(step: Instruction, values: Values) -> list[object]:
 
 
 def check_slots(row: int, start: int, count: int, slots: int, least: int = 0) -> None:
-    """Check that so many slots fit from a row's first one on.
+    """Check that `count` slots fit from a row's first slot on.
 
     Raises:
-        IndexOutOfRange: it would begin before slot `least`.
-        CacheOverflow: it would end past the last slot.
+        IndexOutOfRange: the slots would begin before `least`.
+        CacheOverflow: the slots would end past the last one.
     """
     if start < least:
         raise IndexOutOfRange(place="", index=start, size=slots)
@@ -60,10 +60,10 @@ def check_slots(row: int, start: int, count: int, slots: int, least: int = 0) ->
 
 
 def check_length(row: int, count: int, most: int) -> None:
-    """Check how many of a row's tokens count.
+    """Check the number of tokens that count in a row.
 
     Raises:
-        RowLengthOutOfRange: less than none, or more than there are.
+        RowLengthOutOfRange: the number is below 0, or more than `most`.
     """
     if not 0 <= count <= most:
         raise RowLengthOutOfRange(row=row, length=count, most=most)
@@ -99,7 +99,7 @@ _CHECKS: Final[Mapping[str, Callable[..., None]]] = {
 }
 
 
-# Where the rows of a `kvc::cache_update` go, as the host knows before it is run.
+# Locations of the rows that a `kvc::cache_update` writes, known before it runs.
 
 
 Read = Callable[[int], Array]  # the array of a value
@@ -107,15 +107,15 @@ Read = Callable[[int], Array]  # the array of a value
 
 @frozen
 class Writes:
-    """Where the rows of a `kvc::cache_update` go.
+    """The locations of the rows that a `kvc::cache_update` writes.
 
     Attributes:
         start: value of the first slot of each row, int64 [batch]; None for slot 0.
-        lengths: value of how many rows count, int64 [batch]; None for all.
-        rows: how many there are.
-        slots: of the cache.
+        lengths: value of the number of rows written, int64 [batch]; None for all.
+        rows: the number of rows.
+        slots: the number of slots of the cache.
         mode: "linear" or "circular".
-        keep: how many first positions a ring keeps.
+        keep: the number of first positions that a ring keeps.
     """
 
     start: int | None
@@ -126,10 +126,10 @@ class Writes:
     keep: int
 
     def runs(self, read: Read, row: int) -> list[tuple[int, int, int]]:
-        """Return (first new row, first slot, count) of what a batch row writes.
+        """Return a batch row's runs of writes: (first new row, first slot, count).
 
         Raises:
-            IndexOutOfRange, CacheOverflow, RowLengthOutOfRange: it may not.
+            IndexOutOfRange, CacheOverflow, RowLengthOutOfRange: the write does not fit.
         """
         start = 0 if self.start is None else int(read(self.start)[row])
         count = count_of(read, self.lengths, self.rows, row)
@@ -152,16 +152,16 @@ def _numbered(runs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int, int]]
 
 
 def count_of(read: Read, lengths: int | None, most: int, row: int) -> int:
-    """Return how many of a row's tokens count.
+    """Return the number of tokens that count in a row.
 
     Args:
-        read: returns arrays.
-        lengths: value of how many count, int64 [batch]; None for all.
-        most: how many there are.
-        row: which row.
+        read: returns the array of a value.
+        lengths: value of the numbers, int64 [batch]; None for all.
+        most: the number of tokens in the call.
+        row: index of the row.
 
     Raises:
-        RowLengthOutOfRange: less than none count, or more than there are.
+        RowLengthOutOfRange: the number is below 0, or more than `most`.
     """
     count = most if lengths is None else int(read(lengths)[row])
     check_length(row, count, most)

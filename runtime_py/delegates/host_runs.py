@@ -1,9 +1,9 @@
-"""Run a partition that has its operands and results on the host, by a vendor's library.
+"""Run a partition by a vendor's library, with operands and results on the host.
 
-In: a call of a plan, which has memory that the library sees, and the partition's
-arrays. Out: a function that fills that memory, has the library run, and writes what
-comes out. Nothing that outlives the partition is written before the run has finished,
-so what fails has written nothing. A backend says what it fills in, and what it takes.
+In: a call of a plan, whose memory is shared with the library, and the partition's
+arrays. Out: a function that fills this memory, runs the library, and writes the
+results. Nothing that outlives the partition is written before the run has finished, so
+a failed run has written nothing. Subclasses define the inputs and results.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 
-# What of a partition lies on the host, where a library of another process runs it.
+# Values of a partition that lie on the host while a subprocess runs it.
 
 
 Check = tuple[int, Callable[[], None]]
@@ -42,12 +42,12 @@ def host_values(
     """Return the values of a partition, and its checks.
 
     Args:
-        graph: of the partition.
-        sizes: of the program's symbols.
+        graph: the graph of the partition.
+        sizes: the sizes of the program's symbols.
         inputs: arrays of the graph's inputs.
-        outputs: likewise.
-        arena: scratch memory of the context, which the values are laid out over.
-        constant: returns named data.
+        outputs: arrays of the graph's outputs.
+        arena: scratch memory of the context, in which the values are placed.
+        constant: returns named data by id.
     """
     memory = partition_memory(graph, sizes, inputs, outputs, arena, constant)
     values = Values(graph, sizes, memory)
@@ -56,7 +56,7 @@ def host_values(
 
 
 def _place_views(graph: Graph, values: Values) -> None:
-    """Place the views of what the host has."""
+    """Place the views of values that the host has."""
     constants = (isinstance(each.storage, Constant) for each in graph.values)
     known = {*graph.inputs, *(i for i, constant in enumerate(constants) if constant)}
     for instruction in graph.instructions:
@@ -67,24 +67,23 @@ def _place_views(graph: Graph, values: Values) -> None:
             known |= {*instruction.results}
 
 
-# Run a partition that has its operands and results on the host, by a vendor's
-# library.
+# Run a partition by a vendor's library.
 
 
-# Of each batch row: the first row of what was made, the first slot, how many.
+# For each batch row: first row of the result, first slot, and number of rows.
 Runs = Sequence[Sequence[tuple[int, int, int]]]
 
 
 @frozen
 class Handed:
-    """A result that the host has already: its index, and the value that it is."""
+    """A result that the host has already: output index, and value."""
 
     output: int
     value: int
 
 
 class HandsOn(Protocol):
-    """A plan."""
+    """A plan that returns some values of the host as results."""
 
     @property
     def handed(self) -> tuple[Handed, ...]:
@@ -99,17 +98,17 @@ class PlanCall(Protocol[PlanT]):
 
     @property
     def plan(self) -> PlanT:
-        """Return what it runs."""
+        """Return the plan."""
 
     @property
     def arrays(self) -> Mapping[str, Array]:
         """Return the memory of inputs and outputs, by name."""
 
     def run(self) -> None:
-        """Make the outputs of the inputs."""
+        """Compute the outputs from the inputs."""
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the memory."""
 
 
 class HostRun(ABC, Generic[PlanT]):
@@ -129,26 +128,26 @@ class HostRun(ABC, Generic[PlanT]):
         """Bind a partition.
 
         Args:
-            call: of the plan of these sizes.
+            call: a call of the plan for these sizes.
             method: the name of its method.
-            block: its code.
-            sizes: of the program's symbols.
+            block: the code of the partition.
+            sizes: the sizes of the program's symbols.
             inputs: arrays of the graph's inputs.
-            outputs: likewise, written by `run`.
-            arena: scratch memory of the context, which the values are laid out over.
-            constant: returns named data.
+            outputs: arrays of the graph's outputs, written by `run`.
+            arena: scratch memory of the context, in which the values are placed.
+            constant: returns named data by id.
         """
         graph = block.graph
         values, checks = host_values(graph, sizes, inputs, outputs, arena, constant)
         self._call, self._method, self._steps = call, method, graph.instructions
         self._read, self._outputs, self._checks = values.array, outputs, checks
-        self._at = 0  # the instruction that is to blame
+        self._at = 0  # index of the instruction to name in errors
 
     def run(self) -> None:
         """Run the partition once.
 
         Raises:
-            Unbegun: from what went wrong before anything was written.
+            Unbegun: an error before anything was written, as its cause.
         """
         self._at = 0
         try:
@@ -172,22 +171,22 @@ class HostRun(ABC, Generic[PlanT]):
 
     @abstractmethod
     def _compute(self) -> Callable[[], None]:
-        """Do all that may fail; return what then writes the results."""
+        """Do everything that may fail; return a function that writes the results."""
 
     def _rows(self, cache: int, writes: Writes) -> Runs:
-        """Return where the new rows of a cache go, by batch row."""
+        """Return the target slots of the new rows of a cache, by batch row."""
         return [
             writes.runs(self._read, row) for row in range(self._read(cache).shape[0])
         ]
 
     def _write_rows(self, output: int, cache: int, made: Array, runs: Runs) -> None:
-        """Write rows of what was made to a cache's new content, the old one elsewhere.
+        """Write new rows to a cache's new content, and copy the old content elsewhere.
 
         Args:
             output: index of the new content, [batch, heads, slots, width].
             cache: value of the old content, of the same shape.
             made: [batch, heads, rows, width].
-            runs: which rows go where.
+            runs: the rows, and their target slots.
         """
         old, target = self._read(cache), self._outputs[output]
         if not lies_over(old, target):

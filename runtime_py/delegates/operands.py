@@ -1,4 +1,4 @@
-"""Check a partition's code by its backend's list, and read arguments of it."""
+"""Check a partition's code by its backend's support list, and read its arguments."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from kvc.schema.types import Affine
 
 
 def where_of(program: Program, partition: Delegate) -> str:
-    """Return the words for where a partition is, for errors."""
+    """Return the location of a partition in words, for errors."""
     return f"a delegate of method {program.methods[partition.method].name!r}"
 
 
@@ -18,7 +18,7 @@ def refuse_payload(program: Program, path: str, partition: Delegate) -> None:
     """Check that a partition has no payload.
 
     Raises:
-        BadProgram: it has one.
+        BadProgram: the partition has a payload.
     """
     if partition.payload:
         nbytes, backend = len(partition.payload), partition.backend
@@ -29,10 +29,10 @@ def refuse_payload(program: Program, path: str, partition: Delegate) -> None:
 def taken_block(
     program: Program, path: str, partition: Delegate, why_not: WhyNot
 ) -> Block:
-    """Return the code of a partition, all of which its backend takes.
+    """Return the code of a partition, checked by the backend's support list.
 
     Raises:
-        BadProgram: for the first instruction that it does not.
+        BadProgram: the backend does not support an instruction; it names the first one.
     """
     block = program.methods[partition.method].blocks[partition.block]
     where = f"{path}: {where_of(program, partition)}"
@@ -41,10 +41,10 @@ def taken_block(
 
 
 def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None:
-    """Check that a backend takes every instruction.
+    """Check that a backend supports every instruction.
 
     Raises:
-        BadProgram: for the first that it does not.
+        BadProgram: the backend does not support an instruction; it names the first one.
     """
     for index in _kinds_of_instructions(graph):
         instruction = graph.instructions[index]
@@ -56,7 +56,7 @@ def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None
 
 
 def settled(argument: Argument, sizes: Mapping[str, int]) -> object:
-    """Return an argument whose sizes are numbers; tensors stay references."""
+    """Return an argument with symbolic sizes evaluated; tensors stay references."""
     match argument:
         case tuple():
             return tuple(settled(item, sizes) for item in argument)
@@ -67,11 +67,11 @@ def settled(argument: Argument, sizes: Mapping[str, int]) -> object:
 
 
 def _kinds_of_instructions(graph: Graph) -> Sequence[int]:
-    """Return the index of the first instruction of each kind, ascending.
+    """Return the index of the first of each set of equal instructions, ascending.
 
-    What a backend says of an instruction by its op, the types of its operands and
-    results, which operands are constants, and its other arguments, holds of all that
-    are like it: a model has many equal layers.
+    A support list judges an instruction by its operator, the types of its operands and
+    results, which operands are constants, and its other arguments. The verdict holds
+    for all instructions that are equal in these: a model has many equal layers.
     """
     marks = [
         (id(value.type), type(value.storage) is Constant) for value in graph.values
@@ -85,7 +85,7 @@ def _kinds_of_instructions(graph: Graph) -> Sequence[int]:
 
 
 def _mark(argument: Argument, marks: Sequence[object]) -> object:
-    """Return what an argument is equal in, among instructions that are alike."""
+    """Return a key by which arguments of equal instructions are equal."""
     kind = type(argument)
     if kind is Ref:
         return marks[argument.value]  # type: ignore[union-attr]

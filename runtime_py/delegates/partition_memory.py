@@ -1,9 +1,9 @@
-"""Where the values of a partition lie, if kvc's own kernels run it.
+"""Place the values of a partition in memory, if kvc's own kernels run it.
 
 In: the block of the partition, its operands and results, the context's workspace. Out:
-the `GraphMemory` that it is bound to. Inputs are lent to the code as to any block, so
-that it works in the memory of states. Other outputs are bound to the given memory
-without a copy where the graph allows it, and the rest lies in the workspace.
+the `GraphMemory` that the block is bound to. Inputs are lent to the code as to any
+block, so that it works in the memory of states. Other outputs are bound to the given
+memory without a copy if the graph allows it, and other values lie in the workspace.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +25,15 @@ def partition_memory(
 ) -> GraphMemory:
     """Return the memory of a partition's block.
 
-    `place_outputs` says what to copy then.
+    `place_outputs` determines which outputs need a copy afterwards.
 
     Args:
-        graph: the block.
-        sizes: of the program's symbols.
-        inputs: where the graph's lie, as `Handle.prepare` gets them.
-        outputs: likewise.
-        arena: for what lies between; another one where it is too small.
-        constant: returns the data of a name.
+        graph: the graph of the block.
+        sizes: the sizes of the program's symbols.
+        inputs: arrays of the graph's inputs, as passed to `Handle.prepare`.
+        outputs: arrays of the graph's outputs, likewise.
+        arena: memory for other values; replaced by a larger one if it is too small.
+        constant: returns named data by id.
     """
     nbytes = graph.scratch_nbytes
     return GraphMemory(
@@ -47,11 +47,11 @@ def partition_memory(
 def place_outputs(
     graph: Graph, sizes: Mapping[str, int], outputs: Sequence[Array]
 ) -> dict[int, Array]:
-    """Return the values that can lie in the memory of outputs, by id.
+    """Return the memory of values that can lie in outputs, by value id.
 
-    An output that is a mere reshape of a scratch value puts that value there. What is
-    left out (an output that is an input, a constant, a strided view, or there twice)
-    must be copied after the run.
+    If an output is a mere reshape of a scratch value, that value is placed there. Other
+    outputs (an input, a constant, a strided view, or a repeated output) must be copied
+    after the run.
     """
     given: dict[int, Array] = {}
     makers = {v: i.op for i in graph.instructions for v in i.results}

@@ -1,7 +1,8 @@
-"""The reference run-time half: runs the code of a delegate with the ordinary kernels.
+"""The reference delegate: runs the code of a partition with the ordinary kernels.
 
 In: a delegate of a verified program, and the program's data. Out: a handle whose
-prepared calls are frames, followed by copies of outputs that cannot be made in place.
+prepared calls are frames, followed by copies of outputs that cannot be computed in
+place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from kvc.schema.model import Delegate, Program
 
 
 class ReferenceHandle(Handle):
-    """The code of a delegate, run by the kernels of the runtime itself."""
+    """A partition that the runtime's own kernels run."""
 
     runs_torch = True
 
@@ -56,13 +57,13 @@ class ReferenceHandle(Handle):
         return partial(_run, frame, _copies(frame, targets), self._first_write)
 
     def constant(self, name: int) -> Array:
-        """Return named data, as the code reads it."""
+        """Return named data for the code."""
         return self._buffers[name].private_array()
 
     def watched(
         self, frame: Frame, sizes: Mapping[str, int], memory: GraphMemory
     ) -> Frame:
-        """Return the frame to run: here, the one that was bound."""
+        """Return the frame to run; subclasses may add steps to it."""
         return frame
 
     def close(self) -> None:
@@ -72,7 +73,7 @@ class ReferenceHandle(Handle):
 
 
 def _copies(frame: Frame, outputs: Sequence[Array]) -> list[tuple[Array, Array]]:
-    """Return what is to be copied after a run: to which output, from where."""
+    """Return the copies to make after a run, as pairs of output and source."""
     pairs = zip(outputs, frame.outputs, strict=True)
     return [(to, made) for to, made in pairs if not lies_over(to, made)]
 
@@ -90,4 +91,4 @@ def _run(frame: Frame, copies: list[tuple[Array, Array]], first_write: int) -> N
 
 
 def _refuse_nesting(delegate: int) -> Handle:
-    raise AssertionError("a verified delegate runs no other one")
+    raise AssertionError("a verified delegate runs no other delegate")

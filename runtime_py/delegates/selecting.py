@@ -1,7 +1,7 @@
-"""Choose which of a bundle's recipes is run here.
+"""Select one of a bundle's recipes to run here.
 
-In: the program of a bundle, and what the caller asks for. Out: the program by one of
-its recipes. A bundle of a single recipe leaves no choice, and nothing is looked for.
+In: the program of a bundle, and the caller's request. Out: the program of one of its
+recipes. For a bundle with a single recipe, nothing is checked.
 """
 
 from kvc.runtime.delegates.table import Ready, how_ready
@@ -12,20 +12,20 @@ from kvc.schema.model import Program
 def choose_body(
     program: Program, backend: str | None, device: str | None, reference: bool | None
 ) -> Program:
-    """Return the program by one recipe: what is asked for, or the first that can run.
+    """Return the program of one recipe: the requested one, or the first that can run.
 
-    A recipe can run where the libraries and devices of its backends are here. Those
-    whose only device is a program of the host come after all others that can run, then
-    those that need their reference. With `reference`, it is the first of all.
+    A recipe can run if the libraries and devices of its backends are present. Recipes
+    whose only device is software come after all others that can run, then those that
+    need the reference. With `reference`, it is simply the first recipe.
 
     Args:
-        program: verified.
+        program: the verified program.
         backend: the first backend of the recipe; None for any.
-        device: `BACKEND:NUMBER`, which asks for its backend, too; None for any.
-        reference: as of `load`.
+        device: `BACKEND:NUMBER`, which also requests this backend; None for any.
+        reference: as in `load`.
 
     Raises:
-        BadSetting: there is no recipe for this backend.
+        BadSetting: the bundle has no recipe for this backend.
     """
     bodies = program.bodies if backend is None else bodies_for(program, backend)
     if device is not None:
@@ -43,7 +43,7 @@ def choose_body(
 
 
 def bodies_for(program: Program, backend: str) -> tuple[Program, ...]:
-    """Return the program by the recipe for a backend.
+    """Return the programs of the recipes for a backend.
 
     Raises:
         BadSetting: there is none.

@@ -1,12 +1,12 @@
-"""The process that calls a vendor's library; `apart.py` starts it as a script.
+"""The subprocess that calls a vendor's library; `subprocesses.py` starts it.
 
 In, on a socket: requests, each JSON after its length, some with a file descriptor of
-memory that both processes see. Out, on the same socket: an answer to each, in order:
-`{"made": ...}`, or `{"error": "why"}`. What is asked for is done by the `Work` of
-another script: its method of that name takes the descriptors and the facts of the
-request. Its `folder` is "" until it has one.
+shared memory. Out, on the same socket: an answer to each, in order: `{"made": ...}`, or
+`{"error": "why"}`. The `Work` of another script handles requests: its method of the
+requested name gets the descriptors and the arguments of the request. Its `folder` is ""
+until it has one.
 
-This imports nothing of kvc: what the library breaks, it breaks here.
+This module imports nothing of kvc, so a crash of the library stays in the subprocess.
 """
 
 import contextlib
@@ -22,20 +22,20 @@ LENGTH_NBYTES: Final = 4
 
 
 def main(descriptor: int, script: str) -> None:
-    """Answer requests until nobody asks any more."""
+    """Answer requests until the other end closes."""
     connection = socket.socket(fileno=descriptor)
     work = runpy.run_path(script)["Work"]()
-    # The other end may have been killed, while this was at work too.
+    # The other end may have been killed while a request was being handled.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while (found := receive(connection)) is not None:
             request, descriptors = found
             try:
                 do = getattr(work, request.pop("do"))
                 answer = {"made": do(*descriptors, **request)}
-            except Exception as error:  # whatever the library raises
+            except Exception as error:  # any error of the library
                 answer = {"error": str(error) or type(error).__name__}
             send(connection, answer)
-    if work.folder:  # a process that was killed has not removed it
+    if work.folder:  # a killed parent process has not removed it
         shutil.rmtree(work.folder, ignore_errors=True)
 
 
@@ -48,7 +48,7 @@ def send(connection: socket.socket, message: object, fd: int | None = None) -> N
 
 
 def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
-    """Return a message and descriptors; None where the other end is gone."""
+    """Receive a message and descriptors; return None if the other end is closed."""
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH_NBYTES, 1)
     head += _received(connection, LENGTH_NBYTES - len(head)) if head else b""
     if len(head) < LENGTH_NBYTES:
@@ -59,7 +59,7 @@ def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
 
 
 def _received(connection: socket.socket, nbytes: int) -> bytes:
-    """Return so many bytes; fewer where the other end is gone."""
+    """Receive `nbytes` bytes; fewer if the other end closes."""
     parts, rest = [], nbytes
     while rest and (part := connection.recv(min(rest, 1 << 20))):
         parts.append(part)
@@ -69,4 +69,4 @@ def _received(connection: socket.socket, nbytes: int) -> bytes:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2])
-    os._exit(0)  # some libraries fail where they are taken down in order
+    os._exit(0)  # some libraries crash in an orderly shutdown

@@ -1,7 +1,7 @@
-"""Find out which values of partitions lie in the memory of which state.
+"""Find the values of partitions that lie in the memory of states.
 
-In: a program. Out: for a value of a partition, what stands for its memory: a state,
-which partitions of all methods share, or memory of the partition alone.
+In: a program. Out: a key for the memory of a partition's value: a state, which
+partitions of all methods share, or memory of the partition alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from kvc.schema.graph import Graph, Instruction, Ref, StateSlot
 from kvc.schema.model import Method, Program
 from kvc.schema.ops import CONTROL_OPS, DELEGATE
 
-_States = Mapping[int, int]  # by value of a graph that lies in a state's memory
+_States = Mapping[int, int]  # from values in a state's memory to the state
 
 
 class StateMemories:
@@ -29,17 +29,17 @@ class StateMemories:
                 self._states.update(((partition, v), s) for v, s in states.items())
 
     def state_of(self, partition: int, value: int) -> int | None:
-        """Return the state that an input of a partition is, None where it is none."""
+        """Return the state that an input of a partition holds, or None."""
         return self._states.get((partition, value))
 
     def memory_of(self, partition: int, graph: Graph, value: int) -> object:
-        """Return what stands for the memory of a value of a partition's graph."""
+        """Return a key for the memory of a value of a partition's graph."""
         root = graph.root_of(value)
         return self._states.get((partition, root), (partition, root))
 
 
 def _partition_states(method: Method) -> Iterator[tuple[int, _States]]:
-    """Yield the partitions of a method, by their blocks, with what lies in states."""
+    """Yield the partitions of a method, by block, with their values in states."""
     own = {
         value: told.storage.state
         for value, told in enumerate(method.graph.values)
@@ -63,14 +63,14 @@ def _partition_states(method: Method) -> Iterator[tuple[int, _States]]:
 def _inside(
     step: Instruction, graph: Graph, states: _States, inner: Graph
 ) -> dict[int, int]:
-    """Return what lies in states in a block that an instruction runs."""
+    """Return the values in states of a block that an instruction runs."""
     control: Control[object] = read_control(step.op, step.arguments)
     lent = [
         states.get(graph.root_of(one.value)) if isinstance(one, Ref) else None
         for one in control.operands
     ]
     pairs = list(zip(inner.inputs, lent, strict=True))
-    if step.op == DELEGATE:  # what a result lies over is what the block makes it in
+    if step.op == DELEGATE:  # a result is computed in the operand's memory
         outputs = zip(inner.outputs, control.over, strict=False)
         pairs += [(inner.root_of(v), lent[o]) for v, o in outputs if o is not None]
     return {value: state for value, state in pairs if state is not None}

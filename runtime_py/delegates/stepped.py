@@ -1,8 +1,8 @@
-"""`SteppedHandle`: the reference of a partition, with something done to every value.
+"""`SteppedHandle`: the reference of a partition, with a hook for every value.
 
-In: a partition, as `ReferenceHandle` takes it. Out: a handle that calls `reached` for
-each value that lies in memory of its own, as soon as it is there: inputs first, then
-what each instruction makes. Views are left out, since they are memory of others.
+In: a partition, as for `ReferenceHandle`. Out: a handle that calls `reached` for each
+value in memory of its own, as soon as it exists: first the inputs, then the results of
+each instruction. Views are skipped, since they share the memory of other values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,24 +19,24 @@ from kvc.schema.ops import OPS, Aliasing
 
 
 class SteppedHandle(ReferenceHandle):
-    """Runs a partition by the reference, and shows what each step makes."""
+    """Runs a partition by the reference, and calls a hook for every value."""
 
     def reached(self, value: int, array: Array) -> None:
-        """Take a value that is there: look at it, or change it in place.
+        """Inspect a value that now exists, or change it in place.
 
         Args:
             value: its id in the partition's graph.
-            array: all of it, and no more.
+            array: the whole value.
         """
 
     def before(self, instruction: Instruction, values: Values) -> Sequence[TimedStep]:
-        """Return what is to be done before an instruction: here, nothing."""
+        """Return steps to run before an instruction; none by default."""
         return ()
 
     def watched(
         self, frame: Frame, sizes: Mapping[str, int], memory: GraphMemory
     ) -> Frame:
-        """Return the frame with a step after each value."""
+        """Return the frame with an added step after each value."""
         graph, values = self._graph, Values(self._graph, sizes, memory)
         steps: list[TimedStep] = [
             (self.reached, (value, values.array(value))) for value in graph.inputs
@@ -53,7 +53,7 @@ class SteppedHandle(ReferenceHandle):
 
 
 def _by_place(frame: Frame) -> dict[int, list[TimedStep]]:
-    """Return the steps of each instruction; each step is of one alone."""
+    """Return the steps of each instruction; a step belongs to one instruction."""
     found: dict[int, list[TimedStep]] = {}
     for step, (place,) in zip(frame.steps, frame.places, strict=True):
         found.setdefault(place, []).append(step)
@@ -61,7 +61,7 @@ def _by_place(frame: Frame) -> dict[int, list[TimedStep]]:
 
 
 def _made(instruction: Instruction, values: Values) -> Sequence[tuple[int, Array]]:
-    """Return what an instruction makes, views left out, and where it lies."""
+    """Return the results of an instruction, without views, with their arrays."""
     match OPS[instruction.op].aliasing:
         case Aliasing.VIEW:
             bind_view(instruction, values)

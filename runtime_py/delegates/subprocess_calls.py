@@ -1,8 +1,8 @@
-"""Plans that the process of a library runs, and calls bound to memory that it sees.
+"""Plans that a library's subprocess runs, and calls bound to shared memory.
 
-In: plans. Out: calls. Weights are written once, into one file of the process's folder.
-What a plan becomes there is built when a call first needs it. Where the process has
-been lost, the next call builds again what it needs. A backend says how to build.
+In: plans. Out: calls. Weights are written once, into one file of the subprocess's
+folder. A plan is built there when a call first needs it. If the subprocess has been
+lost, the next call builds its plan again. Subclasses define how to build.
 """
 
 import contextlib
@@ -22,24 +22,24 @@ from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import NativeCallFailed, WorkerLost
 from kvc.schema.model import NamedData
 
-# `SharedArrays`: arrays in memory that another process maps by its descriptor.
+# `SharedArrays`: arrays in memory that a subprocess maps by its descriptor.
 
 
 ArrayKind = tuple[str, tuple[int, ...]]  # dtype, shape
 
 
 class SharedArrays:
-    """Arrays of one call.
+    """The arrays of one call, in shared memory.
 
     Attributes:
-        arrays: by name.
-        places: where each lies, in bytes, by name.
-        nbytes: of all.
-        descriptor: of their memory; another one in a child of a fork.
+        arrays: the arrays, by name.
+        places: the byte offset of each array, by name.
+        nbytes: the size of the memory.
+        descriptor: descriptor of the memory; replaced in a forked child.
     """
 
     def __init__(self, name: str, kinds: Mapping[str, ArrayKind]) -> None:
-        """Lay arrays out, and make their memory, which has a name for debuggers."""
+        """Allocate memory for arrays; `name` is its name for debuggers."""
         self._name, self._kinds = name, kinds
         self.places: dict[str, int] = {}
         end = 0
@@ -60,9 +60,9 @@ class SharedArrays:
         }
 
     def renew(self) -> bool:
-        """Make memory of its own in a child of a fork; tell whether this is one.
+        """Allocate new memory in a forked child; tell whether this is a child.
 
-        That of the parent is the same for both.
+        The parent's memory would be shared by both.
         """
         if self._owner == os.getpid():
             return False
@@ -71,22 +71,22 @@ class SharedArrays:
         return True
 
     def close(self) -> None:
-        """Give the memory back; no array over it is used afterwards."""
+        """Release the memory; no array over it is used afterwards."""
         os.close(self.descriptor)
 
 
-# Plans that the process of a library runs, and calls bound to memory that it sees.
+# Plans that a library's subprocess runs, and calls bound to shared memory.
 
 
 WEIGHTS: Final = "weights.bin"
 
 
 class OfData(Protocol):
-    """A weight, made of named data."""
+    """A weight that is stored from named data."""
 
     @property
     def data(self) -> int:
-        """Return the id of that."""
+        """Return the id of the named data."""
 
 
 PlanT = TypeVar("PlanT")
@@ -98,10 +98,10 @@ ArrayPlaces = list[
 
 
 class ApartContext(ABC, Generic[WeightT, CallT]):
-    """What a program has in the process of a library; used from many threads."""
+    """The plans of a program in a library's subprocess; used by several threads."""
 
     def __init__(self, start: Callable[[], Process]) -> None:
-        """Take what starts a process; none is started."""
+        """Set the function that starts a subprocess; none is started yet."""
         self._start = start
         self._lock = threading.Lock()
         self._process: Process | None = None
@@ -112,7 +112,10 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
     def packed(self, names: tuple[NamedData, ...]) -> Mapping[str, int]:
         """Return the bytes of weights that were written, by names of the program."""
         found: dict[str, int] = {}
-        for weight, (_, nbytes) in self._offsets.copy().items():  # others write more
+        for weight, (
+            _,
+            nbytes,
+        ) in self._offsets.copy().items():  # other threads may add entries
             name = names[weight.data].name
             found[name] = found.get(name, 0) + nbytes
         return found
@@ -121,24 +124,24 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
         """Run a call.
 
         Raises:
-            NativeCallFailed: the library refuses.
-            WorkerLost: it ended its process, or takes too long.
+            NativeCallFailed: the library refuses the call.
+            WorkerLost: the library ended its process, or takes too long.
         """
         with self._lock:
             process = self._ready(call)
             process.ask("run", RUNNING_S, number=call.number)
 
     def forget(self, call: CallT) -> None:
-        """Give a call back."""
+        """Release a call."""
         with self._lock:
             process = self._process
             if process is not None and call.process is process and not process.is_lost:
-                # What it held goes with the process.
+                # If the process is lost, so are the call's resources.
                 with contextlib.suppress(WorkerLost, NativeCallFailed):
                     process.ask("forget", RUNNING_S, number=call.number)
 
     def close(self) -> None:
-        """End the process."""
+        """End the subprocess."""
         with self._lock:
             if self._process is not None:
                 self._process.close()
@@ -146,10 +149,10 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
 
     @abstractmethod
     def _build(self, process: Process, call: CallT) -> Iterable[str]:
-        """Build what a call runs; return the names of all that was built."""
+        """Build the plan of a call; return the names of everything that was built."""
 
     def _bound(self, call: CallT) -> CallT:
-        """Return a new call, bound; it keeps no memory where it cannot be."""
+        """Bind a new call and return it; free its memory if binding fails."""
         with self._lock:
             try:
                 self._ready(call)
@@ -159,7 +162,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
             return call
 
     def _ready(self, call: CallT) -> Process:
-        """Return the process, in which the call is bound."""
+        """Return the subprocess, with the call bound in it."""
         process = self._alive()
         if call.process is process:
             return process
@@ -190,7 +193,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
         weights: Iterable[WeightT],
         read: Callable[[WeightT], Array],
     ) -> None:
-        """Write those weights that are not in the file, within `ended_if_broken`."""
+        """Write the weights that are not in the file yet, within `ended_if_broken`."""
         with (process.folder / WEIGHTS).open("ab") as file:
             for weight in weights:
                 if weight in self._offsets:
@@ -203,7 +206,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
 
 @contextlib.contextmanager
 def ended_if_broken(process: Process) -> Iterator[None]:
-    """End a process where something fails: nobody knows what is in its files then."""
+    """End a subprocess on any error, since its files may be incomplete then."""
     try:
         yield
     except BaseException:
@@ -212,14 +215,14 @@ def ended_if_broken(process: Process) -> Iterator[None]:
 
 
 class ApartCall(ABC, Generic[PlanT]):
-    """A plan bound to memory that the process sees too.
+    """A plan bound to memory that is shared with the subprocess.
 
     Attributes:
-        plan: what it runs.
-        name: what that is called in the process.
-        number: of the call, in its context.
-        memory: of its arrays.
-        process: in which it is bound, None before.
+        plan: the plan to run.
+        name: the plan's name in the subprocess.
+        number: number of the call in its context.
+        memory: memory of its arrays.
+        process: the subprocess in which it is bound, None before.
     """
 
     def __init__(
@@ -230,7 +233,7 @@ class ApartCall(ABC, Generic[PlanT]):
         number: int,
         memory: tuple[str, Mapping[str, ArrayKind]],
     ) -> None:
-        """Make memory: its name for debuggers, and what lies in it."""
+        """Allocate memory, given its name for debuggers and its arrays."""
         self._context, self.plan, self.name = context, plan, name
         self.number, self.memory = number, SharedArrays(*memory)
         self.process: Process | None = None
@@ -244,14 +247,14 @@ class ApartCall(ABC, Generic[PlanT]):
 
     @abstractmethod
     def placed(self) -> Mapping[str, ArrayPlaces]:
-        """Return where arrays lie, by what they are: inputs, outputs."""
+        """Return the locations of arrays, by use: inputs, outputs."""
 
     def run(self) -> None:
-        """Run it; raises as `ApartContext.run`."""
+        """Run the plan; raises as `ApartContext.run`."""
         self._context.run(self)
 
     def close(self) -> None:
-        """Give it back; no array over its memory is used afterwards."""
+        """Release the call; no array over its memory is used afterwards."""
         try:
             self._context.forget(self)
         finally:

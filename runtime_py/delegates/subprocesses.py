@@ -1,10 +1,11 @@
-"""Ask a process that calls a vendor's library.
+"""Send requests to a subprocess that calls a vendor's library.
 
-In: requests of `serving.py`, and the script whose `Work` answers them. Out: answers.
-All calls of such a library are made there: it is large, perhaps closed, and may end its
-process or never return. So what it breaks is that process, a call that never returns is
-ended by its time limit, and the next request starts another one. What a call costs for
-that is two messages on a socket; tensors lie in memory that both see.
+In: requests for `serving.py`, and the script whose `Work` handles them. Out: answers.
+All calls of such a library are made in the subprocess: the library is large, perhaps
+closed, and may end its process or never return. A crash thus ends only the subprocess,
+a time limit ends a call that never returns, and the next request starts another
+subprocess. The cost of a call is two messages on a socket; tensors lie in shared
+memory.
 """
 
 import contextlib
@@ -30,23 +31,23 @@ _SCRIPT: Final = Path(serving.__file__)
 
 
 class Process:
-    """A process that has the library loaded, and a folder for files of both.
+    """A subprocess that has loaded the library, and a folder for files of both.
 
     Attributes:
-        folder: the folder, which goes with the process.
+        folder: the folder, which is removed with the subprocess.
     """
 
     def __init__(self, work: Path, library: str, prefix: str) -> None:
-        """Start it.
+        """Start the subprocess.
 
         Args:
             work: a script that imports nothing of kvc, and has the class `Work`.
-            library: what it calls, for messages.
-            prefix: of the folder's name.
+            library: name of the library, for messages.
+            prefix: prefix of the folder's name.
 
         Raises:
             NativeCallFailed: the library cannot be loaded.
-            WorkerLost: it ended the process.
+            WorkerLost: loading the library ended the process.
         """
         self._owner, self._is_ended = os.getpid(), False
         self._library = library
@@ -61,7 +62,7 @@ class Process:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
-                start_new_session=True,  # Ctrl-C is for this process alone
+                start_new_session=True,  # Ctrl-C must reach only the parent process
             )
         try:
             self.ask("open", OPENING_S, paths=sys.path, folder=str(self.folder))
@@ -71,20 +72,20 @@ class Process:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended, or is of the process that this one is a fork of."""
+        """Tell whether it has ended, or belongs to this fork's parent."""
         return self._is_ended or self._owner != os.getpid()
 
     def ask(
         self, do: str, limit_s: float, descriptor: int | None = None, **facts: object
     ) -> object:
-        """Have something done, and return what is made.
+        """Send a request, and return the answer.
 
-        Whatever interrupts this ends the process: its answer would be taken for that of
-        the next request.
+        Any interrupt ends the subprocess; otherwise its late answer would be taken for
+        that of the next request.
 
         Raises:
-            NativeCallFailed: the library refuses.
-            WorkerLost: the process has ended, or did not answer in time.
+            NativeCallFailed: the library refuses the request.
+            WorkerLost: the subprocess has ended, or did not answer in time.
         """
         try:
             self._socket.settimeout(limit_s)
@@ -94,7 +95,7 @@ class Process:
             self.end()
             what = f"no answer in {limit_s:g} s, so that its process was ended"
             raise WorkerLost(library=self._library, what=do, reason=what) from error
-        except OSError as error:  # the other end is gone
+        except OSError as error:  # the other end is closed
             raise self._lost(do) from error
         except BaseException:
             self.end()
@@ -120,17 +121,19 @@ class Process:
         return WorkerLost(library=self._library, what=do, reason=what)
 
     def end(self) -> None:
-        """End the process, whatever it does, and remove the folder."""
+        """End the subprocess at once, and remove the folder."""
         self._socket.close()
         self._is_ended = True
-        if self._owner != os.getpid():  # a fork, whose parent goes on with it
+        if (
+            self._owner != os.getpid()
+        ):  # a forked child; its parent still uses the process
             return
         self._process.kill()
         self._process.wait()
         self._remove()
 
     def close(self) -> None:
-        """Let the process end by itself, if it does so soon."""
+        """Let the subprocess end by itself, but not wait long for it."""
         self._socket.close()
         if not self.is_lost:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -139,12 +142,12 @@ class Process:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """Remove a folder, where this is the process that made it, and no fork of it."""
+    """Remove a folder, if this is the process that created it, not a forked child."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _signal_name(number: int) -> str:
-    """Return a signal's name, or its number where it has none."""
+    """Return the name of a signal, or a text with its number."""
     named = {int(each): each.name for each in signal.Signals}
     return named.get(number, f"signal {number}")

@@ -1,8 +1,8 @@
-"""The run-time halves of backends, by name: those of kvc and of other packages.
+"""The run-time parts of backends, by name: those of kvc and of other packages.
 
 A backend of another package is registered, or found by the entry point of its name in
-the group `kvc.delegates`, which is looked up only for names that are not registered. So
-a bundle can choose among the installed backends, and nothing else.
+the group `kvc.delegates`, which is searched only for names that are not registered. A
+bundle can thus only name installed backends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,10 +25,10 @@ from kvc.schema.model import Program
 
 
 class Ready(IntEnum):
-    """How ready a backend is to run something, the best first."""
+    """The readiness of a backend on this machine; the best value comes first."""
 
-    YES = 0  # its library, and a device if it needs one, are here
-    BY_SOFTWARE = 1  # its only device is a program of the host
+    YES = 0  # its library, and a device if it needs one, are present
+    BY_SOFTWARE = 1  # its only device is software
     BY_REFERENCE = 2  # its library or a device is missing
     NOT_INSTALLED = 3
 
@@ -37,7 +37,7 @@ ENTRY_POINTS = "kvc.delegates"
 
 Factory = type[Delegate]
 
-# By name; what is a text is imported when a bundle first names it.
+# Run-time classes by name; a string is imported when a bundle first names it.
 DELEGATES: dict[str, Factory | str] = {
     "coreai": "kvc.runtime.delegates.coreai:CoreAI",
     "coreml": "kvc.runtime.delegates.coreml:CoreMl",
@@ -51,16 +51,16 @@ DELEGATES: dict[str, Factory | str] = {
 
 
 def register_delegate(name: str, factory: Factory) -> None:
-    """Make a backend's run-time half known, for every bundle that is loaded later.
+    """Register a backend's run-time class, for every bundle that is loaded later.
 
     Args:
-        name: of the backend, as recipes and bundles have it.
-        factory: the class, called with `Options` once for each time that the resources
-            of a program are made.
+        name: name of the backend in recipes and bundles.
+        factory: the class; it is called with `Options` each time that the resources of
+            a program are created.
 
     Raises:
-        BackendTaken: there is a backend of this name.
-        BadSetting: the name is no text, or the factory is no class.
+        BackendTaken: a backend of this name exists already.
+        BadSetting: the name is not a string, or the factory is not a class.
     """
     _check(name, factory)
     if name in DELEGATES:
@@ -76,15 +76,15 @@ def _check(name: object, factory: object) -> None:
 
 
 def check_backends(program: Program, path: str, reference: bool | None = None) -> None:
-    """Check that every partition's backend is there.
+    """Check that the backends of all partitions are installed.
 
     Args:
-        program: verified.
+        program: the verified program.
         path: of the bundle, for messages.
-        reference: False to check that the libraries of the backends are there, too.
+        reference: False to check that the libraries of the backends are present, too.
 
     Raises:
-        MissingDelegate: for the first one that is not.
+        MissingDelegate: a backend is missing; the error names the first one.
         LoadError: a library is missing.
     """
     checked = set()
@@ -98,17 +98,17 @@ def check_backends(program: Program, path: str, reference: bool | None = None) -
 
 
 def check_device(program: Program, path: str, device: str | None) -> dict[str, int]:
-    """Return the number of the device that was asked for, by its backend.
+    """Return the number of the requested device, by its backend.
 
     Args:
-        program: verified; its backends are there.
+        program: the verified program; its backends are installed.
         path: of the bundle, for messages.
-        device: `BACKEND:NUMBER`; None for none.
+        device: `BACKEND:NUMBER`; None if none is requested.
 
     Raises:
-        BadSetting: the bundle has no partition for this backend, or there is no such
-            device, or it cannot be used.
-        MissingLibrary: what would find it is missing.
+        BadSetting: the bundle has no partition for this backend, or the device does not
+            exist or cannot be used.
+        MissingLibrary: the library that would find the device is missing.
     """
     if device is None:
         return {}
@@ -126,7 +126,7 @@ def check_device(program: Program, path: str, device: str | None) -> dict[str, i
 
 
 def how_ready(backend: str) -> Ready:
-    """Return how ready a backend is here; what finding out takes is loaded."""
+    """Return how ready a backend is here; this may load its library."""
     factory = _look_up(backend)
     if isinstance(factory, str):
         return Ready.NOT_INSTALLED
@@ -136,7 +136,7 @@ def how_ready(backend: str) -> Ready:
             software = all(each.software for each in usable)
             return Ready.BY_SOFTWARE if software else Ready.YES
         factory.check_library()
-    except MissingPackage:  # PyTorch, by which alone it computes
+    except MissingPackage:  # PyTorch, which it needs to compute
         return Ready.NOT_INSTALLED
     except (LoadError, ExecutionError):  # missing, or a driver that refuses
         return Ready.BY_REFERENCE
@@ -144,9 +144,9 @@ def how_ready(backend: str) -> Ready:
 
 
 def what_it_lacks(backend: str) -> tuple[Ready, str]:
-    """Return how ready a backend is here, and what it lacks, in words; "" for nothing.
+    """Return how ready a backend is here, and a text on what is missing, or "".
 
-    What finding out takes is loaded.
+    This may load its library.
     """
     factory = _look_up(backend)
     if isinstance(factory, str):
@@ -163,19 +163,19 @@ def what_it_lacks(backend: str) -> tuple[Ready, str]:
 
 
 def runs_on(backend: str) -> str:
-    """Return what a backend computes on, in words."""
+    """Return a description of the device that a backend computes on."""
     factory = _look_up(backend)
     return backend if isinstance(factory, str) else factory.runs_on or backend
 
 
 def exports_folder(backend: str) -> bool:
-    """Tell whether the targets of a backend take a folder."""
+    """Tell whether a backend exports folders instead of files."""
     factory = _look_up(backend)
     return not isinstance(factory, str) and factory.exports_folder
 
 
 def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | KvcError]]:
-    """Yield the devices of each backend that has some, or why they cannot be found."""
+    """Yield the devices of each backend that has some, or the error of the search."""
     for name in (*DELEGATES,):
         try:
             found: Sequence[FoundDevice] | KvcError = delegate_of(name).devices()
@@ -186,7 +186,7 @@ def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | KvcError]]:
 
 
 def delegate_of(name: str) -> Factory:
-    """Return a backend that is in the table."""
+    """Return the run-time class of a backend in the table."""
     known = DELEGATES[name]
     if isinstance(known, str):
         module, _, own_name = known.partition(":")
@@ -195,29 +195,29 @@ def delegate_of(name: str) -> Factory:
 
 
 def packed_format(backend: str) -> str:
-    """Return the format of what a backend packs on this machine.
+    """Return the format of the data that a backend packs on this machine.
 
-    Returns "" for a backend that is not here, or whose data bundles do not hold.
+    Returns "" for a backend that is not installed, or that packs no data into bundles.
 
     Raises:
-        MissingLibrary: it needs a library that cannot be used.
+        MissingLibrary: a library that it needs cannot be used.
     """
     found = _look_up(backend)
     return "" if isinstance(found, str) else found.packed_format()
 
 
 def targets_of(backend: str) -> tuple[str, ...]:
-    """Return the targets that a backend makes files for here, as BACKEND:TARGET."""
+    """Return the targets that a backend can export for here, as BACKEND:TARGET."""
     found = _look_up(backend)
     targets = () if isinstance(found, str) else found.targets()
     return tuple(f"{backend}:{target}" for target in targets)
 
 
 def target_called(name: object, known: Sequence[str]) -> object:
-    """Return a target as BACKEND:TARGET, where BACKEND is enough if it has only one.
+    """Return a target as BACKEND:TARGET; BACKEND is enough if it has only one target.
 
     Args:
-        name: as it was given; what is no target's name is returned as it is.
+        name: the given name; an unknown one is returned unchanged.
         known: targets, as `targets_of` returns them.
     """
     own = [one for one in known if one.partition(":")[0] == name]
@@ -225,12 +225,12 @@ def target_called(name: object, known: Sequence[str]) -> object:
 
 
 def check_target(program: Program, target: object) -> tuple[str, str]:
-    """Return the backend of a program that makes files for a target, and its name.
+    """Return the backend of a program that exports for a target, and the target's name.
 
-    The name of a backend that has one target alone is enough.
+    The name of a backend is enough if it has only one target.
 
     Raises:
-        BadSetting: no backend of the program does.
+        BadSetting: no backend of the program exports for it.
     """
     known = [one for backend in program.backends for one in targets_of(backend)]
     target = target_called(target, known)
@@ -243,7 +243,7 @@ def check_target(program: Program, target: object) -> tuple[str, str]:
 
 
 def _find(partition: Partition, program: Program, path: str) -> Factory:
-    """Return what makes the run-time half of a partition's backend."""
+    """Return the run-time class of a partition's backend."""
     found = _look_up(partition.backend)
     if not isinstance(found, str):
         return found
@@ -257,7 +257,7 @@ def _find(partition: Partition, program: Program, path: str) -> Factory:
 
 
 def _look_up(name: str) -> Factory | str:
-    """Return what makes a backend's run-time half, or why nothing does."""
+    """Return the run-time class of a backend, or why there is none."""
     if name in DELEGATES:
         return delegate_of(name)
     from importlib.metadata import entry_points  # slow to import, and seldom needed
@@ -267,7 +267,7 @@ def _look_up(name: str) -> Factory | str:
         try:
             factory: Factory = entry.load()
         except Exception as error:
-            # Whatever code of others raises: the bundle cannot be run here.
+            # Any error of foreign code: the bundle cannot run here.
             reason = f"its entry point {entry.value} failed: {error!r}"
         else:
             DELEGATES.setdefault(name, factory)

@@ -1,5 +1,5 @@
-"""What each backend supports, as one list that both of its halves read.
+"""Support lists of the backends: one list each, shared by compiler and runtime.
 
-Ahead of time a backend chooses nodes by its list; at run time it refuses blocks with
-anything else. Nothing here needs a backend's library, or torch.
+The compiler selects nodes for a backend by the backend's list; the runtime refuses a
+block that holds any other operator. Nothing here needs a backend's library, or torch.
 """

@@ -1,8 +1,8 @@
-"""The list of what the backend `coreai` supports: ops, and what they take.
+"""Support list of the backend `coreai`: operators and the operands they accept.
 
-It computes float32, or float16 in its place, and integers of 32 bits in place of 64.
-Caches are float32 or float16. The compiler chooses nodes by it, the runtime refuses
-blocks by it.
+The backend computes in float32, or in float16 instead, and stores int64 as int32.
+Caches are float32 or float16. The compiler selects nodes by this list; the runtime
+refuses other blocks.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ MAX_RANK: Final = 5
 LARGEST_INTEGER: Final = 2**31 - 1
 ATTENTION: Final = "kvc::attention"
 CHECKS: Final = frozenset({"kvc::check_index", "kvc::check_rows", "kvc::check_size"})
-# Powers that are products and roots.
+# Exponents that can be computed with products and square roots.
 POWERS: Final = (2, 3, 0.5, -0.5, -1)
 _INTEGERS: Final = frozenset({DType.INT64, DType.INT32})
 _FLOATS: Final = frozenset({DType.FLOAT32})
@@ -51,7 +51,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _large_number(arguments: Arguments) -> str:
-    """Tell of an integer that 32 bits do not hold, or of what is no number."""
+    """Return why a number in the arguments does not fit int32 or float32, or ""."""
     for number in arguments:
         if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
             return f"{number} is no number of 32 bits"
@@ -73,13 +73,13 @@ def _any(arguments: Arguments, results: Results) -> str:
 
 
 def _floats(arguments: Arguments, results: Results) -> str:
-    """Compute with floats alone."""
+    """Accept float tensors only."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     return unknown_dtypes(types, _FLOATS)
 
 
 def _numbers(arguments: Arguments, results: Results) -> str:
-    """Compute with numbers of one kind, floats or integers."""
+    """Accept tensors of one kind of number: floats, or integers."""
     found = _dtypes(arguments, results)
     if found <= _FLOATS or found <= _INTEGERS:
         return ""
@@ -93,7 +93,7 @@ def _sum(arguments: Arguments, results: Results) -> str:
 
 
 def _scalar(arguments: Arguments, results: Results) -> str:
-    """Compute with numbers; one in the code is of the tensor's kind."""
+    """Accept numbers; a scalar argument has the same kind as the tensor."""
     is_float = any(isinstance(each, float) for each in arguments)
     if is_float and _dtypes(arguments, results) & _INTEGERS:
         return "an integer tensor and a float"
@@ -118,7 +118,7 @@ def _power(arguments: Arguments, results: Results) -> str:
 
 
 def _chosen(arguments: Arguments, results: Results) -> str:
-    """Choose by a bool; what is chosen among is of one kind."""
+    """Accept a bool condition, and values of one kind of number."""
     condition, *rest = arguments
     if operand(condition).type.dtype is not DType.BOOL:
         return f"a condition {operand(condition).type}"
@@ -171,7 +171,7 @@ def _added_product(arguments: Arguments, results: Results) -> str:
 
 
 def _of_table(arguments: Arguments, results: Results) -> str:
-    """Take rows of a table of floats by indices."""
+    """Look up rows of a float table by integer indices."""
     return _rows(operand(arguments[0]), operand(arguments[1]))
 
 
@@ -208,7 +208,7 @@ def _cast(arguments: Arguments, results: Results) -> str:
 
 
 def _written(arguments: Arguments, results: Results) -> str:
-    """Write float32 rows of a cache of four axes, beside the last one."""
+    """Write float32 rows to a cache of four axes, along the axis before the last."""
     cache, update, _, axis, *_ = arguments
     held, new = operand(cache).type, operand(update).type
     if held.dtype not in _HALF or new.dtype is not DType.FLOAT32:
@@ -234,7 +234,7 @@ def _attention(arguments: Arguments, results: Results) -> str:
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
-    """Attend among tokens that are there."""
+    """Compute attention without a cache."""
     q, k, v, mask, _, _, _ = arguments
     if any(len(operand(each).type.dims) != 4 for each in (q, k, v)):
         return f"attention of {operand(q).type}"
@@ -288,7 +288,7 @@ RULES: Final[Mapping[str, Rule]] = {
     CACHE_UPDATE: _written,
     ATTENTION: _attention,
 }
-# A method is worth handing over for these.
+# Operators that make it worth moving a method to the backend.
 ANCHORS: Final = frozenset(
     {
         *("aten::linear", "aten::addmm", "aten::matmul", "aten::mm", "aten::bmm"),
@@ -298,7 +298,7 @@ ANCHORS: Final = frozenset(
 
 
 def why_apart(op: str) -> str:
-    """Return why a node that the list has is left to others all the same."""
+    """Return why a supported node stays outside the partitions, or ""."""
     if op in (CACHE_UPDATE, ATTENTION) or op in CHECKS:
-        return "a place or a length that it is to check is computed by the method"
+        return "the method computes the index or length that the operator has to check"
     return ""

@@ -1,8 +1,8 @@
-"""The list of what the backend `coreml` supports: ops, and what they take.
+"""Support list of the backend `coreml`: operators and the operands they accept.
 
-It computes in float16 what products feed, and in float32 what is exact: positions,
-angles, tables of them. Integers are int32 there. The compiler chooses nodes by it, the
-runtime refuses blocks by it.
+The backend computes inputs of products in float16, and exact numbers in float32:
+positions, angles, and tables of them. Integers are int32. The compiler selects nodes by
+this list; the runtime refuses other blocks.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def _float_results(arguments: Arguments, results: Results) -> str:
 
 
 def _number_types(arguments: Arguments, results: Results) -> str:
-    """Compute floats or integers, no truth."""
+    """Accept float and integer tensors, not bool."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     truth = any(kind.dtype is DType.BOOL for kind in types)
     return "it takes no tensors of bool" if truth else ""
@@ -74,7 +74,7 @@ def _truth(arguments: Arguments, results: Results) -> str:
 
 
 def _compared(arguments: Arguments, results: Results) -> str:
-    """Compare numbers of one kind."""
+    """Compare floats with floats, or integers with integers."""
     kinds = {each.type.dtype in _FLOATS for each in operands_of(arguments)}
     dtypes = {each.type.dtype for each in operands_of(arguments)}
     if len(kinds) > 1 or DType.BOOL in dtypes:
@@ -83,7 +83,7 @@ def _compared(arguments: Arguments, results: Results) -> str:
 
 
 def _over_int8(arguments: Arguments, results: Results) -> str:
-    """Take int8 weights whose scales are of the model as well."""
+    """Accept int8 weights whose scales are constants of the model, too."""
     (_, _, scale, _) = arguments
     if not operand(scale).constant:
         return "scales that are not of the model"
@@ -142,7 +142,7 @@ def _indexed(arguments: Arguments, results: Results) -> str:
 
 
 def _gathered(arguments: Arguments, results: Results) -> str:
-    """Gather along one axis, as many elements along all others as there are."""
+    """Gather along one axis; all other axes keep their full size."""
     (held, axis, at) = arguments
     found, chosen = operand(held).type, operand(at).type
     assert isinstance(axis, int)
@@ -229,7 +229,7 @@ RULES: Final[Mapping[str, Rule]] = {
     CACHE_UPDATE: _written,
     ATTENTION: _attention,
 }
-# What they make is float16, and so is what is computed with it.
+# Operators with float16 results; computation on these results is float16, too.
 ANCHORS: Final = frozenset(
     {
         *("aten::linear", "kvc::linear_w8", "aten::addmm"),

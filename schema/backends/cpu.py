@@ -1,6 +1,6 @@
-"""The list of what the native backend `cpu` supports: ops, and the dtypes they take.
+"""Support list of the native backend `cpu`: operators and the dtypes they accept.
 
-The compiler chooses nodes by it, the runtime refuses blocks by it. Views take
+The compiler selects nodes by this list; the runtime refuses other blocks. Views accept
 any dtype, since they compute nothing; control flow stays outside.
 """
 
@@ -45,7 +45,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _computed(*dtypes: DType) -> Rule:
-    """Compute in the dtype of the result, one of these, to which operands are cast."""
+    """Accept results of these dtypes, and operands that can be cast to them."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         found = {each.type.dtype for each in operands_of(arguments)}
@@ -60,7 +60,7 @@ def _computed(*dtypes: DType) -> Rule:
 
 
 def _alike(*dtypes: DType) -> Rule:
-    """Take tensors of one of these dtypes, the same for all."""
+    """Accept operands and results that all have the same one of these dtypes."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         found = {each.type.dtype for each in operands_of(arguments)}
@@ -89,13 +89,13 @@ def _comparison(arguments: Arguments, results: Results) -> str:
 
 
 def _truth(arguments: Arguments, results: Results) -> str:
-    """Reduce bools, along axes that are named or all."""
+    """Reduce bool tensors along the given axes; () is not accepted as axes."""
     empty = len(arguments) > 1 and arguments[1] == ()
     return "no axes" if empty else _alike(DType.BOOL)(arguments, results)
 
 
 def _choice(arguments: Arguments, results: Results) -> str:
-    """Choose by bools among tensors of one dtype."""
+    """Select elements by a bool tensor from tensors of one dtype."""
     condition, *others = operands_of(arguments)
     if condition.type.dtype is not DType.BOOL:
         return _of({condition.type.dtype})
@@ -111,7 +111,7 @@ def _fill(arguments: Arguments, results: Results) -> str:
 
 
 def _filled(arguments: Arguments, results: Results) -> str:
-    """Put a number among elements."""
+    """Fill elements with a number."""
     x, value = arguments
     if isinstance(value, float) and results[0].dtype not in _FLOATS:
         return "a fraction among integers"
@@ -124,7 +124,7 @@ def _cast(arguments: Arguments, results: Results) -> str:
 
 
 def _same(arguments: Arguments, results: Results) -> str:
-    """Move elements, which all have one dtype, whatever it is."""
+    """Move elements; all tensors have the same dtype, which may be any."""
     found = {each.type.dtype for each in operands_of(arguments)}
     found |= {each.dtype for each in results}
     return "" if len(found) == 1 else _of(found)
@@ -188,7 +188,7 @@ def _experts(arguments: Arguments, results: Results) -> str:
 
 
 def _chosen(*dtypes: DType) -> Rule:
-    """Choose among elements by their order; the other results are indices."""
+    """Select elements by their order; the other results are indices."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         dtype = operand(arguments[0]).type.dtype
@@ -215,7 +215,7 @@ def _put(arguments: Arguments, results: Results) -> str:
 
 
 def _selected(arguments: Arguments) -> str:
-    """Take what is selected only with as many dims as an operand may have."""
+    """Limit the rank of the result of an index operation."""
     x, indices = operand(arguments[0]).type, arguments[1]
     assert isinstance(indices, tuple)
     given = [*operands_of(indices)]
@@ -225,7 +225,7 @@ def _selected(arguments: Arguments) -> str:
 
 
 def _written(rule: Rule) -> Rule:
-    """Write elements that a rule takes at indices along an axis."""
+    """Write values along an axis at indices; `rule` checks the dtypes."""
 
     def both(arguments: Arguments, results: Results) -> str:
         x, _, _, *values = arguments
@@ -250,7 +250,7 @@ def _attention(arguments: Arguments, results: Results) -> str:
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
-    """Attend as `kvc::attention` does, whose kernel takes it over."""
+    """Accept attention without a cache; the kernel of `kvc::attention` runs it."""
     q, k = (operand(each).type for each in arguments[:2])
     mask, causal = arguments[3:5]
     floats = [*arguments[:3]]
@@ -270,7 +270,7 @@ def _at_most(first: Dim, second: Dim) -> bool:
 
 
 def _grouped(q: TensorType, k: TensorType) -> str:
-    """Share a head of keys among some of queries."""
+    """Limit the number of query heads that share one key head."""
     heads, groups = (kind.dims[-3] if len(kind.dims) > 2 else 1 for kind in (q, k))
     if isinstance(heads, int) and isinstance(groups, int) and groups:
         return "" if heads // groups <= MAX_SHARE else f"{heads} heads over {groups}"
@@ -315,7 +315,7 @@ _COMPUTED = {
     ),
     "aten::cumsum": _computed(DType.FLOAT32, DType.INT64),
 }
-# Ops whose operands are cast to the dtype of the result.
+# Operators whose operands are cast to the dtype of the result.
 COMPUTED: Final = frozenset(_COMPUTED)
 RULES: Final[dict[str, Rule]] = {
     **_COMPUTED,

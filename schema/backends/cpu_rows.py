@@ -1,10 +1,10 @@
-"""Which instructions of a block the backend `cpu` runs as one step.
+"""Select the instructions of a block that the backend `cpu` runs as one step.
 
-In: a block. Out: for the last instruction of each group, all that are in it. Rows that
-are quantized for products alone go with these products: they are quantized once, into
-the form that products read, and threads share the columns of all products. A norm or a
-gated unit that makes such rows goes with them: a thread that has made a row quantizes
-it while it is near.
+In: a block. Out: groups of instructions, by the index of the last one. A group is an
+instruction that quantizes rows, with all matrix products that read the rows: the rows
+are quantized once, into the form that the products read, and threads share the columns
+of all products. A norm or a gated unit that computes such rows joins the group: the
+thread that computes a row quantizes it while it is in the CPU cache.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ from kvc.schema.types import Dim
 from kvc.schema.verify.effects import values_in
 
 BLOCKS: Final = "kvc::quantize_blocks"
-# Ops that quantize rows, and those of products whose first arguments are their results.
+# Operators that quantize rows, with the products that read their results.
 LINEARS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "kvc::quantize_rows": ("kvc::linear_qd8", "kvc::linear_qb4"),
@@ -40,16 +40,16 @@ NORM: Final = "aten::rms_norm"
 
 
 def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
-    """Return groups of instructions, by the index of the last of each.
+    """Return groups of instructions, by the index of the last instruction of each.
 
-    Each group is an instruction that quantizes rows and all products that read
-    them, with nothing but views in between. The products are of one op, and have as
-    many scales for each row of a weight. They can run as one where the last is, and
-    in any order: what a product reads beside the rows is constant, and what it writes
-    lies in scratch memory until after the last, so that no two of them share memory.
-    Before them there may be what makes the rows and is read for that alone: all rows
-    are made before the first product is written, so that products may lie over what
-    they were made of.
+    Each group is an instruction that quantizes rows and all products that read the
+    rows, with only views in between. The products are of one operator and have the same
+    number of scales per weight row. They can run together at the position of the last
+    product, in any order: their other operands are constant, and their results lie in
+    scratch memory until after the last product, so that no two of them share memory.
+    The instruction that computes the rows may come first in the group, if nothing else
+    reads its result: all rows are computed before the first product is written, so that
+    results of products may overwrite its operands.
     """
     quantizing = [i for i, step in enumerate(graph.instructions) if step.op in LINEARS]
     if not quantizing:
@@ -77,7 +77,7 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
 def unwritten(graph: Graph) -> frozenset[int]:
     """Return the values that no step of the backend `cpu` writes.
 
-    They are rows that their products read alone.
+    These are quantized rows that only the products of their group read.
     """
     return frozenset(
         value
@@ -91,7 +91,7 @@ def unwritten(graph: Graph) -> frozenset[int]:
 def _source(
     graph: Graph, quantizing: int, readers: Mapping[int, set[int]]
 ) -> tuple[int, ...]:
-    """Return the index of what makes the rows that are quantized, if it goes along."""
+    """Return the index of the producer of the rows, if it joins the group."""
     (rows,) = values_in(graph.instructions[quantizing].arguments)
     for index in reversed(range(quantizing)):
         instruction = graph.instructions[index]
@@ -105,7 +105,7 @@ def _source(
 
 
 def _makes_rows(instruction: Instruction) -> bool:
-    """Tell whether each row of the last axis is made by itself."""
+    """Tell whether an instruction computes each row independently of others."""
     if instruction.op == NORM:
         shape = instruction.arguments[1]
         return isinstance(shape, tuple) and len(shape) == 1
@@ -115,13 +115,13 @@ def _makes_rows(instruction: Instruction) -> bool:
 def _go_together(
     graph: Graph, first: int, products: list[int], until: Mapping[int, int]
 ) -> bool:
-    """Tell whether products run as one with the instruction that quantizes.
+    """Tell whether products run as one step with the instruction that quantizes.
 
     Args:
-        graph: that all are in.
+        graph: the graph that holds all of them.
         first: the index of the instruction that quantizes.
-        products: those of all that read what it makes.
-        until: for the root of each value that is read, the index of its last reader.
+        products: the indices of all products that read its results.
+        until: for the root of each value, the index of its last reader.
     """
     quantizing, last = graph.instructions[first], graph.instructions[products[-1]]
     if last.op not in LINEARS[quantizing.op]:
@@ -135,7 +135,7 @@ def _go_together(
             if OPS[instruction.op].aliasing is not Aliasing.VIEW:
                 return False
             continue
-        # Weights of two dtypes, or in other parts, read rows in two forms.
+        # Weights of two dtypes, or divided differently, read rows in two forms.
         if (instruction.op, instruction.arguments[: len(rows)]) != (last.op, rows):
             return False
         if _parts(graph, instruction, len(rows)) != parts:
@@ -151,27 +151,27 @@ def _go_together(
 
 
 def _parts(graph: Graph, product: Instruction, rows: int) -> Dim:
-    """Return how many scales a row of an int8 weight has that has several, else 1."""
+    """Return the number of scales in each row of an int8 weight, 1 otherwise."""
     if product.op != "kvc::linear_q8":
         return 1
     scale = product.arguments[rows + 1]
     return graph.values[scale.value].type.dims[-1] if isinstance(scale, Ref) else 1
 
 
-# What the backend `cpu` takes of rows that are quantized, and of their weights.
+# Rules for quantized rows and the weights that multiply them.
 
 
 MAX_DEPTH: Final = 65_536  # int8 products whose int32 sum is exact
 
 
 def quantized_rows(arguments: Arguments, results: Results) -> str:
-    """Quantize rows of float32."""
+    """Accept float32 rows."""
     x = operand(arguments[0]).type
     return unknown_dtypes([x], {DType.FLOAT32}) if x.dims else f"a scalar {x}"
 
 
 def quantized_linear(first: int) -> Rule:
-    """Multiply int8 rows by a weight, argument `first`, with its scales after it."""
+    """Multiply int8 rows by the weight at argument `first`; its scales come next."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         depth = operand(arguments[0]).type.dims[-1]
@@ -185,7 +185,7 @@ def quantized_linear(first: int) -> Rule:
 
 
 def quantized_table(arguments: Arguments, results: Results) -> str:
-    """Look up int8 rows, each with a scale or several."""
+    """Look up int8 rows, each with one scale or several."""
     table, scale = (operand(each).type for each in arguments[:2])
     divided = (*table.dims[-1:], *scale.dims[1:])
     if scale.dims[1:] and not all(isinstance(size, int) for size in divided):

@@ -1,8 +1,8 @@
-"""The list of what the backend `ethosu` supports: ops, and the shapes they take.
+"""Support list of the backend `ethosu`: operators and the shapes they accept.
 
-All of it becomes operators of TOSA on int8 and int16. The compiler chooses nodes by it,
-the runtime refuses blocks by it. What only Ethos-U85 runs is left to others where a
-recipe says so.
+Each operator becomes TOSA operators on int8 and int16. The compiler selects nodes by
+this list; the runtime refuses other blocks. If a recipe targets Ethos-U55, operators
+that only Ethos-U85 runs are not selected.
 """
 
 from typing import Final
@@ -22,11 +22,11 @@ from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import TensorType
 
 MAX_RANK: Final = 4
-MAX_SLOTS: Final = 1 << 15  # of a cache: so many products of int16 lose no bit of one
+MAX_SLOTS: Final = 1 << 15  # of a cache: int48 sums of int16 products cannot overflow
 MAX_WIDTH: Final = 1 << 14  # of heads and of rows of norms
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
-WRITERS: Final = ("aten::copy", CACHE_UPDATE)  # of what is their first operand
-CHECK_INDEX: Final = "kvc::check_index"  # the host makes it before the NPU runs
+WRITERS: Final = ("aten::copy", CACHE_UPDATE)  # they write their first operand
+CHECK_INDEX: Final = "kvc::check_index"  # the host runs it before the NPU
 ROTARY: Final = "kvc::rotary_embedding"
 # Operands that are integers in the model: a first slot, a valid length, an index.
 _POSITIONS: Final = {CACHE_UPDATE: 2, ATTENTION: 3, CHECK_INDEX: 0}
@@ -72,16 +72,16 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _wrong_type(kind: TensorType) -> str:
-    """Say why a tensor cannot be one of the NPU's, "" where it can."""
+    """Return why the NPU cannot hold a tensor, or ""."""
     if kind.dtype is not DType.FLOAT32:
-        return f"it computes what is float32 in the model alone, not {kind}"
+        return f"it computes only tensors that are float32 in the model, not {kind}"
     if len(kind.dims) > MAX_RANK:
         return f"{kind} has more than {MAX_RANK} dims"
     return f"{kind} has no elements" if 0 in kind.dims else ""
 
 
 def why_not_u55(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why not all Ethos-U can run a node, U55 among them; a `WhyNot`."""
+    """Return why Ethos-U55 cannot run a node, "" when it can; a `WhyNot`."""
     if op in _OF_U85:
         return f"Ethos-U55 does not run {op}: {_OF_U85[op]}"
     return why_not(op, arguments, results)
@@ -95,7 +95,7 @@ _OF_U85: Final = {
 
 
 def _position(argument: object) -> str:
-    """Say why a slot or a length is no input of one int32."""
+    """Return why a slot or length is not one int64 input of shape [1], or ""."""
     if not isinstance(argument, Operand) or argument.constant:
         return "a position that is fixed"
     kind = argument.type
@@ -113,7 +113,7 @@ def _addition(arguments: Arguments, results: Results) -> str:
 
 
 def _constant(arguments: Arguments, *places: int) -> str:
-    """Say which of some arguments is computed; these must be named data or None."""
+    """Return why some arguments are neither constants nor None, or ""."""
     for place in places:
         given = arguments[place]
         if isinstance(given, Operand) and not given.constant:
@@ -150,7 +150,7 @@ def _slice(arguments: Arguments, results: Results) -> str:
 
 
 def _is_factor(given: object) -> bool:
-    """Tell whether a number is left out, or of float32 and not below 0."""
+    """Tell whether a number is None, or not negative and within float32."""
     return given is None or (isinstance(given, int | float) and 0 <= given <= _LARGEST)
 
 

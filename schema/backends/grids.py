@@ -1,8 +1,8 @@
-"""Grids: the numbers that an integer of a few bits can stand for.
+"""Quantization grids: the numbers that integers of a few bits can represent.
 
-In: how small and large a value becomes. Out: the grid that a backend of fixed point
-stores it on; the numbers rounded to it; and bytes that say which value of a partition
-lies on which grid, written and read. What a backend computes in between is its own.
+In: the least and the greatest number of a value. Out: its quantization grid; the
+numbers rounded to the grid; and the encoded list of the grids of a partition, written
+and read. Each backend defines its own intermediate numbers.
 """
 
 import math
@@ -48,7 +48,7 @@ class Stored(IntEnum):
 
     @property
     def bits(self) -> int:
-        """Return how many bits an integer has."""
+        """Return the number of bits of an integer."""
         return 8 if self in (Stored.INT8, Stored.UINT8) else 16
 
 
@@ -61,8 +61,8 @@ class Grid:
 
     Attributes:
         stored: the type of q.
-        scale: a positive number that float32 has.
-        zero: the integer that stands for 0.
+        scale: a positive float32 number.
+        zero: the integer that represents 0.
     """
 
     stored: Stored
@@ -70,7 +70,7 @@ class Grid:
     zero: int = 0
 
     def integers(self, numbers: Floats) -> Integers:
-        """Return the nearest integers, halves to even; what lies outside is clipped.
+        """Return the nearest integers, halves to even, clipped to the integer type.
 
         A NaN becomes the integer of 0.
         """
@@ -82,7 +82,7 @@ class Grid:
         return whole
 
     def numbers(self, integers: Integers) -> Floats:
-        """Return what integers stand for, in float32."""
+        """Return the numbers that integers represent, in float32."""
         steps = (integers.astype(np.int32) - np.int32(self.zero)).astype(np.float32)
         return steps * np.float32(self.scale)
 
@@ -92,10 +92,10 @@ class Grid:
 
 
 def symmetric(found: Range, stored: Stored) -> Grid:
-    """Return the finest grid around 0 that reaches a range, its zero at integer 0.
+    """Return the finest grid that covers a range, with 0 at integer 0.
 
     Raises:
-        RangeUnbounded: the range has no end.
+        RangeUnbounded: the range is infinite.
     """
     _check(found)
     reach = max(-found.low, found.high)
@@ -103,10 +103,10 @@ def symmetric(found: Range, stored: Stored) -> Grid:
 
 
 def asymmetric(found: Range, stored: Stored) -> Grid:
-    """Return the finest grid that covers a range and 0, which is on it exactly.
+    """Return the finest grid that covers a range and represents 0 exactly.
 
     Raises:
-        RangeUnbounded: the range has no end.
+        RangeUnbounded: the range is infinite.
     """
     _check(found)
     low, high = min(found.low, 0.0), max(found.high, 0.0)
@@ -121,7 +121,7 @@ def _check(found: Range) -> None:
 
 
 def _scale(width: float, steps: int) -> float:
-    """Return the width of a step as float32 has it; 1 where there is none."""
+    """Return the step width in float32; 1 for an empty range."""
     if width == 0:
         return 1.0
     return max(float(np.float32(width / steps)), _LEAST_SCALE)
@@ -135,14 +135,14 @@ def channels_rounded(
 ) -> tuple[Integers, Floats]:
     """Return the integers of a weight and the scale of each of its channels.
 
-    Symmetric: a channel's greatest number is `stored.most`, none is below -`most`. A
-    channel of zeros has its least scale, or 1.
+    Symmetric: the integers of a channel lie from -`stored.most` to `stored.most`. A
+    channel of zeros has the scale `least_scale`, or 1 if that is 0.
 
     Args:
         weight: float32, any shape, finite.
-        axis: which has the channels.
+        axis: the axis of the channels.
         stored: the type of the integers.
-        least_scale: float32 [channels], below which no scale lies; 0 where any may be.
+        least_scale: float32 [channels], the lower bound of each scale; 0 for no bound.
 
     Returns:
         int32 of the weight's shape; float32 [channels].
@@ -158,22 +158,22 @@ def channels_rounded(
 
 
 def write_grids(grids: Mapping[int, Grid]) -> bytes:
-    """Return the grids of a partition's values, by their ids in the file, as bytes."""
+    """Encode the grids of a partition's values, by value id."""
     rows = [(v, g.stored, g.scale, g.zero) for v, g in sorted(grids.items())]
     return np.array(rows, _ENTRY).tobytes()
 
 
 def read_grids(raw: bytes, graph: Graph, path: str, where: str) -> dict[int, Grid]:
-    """Return the grids of a partition's values, by their ids.
+    """Decode the grids of a partition's values, by value id.
 
     Args:
-        raw: as `write_grids` makes it; of anybody.
+        raw: bytes from `write_grids`; they are not trusted.
         graph: the partition's code.
         path: of the bundle, for messages.
-        where: what has the bytes, for messages.
+        where: the part of the bundle that holds the bytes, for messages.
 
     Raises:
-        BadProgram: they are not grids of float32 values of the graph.
+        BadProgram: the bytes are not grids of float32 values of the graph.
     """
     whole, rest = divmod(len(raw), _ENTRY.itemsize)
     if rest or whole > len(graph.values):
@@ -193,7 +193,7 @@ def read_grids(raw: bytes, graph: Graph, path: str, where: str) -> dict[int, Gri
 
 
 def _wrong(graph: Graph, value: int, kind: int, scale: float, zero: int) -> str:
-    """Say what is wrong with an entry, "" where nothing is."""
+    """Return why an entry is invalid, or ""."""
     if value >= len(graph.values):
         return f"value {value} of {len(graph.values)}"
     if graph.values[value].type.dtype is not DType.FLOAT32:

@@ -1,9 +1,9 @@
-"""kvc's own backends by name: why they leave an instruction to others, what they skip.
+"""Explain for kvc's own backends why an instruction is in no partition.
 
-In: a backend's name, and an instruction as its list sees it. Out: a reason in words,
-"" where the backend takes such instructions. The compiler leaves some of these outside
-of partitions all the same; `why_apart` says why, by what its cutting does. And of a
-block, the values that a backend makes where it reads them, and never writes.
+In: a backend's name, and an instruction with its arguments as the support list expects
+them. Out: a reason in words, "" if the backend supports the instruction. A supported
+instruction can still be outside of all partitions; `why_apart` gives the reason. Also:
+the values of a block that a backend never writes to memory.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -40,12 +40,12 @@ _WHY_NOT: Final[dict[str, WhyNot]] = {
     "xnnpack": xnnpack.why_not,
 }
 NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
-# Why a backend takes nothing of a graph of which it could take something.
+# Reasons why a backend takes none of the nodes that it supports.
 _WHY_NOTHING: Final = {
     "coreai": "there is no matrix product",
     "xnnpack": "there is no matrix product or convolution that it could make faster",
 }
-# Those that run on any processor: worth naming where another leaves something.
+# Backends for any processor: the report names them for nodes that others leave.
 _ON_PROCESSORS: Final = ("cpu", "xnnpack")
 _COPIES: Final = ("aten::clone", "aten::copy")
 _ROWS: Final = (xnnpack.QUANTIZE, *xnnpack.QUANTIZED_LINEARS)
@@ -62,12 +62,12 @@ def why_left(
     """Return why an instruction is in no partition of a backend that was offered it.
 
     Args:
-        backend: by name, also of another package.
-        op: of the instruction.
-        arguments: of it, tensors as `Operand`s.
-        results: types of what it makes.
-        used: whether the graph that it is in calls a partition of this backend.
-        options: that the recipe gives it.
+        backend: name of the backend; it may be of another package.
+        op: the operator of the instruction.
+        arguments: its arguments, tensors as `Operand`s.
+        results: the types of its results.
+        used: whether the graph that holds it calls a partition of this backend.
+        options: the options that the recipe gives the backend.
     """
     why_not = _WHY_NOT.get(backend)
     if backend == "qnn" and options.get("activations") == "uint16":
@@ -85,11 +85,11 @@ def why_left(
 def others_taking(
     methods: Sequence[Method], offered: Collection[str]
 ) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield backends for processors that run some of what is left, and of which ops.
+    """Yield processor backends, each with the remaining operators that it supports.
 
     Args:
-        methods: with what is left.
-        offered: backends that were offered it; these are left out.
+        methods: methods with the remaining instructions.
+        offered: backends that were offered these instructions; they are left out.
     """
     for backend in _ON_PROCESSORS:
         reasons: dict[str, str] = {}
@@ -102,7 +102,7 @@ def others_taking(
 
 
 def _reasons(backend: str, method: Method) -> Iterator[tuple[str, str]]:
-    """Yield the op of each instruction that is left, and why a backend leaves it."""
+    """Yield each remaining operator, and why a backend rejects it."""
     ops = {step.op for graph in method.graphs for step in graph.instructions}
     used = backend not in _WHY_NOTHING or not ops.isdisjoint(xnnpack.PRODUCTS)
     graph, *blocks = method.graphs
@@ -113,17 +113,17 @@ def _reasons(backend: str, method: Method) -> Iterator[tuple[str, str]]:
 
 
 def why_apart(backend: str, op: str) -> str:
-    """Return why an instruction that a backend takes is in no partition of it."""
+    """Return why an instruction that a backend supports is in no partition of it."""
     if backend == "qnn" and OPS[op].aliasing is not Aliasing.CHECK:
         return qnn.why_apart(op)
     if backend == "coreai" and coreai.why_apart(op):
         return coreai.why_apart(op)
     if op == "kvc::append":
-        return "it lengthens an array that is no state"
+        return "it appends to an array that is not a state"
     if op == AFTER:
-        return "other instructions than the backend's read the place that it says"
+        return "instructions outside of the backend read the position that it returns"
     if op in _ROWS:
-        return "its int8 rows are also read by other instructions than its own"
+        return "instructions outside of the backend also read its int8 rows"
     if op in INDEXED:
         return "its second result, of indices, is read"
     if op in _COPIES:
@@ -137,7 +137,7 @@ def unwritten_by(backend: str, graph: Graph) -> frozenset[int]:
     """Return the values of a graph that no step of a backend writes to memory.
 
     Args:
-        backend: by name, "" where none runs the graph.
-        graph: whose values these are.
+        backend: name of the backend, "" if none runs the graph.
+        graph: the graph that holds the values.
     """
     return unwritten(graph) if backend == "cpu" else frozenset()

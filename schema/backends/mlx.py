@@ -1,7 +1,7 @@
-"""The list of what the backend `mlx` supports: ops, and the dtypes they take.
+"""Support list of the backend `mlx`: operators and the dtypes they accept.
 
-But for products over int8 weights it is a part of what the backend `cpu` takes. The
-compiler chooses nodes by it, the runtime refuses blocks by it.
+Except for products with int8 weights, it is a subset of the list of the backend `cpu`.
+The compiler selects nodes by it; the runtime refuses other blocks.
 """
 
 from typing import Final
@@ -79,7 +79,7 @@ def _over_int8(op: str, arguments: Arguments) -> str:
 
 
 def _limits(op: str, arguments: Arguments, results: Results) -> str:
-    """Return what it does otherwise, or not at all; "" for nothing."""
+    """Return which limit of the backend an instruction exceeds, or ""."""
     if op == "kvc::attention":
         return beyond_plain_attention(arguments)
     if op == "kvc::cache_update":

@@ -1,4 +1,4 @@
-"""The arguments of a node as a backend's list sees them, and rules about them."""
+"""Arguments of a node in the form that support lists expect; shared rules."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,7 +15,7 @@ class Operand:
 
     Attributes:
         type: its dtype and dims.
-        constant: whether it is named data.
+        constant: whether it is a named constant.
     """
 
     type: TensorType
@@ -24,16 +24,16 @@ class Operand:
 
 Arguments = Sequence[object]
 Results = Sequence[TensorType]
-# From a node's arguments, in the order of its signature, and the types of its results
-# to the reason why it cannot be run, "" when it can.
+# A rule returns why a backend cannot run a node, "" when it can. It is given the node's
+# arguments, in the order of the signature, and the types of its results.
 Rule = Callable[[Arguments, Results], str]
-# The same for any node, from its op, whose signature it is known to fit. Among the
-# arguments, tensors are `Operand`s, lists are tuples, all else is as it is.
+# The same for any operator. The arguments fit the operator's signature; tensors are
+# `Operand`s, lists are tuples, other arguments are unchanged.
 WhyNot = Callable[[str, Arguments, Results], str]
 
 
 def operands_of(arguments: Arguments) -> Iterator[Operand]:
-    """Yield the tensors among arguments, those in lists too."""
+    """Yield the tensors among arguments, including those in lists."""
     for argument in arguments:
         if isinstance(argument, Operand):
             yield argument
@@ -42,7 +42,7 @@ def operands_of(arguments: Arguments) -> Iterator[Operand]:
 
 
 def arguments_of(graph: Graph, step: Instruction) -> list[object]:
-    """Return an instruction's arguments as a list sees them."""
+    """Return an instruction's arguments in the form that support lists expect."""
     return [_as_listed(graph, argument) for argument in step.arguments]
 
 
@@ -56,32 +56,32 @@ def _as_listed(graph: Graph, argument: Argument) -> object:
 
 
 def operand(argument: object) -> Operand:
-    """Return an argument that the op's signature says is a tensor."""
+    """Return an argument that is a tensor by the operator's signature."""
     assert isinstance(argument, Operand)
     return argument
 
 
 def unknown_dtypes(types: Iterable[TensorType], known: AbstractSet[DType]) -> str:
-    """Return which dtypes a backend does not take, "" where it knows all."""
+    """Return a reason that names the unsupported dtypes, or ""."""
     wrong = sorted({kind.dtype.label for kind in types if kind.dtype not in known})
     return f"it takes no tensors of {', '.join(wrong)}" if wrong else ""
 
 
 def in_blocks(scale: object) -> str:
-    """Return that a table's scales are those of blocks, "" where they are of rows.
+    """Return a reason if a table has one scale per block, "" if one per row.
 
     Args:
-        scale: the argument of `kvc::embedding_q8`.
+        scale: the scale argument of `kvc::embedding_q8`.
     """
     kind = operand(scale).type
     return f"a table with scales {kind}" if len(kind.dims) > 1 else ""
 
 
 def beyond_plain_attention(arguments: Arguments) -> str:
-    """Return what of a `kvc::attention` needs more than keys, values and a mask.
+    """Return why `kvc::attention` needs more than keys, values and a mask, or "".
 
-    "" for nothing: no sinks, no scales of an int8 cache, no ring that keeps its first
-    positions, and no mask of anything but all slots.
+    Such features are sinks, the scales of an int8 cache, a ring that keeps its first
+    positions, and a mask over only some of the slots.
     """
     mask, _, sinks, layout, scale, *_ = arguments[9:]
     if sinks is not None or scale is not None:

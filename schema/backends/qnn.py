@@ -1,8 +1,8 @@
-"""The list of what the backend `qnn` supports: ops, and what they take.
+"""Support list of the backend `qnn`: operators and the operands they accept.
 
-It computes in float16, on tensors that are float32 in the program. What has to be exact
-is left to others: indices, and what angles and other numbers are made of them. The
-compiler chooses nodes by it, the runtime refuses blocks by it.
+The backend computes in float16 on tensors that are float32 in the program. Numbers that
+have to be exact stay outside: indices, and the angles and other numbers computed from
+them. The compiler selects nodes by this list; the runtime refuses other blocks.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from kvc.schema.types import TensorType
 
 MAX_RANK: Final = 5
 LARGEST: Final = 65504.0  # float16
-LEAST: Final = 2.0**-14  # with all of its bits
+LEAST: Final = 2.0**-14  # the least normal float16
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
 CHECKS: Final = frozenset({"kvc::check_index", "kvc::check_rows", "kvc::check_size"})
 
@@ -40,12 +40,12 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def why_not_float32(types: Results) -> str:
-    """Return why tensors cannot be computed with, "" where all are float32."""
+    """Return why tensors cannot be computed, "" when all are float32."""
     return unknown_dtypes(types, {DType.FLOAT32})
 
 
 def _floats(arguments: Arguments, results: Results) -> str:
-    """Compute with float32 tensors, and numbers that float16 has."""
+    """Accept float32 tensors, and numbers within float16."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     return why_not_float32(types) or _numbers(arguments)
 
@@ -91,7 +91,7 @@ def _added_product(arguments: Arguments, results: Results) -> str:
 
 
 def _normed(arguments: Arguments, results: Results) -> str:
-    """Normalise rows, with a weight of the model's."""
+    """Normalise one axis, with a weight that is a constant of the model."""
     _, axes, weight, *_ = arguments
     if not isinstance(axes, tuple) or len(axes) != 1:
         return f"it normalises one axis, not {axes}"
@@ -113,7 +113,7 @@ def _moved(arguments: Arguments, results: Results) -> str:
 
 
 def _written(arguments: Arguments, results: Results) -> str:
-    """Write float32 rows of a cache of four axes, beside the last one."""
+    """Write float32 rows to a cache of four axes, along the axis before the last."""
     cache, update, _, axis, *_ = arguments
     held, new = operand(cache).type, operand(update).type
     if held.dtype not in (DType.FLOAT32, DType.FLOAT16) or new.dtype is not (
@@ -158,7 +158,7 @@ def _caches_of(q: TensorType, k: TensorType) -> str:
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
-    """Attend among tokens that are there, without a mask or under a float one."""
+    """Compute attention without a cache, without a mask or with a float mask."""
     q, k, v, mask, causal, scale, _ = arguments
     if any(len(operand(each).type.dims) != 4 for each in (q, k, v)):
         return f"attention of {operand(q).type}"
@@ -173,7 +173,7 @@ def _attention_product(arguments: Arguments, results: Results) -> str:
 
 
 def _shared(heads: object, groups: object) -> bool:
-    """Tell whether each head has a group of keys, the same number of heads each."""
+    """Tell whether the query heads divide evenly into groups, one per key head."""
     if not (isinstance(heads, int) and isinstance(groups, int) and groups):
         return heads == groups
     return heads >= groups and heads % groups == 0
@@ -208,8 +208,8 @@ RULES: Final[Mapping[str, Rule]] = {
     CACHE_UPDATE: _written,
     ATTENTION: _attention,
 }
-# Products and what reads caches: a graph is worth taking for them, and what they make
-# may be computed with in float16.
+# Products and attention. A graph without one of these is not worth moving to the
+# backend; computation on their results may be float16.
 ANCHORS: Final = frozenset(
     {
         "aten::linear",
@@ -224,10 +224,10 @@ ANCHORS: Final = frozenset(
 
 
 def why_apart(op: str) -> str:
-    """Return why a node that the list has is left to others all the same."""
+    """Return why a supported node stays outside the partitions."""
     if op in (CACHE_UPDATE, ATTENTION):
         return (
-            "others than one attention read what is written to the cache, or a product "
-            "feeds the cache's old content or the mask"
+            "not exactly one attention reads the updated cache, or a product feeds the "
+            "old content of the cache or the mask"
         )
-    return "no product feeds it, so that it stays exact"
+    return "no product feeds it, so it is kept exact"

@@ -1,9 +1,9 @@
-"""The list of what `qnn` supports on integers of 16 bits, and what such partitions say.
+"""Support list and payload format of `qnn` partitions on 16-bit integers.
 
-    number of grids of values, 4 bytes | these grids | grids of the scores of attention
+    number of value grids, 4 bytes | value grids | grids of attention scores
 
-A partition without a payload computes in float16; one with a payload on its grids. The
-compiler writes payloads, the runtime reads them, who may get them from anybody.
+A partition with a payload computes on its grids; one without computes in float16. The
+compiler writes payloads; the runtime reads them and does not trust them.
 """
 
 from collections.abc import Mapping
@@ -26,21 +26,22 @@ from kvc.schema.graph import Graph
 from kvc.schema.ops import OPS, Aliasing
 
 LINEAR: Final = "kvc::linear_w8"
-LEAST: Final = 2.0**-40  # of scales: what is derived of them stays a normal number
+LEAST: Final = 2.0**-40  # of scales: numbers derived from them stay normal
 LARGEST: Final = 2.0**40
-# Integers of 16 bits by 8 bits, whose sum the device holds: its emulator was right for
-# so many at their ends (2026-11).
+# Products of 16-bit and 8-bit integers in a sum: QNN's emulator was exact for this many
+# products of extreme values (2026-11).
 MAX_DEPTH: Final = 1 << 15
 _COUNT_NBYTES: Final = 4
 
 
 @frozen
 class Grids:
-    """What a partition is computed on.
+    """The quantization grids of a partition.
 
     Attributes:
-        values: by value, of uint16.
-        scores: by the result of an attention: its products of queries and keys, scaled.
+        values: the grid of each value, uint16.
+        scores: the grid of the scaled query-key products of each attention, by its
+            result.
     """
 
     values: Mapping[int, Grid]
@@ -122,22 +123,22 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def write_payload(grids: Grids) -> bytes:
-    """Return grids as bytes."""
+    """Encode grids as a payload."""
     count = len(grids.values).to_bytes(_COUNT_NBYTES, "little")
     return count + write_grids(grids.values) + write_grids(grids.scores)
 
 
 def read_payload(raw: bytes, graph: Graph, path: str, where: str) -> Grids:
-    """Return the grids of a partition.
+    """Decode the grids of a partition from its payload.
 
     Args:
-        raw: as `write_payload` makes it; of anybody.
+        raw: bytes from `write_payload`; they are not trusted.
         graph: the partition's code.
         path: of the bundle, for messages.
-        where: what has the bytes, for messages.
+        where: the part of the bundle that holds the bytes, for messages.
 
     Raises:
-        BadProgram: they are not grids that the device can have.
+        BadProgram: the bytes are not grids that the device supports.
     """
     count = int.from_bytes(raw[:_COUNT_NBYTES], "little")
     end = _COUNT_NBYTES + count * len(write_grids({0: Grid(Stored.INT8, 1.0)}))
@@ -163,7 +164,7 @@ _ATTEND: Final = (qnn.ATTENTION, "aten::scaled_dot_product_attention")
 
 
 def _wrong(grid: Grid) -> str:
-    """Say why the device cannot have a grid, "" where it can."""
+    """Return why the device does not support a grid, or ""."""
     if not LEAST <= grid.scale <= LARGEST:
         return f"a scale of {grid.scale}"
     if grid.stored is not Stored.UINT16:

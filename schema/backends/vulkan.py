@@ -1,7 +1,7 @@
-"""The list of what the backend `vulkan` supports: ops, and the dtypes they take.
+"""Support list of the backend `vulkan`: operators and the dtypes they accept.
 
-It is a part of what the backend `cpu` takes: of floats, it computes float32 alone. The
-compiler chooses nodes by it, the runtime refuses blocks by it.
+It is a subset of the list of the backend `cpu`: float32 is its only float dtype for
+computation. The compiler selects nodes by it; the runtime refuses other blocks.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ from kvc.schema.ops import OPS, Aliasing
 
 MAX_WIDTH: Final = 1024  # of the values that attention mixes
 MAX_INDICES: Final = 4
-MAX_REPEATED: Final = 4  # dims of what is repeated
+MAX_REPEATED: Final = 4  # dims of a repeated tensor
 
 _DTYPES: Final = frozenset(
     {
@@ -81,7 +81,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _limits(op: str, arguments: Arguments, results: Results) -> str:
-    """Return what a shader has no room for, "" for nothing."""
+    """Return which limit of the shaders an instruction exceeds, or ""."""
     if op in ("kvc::attention", "aten::scaled_dot_product_attention"):
         width = results[0].dims[-1]
         wide = not isinstance(width, int) or width > MAX_WIDTH

@@ -1,6 +1,6 @@
-"""The list of what XNNPACK supports: one op per line, with its rules on arguments.
+"""Support list of XNNPACK: one operator per line, with its rule on arguments.
 
-The compiler chooses nodes by it, the runtime refuses blocks by it. Everything is
+The compiler selects nodes by it; the runtime refuses other blocks. Everything is
 float32 except row-wise quantized tensors (`kvc::quantize_rows`), which only quantized
 linears may read.
 """
@@ -29,7 +29,7 @@ QUANTIZE: Final = "kvc::quantize_rows"
 QUANTIZED_LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
 _TRANSPOSED: Final = ("aten::conv_transpose1d", "aten::conv_transpose2d.input")
 CONVOLUTIONS: Final = ("aten::convolution", *_TRANSPOSED)
-# What makes it worth a call: it takes nothing of a graph without one of these.
+# Operators worth a call: a graph without one of these is not moved to XNNPACK.
 PRODUCTS: Final = frozenset(
     [
         *QUANTIZED_LINEARS,
@@ -42,7 +42,7 @@ PRODUCTS: Final = frozenset(
     ]
 )
 _GREATEST: Final = 3.4028234663852886e38  # of float32
-_MAX_STEP: Final = 1 << 31  # of a convolution, between elements or places
+_MAX_STEP: Final = 1 << 31  # of a convolution: stride or dilation
 _EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)
 
 
@@ -87,7 +87,7 @@ def _is_number(argument: object) -> TypeGuard[int | float]:
 
 
 def _scalars(arguments: Arguments, results: Results) -> str:
-    """Take numbers beside the tensors."""
+    """Accept finite numbers as the scalar arguments."""
     for argument in arguments:
         if not isinstance(argument, Operand) and not _is_number(argument):
             return f"the argument {argument}"
@@ -95,7 +95,7 @@ def _scalars(arguments: Arguments, results: Results) -> str:
 
 
 def _clamp(arguments: Arguments, results: Results) -> str:
-    """Bound by one or two numbers; an infinity may say that there is no bound."""
+    """Accept one or two bounds; an infinity means no bound."""
     _, least, greatest = arguments
     low = least in (None, -math.inf) or _is_number(least)
     high = greatest in (None, math.inf) or _is_number(greatest)
@@ -131,7 +131,7 @@ def _softmax(arguments: Arguments, results: Results) -> str:
 
 
 def _norm(arguments: Arguments, results: Results) -> str:
-    """Normalise over trailing dims of fixed sizes, by constants if by anything."""
+    """Normalise trailing dims of fixed sizes; a weight or bias is a constant."""
     shape = arguments[1]
     assert isinstance(shape, tuple)
     if not shape or not all(isinstance(size, int) for size in shape):
@@ -178,7 +178,7 @@ def _convolution(arguments: Arguments, results: Results) -> str:
 
 
 def _transposed(arguments: Arguments, results: Results) -> str:
-    """Convolve as `_convolution` does; what is added at the end is below the stride."""
+    """Convolve as `_convolution` does; the output padding is below the stride."""
     stride, padding, added, _, dilation = arguments[3:]
     if reason := _reason_of_steps(arguments, (stride, padding, dilation)):
         return reason
@@ -189,7 +189,7 @@ def _transposed(arguments: Arguments, results: Results) -> str:
 
 
 def _reason_of_steps(arguments: Arguments, numbers: Arguments) -> str:
-    """Return why a convolution with a stride, a padding and a dilation cannot be."""
+    """Return why a stride, padding and dilation are not supported, or ""."""
     x = operand(arguments[0]).type
     if len(x.dims) > 4:
         return f"a convolution of {x}"

@@ -1,8 +1,8 @@
-"""Which reshapes, slices and broadcasts XNNPACK can express while sizes are unknown.
+"""Rules for reshapes, slices and broadcasts that XNNPACK can express symbolically.
 
-The sizes of a subgraph's values follow from those of its inputs. A reshape may leave
-one size open, a slice counts from the front or the end of an axis, a broadcast gives
-each new size as a number.
+XNNPACK derives the sizes of all values in a subgraph from those of its inputs. A
+reshape may leave one size open, a slice counts from the front or the end of an axis,
+and a broadcast has fixed new sizes.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MAX_REPEATS: Final = 4096  # 16 KiB of ones
 
 
 def reshape(arguments: Arguments, results: Results) -> str:
-    """Keep all elements in order; one size between those that stay may be symbolic."""
+    """Keep all elements in order; at most one changed size may be symbolic."""
     before, after = operand(arguments[0]).type.dims, results[0].dims
     middle = changed_dims(before, after)
     if sum(isinstance(dim, Affine) for dim in middle) > 1:
@@ -36,7 +36,7 @@ def changed_dims(before: Sequence[Dim], after: Sequence[Dim]) -> Sequence[Dim]:
 
 
 def slice_(arguments: Arguments, results: Results) -> str:
-    """Take a range of an axis, its ends at a fixed distance from one of the axis's."""
+    """Slice an axis; each end has a fixed distance from the axis's start or end."""
     base, axis, start, end, step = arguments
     assert isinstance(axis, int)
     if step != 1:
@@ -76,7 +76,7 @@ def _reason_of_places(places: Sequence[object], size: Dim) -> str:
 def expand(arguments: Arguments, results: Results) -> str:
     """Repeat axes of one element, each a fixed number of times.
 
-    It is done by a product with ones, so there may not be too many of them.
+    XNNPACK does this by a product with ones, so their number is limited.
     """
     before, after = operand(arguments[0]).type.dims, results[0].dims
     padded = (1,) * (len(after) - len(before)) + before
@@ -90,7 +90,7 @@ def expand(arguments: Arguments, results: Results) -> str:
 
 
 def pad(arguments: Arguments, results: Results) -> str:
-    """Surround with a number; nothing is cut off."""
+    """Pad with a number; negative padding is not accepted."""
     _, padding, value = arguments
     assert isinstance(padding, tuple)
     if not all(isinstance(count, int) and count >= 0 for count in padding):
@@ -99,7 +99,7 @@ def pad(arguments: Arguments, results: Results) -> str:
 
 
 def join(arguments: Arguments, results: Results) -> str:
-    """Join along an axis."""
+    """Concatenate along an axis."""
     return "" if any(operands_of(arguments)) else "a join of nothing"
 
 

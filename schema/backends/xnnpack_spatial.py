@@ -1,7 +1,7 @@
-"""What XNNPACK supports of norms over channels, pools, resizing: rules on arguments.
+"""Argument rules of XNNPACK for norms over channels, pools and resizing.
 
-The library's own pooling loses NaN, so windows that neither overlap nor reach into
-padding are reduced as axes, and others are put together from slices.
+The library's own pooling loses NaN. Windows that neither overlap nor reach into padding
+are therefore reduced as axes; other pools are composed from slices.
 """
 
 import math
@@ -12,8 +12,8 @@ from kvc.schema.backends.operands import Arguments, Results, operand
 from kvc.schema.frozen import frozen
 from kvc.schema.types import Dim, TensorType
 
-_MOST_SLICES: Final = 32  # along an axis, of a pool whose windows overlap
-# Ops whose second result is of integers, which nothing may read.
+_MOST_SLICES: Final = 32  # along an axis, of a pool with overlapping windows
+# Operators whose second result holds indices, which nothing may read.
 INDEXED: Final = ("aten::max_pool2d_with_indices", "aten::adaptive_max_pool2d")
 
 
@@ -22,12 +22,12 @@ class Line:
     """Windows along one axis.
 
     Attributes:
-        size: of the axis.
-        count: of the windows.
-        kernel: how many elements a window has.
-        step: from one window to the next; 1 where there is one window.
-        apart: from one element of a window to the next.
-        before: elements around the axis, at either end, that are in windows.
+        size: the number of elements of the axis.
+        count: the number of windows.
+        kernel: the number of elements of a window.
+        step: the stride between windows; 1 if there is one window.
+        apart: the dilation: the distance between neighbouring elements of a window.
+        before: the number of padding elements at either end of the axis.
     """
 
     size: int
@@ -39,11 +39,11 @@ class Line:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Return where the elements of the first window lie, after `before` others."""
+        """Return the offsets of the first window's elements, counted from its start."""
         return tuple(i * self.apart for i in range(self.kernel))
 
     def counts(self, around: bool) -> tuple[int, ...]:
-        """Return how many elements each window has, with those around or without."""
+        """Return the number of elements of each window, with or without padding."""
         first, end = (-self.before, self.size + self.before)
         least, most = (first, end) if around else (0, self.size)
         starts = (first + i * self.step for i in range(self.count))
@@ -59,7 +59,7 @@ def lines_of(
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> tuple[Line, ...]:
-    """Return height and width of a pool of planes of whole sizes."""
+    """Return the windows along height and width of a pool."""
     steps = tuple(stride) or kernel
     each = (given[-2:], made[-2:], kernel, steps, dilation, padding)
     return tuple(
@@ -69,7 +69,7 @@ def lines_of(
 
 
 def side_by_side(lines: Iterable[Line]) -> bool:
-    """Tell whether windows neither overlap, nor leave elements out, nor reach out."""
+    """Tell whether windows do not overlap, leave gaps or reach into padding."""
     return all(
         line.before == 0
         and (line.apart == 1 or line.kernel == 1)
@@ -80,7 +80,7 @@ def side_by_side(lines: Iterable[Line]) -> bool:
 
 
 def pool(arguments: Arguments, results: Results) -> str:
-    """Reduce windows of a plane of a fixed size."""
+    """Accept pools of planes of a fixed size."""
     x, kernel, stride, padding, *rest = arguments
     given, made = operand(x).type, results[0]
     dilation = rest[0] if isinstance(rest[0], tuple) else (1, 1)
@@ -93,7 +93,7 @@ def pool(arguments: Arguments, results: Results) -> str:
 
 
 def adaptive_pool(arguments: Arguments, results: Results) -> str:
-    """Reduce windows of one size that cover a plane."""
+    """Accept adaptive pools whose windows all have one size and cover the plane."""
     x = operand(arguments[0]).type
     sizes, counts = x.dims[-2:], results[0].dims[-2:]
     if not _whole(sizes) or not _whole(counts):
@@ -108,7 +108,7 @@ def _reason_of_rank(x: TensorType) -> str:
 
 
 def nearest(arguments: Arguments, results: Results) -> str:
-    """Repeat elements a whole number of times."""
+    """Repeat elements; each size grows by a whole factor."""
     x = operand(arguments[0]).type
     if reason := _resize(x, results[0], arguments[-2:]):
         return reason
@@ -118,7 +118,7 @@ def nearest(arguments: Arguments, results: Results) -> str:
 
 
 def bilinear(arguments: Arguments, results: Results) -> str:
-    """Interpolate by the quotient of the sizes."""
+    """Interpolate; the factor equals the quotient of the sizes."""
     return _resize(operand(arguments[0]).type, results[0], arguments[-2:])
 
 
@@ -132,13 +132,13 @@ def _resize(x: TensorType, made: TensorType, factors: Arguments) -> str:
 
 
 def group_norm(arguments: Arguments, results: Results) -> str:
-    """Normalise groups of channels, whose sizes are fixed."""
+    """Normalise groups of channels; all sizes except the batch are fixed."""
     x = operand(arguments[0]).type
     return "" if _whole(x.dims[1:]) else f"normalising groups of {x}"
 
 
 def variance(arguments: Arguments, results: Results) -> str:
-    """Take it over axes of fixed sizes, of more elements than `correction`."""
+    """Compute the variance over axes of fixed sizes; the divisor is positive."""
     x, axes, correction, _ = arguments
     dims = operand(x).type.dims
     assert axes is None or isinstance(axes, tuple)
@@ -152,7 +152,7 @@ def variance(arguments: Arguments, results: Results) -> str:
 
 
 def vector_norm(arguments: Arguments, results: Results) -> str:
-    """Take the root of a sum of squares."""
+    """Compute the square root of a sum of squares."""
     x, order, *_ = arguments
     if not operand(x).type.dims:
         return "a reduction of a scalar"

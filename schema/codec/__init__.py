@@ -1,8 +1,9 @@
-"""The codec: turns a `Program` or an index of blobs into bytes and back.
+"""The codec: converts a `Program`, or an index of blobs, to bytes and back.
 
-Equal values give equal bytes. Decoding trusts nothing: the structural verifier runs
-first, then every id is checked, then the dataclasses are made. Their meaning is checked
-by `kvc.schema.verify`. Only this package knows the layout of a buffer.
+Equal values give equal bytes. Decoding does not trust its input: the structural
+verifier runs first, then every id is checked, then the dataclasses are made.
+`kvc.schema.verify` checks the meaning of the result. Only this package knows the layout
+of a buffer.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ def decode(buffer: bytes, path: str) -> Program:
     """Return the program in `buffer`; `path` is for messages.
 
     Raises:
-        FormatError: the bytes are not what `encode` makes.
+        FormatError: `buffer` does not hold an encoded program.
     """
     verify_structure(buffer, "Program", PROGRAM, path)
     return read_program(TableReader.root(buffer, "Program"), path)

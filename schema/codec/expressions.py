@@ -1,8 +1,9 @@
-"""Read the sizes of a pool: sums of symbols, quotients and products, each by its id.
+"""Read the symbolic sizes of a pool: sums of symbols, quotients and products.
 
-In: the pool's vectors. Out: an `Affine` for each id. Ids count symbols first, then
-quotients, then products; a quotient divides an expression that comes before all that
-have it. What a reader does with an expression is bounded by its number of parts.
+In: the pool's vectors. Out: an `Affine` for each expression id. Factor ids count
+symbols first, then quotients, then products. The dividend of a quotient has a
+lower id than the expressions that contain the quotient. The number of parts of an
+expression is limited, and with it the work of any reader.
 """
 
 from collections.abc import Sequence
@@ -22,12 +23,12 @@ def read_expressions(
 
     Args:
         table: the pool.
-        names: of its symbols.
-        path: of the file, for messages.
+        names: the names of the pool's symbols.
+        path: path of the file, for messages.
 
     Raises:
-        BadProgram: an id leads nowhere, an expression has too many parts, or divides
-            what comes after it, or by less than 2.
+        BadProgram: an id is out of range, an expression has too many parts, a divisor
+            is below 2, or a quotient divides a later expression.
     """
     constants = table.integers("affine_constants")
     divisions = _read_divisions(table, len(constants), path)
@@ -58,7 +59,7 @@ def read_expressions(
 def _read_divisions(
     table: TableReader, count: int, path: str
 ) -> Sequence[tuple[int, int]]:
-    """Return the expression that each quotient divides, and by what."""
+    """Return the dividend expression and the divisor of each quotient."""
     where, divisors = "quotients", table.integers("quotient_divisors")
     dividends = check_ids(table.vector("quotient_dividends"), count, path, where)
     check_lengths(path, where, dividends, divisors)
@@ -71,7 +72,7 @@ def _read_divisions(
 def _read_groups(
     table: TableReader, single: int, count: int, path: str
 ) -> Sequence[Group]:
-    """Return the terms of each expression; `single` ids are of one factor."""
+    """Return the terms of each expression; ids below `single` have one factor."""
     where, ends = "products of symbols", table.vector("product_ends")
     factors = check_ids(table.vector("product_symbols"), single, path, where)
     runs = [

@@ -1,8 +1,8 @@
-"""Graphs as flat vectors: `graph_record` writes one, `GraphReader` reads them.
+"""Graphs as flat vectors: `graph_record` writes them, `GraphReader` reads them.
 
-Everything that a graph refers to is in the pool of its buffer. Reading checks all ids,
-then makes values and instructions. Layers that are alike have equal vectors, which are
-read once; the verifier knows what it has seen by such objects.
+Graphs refer by id to the pool of their buffer. The reader checks all ids, then makes
+values and instructions. Equal layers have equal vectors, and these are read once, into
+one object; the verifier recognizes a layer that it has checked by this object.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ from kvc.schema.types import Affine
 CONSTANT, STATE, SCRATCH, ALIAS, CALLER, CURSOR = range(6)
 NONE, VALUE, INT, FLOAT, BOOL, TEXT, DTYPE, AFFINE, LIST = range(9)
 
-# The vectors of a graph that say what its instructions do, whatever their source.
+# The vectors of a graph that encode its instructions, without their source locations.
 _CODE: Final = (
     "instruction_ops",
     "argument_ends",
@@ -99,7 +99,7 @@ def _place(storage: Storage) -> Coded:
 
 
 def graph_record(graph: Graph, pool: PoolWriter) -> Record:
-    """Return the table of a graph; what it refers to goes to `pool`."""
+    """Return the record of a graph; types, names and numbers go to `pool`."""
     places = [_place(value.storage) for value in graph.values]
     steps = graph.instructions
     return Record(
@@ -153,7 +153,7 @@ def _ends(runs: Iterable[Sequence[object]]) -> Numbers:
 
 
 class GraphReader:
-    """Reads the graphs of one program; what is equal in several is one object."""
+    """Reader of the graphs of one program; equal parts become one shared object."""
 
     def __init__(self, pool: Pool, path: str) -> None:
         self._pool, self._path = pool, path
@@ -162,12 +162,12 @@ class GraphReader:
         self._codes: dict[tuple[object, ...], _Code] = {}
 
     def read(self, table: TableReader, where: str) -> Graph:
-        """Return a graph, every id in it checked against the pool and its own tables.
+        """Return a graph; every id is checked against the pool and the graph's tables.
 
         Ids of names and states are left to the semantic verifier.
 
         Raises:
-            BadProgram: an id leads nowhere, or vectors do not fit each other.
+            BadProgram: an id is out of range, or vectors do not fit each other.
         """
         values = self._read_values(table, where)
         count = len(values)
@@ -197,7 +197,7 @@ class GraphReader:
     def _make_values(
         self, coded: Sequence[tuple[int, int, int]], where: str
     ) -> list[Value]:
-        """Return a value for each (kind of storage, type, place)."""
+        """Return a value for each triple of storage kind, type id and storage id."""
         pool, groups = self._pool, [list[tuple[int, int]]() for _ in range(6)]
         for kind, of, place in coded:
             groups[kind].append((of, place))
@@ -233,7 +233,7 @@ class GraphReader:
     def _read_code(
         self, vectors: Mapping[str, Numbers], values: int, where: str
     ) -> "_Code":
-        """Return the ops, arguments and results of instructions."""
+        """Return the operators, arguments and results of instructions."""
         path, pool = self._path, self._pool
         known, more = len(self._refs), values - len(self._refs)
         if more > 0:
@@ -249,7 +249,7 @@ class GraphReader:
             pool.affines,
             (),
         ]
-        # Without lists to refer to, no item can be a list.
+        # An item of a list cannot be a list itself, so it gets no lists to refer to.
         items = self._read_items(
             vectors["item_kinds"], vectors["item_values"], tables, where
         )

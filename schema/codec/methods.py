@@ -1,7 +1,7 @@
-"""The tables of methods and of delegates: the code of a program, and who runs it.
+"""The tables of methods and delegates: the code of a program, and the backends for it.
 
-`method_record` and `delegate_record` write them; `read_methods` and `read_delegates`
-read a buffer that the structural verifier has accepted.
+`method_record` and `delegate_record` write these tables; `read_methods` and
+`read_delegates` read them from a buffer that the structural verifier has accepted.
 """
 
 from kvc.schema.codec.graphs import GraphReader, graph_record
@@ -78,7 +78,7 @@ def read_methods(
     """Return the methods in a table of a program or a variant.
 
     Raises:
-        BadProgram: an id leads nowhere, or vectors do not fit each other.
+        BadProgram: an id is out of range, or vectors do not fit each other.
     """
     children = table.children("methods")
     return tuple(_read_method(one, graphs, pool, path) for one in children)

@@ -1,9 +1,9 @@
-"""The pool of a buffer: what graphs and tables refer to by id, each thing once.
+"""The pool of a buffer: each shared type, name and number once, referred to by id.
 
-`PoolWriter` gives ids to expressions, types, op names, texts and floats in the order of
-their first use, so that equal programs give equal bytes. `Pool` reads them back and
-checks every index. What methods and blocks say of writes, their verdicts and accesses,
-are columns that refer to it.
+`PoolWriter` numbers expressions, types, operator names, strings and floats in the order
+of their first use, so that equal programs give equal bytes. `Pool` reads them back and
+checks every index. The verdicts and accesses of the writes in methods and blocks are
+stored here as columns that refer to the pool.
 """
 
 import struct
@@ -31,7 +31,7 @@ SIZE, AFFINE = 0, 1
 
 
 class PoolWriter:
-    """Collects what a program refers to, and numbers it."""
+    """Collects the shared parts of a program and numbers them."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:
         self._symbols = tuple(symbols)
@@ -45,7 +45,7 @@ class PoolWriter:
         self._integers: dict[int, int] = {}
 
     def affine(self, expression: Affine) -> int:
-        """Return the id of an affine expression, after those that it divides."""
+        """Return the id of an affine expression; its dividends get their ids first."""
         if expression in self._affines:
             return self._affines[expression]
         for name in expression.symbols:
@@ -59,7 +59,7 @@ class PoolWriter:
         return self._affines[expression]
 
     def dim(self, dim: Dim) -> tuple[int, int]:
-        """Return the kind and value of a dim that stands alone."""
+        """Return the kind and value of a single dim."""
         return (AFFINE, self.affine(dim)) if isinstance(dim, Affine) else (SIZE, dim)
 
     def type(self, kind: TensorType) -> int:
@@ -70,11 +70,11 @@ class PoolWriter:
         return self._types.setdefault(kind, len(self._types))
 
     def op(self, name: str) -> int:
-        """Return the id of an op's name."""
+        """Return the id of an operator's name."""
         return self._ops.setdefault(name, len(self._ops))
 
     def string(self, text: str) -> int:
-        """Return the id of a text."""
+        """Return the id of a string."""
         return self._strings.setdefault(text, len(self._strings))
 
     def double(self, number: float) -> int:
@@ -86,7 +86,7 @@ class PoolWriter:
         return self._integers.setdefault(number, len(self._integers))
 
     def record(self) -> Record:
-        """Return the table; to be called when everything has its id."""
+        """Return the pool's record; call it after everything is numbered."""
         symbols = self._symbols
         return Record(
             "Pool",
@@ -139,9 +139,9 @@ class PoolWriter:
 
 @frozen
 class Pool:
-    """A pool read back; ids are positions.
+    """A decoded pool; the id of an entry is its position.
 
-    `max_nbytes` is the size of each type with every symbol at its upper bound.
+    `max_nbytes` holds the size of each type when every symbol is at its upper bound.
     """
 
     symbols: tuple[Symbol, ...]
@@ -157,7 +157,7 @@ class Pool:
         """Return the dim that `PoolWriter.dim` wrote.
 
         Raises:
-            BadProgram: there is no such expression.
+            BadProgram: the pool has no such expression.
         """
         if kind == SIZE:
             return number
@@ -166,10 +166,10 @@ class Pool:
 
 
 def read_pool(table: TableReader, path: str) -> Pool:
-    """Return a pool with every index in it checked.
+    """Return a pool, with every index in it checked.
 
     Raises:
-        BadProgram: an index leads nowhere, or runs do not cover their vector.
+        BadProgram: an index is out of range, or runs do not cover their vector.
     """
     names = table.texts("symbol_names")
     lowers, uppers = table.integers("symbol_lowers"), table.integers("symbol_uppers")
@@ -209,7 +209,7 @@ _DIM_KINDS = 2
 
 
 def dim_fields(dim: Dim | None, pool: PoolWriter) -> tuple[int | None, int | None]:
-    """Return the kind and value of a dim that may be missing."""
+    """Return the kind and value of a dim, (None, None) for a missing one."""
     return (None, None) if dim is None else pool.dim(dim)
 
 
@@ -219,7 +219,7 @@ def read_dim(
     """Return the dim in the fields `name` and `name`_kind, None when it is absent.
 
     Raises:
-        BadProgram: one of the fields is missing, or leads nowhere.
+        BadProgram: one of the fields is missing, or its id is out of range.
     """
     kind, number = table.optional_number(f"{name}_kind"), table.optional_number(name)
     if (kind is None) != (number is None):
@@ -230,7 +230,7 @@ def read_dim(
 
 
 def update_fields(updates: Sequence[Update], pool: PoolWriter) -> dict[str, FieldValue]:
-    """Return the fields of a method or block that say what writes."""
+    """Return the fields of a method or block that describe its writes."""
     copies = [update.copies for update in updates]
     flat = [index for run in copies for index in run]
     return {
@@ -261,10 +261,11 @@ def _accesses_record(runs: Sequence[Sequence[Access]], pool: PoolWriter) -> Reco
 def read_updates(
     table: TableReader, pool: Pool, path: str, where: str
 ) -> tuple[Update, ...]:
-    """Return what writes; that ids lead somewhere is left to the semantic verifier.
+    """Return the writes of a method or block; instruction ids are not checked here.
 
     Raises:
-        BadProgram: vectors do not fit each other, or name no text, mode or size.
+        BadProgram: vectors do not fit each other, or a text, mode or size id is
+            invalid.
     """
     instructions = table.integers("update_instructions")
     reasons = check_ids(table.vector("update_reasons"), len(pool.strings), path, where)

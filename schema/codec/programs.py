@@ -1,4 +1,4 @@
-"""The tables of a program and of what its methods share: data, states, cursors.
+"""The tables of a program that its methods share: data, states, cursors.
 
 `program_record` writes them; `read_program` reads a buffer that the structural verifier
 has accepted.
@@ -97,7 +97,7 @@ def _file_record(file: DataFile) -> Record:
 
 
 def blobs_record(blobs: Sequence[Blob]) -> Record:
-    """Return the table of blobs, of a program or of a data file."""
+    """Return the record of blobs, for a program or a data file."""
     return Record(
         "Blobs",
         {
@@ -182,10 +182,10 @@ def _bucket_fields(symbols: Sequence[Symbol]) -> dict[str, FieldValue]:
 
 
 def read_program(table: TableReader, path: str) -> Program:
-    """Return the program in a verified buffer, every id but a graph's names checked.
+    """Return the program in a verified buffer; all ids are checked but those of names.
 
     Raises:
-        BadProgram: an id leads nowhere, or vectors do not fit each other.
+        BadProgram: an id is out of range, or vectors do not fit each other.
     """
     pool = read_pool(table.child("pool"), path)
     graphs = GraphReader(pool, path)
@@ -221,7 +221,7 @@ def read_program(table: TableReader, path: str) -> Program:
 
 
 def _read_symbols(table: TableReader, pool: Pool, path: str) -> tuple[Symbol, ...]:
-    """Return the symbols of the pool, with the buckets that a table has for them."""
+    """Return the symbols of the pool, with their buckets from the program's table."""
     ends, sizes = table.vector("bucket_ends"), table.integers("bucket_sizes")
     runs = cut(sizes, ends, len(pool.symbols), path, "buckets")
     pairs = zip(pool.symbols, runs, strict=True)

@@ -1,10 +1,10 @@
-"""Write tables of `program.fbs` from records, and read them after verification.
+"""Write tables of `program.fbs` from records, and read tables of a verified buffer.
 
-`Record` is a table to be written: its kind and its fields. `TableReader` gives the
+`Record` is a table to be written: its kind and its fields. `TableReader` returns the
 fields of a table in a verified buffer, whole vectors at a time. Both use the layout in
-`kvc.schema._generated`; neither checks anything. What is read is checked before any
-object is made of it: ids are in range, runs have no gaps; an error names the vector
-with the bad index.
+`kvc.schema._generated`; neither checks anything. Decoders check numbers with the
+functions below before they make objects: ids are in range, runs have no gaps; an error
+names the vector with the bad index.
 """
 
 import struct
@@ -122,14 +122,14 @@ class TableReader:
 
     @classmethod
     def root(cls, buffer: bytes, name: str) -> "TableReader":
-        """Return the table that a buffer begins with."""
+        """Return the root table of a buffer."""
         return cls(buffer, name, _U32.unpack_from(buffer, 0)[0], {})
 
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
     def place(self, name: str) -> int:
-        """Return where a field lies in the buffer."""
+        """Return the position of a field in the buffer."""
         return self._start + self._places[name][1]
 
     def number(self, name: str) -> int:
@@ -198,7 +198,7 @@ class TableReader:
 
 
 def _read_vtable(buffer: bytes, name: str, vtable: int) -> dict[str, tuple[Field, int]]:
-    """Return each field that tables of a vtable have, and its offset in the table."""
+    """Return the fields that a vtable lists, each with its offset in the table."""
     (nbytes,) = _U16.unpack_from(buffer, vtable)
     count = nbytes // 2 - 2
     offsets = struct.unpack_from(f"<{count}H", buffer, vtable + 4)
@@ -210,21 +210,21 @@ T = TypeVar("T")
 
 
 def u32(numbers: Iterable[int]) -> Numbers:
-    """Return numbers as a vector of 32 bits."""
+    """Return numbers as a uint32 vector."""
     return np.array(list(numbers), np.uint32)
 
 
 def octets(raw: bytes) -> Numbers:
-    """Return bytes as a vector."""
+    """Return bytes as a uint8 vector."""
     return np.frombuffer(raw, np.uint8)
 
 
 def build(kind: type[T], *columns: Sequence[object]) -> list[T]:
-    """Return a `kind` for each row of `columns`, one column a field, in order.
+    """Return a `kind` for each row of `columns`; each column holds one field, in order.
 
     Args:
         kind: a dataclass with slots and without `__post_init__`.
-        columns: of equal length.
+        columns: values by field, all of equal length.
     """
     made: list[T] = list(map(object.__new__, repeat(kind, len(columns[0]))))
     for put, column in zip(_setters(kind), columns, strict=True):  # type: ignore[arg-type]
@@ -234,16 +234,16 @@ def build(kind: type[T], *columns: Sequence[object]) -> list[T]:
 
 @cache
 def _setters(kind: type) -> tuple[Callable[[object, object], None], ...]:
-    """Return for each field of a dataclass what sets its slot."""
+    """Return the slot setters of a dataclass, one per field."""
     names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
     return tuple(getattr(kind, name).__set__ for name in names)
 
 
 def check_ids(ids: Numbers, count: int, path: str, where: str) -> list[int]:
-    """Return ids as a list when all lie in `range(count)`.
+    """Return ids as a list if all of them lie in `range(count)`.
 
     Raises:
-        BadProgram: one does not.
+        BadProgram: an id lies outside.
     """
     numbers: list[int] = ids.tolist()
     if numbers and not (min(numbers) >= 0 and max(numbers) < count):
@@ -255,7 +255,7 @@ def check_ids(ids: Numbers, count: int, path: str, where: str) -> list[int]:
 
 
 def check_lengths(path: str, where: str, *vectors: Sequence[object] | Numbers) -> None:
-    """Check that parallel vectors are of one length."""
+    """Check that parallel vectors have the same length."""
     lengths = {len(vector) for vector in vectors}
     if len(lengths) > 1:
         what = f"parallel vectors of {sorted(lengths)} entries"
@@ -265,7 +265,7 @@ def check_lengths(path: str, where: str, *vectors: Sequence[object] | Numbers) -
 def cut(
     items: Sequence[T], ends: Numbers, count: int, path: str, where: str
 ) -> list[tuple[T, ...]]:
-    """Cut `items` into `count` runs that `ends` closes.
+    """Cut `items` into `count` runs, which end at `ends`.
 
     Raises:
         BadProgram: the runs do not cover the items exactly.

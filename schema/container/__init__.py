@@ -1,7 +1,8 @@
 """Bundles and data files: written atomically, read with checks.
 
 A bundle is header, blobs and program; a data file is header, blobs and index. The
-layout is described in FORMAT.md. What opening a bundle takes is imported with this.
+layout is described in FORMAT.md. Modules for opening a bundle are imported here; others
+are imported on demand.
 """
 
 from importlib import import_module
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
         verify_file,
     )
 
-# What writes files, or reads all of them, and the modules that it is in.
+# Names for writing or verifying files, by the module that defines them.
 _ON_DEMAND: Final = {
     "blob_stream": ("Content",),
     "collect": (
@@ -115,7 +116,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Return what opening a bundle does without; it is imported when asked for."""
+    """Import a name of `_ON_DEMAND`, which opening a bundle does not need."""
     for module, names in _ON_DEMAND.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,8 +1,8 @@
 """`BlobStream`: append blobs to a new file, each content once.
 
-In: contents that come in chunks. Out: where each is stored. A content is hashed while
-it is written; if its bytes are already in this file, or in a data file that may be
-reused, the file is cut back. At most one chunk is held in memory.
+In: contents, in chunks. Out: the location of each. A content is hashed while it is
+written; if the same bytes are already in this file, or in a data file that may be
+reused, the new copy is cut off again. At most one chunk is held in memory.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ from kvc.schema.model import Blob
 
 @frozen
 class Content:
-    """The bytes of one name.
+    """The content of one name.
 
     Attributes:
-        nbytes: how many.
-        chunks: yields them in order; each chunk need only be good until the next.
-        key: names with an equal key are the same bytes, and are read once.
+        nbytes: the number of bytes.
+        chunks: yields the bytes in order; a chunk is valid until the next one.
+        key: names with equal keys have the same bytes, which are read once.
     """
 
     nbytes: int
@@ -42,12 +42,12 @@ class Content:
 
 
 class BlobStream:
-    """Blobs of one program.
+    """The blobs of one program, written to a file or found in reused files.
 
     Attributes:
-        blobs: those so far. `file` is 0 for one in the file that is being written, and
+        blobs: the blobs so far. `file` is 0 for a blob in the file being written, and
             the number of a reused file, from 1 on, for the others.
-        end: where the file ends.
+        end: the end offset of the file.
     """
 
     def __init__(self, file: TemporaryFile, reused: Sequence[ReusedFile]) -> None:
@@ -61,12 +61,12 @@ class BlobStream:
         file.write(bytes(HEADER_NBYTES))
 
     def add(self, content: Content) -> int:
-        """Store a content, unless it is there, and return the id of its blob.
+        """Store a content, unless its bytes are stored already; return its blob id.
 
         Raises:
             CannotWrite: the system refuses, for example because the disk is full.
-            FormatError: the reused data file that has it is damaged.
-            Exception: whatever the content raises when it is read.
+            FormatError: the reused data file that has the content is damaged.
+            Exception: any exception raised by the content's chunks.
         """
         if content.key not in self._by_key:
             self._by_key[content.key] = self._store(content)
@@ -100,7 +100,7 @@ class BlobStream:
         return Blob(hasher.digest(), nbytes, 0, start, align)
 
     def _find(self, blob: Blob) -> Blob | None:
-        """Return the same blob in a reused file, after checking it there."""
+        """Return the same blob in a reused file, checked there, or None."""
         for number, file in enumerate(self._reused, 1):
             place = file.find(blob)
             if place is not None:
@@ -108,7 +108,7 @@ class BlobStream:
         return None
 
     def write_tail(self, raw: bytes, kind: FileKind) -> bytes:
-        """Write the part that ends the file; return the header to put over its start.
+        """Write the part that ends the file; return the header for the file's start.
 
         Raises:
             CannotWrite: the system refuses.

@@ -1,10 +1,11 @@
 """Find and remove the data files of a folder that no bundle there needs.
 
-In: a folder. Out: what was removed, what was left, and why. A file is locked first,
-then all bundles are read again, and only then it is removed: a writer keeps the data
-file of its bundle locked until the bundle is in place. Nothing outside the folder is
-looked at, so a bundle elsewhere that uses a data file here does not count unless a link
-to the bundle lies here. Temporary files that a writer left behind are removed too.
+In: a folder. Out: the files that were removed, and the files that were left, with
+reasons. A file is locked first, then all bundles are read again, and only then the file
+is removed: a writer keeps the data file of its bundle locked until the bundle is in
+place. Only this folder is searched: a bundle elsewhere that uses a data file here does
+not count, unless a link to the bundle lies here. Temporary files of interrupted writers
+are removed too.
 """
 
 import errno
@@ -27,7 +28,8 @@ from kvc.schema.container.temporary import TEMPORARY
 from kvc.schema.errors import CannotCollect, reason_of
 from kvc.schema.frozen import frozen
 
-# As `save_bundle` names them; what else ends in .kvd may be anyone's.
+# Names as `save_bundle` makes them; other files that end in .kvd are not kvc's to
+# remove.
 _OURS: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*-[0-9a-f]{12}\.kvd")
 _LOOK: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _AT_ONCE: Final = 100  # open files
@@ -35,7 +37,7 @@ _AT_ONCE: Final = 100  # open files
 
 @frozen
 class Garbage:
-    """A file that nothing needs."""
+    """A file that no bundle needs."""
 
     name: str
     nbytes: int
@@ -43,7 +45,7 @@ class Garbage:
 
 @frozen
 class Failure:
-    """A file that nothing needs, and why it is still there."""
+    """A file that no bundle needs, and why it was not removed."""
 
     name: str
     nbytes: int
@@ -52,11 +54,11 @@ class Failure:
 
 @frozen
 class Collected:
-    """What `collect_garbage` did.
+    """Result of `collect_garbage`.
 
     Attributes:
-        removed: files that are gone, or would be.
-        held: files that nothing needs yet, but that somebody has locked.
+        removed: files that were removed, or would be in a dry run.
+        held: unneeded files that another process has locked.
         failed: files that could not be locked or removed.
     """
 
@@ -67,7 +69,7 @@ class Collected:
 
 @dataclass(slots=True)
 class _Collection:
-    """A collection under way in an open folder."""
+    """A collection in progress in an open folder."""
 
     home: Path
     folder: int
@@ -77,7 +79,7 @@ class _Collection:
     failed: list[Failure] = field(default_factory=list)
 
     def take(self, found: Iterable[Garbage]) -> None:
-        """Lock files, look again who needs them, and remove those still free."""
+        """Lock files, read all bundles again, and remove the files that none needs."""
         with ExitStack() as stack:
             locked = [(one, self._lock(one, stack)) for one in found]
             free = [(one, fd) for one, fd in locked if fd is not None]
@@ -87,7 +89,7 @@ class _Collection:
                     self._remove(one, fd)
 
     def _lock(self, one: Garbage, stack: ExitStack) -> int | None:
-        """Lock a file until `stack` is closed; None where that fails, or it is gone."""
+        """Lock a file until `stack` is closed; return None if that fails."""
         try:
             fd = _open_to_lock(one.name, self.folder)
             stack.callback(os.close, fd)
@@ -103,7 +105,7 @@ class _Collection:
         return fd
 
     def _remove(self, one: Garbage, fd: int) -> None:
-        """Remove a file, if the name is still that of the one that is locked."""
+        """Remove a file, if its name still leads to the locked file."""
         try:
             if not names_file(one.name, fd, self.folder):
                 return
@@ -119,10 +121,11 @@ class _Collection:
 
 
 def unreferenced(folder: Folder) -> tuple[Garbage, ...]:
-    """Return the files in a folder that no bundle in it needs, by name.
+    """Return the files in a folder that no bundle in the folder needs, by name.
 
     Raises:
-        CannotCollect: a bundle in it cannot be read, so that what it needs is unknown.
+        CannotCollect: a bundle in the folder cannot be read, so its data files are
+            unknown.
         FileProblem: the folder cannot be read.
     """
     home = Path(path_text(folder))
@@ -133,14 +136,14 @@ def unreferenced(folder: Folder) -> tuple[Garbage, ...]:
 
 
 def collect_garbage(folder: Folder, dry_run: bool = False) -> Collected:
-    """Remove the files in a folder that no bundle in it needs.
+    """Remove the files in a folder that no bundle in the folder needs.
 
     Args:
-        folder: bundles and data files lie in it side by side.
-        dry_run: only say what would be removed.
+        folder: holds bundles and data files side by side.
+        dry_run: whether to remove nothing, and only return what would be removed.
 
     Raises:
-        CannotCollect: a bundle in it cannot be read; nothing is removed from then on.
+        CannotCollect: a bundle in the folder cannot be read; nothing more is removed.
         FileProblem: the folder cannot be read.
     """
     home = Path(path_text(folder))
@@ -157,13 +160,15 @@ def collect_garbage(folder: Folder, dry_run: bool = False) -> Collected:
                 folder=error.folder, path=error.path, reason=error.reason, removed=gone
             ) from error
         if done.removed and not dry_run:
-            with suppress(OSError):  # what comes back after a crash goes the next time
+            with suppress(
+                OSError
+            ):  # a file that reappears after a crash is removed next time
                 os.fsync(fd)
     return Collected(tuple(done.removed), tuple(done.held), tuple(done.failed))
 
 
 def _garbage(home: Path, folder: int) -> Iterator[Garbage]:
-    """Yield all files in a folder that writers of bundles make and forget."""
+    """Yield the data files and temporary files of kvc in a folder."""
     for name in list_folder(home, folder):
         ours = bool(_OURS.fullmatch(name))
         if ours or TEMPORARY.fullmatch(name):
@@ -174,7 +179,7 @@ def _garbage(home: Path, folder: int) -> Iterator[Garbage]:
 
 @contextmanager
 def _opened(name: str, folder: int) -> Iterator[int | None]:
-    """Open a plain file of a folder; yield None where there is none to read."""
+    """Open a regular file of a folder; yield None if it cannot be read."""
     fd = None
     try:
         with suppress(OSError):
@@ -187,7 +192,7 @@ def _opened(name: str, folder: int) -> Iterator[int | None]:
 
 
 def _begins(fd: int, magic: bytes) -> bool:
-    """Return whether a file begins like this; what cannot be read does not."""
+    """Tell whether a file begins with `magic`; False if it cannot be read."""
     try:
         return os.pread(fd, len(magic), 0) == magic
     except OSError:
@@ -195,7 +200,7 @@ def _begins(fd: int, magic: bytes) -> bool:
 
 
 def _open_to_lock(name: str, folder: int) -> int:
-    """Open a file, for writing too where that is allowed: NFS locks only then.
+    """Open a file, writable if permitted, since NFS locks only writable files.
 
     Raises:
         OSError: the system refuses.

@@ -1,4 +1,4 @@
-"""Where the parts of a file lie, and its first 128 bytes.
+"""The header of a file, its first 128 bytes, and the layout of the file's parts.
 
 A file is its header, its blobs in the order of their offsets, and its tail (a bundle's
 program or a data file's index), each at the next multiple of its alignment, with zeros
@@ -44,16 +44,18 @@ from kvc.schema.verify.limits import (
 FORMAT_VERSION: Final = 0
 
 
-# Where the parts of a file lie, and its first 128 bytes.
+# Layout of a file's parts, and its header.
 
 
 HEADER_NBYTES: Final = 128
-_SEALED: Final = struct.Struct("<8sIIQQQ32s24x")  # the bytes under the header's digest
+_SEALED: Final = struct.Struct(
+    "<8sIIQQQ32s24x"
+)  # the bytes that the header's digest covers
 
 
 @frozen
 class Header:
-    """What a header says; offsets and sizes are in bytes."""
+    """The decoded header; offsets and sizes are in bytes."""
 
     version: int
     flags: int
@@ -65,7 +67,7 @@ class Header:
 
 @frozen
 class FileKind:
-    """A kind of file: its name, how it begins, what its tail is called, the limit."""
+    """A kind of file: its name, magic, name of its tail, and maximum tail size."""
 
     name: str
     magic: bytes
@@ -95,12 +97,12 @@ def parse_header(raw: bytes, file_nbytes: int, path: str, kind: FileKind) -> Hea
     """Return the header in the first bytes of a file of `file_nbytes`.
 
     Raises:
-        BadMagic: the file is something else.
+        BadMagic: the file is not a kvc file.
         WrongKind: it is a kvc file of another kind.
-        Truncated: the file is shorter or longer than it says.
+        Truncated: the file is shorter or longer than the header says.
         DigestMismatch: the header is damaged.
         UnsupportedVersion: the file is of another format version.
-        BadStructure: the header says what cannot be.
+        BadStructure: the header contradicts itself.
         LimitExceeded: the tail is too large.
     """
     if not raw.startswith(kind.magic) and not (raw and kind.magic.startswith(raw)):
@@ -131,7 +133,7 @@ def _check_header(header: Header, file_nbytes: int, path: str, kind: FileKind) -
         raise Truncated(
             path=path,
             found=file_nbytes,
-            what="what its header describes",
+            what="its header",
             expected=header.file_nbytes,
         )
     if header.flags:
@@ -166,11 +168,11 @@ def align_up(offset: int, align: int) -> int:
 
 @frozen
 class PaddingLayout:
-    """Where zero padding lies.
+    """Locations of the zero padding.
 
     Attributes:
-        padding: for each blob of the file, by id: where the part before it ends.
-        tail_padding: where the last blob ends.
+        padding: by blob id, the end of the part before the blob.
+        tail_padding: the end of the last blob.
     """
 
     padding: dict[int, int]
@@ -180,7 +182,7 @@ class PaddingLayout:
 def check_layout(
     blobs: Sequence[Blob], header: Header, kind: FileKind, path: str
 ) -> PaddingLayout:
-    """Check that header, blobs of file 0 and tail tile the file; return the padding.
+    """Check that header, blobs of file 0 and tail fill the file; return the padding.
 
     Raises:
         BadProgram: they overlap, leave a hole, or are misaligned.

@@ -3,11 +3,12 @@
 import codecs
 from typing import Final
 
-# A byte over 0x7f, CR LF, SUB and LF: copies in text mode change one of them.
+# Magic bytes: one over 0x7f, CR LF, SUB and LF, since text-mode copies change one of
+# them.
 BUNDLE_MAGIC: Final = b"\x8bKVC\r\n\x1a\n"
 DATA_MAGIC: Final = b"\x8bKVD\r\n\x1a\n"
 SESSION_MAGIC: Final = b"\x89KVCS\r\n\n"
-# Of ExecuTorch, behind four other bytes.
+# Magic bytes of ExecuTorch files; they follow four other bytes.
 PTE_MARK: Final = b"ET12"
 PTD_MARK: Final = b"FT01"
 
@@ -38,7 +39,7 @@ _KINDS: Final = (
 
 
 def guess_kind(head: bytes) -> str:
-    """Return what a file that begins with `head` (128 bytes or less) looks like."""
+    """Return a description of a file by its first bytes, `head` (128 bytes or less)."""
     if not head:
         return "an empty file"
     if not any(head):
@@ -76,7 +77,7 @@ def _guess_deeper(head: bytes) -> str:
 
 
 def _is_text(head: bytes) -> bool:
-    """Tell whether bytes begin a text in UTF-8; a character may be cut off."""
+    """Tell whether bytes begin a UTF-8 text; the last character may be incomplete."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:

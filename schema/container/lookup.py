@@ -1,10 +1,10 @@
 """Find the data files of a bundle, by name and digest.
 
-In: what a program says of a file, and folders. Out: the open file. Names are opened
+In: a program's entry for a data file, and folders. Out: the open file. Names are opened
 relative to the folder's descriptor, and links are not followed. A file of the right
 name with another content is skipped, and reported if no folder has the right one.
 
-A data file with nothing but packed data, a copy of plain data in a faster form, is not
+A data file that holds only packed data (copies of plain data in a faster form) is not
 required: the bundle opens without it, and a request for one of its blobs raises an
 error that names the missing file.
 """
@@ -30,17 +30,17 @@ from kvc.schema.uses import is_packed
 
 
 class AbsentFile(SealedFile):
-    """Stands for a data file; it has no bytes."""
+    """A placeholder for a missing data file."""
 
     def __init__(self, error: DataFileMissing) -> None:
-        """Keep the error that a search has ended with."""
+        """Keep the error of the failed search."""
         self.path = error.name
         self.fd = -1
         self.size = 0
         self._error = error
 
     def pread_into(self, offset: int, view: memoryview) -> None:
-        """Say that the file is missing.
+        """Report that the file is missing.
 
         Raises:
             DataFileMissing: always.
@@ -48,15 +48,15 @@ class AbsentFile(SealedFile):
         raise copy(self._error)
 
     def check_zeros(self, start: int, end: int) -> None:
-        """Say that the file is missing, as `pread_into`."""
+        """Report that the file is missing, as `pread_into`."""
         raise copy(self._error)
 
     def check_unchanged(self) -> None:
-        """Check nothing: what is not there stays as it is."""
+        """Do nothing, since a missing file does not change."""
 
 
 def is_spare(program: Program, number: int) -> bool:
-    """Return whether a data file holds nothing but packed data of a program."""
+    """Tell whether a data file holds only packed data of a program."""
     return all(
         program.blobs[named.blob].file != number
         for named in program.names
@@ -65,12 +65,12 @@ def is_spare(program: Program, number: int) -> bool:
 
 
 _FOLDER: Final = os.O_DIRECTORY | os.O_CLOEXEC
-# Enough to open what is in a folder, and no permission to list it is needed.
+# Enough to open files in a folder; no permission to list the folder is needed.
 _BENEATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 
 
 def search_path(bundle: str, folders: Folder | Iterable[Folder]) -> tuple[str, ...]:
-    """Return where to look: the folder that the bundle itself lies in, then others."""
+    """Return the folders to search: the bundle's own folder, then the others."""
     own = str(resolved(bundle).parent)
     return tuple(dict.fromkeys([own, *several(folders)]))
 
@@ -78,17 +78,17 @@ def search_path(bundle: str, folders: Folder | Iterable[Folder]) -> tuple[str, .
 def find_data_file(
     file: DataFile, bundle: str, folders: Sequence[str]
 ) -> DataFileReader:
-    """Open the first file that has the name and the digest.
+    """Open the first file that has the entry's name and digest.
 
     Args:
-        file: checked by `verify_program`, so that its name is plain.
+        file: the entry, checked by `verify_program`, so that its name is plain.
         bundle: path of the bundle, for messages.
-        folders: where to look, in this order.
+        folders: the folders to search, in this order.
 
     Raises:
         DataFileMissing: no folder has a file of this name.
-        DataFileMismatch: those that have it hold something else.
-        FileProblem: a folder or file cannot be opened, or is a link or no plain file.
+        DataFileMismatch: the files of this name have other contents.
+        FileProblem: a folder or file cannot be opened, or is not a regular file.
         FormatError: a file of this name is damaged.
     """
     wrong: dict[str, str] = {}  # folder to digest
@@ -116,7 +116,7 @@ def find_data_file(
 
 
 def _open_in(folder: str, name: str) -> DataFileReader | None:
-    """Open a data file, None when there is none of this name."""
+    """Open a data file; return None if the folder has no file of this name."""
     with open_folder(folder) as fd:
         try:
             return DataFileReader(Path(folder) / name, within=fd)
@@ -131,11 +131,11 @@ def open_folder(folder: Folder, listed: bool = False) -> Iterator[int]:
     """Open a folder and yield its descriptor.
 
     Args:
-        folder: where it is.
+        folder: path of the folder.
         listed: whether its names are to be read, which takes more permission.
 
     Raises:
-        FileProblem: there is none, or the system refuses.
+        FileProblem: the folder does not exist, or the system refuses.
     """
     path = path_text(folder)
     try:

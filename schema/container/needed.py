@@ -1,9 +1,9 @@
-"""Which data files the bundles of a folder need.
+"""List the data files that the bundles of a folder need.
 
-In: a folder. Out: names. A file that may be a bundle and cannot be read is an error,
-since what it needs is unknown. A listing may miss a file that is renamed meanwhile, so
-the folder is listed until it has not changed for a moment and everything in it was
-read.
+In: a folder. Out: file names. A file that may be a bundle and cannot be read is an
+error, since its data files are unknown. A listing may miss a file that is renamed
+meanwhile; the folder is therefore listed until it has not changed for a moment and
+every file in it was read.
 """
 
 import errno
@@ -21,7 +21,7 @@ from kvc.schema.frozen import frozen
 
 _ROUNDS: Final = 500
 _PAUSE: Final = 0.01  # seconds
-# Times of change are counted in ticks, of 10 ms at the most on Linux.
+# Modification times are counted in ticks, of at most 10 ms on Linux.
 _SETTLED_NS: Final = 20_000_000
 # Without O_NONBLOCK opening a FIFO would wait for a writer. Links are followed.
 _LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -29,7 +29,7 @@ _LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 @frozen
 class _Entry:
-    """A file as a listing found it; a file that changes is another entry."""
+    """A file in a listing; a changed file gives a different entry."""
 
     name: str
     inode: int
@@ -43,14 +43,14 @@ def needed_names(home: Path, folder: int, settled: bool = True) -> set[str]:
     """Return the names of the data files that the bundles in a folder refer to.
 
     Args:
-        home: the folder.
-        folder: the same, open for listing.
-        settled: whether to wait until the folder does not change. Without, a name may
+        home: path of the folder.
+        folder: descriptor of the folder, open for listing.
+        settled: whether to wait until the folder does not change. Otherwise a name may
             be missing.
 
     Raises:
-        CannotCollect: a file that may be a bundle cannot be read, or the folder changes
-            all the time.
+        CannotCollect: a file that may be a bundle cannot be read, or the folder keeps
+            changing.
         FileProblem: the folder cannot be read.
     """
     known: dict[_Entry, set[str]] = {}
@@ -73,7 +73,7 @@ def needed_names(home: Path, folder: int, settled: bool = True) -> set[str]:
 
 
 def _entries(home: Path, folder: int) -> tuple[list[_Entry], bool]:
-    """Return the files in a folder, and whether it has stayed as it was for a while."""
+    """Return the files in a folder, and whether it has not changed for a while."""
     before, now = os.fstat(folder).st_mtime_ns, time.time_ns()
     names = list_folder(home, folder)
     same = os.fstat(folder).st_mtime_ns == before
@@ -81,13 +81,13 @@ def _entries(home: Path, folder: int) -> tuple[list[_Entry], bool]:
     entries = []
     for name in names:
         if TEMPORARY.fullmatch(name):
-            continue  # its data file is locked until it has its name
+            continue  # its data file stays locked until the bundle is renamed
         try:
             status = os.stat(name, dir_fd=folder)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ELOOP):
                 raise _unreadable(home, name, error) from error
-            # A link that leads nowhere is none; a file may have another name now.
+            # A dangling link is not a bundle; a missing file may have been renamed.
             stays = stays and _is_link(name, folder)
             continue
         entries.append(_entry(name, status))
@@ -98,7 +98,7 @@ def list_folder(home: Path, folder: int) -> list[str]:
     """Return the names in an open folder.
 
     Raises:
-        FileProblem: it cannot be read.
+        FileProblem: the folder cannot be read.
     """
     try:
         return sorted(os.listdir(folder))
@@ -126,10 +126,10 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def _names_in(home: Path, folder: int, entry: _Entry) -> set[str] | None:
-    """Return the data files that a file needs, None when it is not there any more.
+    """Return the names of the data files that a file needs; None if it was removed.
 
     Raises:
-        CannotCollect: it is a bundle, or called so, but cannot be read.
+        CannotCollect: the file is a bundle, or named like one, but cannot be read.
     """
     try:
         if not _may_be_bundle(folder, entry):
@@ -144,10 +144,10 @@ def _names_in(home: Path, folder: int, entry: _Entry) -> set[str] | None:
 
 
 def _may_be_bundle(folder: int, entry: _Entry) -> bool:
-    """Return whether a file is called like a bundle, or begins like one.
+    """Tell whether a file is named like a bundle, or begins like one.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     if entry.name.lower().endswith(".kvc"):
         return not stat.S_ISDIR(entry.mode)

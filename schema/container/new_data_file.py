@@ -1,9 +1,9 @@
-"""`NewDataFile`: a data file being written, which gets its name before its bundle does.
+"""`NewDataFile`: a data file being written, which is named before its bundle is.
 
-It is linked to its name, never over another file. If a whole and equal file has the
-name, that is used; a damaged one is replaced. The file stays locked until the bundle is
-in place, so that `kvc gc` does not remove it in between. If the bundle fails, a file
-that was made for it is removed.
+The file is linked to its name, and never overwrites an intact file. If an intact and
+equal file already has the name, that file is used; a damaged file is replaced. The file
+stays locked until the bundle is in place, so that `kvc gc` does not remove it in
+between. If writing the bundle fails, a data file that was made for it is removed.
 """
 
 import errno
@@ -28,9 +28,9 @@ from kvc.schema.errors import (
     Truncated,
 )
 
-# What file systems without hard links say.
+# Errors of file systems without hard links.
 _NO_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
-# What a damaged data file is; other errors tell of somebody else's file.
+# Errors that mean a damaged data file; after other errors the file may be anyone's.
 _DAMAGED: Final = (Truncated, DigestMismatch, BadStructure, BadProgram)
 
 
@@ -38,9 +38,9 @@ class NewDataFile(TemporaryFile):
     """A data file; use it in a `with` statement around the writing of the bundle.
 
     Attributes:
-        keep: whether to leave it in its place at the end.
-        is_new: whether it was not there before.
-        sync_error: why its name may not outlive a crash; None where it does.
+        keep: whether to keep the file at the end.
+        is_new: whether the file did not exist before.
+        sync_error: why the file's name may not survive a crash; None if it will.
     """
 
     def __init__(self, path: str, folder: Path) -> None:
@@ -52,14 +52,14 @@ class NewDataFile(TemporaryFile):
         self._existing: DataFileReader | None = None
 
     def publish(self, name: str, digest: bytes) -> None:
-        """Give the finished file its name, and make that durable.
+        """Give the finished file its name, durably.
 
         Args:
-            name: plain; the file gets it in its folder.
-            digest: of its index.
+            name: a plain file name in the file's folder.
+            digest: the digest of the file's index.
 
         Raises:
-            CannotWrite: the system refuses, or another file has this name.
+            CannotWrite: the system refuses, or a different file has this name.
         """
         target = self.folder / name
         with self.problems():
@@ -71,25 +71,25 @@ class NewDataFile(TemporaryFile):
             self.sync_error = error
 
     def discard(self) -> None:
-        """Remove what is not to be kept, and unlock it."""
+        """Remove the file unless it is to be kept, and unlock it."""
         target, self._target = self._target, None
         if target is not None and not self.keep and self._fd is not None:
             with suppress(OSError):
                 if names_file(target, self._fd):
                     target.unlink()
-        super().discard()  # after that, since it unlocks
+        super().discard()  # after the removal, since this unlocks
         if self._existing is not None:
             self._existing.close()
             self._existing = None
 
     def _link(self, target: Path) -> bool:
-        """Give the file its name; tell whether that was free."""
+        """Link the file to its name; return False if the name is taken."""
         fd, temporary = self.opened()
-        self._target = target  # before it is: an interrupt may come right after
+        self._target = target  # before the link: an interrupt may come right after it
         try:
             os.link(temporary, target, follow_symlinks=False)
         except FileExistsError:
-            # NFS says so too where the answer to the first request was lost.
+            # NFS reports this too if its answer to the first request was lost.
             if not names_file(target, fd):
                 self._target = None
                 return False
@@ -101,10 +101,10 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _rename(self, target: Path) -> bool:
-        """Give the file its name on a file system without hard links, if it is free.
+        """Rename the file to a free name, for file systems without hard links.
 
-        Another writer may take the name in between, and its equal file be replaced. So
-        the file is nobody's to remove from then on, other than by `collect_garbage`.
+        Another writer may take the name in between, and its equal file be replaced.
+        From then on, only `collect_garbage` may remove the file.
         """
         _, temporary = self.opened()
         self._target = None
@@ -115,7 +115,7 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _take(self, target: Path, digest: bytes) -> bool:
-        """Use or replace the file that has the name; tell if it has gone meanwhile."""
+        """Use or replace the existing file of this name; return False if it is gone."""
         try:
             found = open_locked(target)
         except (FileProblem, FormatError) as error:
@@ -133,10 +133,10 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _replace_unreadable(self, target: Path, error: Exception) -> bool:
-        """Replace what has the name and is a damaged data file, or a link.
+        """Replace a damaged data file, or a link, that has the name.
 
         Raises:
-            CannotWrite: it may be anything else.
+            CannotWrite: the existing file may not be a data file.
         """
         try:
             mode = target.lstat().st_mode
@@ -150,14 +150,14 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _replace(self, target: Path) -> None:
-        """Put this file in the place of a damaged one, for good."""
+        """Replace a damaged file with this one, even if the bundle fails later."""
         _, temporary = self.opened()
         temporary.rename(target)
         self.is_new = True
 
 
 def _is_blank(path: Path) -> bool:
-    """Return whether a file is empty or zeros, as a crash may leave it."""
+    """Tell whether a file is empty or all zeros, as a crash may leave it."""
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             if any(chunk):

@@ -1,8 +1,8 @@
-"""`OpenFile`: a file descriptor, and the identity of the file at opening.
+"""`OpenFile`: a file descriptor, and the identity of the file when it was opened.
 
-In: a path as callers give it, or a plain name in an open folder. Out: exactly as many
-bytes as requested, and whether the file is still the one that was opened. Nothing is
-mapped.
+In: a path from a caller, or a plain name in an open folder. Out: exactly the number of
+bytes requested, and whether the file is still the one that was opened. Nothing is
+memory-mapped.
 """
 
 import errno
@@ -27,28 +27,28 @@ Folder = str | os.PathLike[str]
 
 
 def path_text(path: object, name: str = "path") -> str:
-    """Return a path as text; `name` is what messages call it.
+    """Return a path as a string; messages call the argument `name`.
 
     Raises:
-        BadSetting: it is none.
+        BadSetting: the argument is not a path.
     """
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if isinstance(text, str):
         return text
     expected, found = "a str or an os.PathLike", repr(text)
     if isinstance(text, bytes):
-        expected += " (os.fsdecode makes text of a path in bytes; what a file holds is "
-        expected += "no path, write it to a file first)"
+        expected += " (os.fsdecode converts a path in bytes to text; the content of a "
+        expected += "file is no path: write it to a file first)"
         found = f"{len(text)} bytes"
     raise BadSetting(name=name, expected=expected, found=found)
 
 
 def resolved(path: Folder, problem: type[FileProblem] = FileProblem) -> Path:
-    """Return a path with links followed, whether there is such a file or not.
+    """Return a path with links followed; the file need not exist.
 
     Raises:
-        FileProblem: links go in circles, or it has a NUL; or `problem` instead.
-        BadSetting: it is no path.
+        FileProblem: links go in circles, or the path has a NUL; raised as `problem`.
+        BadSetting: the argument is not a path.
     """
     text = path_text(path)
     try:
@@ -58,10 +58,10 @@ def resolved(path: Folder, problem: type[FileProblem] = FileProblem) -> Path:
 
 
 def several(paths: Folder | Iterable[Folder]) -> tuple[str, ...]:
-    """Return paths as texts; a single one is not taken apart into letters.
+    """Return paths as strings; a single path gives a tuple of one.
 
     Raises:
-        BadSetting: they are no paths.
+        BadSetting: an argument is not a path.
     """
     if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Iterable):
         return (path_text(paths),)
@@ -79,10 +79,10 @@ _Identity = tuple[int, int, int, int]
 
 
 def is_session(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a file begins as a saved session does.
+    """Tell whether a file is a saved session, by its first bytes.
 
     Raises:
-        FileProblem: the system refuses, or it is no plain file.
+        FileProblem: the system refuses, or it is not a regular file.
     """
     with OpenFile(path) as file:
         start = file.pread(0, min(len(SESSION_MAGIC), file.size))
@@ -90,25 +90,25 @@ def is_session(path: str | os.PathLike[str]) -> bool:
 
 
 class OpenFile(Closing):
-    """A plain file, open for reading.
+    """A regular file, open for reading.
 
     Attributes:
-        path: for messages, and as it was given.
+        path: the path as it was given.
         fd: the descriptor; it belongs to this object.
-        size: of the file, in bytes.
+        size: size of the file, in bytes.
     """
 
     def __init__(self, path: str | os.PathLike[str], within: int | None = None) -> None:
         """Open a file.
 
         Args:
-            path: where it is.
+            path: path of the file.
             within: the descriptor of its folder; then only the last part of `path` is
                 used, and a symbolic link is refused.
 
         Raises:
-            BadSetting: `path` is no path.
-            FileProblem: the system refuses, or it is no plain file.
+            BadSetting: `path` is not a path.
+            FileProblem: the system refuses, or it is not a regular file.
         """
         self.path = path_text(path)
         self.fd = _open(self.path, within)
@@ -126,7 +126,7 @@ class OpenFile(Closing):
 
         Raises:
             FileProblem: the system refuses.
-            Truncated: the file ends before.
+            Truncated: the file ends before that.
         """
         content = bytearray(nbytes)
         self.pread_into(offset, memoryview(content))
@@ -149,7 +149,7 @@ class OpenFile(Closing):
         """Check that padding is zero.
 
         Raises:
-            BadStructure: it is not.
+            BadStructure: the padding is not zero.
             FileProblem, Truncated: as `pread`.
         """
         if any(self.pread(start, end - start)):
@@ -159,8 +159,8 @@ class OpenFile(Closing):
         """Check that the file is still the one that was opened.
 
         Raises:
-            FileChanged: its size, times or inode differ, or its server has it no more.
-            FileProblem: the system does not say.
+            FileChanged: its size, times or inode differ, or its server has lost it.
+            FileProblem: the system does not report the file's status.
         """
         try:
             found = _identity(os.fstat(self.fd))
@@ -172,7 +172,7 @@ class OpenFile(Closing):
             raise FileChanged(path=self.path)
 
     def close(self) -> None:
-        """Close the descriptor; closing twice is fine."""
+        """Close the descriptor; a second call does nothing."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -201,7 +201,7 @@ def _check_plain(status: os.stat_result, path: str) -> None:
 
 
 def _identity(status: os.stat_result) -> _Identity:
-    # Without the change time: a rename over the file moves it, yet the old inode stays.
+    # Without the change time: a rename over the file changes it, yet the inode stays.
     return (
         status.st_size,
         status.st_mtime_ns,

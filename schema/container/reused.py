@@ -1,7 +1,7 @@
-"""`ReusedFile`: another bundle's data file, whose blobs a new bundle refers to.
+"""`ReusedFile`: an existing data file whose blobs a new bundle refers to.
 
-It stays locked until the new bundle is in place, so that `kvc gc` does not remove it in
-between. A blob is checked before it is referred to.
+The file stays locked until the new bundle is in place, so that `kvc gc` does not remove
+it in between. A blob is checked before the bundle refers to it.
 """
 
 import fcntl
@@ -23,14 +23,14 @@ class ReusedFile(Closing):
     """An open and locked data file."""
 
     def __init__(self, path: Path) -> None:
-        """Open and lock a data file; waits for a writer that is about to finish.
+        """Open and lock a data file; this waits for a writer to finish.
 
         Args:
-            path: links followed.
+            path: path of the file, links followed.
 
         Raises:
-            FileProblem: it cannot be read, or was removed meanwhile.
-            FormatError: it is damaged, or is no data file.
+            FileProblem: the file cannot be read, or was removed meanwhile.
+            FormatError: the file is damaged, or is not a data file.
         """
         file = open_locked(path)
         if file is None:
@@ -41,24 +41,24 @@ class ReusedFile(Closing):
 
     @property
     def entry(self) -> DataFile:
-        """Return what a program says of this file."""
+        """Return the entry for this file in a program."""
         return DataFile(Path(self._file.path).name, self._file.digest)
 
     @property
     def path(self) -> str:
-        """Return where it is."""
+        """Return the path of the file."""
         return self._file.path
 
     @property
     def sizes(self) -> frozenset[int]:
-        """Return the sizes of its blobs, in bytes."""
+        """Return the sizes of the file's blobs, in bytes."""
         return frozenset(nbytes for _, nbytes in self._index)
 
     def find(self, blob: Blob) -> Blob | None:
-        """Return where this file has a blob, None when it has it not.
+        """Return the location of a blob in this file, None if it has none.
 
         Raises:
-            FormatError: the blob is damaged here.
+            FormatError: the blob is damaged in this file.
         """
         i = self._index.get((blob.digest, blob.nbytes))
         if i is None:
@@ -68,7 +68,7 @@ class ReusedFile(Closing):
         return found
 
     def close(self) -> None:
-        """Close the file; closing twice is fine."""
+        """Close the file; a second call does nothing."""
         self._file.close()
 
 
@@ -78,9 +78,9 @@ def open_reused(
     """Open and lock data files, each once, until `stack` is closed.
 
     Raises:
-        CannotWrite: two of them have one name, so that a bundle cannot tell them, or
-            one that is not plain.
-        FileProblem, FormatError: one cannot be read.
+        CannotWrite: two of the files have the same name, which a bundle cannot tell
+            apart, or a name is not plain.
+        FileProblem, FormatError: a file cannot be read.
     """
     reused: dict[bytes, ReusedFile] = {}
     names: set[str] = set()
@@ -98,7 +98,7 @@ def open_reused(
 
 
 def check_reuse(paths: Folder | Iterable[Folder], bundle: Folder) -> None:
-    """Find out that files cannot be reused before the work, not after it.
+    """Check that data files can be reused, before any work is done.
 
     Raises:
         as `open_reused`.
@@ -108,15 +108,14 @@ def check_reuse(paths: Folder | Iterable[Folder], bundle: Folder) -> None:
 
 
 def open_locked(path: Path) -> DataFileReader | None:
-    """Open a data file by its own name and share its lock, which closing gives back.
+    """Open a data file and share its lock until the file is closed.
 
     Returns:
-        None where the name is no longer that of the file, which was removed or replaced
-        while this waited.
+        None if the file was removed or replaced while this waited for the lock.
 
     Raises:
-        FileProblem: it cannot be read.
-        FormatError: it is damaged, or is no data file.
+        FileProblem: the file cannot be read.
+        FormatError: the file is damaged, or is not a data file.
     """
     with open_folder(path.parent) as folder:
         file = DataFileReader(path, within=folder)
@@ -136,10 +135,10 @@ def open_locked(path: Path) -> DataFileReader | None:
 
 
 def names_file(path: str | Path, fd: int, folder: int | None = None) -> bool:
-    """Return whether a name, in `folder` where one is given, is that of an open file.
+    """Tell whether a name, in `folder` if given, leads to an open file.
 
     Raises:
-        OSError: the system does not say.
+        OSError: the system does not report the file's status.
     """
     try:
         named = os.stat(path, dir_fd=folder, follow_symlinks=False)

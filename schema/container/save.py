@@ -1,8 +1,8 @@
 """`save_bundle`: the only code that writes bundles, for compile, split and join.
 
-In: a program, and where the bytes of its names come from. Out: one file, or a bundle
-and data files, complete or not at all: a data file gets its name first, and until the
-bundle has its own, a reader finds the old files.
+In: a program, and a function that returns the bytes of each name. Out: one file, or a
+bundle and data files, complete or not at all: a data file gets its name first, and
+until the bundle has its own, a reader finds the old files.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from kvc.schema.model import Blob, DataFile, NamedData, Program
 from kvc.schema.uses import count_unpacked
 from kvc.schema.verify import verify_program
 
-# Whether a disk has room for what is to be written, found out before the work.
+# Check for disk space before the work.
 
 
 def check_space(
@@ -46,15 +46,16 @@ def check_space(
     """Check that the file system of a folder has room for contents.
 
     Args:
-        path: of the output, for the message.
-        folder: where files are made; an old output stays until the new one is whole.
-        contents: of all names, in any order.
-        elsewhere: sizes of blobs that reused files have; contents of these sizes may
-            be there, and are not counted.
+        path: path of the output, for the message.
+        folder: the folder of new files; the old output stays until the new one is
+            complete.
+        contents: the contents of all names, in any order.
+        elsewhere: sizes of blobs in reused files; contents of these sizes may be stored
+            there, and are not counted.
 
     Raises:
-        NoSpace: it has not.
-        Exception: whatever a content raises when it is read.
+        NoSpace: the file system has too little room.
+        Exception: any exception raised by a content when it is read.
     """
     free = free_nbytes(folder)
     if free is None:
@@ -69,7 +70,7 @@ def check_space(
 
 
 def free_nbytes(folder: Path) -> int | None:
-    """Return how many bytes this process may write there; None if nobody knows."""
+    """Return the number of bytes this process may write there; None if unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -81,7 +82,7 @@ def free_nbytes(folder: Path) -> int | None:
 
 
 def _least(contents: Iterable[Content]) -> int:
-    """Return how many bytes contents have at the least, those that begin alike once."""
+    """Return a lower bound on the bytes of contents; count equal starts only once."""
     found: dict[Hashable, int] = {}
     for content in contents:
         first = next(iter(content.chunks()), memoryview(b""))
@@ -90,29 +91,29 @@ def _least(contents: Iterable[Content]) -> int:
     return sum(found.values())
 
 
-# `save_bundle`: the only code that writes bundles, for compile, split and join.
+# `save_bundle` and its parts.
 
 
-Contents = Callable[[int], Content]  # of a name, by its id
+Contents = Callable[[int], Content]  # maps a name's id to its content
 
 
 class Progress(Protocol):
-    """Is told how far a stage is."""
+    """A callback that reports progress of a stage."""
 
     def __call__(self, stage: str, done: int, total: int, item: str = "") -> None:
-        """Take that `done` of `total` is done; 0 of 0 says that nobody knows.
+        """Report that `done` of `total` is done; a total of 0 means unknown.
 
         Args:
-            stage: what goes on.
-            done: steps, or bytes of weights.
-            total: how many there are.
-            item: what is worked on, such as a weight.
+            stage: name of the stage.
+            done: steps done, or bytes of weights.
+            total: steps or bytes of the whole stage.
+            item: the current item, such as the name of a weight.
         """
         ...
 
 
 _SELF: Final = DataFile("", b"")
-_PACKED: Final = -1  # what reused files and blobs of other names are not numbered
+_PACKED: Final = -1  # a number that no reused file and no other target has
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_STEM: Final = 96
 SUFFIX: Final = ".kvd"
@@ -120,17 +121,17 @@ SUFFIX: Final = ".kvd"
 
 @frozen
 class SavedBundle:
-    """What was written.
+    """Result of `save_bundle`.
 
     Attributes:
-        program: as the bundle has it.
+        program: the program as written.
         nbytes: size of the bundle.
-        data_path: the data file with the blobs that no reused file had; None where
-            there is none.
-        data_nbytes: its size, 0 where there is none.
-        data_is_new: whether it was not there before.
-        packed_path: the same of the data file with packed data.
-        packed_nbytes: its size, 0 where there is none.
+        data_path: path of the data file with the blobs that no reused file had; None
+            without one.
+        data_nbytes: size of this data file, 0 without one.
+        data_is_new: whether this data file did not exist before.
+        packed_path: path of the data file with packed data; None without one.
+        packed_nbytes: size of the file with packed data, 0 without one.
     """
 
     program: Program
@@ -147,7 +148,7 @@ Accept = Callable[[SavedBundle], None]
 
 @frozen
 class _Target:
-    """A file that blobs are written to, and the number of it in blobs until the end."""
+    """A file that blobs are written to, and its provisional number in blobs."""
 
     file: TemporaryFile
     stream: BlobStream
@@ -165,23 +166,23 @@ def save_bundle(
     progress: Progress | None = None,
     accept: Accept | None = None,
 ) -> SavedBundle:
-    """Write a bundle, whole or not at all; one that exists is replaced at the very end.
+    """Write a bundle, completely or not at all; an existing one is replaced at the end.
 
     Args:
-        path: the bundle.
-        program: its `files` and `blobs`, and the blobs of its names, are made anew.
-        contents: where the bytes of each name come from; asked in the order of names.
+        path: path of the bundle.
+        program: the program; its `files`, `blobs` and blob ids of names are made anew.
+        contents: returns the content of each name; called in the order of names.
         external: whether blobs go to a data file beside the bundle.
         packed_apart: whether packed data goes to a data file of its own.
         reuse: data files whose blobs are referred to rather than written again.
-        progress: told of each name before its bytes are written.
-        accept: told of the bundle before it gets its name; if it raises, nothing is
+        progress: called for each name before its bytes are written.
+        accept: called for the bundle before it gets its name; if it raises, nothing is
             written.
 
     Raises:
-        CannotWrite: the system refuses; what was there is untouched.
-        NoSpace: the disk has no room for it; found before anything is written.
-        Unsynced: the bundle is in place, but may not outlive a crash.
+        CannotWrite: the system refuses; the old files are untouched.
+        NoSpace: the disk has too little room; checked before anything is written.
+        Unsynced: the bundle is in place, but may not survive a crash.
         FileProblem: a file in `reuse` cannot be read.
         FormatError: a file in `reuse` is damaged, or the program is wrong.
     """
@@ -208,13 +209,13 @@ def save_bundle(
 
 
 def foretold_nbytes(program: Program, contents: Contents) -> int:
-    """Return how many bytes a bundle with all its blobs will take, before it is made.
+    """Predict the size in bytes of a bundle with all its blobs, before it is written.
 
-    It takes less where contents of different keys turn out to be the same bytes.
+    The bundle is smaller if contents of different keys turn out to have the same bytes.
 
     Args:
-        program: as of `save_bundle`.
-        contents: of its names; only their sizes and keys are asked for.
+        program: as for `save_bundle`.
+        contents: contents of its names; only their sizes and keys are read.
     """
     end, ids, blobs = HEADER_NBYTES, dict[Hashable, int](), list[Blob]()
     names: list[NamedData] = []
@@ -238,9 +239,9 @@ def _store(
     count: int,
     progress: Progress | None,
 ) -> Program:
-    """Write all blobs, those of the first `count` names to the first target.
+    """Write all blobs; those of the first `count` names go to the first target.
 
-    In the result a blob's file is the number of its target, or of a reused file.
+    In the result, a blob's file is the number of its target, or of a reused file.
     """
     names: list[NamedData] = []
     ids: dict[tuple[bytes, int], int] = {}  # by content
@@ -267,7 +268,7 @@ def _finish(
     reused: Sequence[ReusedFile],
     accept: Accept | None,
 ) -> SavedBundle:
-    """Name the data files, then the bundle; remove the first if the second fails."""
+    """Name the data files, then the bundle; remove the files if the bundle fails."""
     used = {blob.file for blob in placed.blobs}
     written = [one for one in targets if one.file is not bundle and one.number in used]
     indices = [_index(one, bundle) for one in written]
@@ -313,7 +314,7 @@ def _finish(
 
 
 def _index(target: _Target, bundle: AtomicFile) -> bytes:
-    """Return the index of a data file, with all that has been written to it."""
+    """Return the encoded index of a data file, with all blobs written to it."""
     own = [blob for blob in target.stream.blobs if blob.file == 0]
     return _check_size(encode_index(own), DATA, bundle)
 
@@ -324,9 +325,9 @@ def _number_files(
     numbers: Mapping[int, int],
     reused: Sequence[ReusedFile],
 ) -> Program:
-    """Return the program with its files: `own`, then those reused files that it uses.
+    """Return the program with its files: `own`, then the reused files that it uses.
 
-    `numbers` says which of `own` the targets are.
+    `numbers` maps the number of each target to its index in `own`.
     """
     files, known = list(own), dict(numbers)
     used = {blob.file for blob in placed.blobs}
@@ -342,8 +343,8 @@ def _encode(program: Program, bundle: AtomicFile) -> bytes:
     """Return the bytes of a program that a reader will accept.
 
     Raises:
-        FormatError: it is wrong.
-        CannotWrite: it is too large.
+        FormatError: the program is wrong.
+        CannotWrite: the program is too large.
     """
     verify_program(program, bundle.path, thorough=True)
     return _check_size(encode(program), BUNDLE, bundle)
@@ -357,7 +358,7 @@ def _check_size(raw: bytes, kind: FileKind, bundle: AtomicFile) -> bytes:
 
 
 def _free_name(bundle: AtomicFile, digest: bytes) -> str:
-    """Return the name of the new data file, which must not be the bundle's own."""
+    """Return the name of the new data file; it must differ from the bundle's."""
     name = data_file_name(bundle.target, digest)
     if name == bundle.target.name:
         reason = "its data file would have this very name; give another one"
@@ -366,6 +367,6 @@ def _free_name(bundle: AtomicFile, digest: bytes) -> str:
 
 
 def data_file_name(bundle: Path, digest: bytes) -> str:
-    """Return the name of a new data file: plain, whatever the bundle's is."""
+    """Return a plain name for a new data file, derived from the bundle's name."""
     stem = _STRANGE.sub("_", bundle.stem)[:_MOST_STEM].lstrip(".") or "data"
     return f"{stem}-{digest.hex()[:12]}{SUFFIX}"

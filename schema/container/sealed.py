@@ -38,16 +38,16 @@ class SealedFile(OpenFile):
         """Return the checked header.
 
         Raises:
-            FormatError: it is damaged, or the file is of another kind.
+            FormatError: the header is damaged, or the file is of another kind.
         """
         head = self.pread(0, min(HEADER_NBYTES, self.size))
         return parse_header(head, self.size, self.path, kind)
 
     def read_tail(self, header: Header, kind: FileKind) -> bytes:
-        """Return the bytes that end the file.
+        """Return the bytes of the file's tail.
 
         Raises:
-            DigestMismatch: they are damaged.
+            DigestMismatch: the tail is damaged.
         """
         raw = self.pread(header.tail_offset, header.tail_nbytes)
         if hashlib.sha256(raw).digest() != header.tail_digest:
@@ -68,23 +68,23 @@ class SealedFile(OpenFile):
         return fill
 
     def check_blob(self, blob: Blob, padding: int, what: str) -> None:
-        """Check a blob of this file, in little memory, as `check_digest`."""
+        """Check a blob of this file in little memory, as `check_digest`."""
         digest = streamed_digest(blob.nbytes, self.filler(blob))
         self.check_digest(blob, padding, what, digest)
 
     def check_digest(self, blob: Blob, padding: int, what: str, digest: bytes) -> None:
-        """Check the digest of what was read of a blob, and the padding before it.
+        """Check the digest of a blob that was read, and the padding before the blob.
 
         Args:
-            blob: of this file.
-            padding: where what comes before the blob ends.
-            what: what to call the blob.
-            digest: of the bytes that were read.
+            blob: a blob of this file.
+            padding: the end of the part before the blob.
+            what: the name of the blob in messages.
+            digest: the digest of the bytes that were read.
 
         Raises:
-            DigestMismatch: its bytes are damaged.
+            DigestMismatch: the blob is damaged.
             BadStructure: the padding is not zero.
-            FileProblem, Truncated: they cannot be read.
+            FileProblem, Truncated: the padding cannot be read.
         """
         self.check_zeros(padding, blob.offset)
         if digest != blob.digest:
@@ -94,7 +94,7 @@ class SealedFile(OpenFile):
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
-        """Close the file if what is done with it fails."""
+        """Close the file if the `with` body fails."""
         try:
             yield
         except BaseException:
@@ -106,16 +106,16 @@ class DataFileReader(SealedFile):
     """An open data file.
 
     Attributes:
-        header: what the first bytes say.
-        blobs: its index, by ascending offset; `file` is 0 in each.
-        layout: where zero padding lies.
+        header: the decoded header.
+        blobs: the index, by ascending offset; `file` is 0 in each blob.
+        layout: locations of the zero padding.
     """
 
     def __init__(self, path: str | os.PathLike[str], within: int | None = None) -> None:
         """Open a data file and check its index; arguments as of `OpenFile`.
 
         Raises:
-            FileProblem: the system refuses, or it is no plain file.
+            FileProblem: the system refuses, or it is not a regular file.
             FormatError: the bytes are wrong.
         """
         super().__init__(path, within)
@@ -142,16 +142,16 @@ class BundleFile(SealedFile):
     """An open bundle.
 
     Attributes:
-        header: what the first bytes say.
+        header: the decoded header.
         program: decoded and verified.
-        layout: where zero padding lies.
+        layout: locations of the zero padding.
     """
 
     def __init__(self, path: str | os.PathLike[str], thorough: bool = False) -> None:
         """Open a bundle and check its program; `thorough` as in `verify_program`.
 
         Raises:
-            FileProblem: the system refuses, or it is no plain file.
+            FileProblem: the system refuses, or it is not a regular file.
             FormatError: the bytes are wrong.
         """
         super().__init__(path)
@@ -171,7 +171,7 @@ class BundleFile(SealedFile):
         return cls(path)
 
     def choose(self, body: Program) -> None:
-        """Let the bundle be one of its program's bodies, without the other recipes."""
+        """Restrict the bundle to one body of its program, without the other recipes."""
         self.program = body
 
     @property
@@ -181,9 +181,10 @@ class BundleFile(SealedFile):
 
     @cached_property
     def identity(self) -> str:
-        """Return what the program is, wherever its blobs lie; see `schema/identity.py`.
+        """Return the program's identity, which does not depend on where blobs lie.
 
-        It is computed when it is first asked for, of all recipes' methods.
+        It is computed when it is first read, over the methods of all recipes; see
+        `schema/identity.py`.
         """
         return identity(self._whole)
 

@@ -1,7 +1,7 @@
 """Move a bundle's blobs to a data file, and back.
 
 In: a bundle. Out: another bundle, written by `save_bundle` as after a compilation.
-Packed data keeps a data file of its own, or is dropped if its file is missing.
+Packed data keeps its own data file, or is dropped if that file is missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,16 +24,16 @@ def split_bundle(
     folders: Folder | Iterable[Folder] = (),
     progress: Progress | None = None,
 ) -> SavedBundle:
-    """Write a bundle as header and program alone, its blobs as a data file beside it.
+    """Write a bundle as header and program, with its blobs in a data file beside it.
 
-    Blobs that are in data files of the output's folder already stay there; packed data
-    gets a data file of its own otherwise.
+    Blobs that are already in data files of the output's folder stay there. Packed data
+    gets a data file of its own unless it has one.
 
     Args:
-        path: the bundle.
-        output: the small bundle; None for `path` itself, which is then replaced.
-        folders: where to look for data files that it already has.
-        progress: as of `save_bundle`.
+        path: path of the bundle.
+        output: path of the small bundle; None to replace `path`.
+        folders: folders to search for data files of the bundle.
+        progress: as for `save_bundle`.
 
     Raises:
         as `save_bundle` and `StoredBlobs.open`; a damaged blob is a `DigestMismatch`.
@@ -71,7 +71,7 @@ def join_bundle(
 
 
 def present_program(stored: StoredBlobs) -> Program:
-    """Return a stored program, without packed data if any of that is missing."""
+    """Return a stored program; without packed data, if any of it is missing."""
     if not any(isinstance(file, AbsentFile) for file in stored.files):
         return stored.program
     program, count = stored.program, count_unpacked(stored.program)
@@ -88,7 +88,7 @@ def present_program(stored: StoredBlobs) -> Program:
 
 
 def _without_packed(delegates: Iterable[Delegate], count: int) -> tuple[Delegate, ...]:
-    """Return delegates that use none but the first `count` names."""
+    """Return delegates that use only the first `count` names."""
     return tuple(
         replace(one, names=tuple(name for name in one.names if name < count))
         for one in delegates

@@ -1,9 +1,9 @@
-"""`StoredBlobs`: read the blobs of a program, in the bundle and in data files.
+"""`StoredBlobs`: read the blobs of a program from the bundle and its data files.
 
-In: an open bundle, and folders in which to look for its data files. Out: the bytes of
-blobs, read and checked by two threads, and the open files for mapping. A data file's
-index must agree with what the program says of each blob. A file with nothing but packed
-data may be missing; then all its blobs are.
+In: an open bundle, and folders to search for its data files. Out: the bytes of blobs,
+read and checked by two threads, and the open files for mapping. A data file's index
+must agree with the program's entries. A file that holds only packed data may be
+missing; all its blobs are missing then.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,21 +28,21 @@ _MOST_NAMES: Final = 3  # of a blob, in a message
 
 
 class StoredBlobs(Closing):
-    """Open files; a blob's id is its position in `program.blobs`.
+    """The open files of a program; a blob's id is its position in `program.blobs`.
 
     Attributes:
-        program: of the bundle.
-        files: by `DataFile` id; 0 is the bundle.
-        data_files: all that are there, but the bundle.
+        program: the program of the bundle.
+        files: the files by `DataFile` id; 0 is the bundle.
+        data_files: all data files that are present.
     """
 
     def __init__(
         self, bundle: BundleFile, data_files: Iterable[DataFileReader | AbsentFile]
     ) -> None:
-        """Put open files together, which then belong to this object.
+        """Take ownership of open files.
 
         Raises:
-            BadProgram: the program says other than the index of a data file.
+            BadProgram: the program contradicts the index of a data file.
         """
         self._bundle, self.program = bundle, bundle.program
         self.files: tuple[SealedFile, ...] = (bundle, *data_files)
@@ -62,17 +62,17 @@ class StoredBlobs(Closing):
         folders: Folder | Iterable[Folder] = (),
         whole: bool = False,
     ) -> Self:
-        """Find and open the data files of a bundle; on errors the bundle is closed too.
+        """Find and open the data files of a bundle; an error closes the bundle.
 
         Args:
-            bundle: belongs to the result: `close` closes it.
-            folders: where to look for data files that are not beside the bundle.
-            whole: whether those must be there, too, that hold packed data alone.
+            bundle: the open bundle; it belongs to the result, whose `close` closes it.
+            folders: folders to search for data files that are not beside the bundle.
+            whole: whether files that hold only packed data must be present, too.
 
         Raises:
-            DataFileMissing, DataFileMismatch: a data file is not there.
+            DataFileMissing, DataFileMismatch: a data file is not found.
             FileProblem: a data file cannot be read.
-            FormatError: one is damaged.
+            FormatError: a data file is damaged.
         """
         opened: list[DataFileReader | AbsentFile] = []
         try:
@@ -99,23 +99,23 @@ class StoredBlobs(Closing):
         """Check a blob and the padding before it, in little memory.
 
         Raises:
-            DigestMismatch: its bytes are damaged.
+            DigestMismatch: the blob is damaged.
             BadStructure: the padding is not zero.
-            FileProblem, Truncated: they cannot be read.
-            DataFileMissing: it is packed data, and its file is not there.
+            FileProblem, Truncated: the blob cannot be read.
+            DataFileMissing: the blob is packed data, and its file is missing.
         """
         entry, file = self._place(blob)
         file.check_blob(entry, self._padding.get(blob, 0), self.describe(blob))
 
     def read_into(self, blob: int, target: memoryview) -> None:
-        """Read a blob into memory, and check what is there then.
+        """Read a blob into memory, and check the bytes that arrived there.
 
         Args:
-            blob: its id.
-            target: exactly as long as the blob.
+            blob: id of the blob.
+            target: memory of exactly the blob's size.
 
         Raises:
-            as `check`; then the content of `target` is worth nothing.
+            as `check`; the content of `target` is undefined then.
         """
         entry, file = self._place(blob)
         assert target.nbytes == entry.nbytes, "the target has another size"
@@ -123,9 +123,9 @@ class StoredBlobs(Closing):
         self._check_digest(blob, digest)
 
     def chunks(self, blob: int) -> Iterator[memoryview]:
-        """Yield a blob in pieces, each good until the next; raises as `check`.
+        """Yield a blob in chunks, each valid until the next one; raises as `check`.
 
-        Only after the last one is it known that they were right.
+        The digest is checked after the last chunk.
         """
         entry, file = self._place(blob)
         hasher, rest = BlobHasher(), entry.nbytes
@@ -142,13 +142,13 @@ class StoredBlobs(Closing):
         """Check that all files are still those that were opened.
 
         Raises:
-            FileChanged: one is not.
+            FileChanged: a file was replaced or changed.
         """
         for file in self.files:
             file.check_unchanged()
 
     def describe(self, blob: int) -> str:
-        """Return what a program calls a blob, for messages; of many names the first."""
+        """Return the names of a blob, for messages; of many only the first."""
         names = self._names[blob]
         if not names:
             return f"blob {blob}"
@@ -157,7 +157,7 @@ class StoredBlobs(Closing):
         return f"{told} and {more} more" if more > 0 else told
 
     def close(self) -> None:
-        """Close all files; closing twice is fine."""
+        """Close all files; a second call does nothing."""
         for file in self.files:
             with suppress(OSError):
                 file.close()
@@ -175,10 +175,10 @@ class StoredBlobs(Closing):
 def match_index(
     bundle: BundleFile, number: int, file: DataFileReader
 ) -> dict[int, int]:
-    """Return, for each blob of a program in a data file, where its padding begins.
+    """Return, by blob id, where the padding of each blob in a data file begins.
 
     Raises:
-        BadProgram: the data file's index does not have it like this.
+        BadProgram: the data file's index does not agree with the program.
     """
     index = {(entry.digest, entry.nbytes): i for i, entry in enumerate(file.blobs)}
     padding = {}

@@ -1,9 +1,9 @@
-"""Files that are being written, invisible until they get their names.
+"""Files in progress, hidden under temporary names until they are complete.
 
 In: bytes, appended or cut back. Out: a durable file that a caller renames or links. Its
 writer holds a lock on it; a file without a lock was left by a crash, and the next
 writer in the folder removes it. If anything fails, the file is removed. An `AtomicFile`
-takes the place of an old file, which is untouched until then.
+replaces an old file, which is untouched until then.
 """
 
 import fcntl
@@ -26,22 +26,22 @@ _EXAMINE: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class TemporaryFile:
-    """Writes one file; use it in a `with` statement, which makes it.
+    """Writer of one file; entering its `with` statement creates the file.
 
     Attributes:
-        path: the output, for messages.
-        folder: where the file is made.
+        path: path of the output, for messages.
+        folder: the folder where the file is created.
     """
 
     def __init__(self, path: str, folder: Path) -> None:
-        """Remember where; nothing is made yet."""
+        """Remember the folder; nothing is created yet."""
         self.path = path
         self.folder = folder
         self._temporary: Path | None = None
         self._fd: int | None = None
 
     def __enter__(self) -> Self:
-        """Make the file.
+        """Create the file.
 
         Raises:
             CannotWrite: the folder refuses.
@@ -65,7 +65,7 @@ class TemporaryFile:
         self.discard()
 
     def write(self, content: bytes | bytearray | memoryview) -> None:
-        """Write bytes after those that are there.
+        """Append bytes.
 
         Raises:
             CannotWrite: the system refuses, for example because the disk is full.
@@ -74,14 +74,14 @@ class TemporaryFile:
             self._write(content)
 
     def cut(self, end: int) -> None:
-        """Drop what lies from `end` on; raises as `write`."""
+        """Cut off the file from `end` on; raises as `write`."""
         with self.problems():
             fd, _ = self.opened()
             os.ftruncate(fd, end)
             os.lseek(fd, end, os.SEEK_SET)
 
     def make_durable(self, start: bytes = b"") -> None:
-        """Put `start` over the first bytes, make all durable; raises as `write`."""
+        """Overwrite the first bytes with `start`, sync the file; raises as `write`."""
         with self.problems():
             fd, _ = self.opened()
             os.lseek(fd, 0, os.SEEK_SET)
@@ -89,7 +89,7 @@ class TemporaryFile:
             os.fsync(fd)
 
     def discard(self) -> None:
-        """Remove the file; harmless when it has been renamed or discarded before."""
+        """Remove the file; does nothing after it has been renamed or discarded."""
         temporary, fd = self._temporary, self._fd
         self._temporary = self._fd = None
         if temporary is not None:
@@ -103,7 +103,7 @@ class TemporaryFile:
         """Return the open file and its path.
 
         Raises:
-            ValueError: it has been discarded, or `with` has not been entered.
+            ValueError: the file has been discarded, or `with` has not been entered.
         """
         if self._fd is None or self._temporary is None:
             raise ValueError("this writer is not open")
@@ -111,7 +111,7 @@ class TemporaryFile:
 
     @contextmanager
     def problems(self) -> Iterator[None]:
-        """Turn what the system refuses into `CannotWrite`, and clean up."""
+        """Convert a system error to `CannotWrite`, and discard the file."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -119,13 +119,13 @@ class TemporaryFile:
             raise CannotWrite(path=self.path, reason=reason_of(error)) from error
 
     def _create(self) -> bool:
-        """Make and lock a file; tell whether it is still there then."""
+        """Create and lock a file; tell whether it still exists then."""
         name = f".kvc-{os.getpid()}-{os.urandom(8).hex()}.tmp"
         self._temporary = self.folder / name
         self._fd = os.open(self._temporary, _CREATE, 0o666)
-        with suppress(OSError):  # where files cannot be locked, nobody removes any
+        with suppress(OSError):  # where files cannot be locked, no writer removes one
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-        # Another writer may have taken it for left behind before it was locked.
+        # Another writer may have removed it as stale before it was locked.
         if os.fstat(self._fd).st_nlink:
             return True
         self.discard()
@@ -139,7 +139,7 @@ class TemporaryFile:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove temporary files that no writer, here or on another machine, holds."""
+    """Remove temporary files that no writer, here or on another machine, has locked."""
     for entry in folder.iterdir():
         if TEMPORARY.fullmatch(entry.name):
             with suppress(OSError):
@@ -150,7 +150,7 @@ def _remove_unlocked(entry: Path) -> None:
     """Remove a file if its lock can be taken.
 
     Raises:
-        OSError: a writer holds it, or the system refuses.
+        OSError: a writer has locked it, or the system refuses.
     """
     fd = os.open(entry, _EXAMINE)
     try:
@@ -174,19 +174,20 @@ def sync_folder(folder: Path) -> None:
 
 
 class AtomicFile(TemporaryFile):
-    """Writes one file; use it in a `with` statement.
+    """Writer of one file that replaces an old one; use it in a `with` statement.
 
     Attributes:
-        path: as it was given.
-        target: the same, links followed.
+        path: the path as it was given.
+        target: the path with links followed.
         committed: whether `target` is, or may be, the new file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Look at `path`; nothing is made yet.
+        """Check `path`; nothing is created yet.
 
         Raises:
-            CannotWrite: the folder is missing, `path` is no file, or a data file.
+            CannotWrite: the folder is missing, or `path` is a data file or not a
+                regular file.
         """
         super().__init__(path_text(path), Path())
         self.committed = False
@@ -198,14 +199,14 @@ class AtomicFile(TemporaryFile):
         self.folder = self.target.parent
 
     def commit(self, start: bytes = b"") -> None:
-        """Make what was written durable, and give the file its name.
+        """Sync the file and give it its name.
 
         Args:
-            start: bytes to write over the first ones before that.
+            start: bytes that overwrite the first ones before that.
 
         Raises:
             CannotWrite: the system refuses; the old file is untouched.
-            Unsynced: the new file is there, but may not outlive a crash.
+            Unsynced: the new file is in place, but may not survive a crash.
         """
         self.make_durable(start)
         with self.problems():
@@ -219,7 +220,7 @@ class AtomicFile(TemporaryFile):
 
     def _take_name(self) -> None:
         _, temporary = self.opened()
-        self.committed = True  # before it is: an interrupt may come right after
+        self.committed = True  # before the rename: an interrupt may come right after it
         try:
             temporary.rename(self.target)
         except OSError:
@@ -228,12 +229,12 @@ class AtomicFile(TemporaryFile):
 
 
 def why_not_replaced(target: Path) -> str:
-    """Say why a file must not be put in this place, "" when nothing is against it.
+    """Return why a file must not be replaced, "" if it may.
 
     A rename would destroy a device, or a data file that bundles need.
 
     Raises:
-        OSError: the system does not let anyone look.
+        OSError: the system does not report the file's status.
     """
     try:
         mode = target.stat().st_mode

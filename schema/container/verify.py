@@ -16,13 +16,13 @@ Checks = list[Callable[[], None]]
 
 @frozen
 class Verified:
-    """What was found whole.
+    """Summary of files that passed all checks.
 
     Attributes:
-        program: None for a data file alone.
-        digest: of the program, or of the data file's index, in hexadecimal.
-        blobs: how many.
-        files: path and size of each file, the one that was given first.
+        program: the program of the bundle; None for a data file alone.
+        digest: the digest of the program, or of the data file's index, in hexadecimal.
+        blobs: the number of blobs.
+        files: path and size of each file, the given one first.
     """
 
     program: Program | None
@@ -45,12 +45,12 @@ def verify_file(path: Folder, folders: Folder | Iterable[Folder] = ()) -> Verifi
 
 
 def verify_bundle(path: Folder, folders: Folder | Iterable[Folder] = ()) -> Verified:
-    """Check all of a bundle and its data files, and memory by brute force.
+    """Check all of a bundle and its data files, and its memory plan by brute force.
 
     Raises:
         FileProblem: a file cannot be read.
-        DataFileMissing, DataFileMismatch: a data file is not there.
-        FormatError: something is wrong with a file.
+        DataFileMissing, DataFileMismatch: a data file is not found.
+        FormatError: a file is wrong.
     """
     bundle = BundleFile(path, thorough=True)
     with StoredBlobs.open(bundle, folders, whole=True) as stored:
@@ -69,8 +69,8 @@ def verify_data_file(path: Folder) -> Verified:
     """Check all of a data file.
 
     Raises:
-        FileProblem: it cannot be read.
-        FormatError: something is wrong with it.
+        FileProblem: the file cannot be read.
+        FormatError: the file is wrong.
     """
     with DataFileReader(path) as file:
         check_data(file)
@@ -84,7 +84,7 @@ def check_data(file: DataFileReader) -> None:
 
 
 def _descriptions(stored: StoredBlobs, number: int) -> dict[int, str]:
-    """Return what a program calls its blobs in a data file, by their offset there."""
+    """Return the names of a program's blobs in a data file, by their offset there."""
     return {
         blob.offset: stored.describe(i)
         for i, blob in enumerate(stored.program.blobs)
@@ -106,7 +106,7 @@ def _checks(file: DataFileReader, descriptions: Mapping[int, str]) -> Checks:
 
 
 def _run(checks: Sequence[Callable[[], None]]) -> None:
-    """Run checks in two threads: most blobs are too small for two by themselves."""
+    """Run checks in two threads: most blobs are too small to be split among threads."""
 
     def work(todo: Iterator[Callable[[], None]]) -> None:
         for check in todo:

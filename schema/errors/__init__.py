@@ -1,7 +1,7 @@
 """All errors that kvc raises: one root, a few families, narrow kinds.
 
-Each kind is a class whose keyword arguments are the facts. They stay on it as
-attributes, and the message is built from them: what failed, where, what was expected
+Each kind is a class whose keyword arguments are the facts. The facts stay on the error
+as attributes, and the message is built from them: what failed, where, what was expected
 and found, and what to try. `KvcError.code` is stable, for scripts.
 """
 

@@ -1,4 +1,4 @@
-"""The root of all errors, and how messages list names and give system errors."""
+"""The base class of all errors, and functions that format parts of messages."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -9,12 +9,12 @@ _MOST_LISTED: Final = 12
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class KvcError(Exception):
-    """The root of all errors that kvc raises on purpose.
+    """The base class of all errors that kvc raises on purpose.
 
     A kind declares its facts as a dataclass does its fields: a type checker knows the
-    constructor, which takes them by name, and the attributes. `dataclass` itself would
-    make all kinds in 25 ms, a tenth of what a start may take. A fact with a default is
-    only in `facts` where it is given, so a template does not name it.
+    constructor, which takes the facts by name, and the attributes. `dataclass` itself
+    would take 25 ms to make all kinds, a tenth of the time allowed for a start. A fact
+    with a default is in `facts` only if it is given, so a template does not name it.
 
     Attributes:
         template: the message, with the names of facts in braces.
@@ -23,7 +23,9 @@ class KvcError(Exception):
 
     template = ""
 
-    def __init__(self, **facts: Never) -> None:  # a family by itself takes none
+    def __init__(
+        self, **facts: Never
+    ) -> None:  # a family class has no facts of its own
         self.__dict__.update(facts)
         super().__init__(self._text())
 
@@ -37,7 +39,7 @@ class KvcError(Exception):
 
     @property
     def facts(self) -> dict[str, object]:
-        """Return what the constructor was given, by name."""
+        """Return the arguments of the constructor, by name."""
         return vars(self)
 
     @property
@@ -47,18 +49,18 @@ class KvcError(Exception):
 
 
 def listing(names: Sequence[str]) -> str:
-    """Join names for a message, or say that there are none."""
+    """Join names for a message; return "none" for no names."""
     return ", ".join(names) if names else "none"
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Join names as `listing`, of many only the first."""
+    """Join names as `listing`, and of many names only the first ones."""
     more = len(names) - _MOST_LISTED
     return listing(names) if more < 1 else f"{listing(names[:-more])} and {more} more"
 
 
 def meant(name: object, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` for the known name most like one, "" for none."""
+    """Return ` (did you mean 'x'?)` for the most similar known name, or ""."""
     import difflib
 
     by_lower = {one.lower(): one for one in known}
@@ -67,5 +69,5 @@ def meant(name: object, known: Iterable[str]) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why a call of the system failed, for a message."""
+    """Return the reason of a failed system call, for a message."""
     return getattr(error, "strerror", None) or str(error)

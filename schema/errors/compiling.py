@@ -9,13 +9,13 @@ class CompileError(KvcError):
     """A model cannot be compiled."""
 
     template = "{message}"
-    if TYPE_CHECKING:  # not a field: the kinds of it have no such fact
+    if TYPE_CHECKING:  # not a field: subclasses have no such fact
 
         def __init__(self, *, message: str) -> None: ...
 
 
 class ModelNotFound(CompileError):
-    """MODEL names nothing that can be imported or read."""
+    """MODEL names neither a module that can be imported nor a file that can be read."""
 
     model: str
     reason: str
@@ -24,7 +24,7 @@ class ModelNotFound(CompileError):
 
 
 class FactoryFailed(ModelNotFound):
-    """MODEL names a function that gives no model, or a module that cannot be imported."""
+    """MODEL names a function that fails, or a module that cannot be imported."""
 
     template = "{model} gives no model: {reason}"
 
@@ -69,7 +69,7 @@ class BadModelSetting(CompileError):
 
 
 class BadModelFolder(CompileError):
-    """A folder does not have what a model of transformers needs."""
+    """A folder lacks a file that a model of transformers needs."""
 
     path: str
     reason: str
@@ -77,7 +77,7 @@ class BadModelFolder(CompileError):
 
 
 class UnsupportedModel(CompileError):
-    """A model of transformers does what kvc's front end for them cannot express."""
+    """The front end for transformers cannot express a model's computation."""
 
     model: str
     reason: str
@@ -85,10 +85,10 @@ class UnsupportedModel(CompileError):
 
 
 class UnknownTask(CompileError):
-    """Nothing says what a model is to do, or several things.
+    """A model's files name no task for it, or several.
 
     Attributes: model, kind (its model_type), named (the classes in its
-    `architectures`), tasks (those that such a model can have), possible (as text).
+    `architectures`), tasks (the tasks that such a model can have), possible (as text).
     """
 
     model: str
@@ -96,7 +96,7 @@ class UnknownTask(CompileError):
     named: str
     tasks: tuple[str, ...]
     possible: str
-    template = "{model}: config.json names {named} in `architectures`, which does not say what this {kind} is to do; say it with --task (export_hf: task=): {possible}"
+    template = "{model}: config.json names {named} in `architectures`, which does not determine the task of this {kind}; give it with --task (export_hf: task=): {possible}"
 
 
 class CaptureError(CompileError):
@@ -109,14 +109,14 @@ class CaptureError(CompileError):
 
 
 class SizesRefused(CaptureError):
-    """Code does one thing for some of the declared sizes, and another for others."""
+    """Code computes differently for some of the declared sizes."""
 
     advice: str
     template = "cannot capture method {method}{place}: {reason}; {advice}"
 
 
 class CapacityFixed(CaptureError):
-    """A buffer's size is to be chosen when a session is opened, but the code fixes it."""
+    """A session selects a buffer's size when it opens, but the code fixes this size."""
 
     buffer: str
     dim: str
@@ -125,7 +125,7 @@ class CapacityFixed(CaptureError):
 
 
 class UnsupportedOps(CompileError):
-    """Methods use ops that kvc has no kernel for; all of them are listed."""
+    """Methods use operators that kvc has no kernel for; the error lists all of them."""
 
     count: int
     listing: str
@@ -142,7 +142,7 @@ class StateConflict(CompileError):
 
 
 class CacheDtypeRefused(CompileError):
-    """The recipe stores caches as int8 or float16, but a state is used otherwise."""
+    """A state cannot be stored as int8 or float16, since code uses it as float32."""
 
     state: str
     what: str
@@ -154,7 +154,7 @@ class CacheDtypeRefused(CompileError):
 
 
 class CopyBudgetExceeded(CompileError):
-    """Writing the states of a method copies more bytes than it may."""
+    """Writing the states of a method copies more bytes than allowed."""
 
     method: str
     nbytes: int
@@ -167,9 +167,9 @@ class BudgetExceeded(CompileError):
     """A bundle takes more bytes than the user allows.
 
     Attributes:
-        what: the file, the memory, or the states of a session, and at which sizes.
-        nbytes, allowed: what it takes, and may take.
-        listing: what takes the most, and which settings would take less.
+        what: the file, memory or session states that are too large, and at which sizes.
+        nbytes, allowed: the size, and the allowed size, in bytes.
+        listing: the largest parts, and the settings that would make them smaller.
     """
 
     what: str
@@ -225,7 +225,7 @@ class NotFinite(CompileError):
 
 
 class BadBackend(CompileError):
-    """A backend's ahead-of-time half returned something wrong."""
+    """The compile-time part of a backend returned an invalid result."""
 
     backend: str
     where: str
@@ -235,17 +235,17 @@ class BadBackend(CompileError):
 
 
 class CheckpointError(CompileError):
-    """A checkpoint cannot be used; `listing` tells what is wrong, line by line."""
+    """A checkpoint cannot be used; `listing` has one problem per line."""
 
     path: str
     template = "checkpoint {path}: {reason}"
-    if TYPE_CHECKING:  # `reason` is no field: not all kinds of it have one
+    if TYPE_CHECKING:  # `reason` is not a field: not all subclasses have it
 
         def __init__(self, *, path: str, reason: str) -> None: ...
 
 
 class PickleCheckpoint(CheckpointError):
-    """A checkpoint is a pickle, which may run any code when it is read."""
+    """A checkpoint is a pickle, which may run any code while it is read."""
 
     files: str
     template = "checkpoint {path}: {files} is a pickle, which can run any code when it is loaded, so kvc does not read it; convert it once, where you trust it: safetensors.torch.save_file(torch.load(PICKLE, weights_only=True), 'model.safetensors')"
@@ -260,7 +260,7 @@ class BadCheckpoint(CheckpointError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """A checkpoint is whole, but is not of this model; `problems` has all reasons."""
+    """A checkpoint is intact, but is not of this model; `problems` has all reasons."""
 
     model: str
     problems: tuple[str, ...]
@@ -271,7 +271,7 @@ class CheckpointMismatch(CheckpointError):
 
 
 class CheckpointChanged(CheckpointError):
-    """A checkpoint is no longer what was opened, so that a tensor cannot be read."""
+    """A checkpoint has changed since it was opened, so a tensor cannot be read."""
 
     tensor: str
     reason: str
@@ -279,7 +279,7 @@ class CheckpointChanged(CheckpointError):
 
 
 class ParametersEmpty(CompileError):
-    """Values are needed of tensors on the meta device, which have none."""
+    """The compiler needs values of tensors on the meta device, which have none."""
 
     names: tuple[str, ...]
     what: str
@@ -287,7 +287,7 @@ class ParametersEmpty(CompileError):
 
 
 class NotCalibrated(CompileError):
-    """Samples are given, and do not run all that a backend takes parts of."""
+    """The given samples do not run all methods that a backend takes parts of."""
 
     methods: str
     backend: str
@@ -295,7 +295,7 @@ class NotCalibrated(CompileError):
 
 
 class NeverSeen(CompileError):
-    """Samples run all, and are so small that some values have no elements."""
+    """The samples are so small that some values have no elements."""
 
     methods: str
     backend: str
@@ -303,7 +303,7 @@ class NeverSeen(CompileError):
 
 
 class BadSamples(CompileError):
-    """Samples to calibrate with cannot be read, or are not for this model."""
+    """Samples for calibration cannot be read, or are not for this model."""
 
     source: str
     reason: str
@@ -320,7 +320,7 @@ class SamplesNotFinite(CompileError):
 
 
 class RangeUnbounded(CompileError):
-    """A value that is to be stored as an integer becomes infinite, or too large."""
+    """A value to be stored as an integer becomes infinite, or too large."""
 
     low: float
     high: float
@@ -328,7 +328,7 @@ class RangeUnbounded(CompileError):
 
 
 class TokenizerTooLarge(CompileError):
-    """A tokenizer makes tokens that the model does not know."""
+    """A tokenizer makes tokens outside of the model's vocabulary."""
 
     file: str
     highest: int

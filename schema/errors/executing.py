@@ -1,4 +1,4 @@
-"""Errors of calls: those that fail, and those that are refused."""
+"""Errors of calls: calls that fail, and calls that are refused."""
 
 from kvc.schema.errors.base import KvcError, meant, shortened
 
@@ -8,9 +8,10 @@ class ExecutionError(KvcError):
 
 
 class UnknownName(ExecutionError):
-    """A method, state or named data that the program does not have.
+    """The program has no method, state or named data of this name.
 
-    Attributes: kind, name, known (all names of the kind), hint (what follows them).
+    Attributes: kind, name, known (all names of the kind), hint (the end of the
+    message).
     """
 
     kind: str
@@ -33,7 +34,7 @@ class InputMismatch(ExecutionError):
 
 
 class CacheOverflow(ExecutionError):
-    """A write would leave the cache; nothing has been written."""
+    """A write would exceed the cache; nothing has been written."""
 
     row: int
     start: int
@@ -46,7 +47,7 @@ class CacheOverflow(ExecutionError):
 
 
 class PromptTooLong(CacheOverflow):
-    """A prompt does not fit after what the session holds; nothing has run."""
+    """A prompt exceeds the session's remaining room; nothing has run."""
 
     room: int
     rows: int = 1
@@ -57,9 +58,9 @@ class PromptTooLong(CacheOverflow):
 
 
 class TextTooLong(ExecutionError):
-    """A text has more tokens than a model without a cache takes; nothing has run.
+    """A text has more tokens than a model without a cache accepts; nothing has run.
 
-    Attributes: number (which of the texts, from 0), tokens, most.
+    Attributes: number (index of the text, from 0), tokens, most.
     """
 
     number: int
@@ -69,14 +70,14 @@ class TextTooLong(ExecutionError):
 
 
 class NotEncoded(ExecutionError):
-    """A method needs what an encoder makes, and none has run; nothing has run.
+    """A method needs the result of an encoder that has not run; nothing has run.
 
     Attributes: method, encode (the method that runs the encoder).
     """
 
     method: str
     encode: str
-    template = "method {method} needs what {encode} makes, and the session, or a row of it, holds nothing of it: call {encode} first; reset and rewinding to before it drop what it made"
+    template = "method {method} needs the result of {encode}, and the session, or a row of it, does not hold one: call {encode} first; reset, and rewinding to before that call, drop its result"
 
 
 class CallTooLong(ExecutionError):
@@ -105,7 +106,7 @@ class IndexOutOfRange(ExecutionError):
 
 
 class RowLengthOutOfRange(ExecutionError):
-    """A row length is not from 0 to the tokens of the call; nothing has been written."""
+    """A row length is below 0 or above the call's token count; nothing was written."""
 
     row: int
     length: int
@@ -116,7 +117,7 @@ class RowLengthOutOfRange(ExecutionError):
 class TooManyTurns(ExecutionError):
     """A loop runs longer than the caller of `load` allows.
 
-    Attributes: method, turns (as many as are allowed).
+    Attributes: method, turns (the allowed number of iterations).
     """
 
     method: str
@@ -125,18 +126,19 @@ class TooManyTurns(ExecutionError):
 
 
 class BranchMismatch(ExecutionError):
-    """A branch for an empty past was taken, but there is one; nothing is written.
+    """A call took the branch for an empty past, but the past is not empty.
 
-    Or one that keeps what another makes was given what that is made of.
+    Or it passed the input of a result that the branch keeps instead of computing it.
+    Nothing is written.
     """
 
     size: int
     expected: int
-    template = "the branch taken is for a past of length {expected}, but the past has length {size}, or so much is passed of what the branch does not make again; reset the session, take the other branch, or pass nothing of it"
+    template = "the branch taken is for a past of length {expected}, but the past has length {size}, or the call passes an input of this length from which the branch computes nothing; reset the session, take the other branch, or leave the input empty"
 
 
 class KernelFailed(ExecutionError):
-    """An instruction failed; the message says where it comes from."""
+    """An instruction failed; the message has its source location."""
 
     method: str
     index: int
@@ -147,14 +149,14 @@ class KernelFailed(ExecutionError):
 
 
 class NoPosition(ExecutionError):
-    """The program has no position to ask for."""
+    """The program has no position."""
 
     reason: str
     template = "there is no position: {reason}"
 
 
 class NotRewindable(ExecutionError):
-    """A state cannot go back; nothing has changed."""
+    """A state cannot be rewound; nothing has changed."""
 
     state: str
     reason: str
@@ -169,7 +171,7 @@ class CannotRewind(ExecutionError):
 
 
 class StateMismatch(ExecutionError):
-    """What the session holds does not fit the method; nothing has run."""
+    """A state of the session does not fit the method; nothing has run."""
 
     method: str
     state: str
@@ -186,7 +188,7 @@ class Poisoned(ExecutionError):
 
 
 class OutOfMemory(ExecutionError):
-    """The system gives no address space."""
+    """The system refuses to allocate address space."""
 
     what: str
     nbytes: int
@@ -217,16 +219,16 @@ class Closed(ExecutionError):
 
 
 class CheckFailed(ExecutionError):
-    """A bundle computes something else here than where it was compiled."""
+    """A bundle's results here differ from those on the compiler's machine."""
 
     result: str
     expected: str
     found: str
-    template = "{result} is not what the reference gave on the compiler's machine: expected {expected}, found {found}; try --reference, which tells a wrong library from a wrong bundle"
+    template = "{result} differs from the reference result of the compiler's machine: expected {expected}, found {found}; try --reference, to find out whether the library or the bundle is wrong"
 
 
 class NoCheck(ExecutionError):
-    """A bundle has no results to compare with, or none that can be used."""
+    """A bundle has no usable reference results to compare with."""
 
     reason: str
     template = "{reason}"
@@ -259,7 +261,7 @@ class BadSetting(ExecutionError):
 
 
 class UnusableLogits(ExecutionError):
-    """No token can be chosen from a model's logits."""
+    """No token can be sampled from a model's logits."""
 
     reason: str
     template = "the model's logits cannot be used: {reason}"
@@ -274,10 +276,10 @@ class CallMismatch(ExecutionError):
 
 
 class ThreadsFixed(ExecutionError):
-    """The requested number of threads is not the one that this process computes with.
+    """This process already computes with another number of threads than requested.
 
     Attributes:
-        wanted, found: the numbers.
+        wanted, found: the numbers of threads.
     """
 
     wanted: int
@@ -304,15 +306,15 @@ class WorkerLost(ExecutionError):
 
 
 class DeviceLost(ExecutionError):
-    """A device has stopped working; the sessions that it has are gone."""
+    """A device has stopped working; the content of its sessions is lost."""
 
     backend: str
     what: str
-    template = "the {backend} device was lost ({what}): what its sessions held is gone, and this process cannot use it again; start another process, and if it happens again, update the driver or use a recipe of another backend"
+    template = "the {backend} device was lost ({what}): the content of its sessions is lost, and this process cannot use it again; start another process, and if it happens again, update the driver or use a recipe of another backend"
 
 
 class ScaleOutOfRange(ExecutionError):
-    """Two values are stored on grids that are too far apart for an integer scale."""
+    """The grids of two values differ too much for an integer scale."""
 
     scale: float
     most: float
@@ -320,7 +322,7 @@ class ScaleOutOfRange(ExecutionError):
 
 
 class ExportFailed(ExecutionError):
-    """A target's compiler does not make its file."""
+    """A target's compiler failed to produce its file."""
 
     target: str
     what: str
@@ -329,7 +331,7 @@ class ExportFailed(ExecutionError):
 
 
 class BadChatTemplate(ExecutionError):
-    """The chat template of a bundle is wrong, or refuses a conversation."""
+    """The chat template of a bundle is invalid, or rejects a conversation."""
 
     file: str
     reason: str
@@ -337,9 +339,10 @@ class BadChatTemplate(ExecutionError):
 
 
 class TemplateLimit(ExecutionError):
-    """The chat template of a bundle takes more than the caller allows.
+    """Rendering the chat template of a bundle exceeds a limit of the caller.
 
-    Attributes: file, limit (what it may take, with its unit), setting (what changes it).
+    Attributes: file, limit (the exceeded limit, with its unit), setting (the setting
+    that changes it).
     """
 
     file: str

@@ -4,7 +4,7 @@ from kvc.schema.errors.base import KvcError, listing
 
 
 class LoadError(KvcError):
-    """The bytes may be fine; loading is refused or impossible."""
+    """Loading is refused or impossible, though the bytes may be correct."""
 
 
 class FileProblem(LoadError):
@@ -16,13 +16,13 @@ class FileProblem(LoadError):
 
 
 class CannotWrite(FileProblem):
-    """A file cannot be written; what was there before is untouched."""
+    """A file cannot be written; the old file is untouched."""
 
     template = "cannot write {path}: {reason}"
 
 
 class NoSpace(CannotWrite):
-    """The disk has no room for a file that is to be written; nothing has been."""
+    """The disk has no room for a new file; nothing has been written."""
 
     folder: str
     needed: int
@@ -32,15 +32,15 @@ class NoSpace(CannotWrite):
 
 
 class Unsynced(FileProblem):
-    """A new file is in place and whole, but may not survive a crash of the machine."""
+    """A new file is complete and in place, but may not survive a system crash."""
 
     template = "{path} is written and whole, but could not be synced to disk: {reason}; write it again if the machine fails"
 
 
 class BadSound(LoadError):
-    """A file is no sound that can be transcribed.
+    """A file is not audio that can be transcribed.
 
-    Attributes: path, reason, rate (samples a second that the model takes).
+    Attributes: path, reason, rate (samples per second that the model expects).
     """
 
     path: str
@@ -50,7 +50,7 @@ class BadSound(LoadError):
 
 
 class BadPicture(LoadError):
-    """A file is no picture that a model can be given."""
+    """A file is not a picture that a model can read."""
 
     path: str
     reason: str
@@ -67,14 +67,14 @@ class BadSnapshot(LoadError):
 
 
 class FileChanged(LoadError):
-    """A mapped file is not the one that was opened."""
+    """A mapped file has changed since it was opened."""
 
     path: str
     template = "{path} changed while it was in use; load it again"
 
 
 class DataFileMissing(LoadError):
-    """A bundle keeps data in another file, which is nowhere to be found."""
+    """The data file of a bundle cannot be found."""
 
     path: str
     name: str
@@ -95,13 +95,13 @@ class DataFileMismatch(LoadError):
 
 
 class CannotCollect(KvcError):
-    """What data files a folder needs cannot be known; nothing more is removed.
+    """The data files that a folder needs are unknown; nothing more is removed.
 
     Attributes:
-        folder: where.
-        path: the file that cannot be read; "" where all can, but do not stay.
-        reason: why.
-        removed: names of the files that had gone before.
+        folder: path of the folder.
+        path: the file that cannot be read; "" if the folder keeps changing instead.
+        reason: why the file cannot be read.
+        removed: names of the files that were removed before.
     """
 
     folder: str
@@ -146,7 +146,7 @@ class MissingLibrary(LoadError):
     template = "the library {library} cannot be used: {reason}; get it with `{install}`"
 
 
-# Errors in the bytes of a bundle or a data file.
+# Errors in the bytes of a bundle or data file.
 
 
 class FormatError(KvcError):
@@ -156,7 +156,7 @@ class FormatError(KvcError):
 
 
 class Truncated(FormatError):
-    """The file ends too early, or goes on past its end."""
+    """The file is shorter or longer than it should be."""
 
     what: str
     found: int
@@ -190,7 +190,7 @@ class UnsupportedVersion(FormatError):
 
 
 class DigestMismatch(FormatError):
-    """Bytes differ from their digest."""
+    """Bytes do not have the digest that the file states."""
 
     what: str
     nbytes: int
@@ -199,7 +199,7 @@ class DigestMismatch(FormatError):
 
 
 class LimitExceeded(FormatError):
-    """Something is larger than kvc allows."""
+    """A size is larger than kvc allows."""
 
     what: str
     found: int
@@ -208,7 +208,7 @@ class LimitExceeded(FormatError):
 
 
 class BadStructure(FormatError):
-    """Offsets, counts or padding that no writer of kvc makes."""
+    """Offsets, counts or padding are not as kvc writes them."""
 
     offset: int
     what: str
@@ -216,7 +216,7 @@ class BadStructure(FormatError):
 
 
 class BadProgram(FormatError):
-    """The file is well formed, but what it says is impossible."""
+    """The file is well formed, but its content is impossible."""
 
     where: str
     what: str
@@ -224,7 +224,7 @@ class BadProgram(FormatError):
 
 
 class MissingPackage(LoadError):
-    """An optional package that something needs is not installed."""
+    """A needed optional package is not installed."""
 
     what: str
     package: str

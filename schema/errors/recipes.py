@@ -1,4 +1,4 @@
-"""Errors of recipes: unknown ones, and settings that nothing comes of."""
+"""Errors of recipes: unknown recipes, wrong settings, settings without effect."""
 
 from kvc.schema.errors.base import KvcError, listing, meant
 
@@ -8,7 +8,7 @@ class RecipeError(KvcError):
 
 
 class TargetMissing(RecipeError):
-    """A recipe is for a target that kvc has no backend for."""
+    """A recipe's target has no backend in kvc."""
 
     recipe: str
     target: str
@@ -36,7 +36,7 @@ class BadRecipe(RecipeError):
 
 
 class RecipesApart(RecipeError):
-    """Recipes were to share a bundle, and would not make one program of a model."""
+    """Recipes for one bundle would compile a model to different programs."""
 
     recipes: str
     what: str
@@ -44,7 +44,7 @@ class RecipesApart(RecipeError):
 
 
 class BadBuckets(RecipeError):
-    """Sizes that a recipe allows are not those of the model, or a backend needs some."""
+    """Bucket sizes in a recipe are wrong for the model, or missing for a backend."""
 
     recipe: str
     size: str
@@ -53,7 +53,7 @@ class BadBuckets(RecipeError):
 
 
 class UnmatchedPattern(RecipeError):
-    """A recipe keeps something that the model lacks; `known` are its matrices' names."""
+    """A pattern in a recipe matches no matrix; `known` lists the matrices' names."""
 
     pattern: str
     known: tuple[str, ...]
@@ -75,7 +75,7 @@ class UnknownBackend(RecipeError):
 
 
 class BadOption(RecipeError):
-    """A recipe sets an option that its backend lacks, or to an impossible value."""
+    """A recipe sets a backend option that does not exist, or to an invalid value."""
 
     backend: str
     option: str
@@ -87,16 +87,16 @@ class BadOption(RecipeError):
 
 
 class CalibrationNeeded(RecipeError):
-    """A backend computes with integers, and nothing says how large values become."""
+    """A backend computes with integers, but no samples give the ranges of values."""
 
     backend: str
     template = "the backend {backend} stores values as integers, and needs samples to know how large they become; give some with --calibrate FILE (compile_program, export_hf: calibrate=Samples(FILE))"
 
 
 class CalibrationUnused(RecipeError):
-    """Samples are given, and neither the recipe nor its backends use any.
+    """Samples are given, but neither the recipe nor its backends use samples.
 
-    Attributes: recipes (as text), backends (those of these recipes, as text).
+    Attributes: recipes (as text), backends (of these recipes, as text).
     """
 
     recipes: str
@@ -105,14 +105,14 @@ class CalibrationUnused(RecipeError):
 
 
 class FitUnused(RecipeError):
-    """A number of bytes is given to choose bits by, and there is nothing to choose."""
+    """A file size for selecting weight bits is given, but no bits can be selected."""
 
     recipes: str
-    template = "--fit: it chooses which weights of one recipe are int8 rather than int4, and there is no such choice with {recipes}; take one recipe of int4 (kvc recipes lists them), or limit the file with --max-file"
+    template = "--fit selects the weights of one recipe that are int8 rather than int4, and there is nothing to select with {recipes}; use one int4 recipe (kvc recipes lists them), or limit the file with --max-file"
 
 
 class FitTooSmall(RecipeError):
-    """A bundle takes more bytes than it is to fit in, with the fewest bits there are."""
+    """A bundle with the fewest possible bits exceeds the size that it is to fit in."""
 
     recipe: str
     nbytes: int

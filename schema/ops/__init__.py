@@ -1,6 +1,6 @@
-"""The ops of a program: signatures, aliasing and shape rules, as an exact list.
+"""The operators of a program: signatures, aliasing and shape rules.
 
-A program may name only these. The compiler maps traced ops to them, the verifier
+A program may use only these. The compiler maps traced operators to them, the verifier
 checks every instruction against them, the runtime has one kernel for each.
 """
 

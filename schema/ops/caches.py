@@ -1,4 +1,4 @@
-"""Shape rules of ops over caches: what writes them, and what reads them."""
+"""Shape rules of operators that write or read caches."""
 
 import math
 
@@ -35,9 +35,9 @@ def cache_update(
     require(fits, "{} positions of {} kept, {}", keep, cache, mode)
     fits = shape[:axis] + shape[axis + 1 :] == new[:axis] + new[axis + 1 :]
     require(fits, "{} into {}", update, cache)
-    # A linear update that is too long is refused where it would begin, at run time: the
-    # least capacity that a session may choose can be below the longest prefill. So is
-    # one of which not all need count.
+    # A linear update that is too long is refused when it runs, since the least capacity
+    # that a session may select can be below the longest prefill. So is an update with
+    # row lengths, which may write only some of its rows.
     refused_late = mode == "linear" or row_lengths is not None
     fits = refused_late or new[axis] <= shape[axis]
     require(fits, "{} is longer than {}", update, cache)
@@ -49,20 +49,20 @@ def cache_update(
 
 
 def _stores(cache: DType, computed: DType) -> bool:
-    """Tell whether a cache holds what is computed: as it is, or float32 as float16."""
+    """Tell whether a cache can store a dtype: unchanged, or float32 as float16."""
     narrow = cache is DType.FLOAT16 and computed is DType.FLOAT32
     return cache is computed or narrow
 
 
 def after(start: TensorType, count: int) -> Rule:
-    """`kvc::after`: so many positions after where a call starts."""
+    """`kvc::after`: the position that is `count` after the start of a call."""
     fits = start.dtype is DType.INT64 and len(start.dims) <= 1 and count >= 0
     require(fits, f"{count} after {start}")
     return same(start)
 
 
 def append(past: TensorType, update: TensorType, axis: int) -> Rule:
-    """`kvc::append`: `past` with `update` after it along an axis."""
+    """`kvc::append`: concatenate `past` and `update` along an axis."""
     shape, new = list(shape_of(past)), shape_of(update)
     require(len(shape) == len(new), f"{update} after {past}")
     require(past.dtype is update.dtype, f"{update} after {past}")
@@ -76,7 +76,7 @@ def append(past: TensorType, update: TensorType, axis: int) -> Rule:
 
 
 def replace(past: TensorType, source: TensorType, axis: int) -> Rule:
-    """`kvc::replace`: what grows along an axis becomes `source`."""
+    """`kvc::replace`: replace a tensor by `source`, perhaps longer along an axis."""
     shape, new = shape_of(past), shape_of(source)
     require(len(shape) == len(new), f"{source} in place of {past}")
     require(past.dtype is source.dtype, f"{source} in place of {past}")

@@ -1,4 +1,4 @@
-"""Shape rules of ops that stand for several, which a pass puts in their place."""
+"""Shape rules of fused operators, with which a pass replaces several operators."""
 
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import Rule, broadcast_shapes, require, shape_of
@@ -8,9 +8,9 @@ GATES = ("silu", "gelu", "gelu_tanh")
 
 
 def rotary_embedding(x: TensorType, cos: TensorType, sin: TensorType) -> Rule:
-    """Turn the pairs (x[i], x[i + width / 2]) of the last axis by angles.
+    """Rotate the pairs (x[i], x[i + width / 2]) of the last axis by angles.
 
-    cos and sin broadcast to x, or to its first half where both halves have one table.
+    cos and sin broadcast to x, or to its first half if both halves share a table.
     """
     shape, table = shape_of(x), shape_of(cos)
     require(bool(shape) and shape[-1] % 2 == 0, "rotary embedding of {}", x)
@@ -23,7 +23,7 @@ def rotary_embedding(x: TensorType, cos: TensorType, sin: TensorType) -> Rule:
 
 
 def glu(gate: TensorType, up: TensorType, activation: str) -> Rule:
-    """Multiply an activation of the gate with what it gates, of the same shape."""
+    """Multiply the activation of a gate with a tensor of the same shape."""
     require(activation in GATES, "a gate by {}", activation)
     require(gate == up and gate.dtype is DType.FLOAT32, "{} gates {}", gate, up)
     return ((gate.dtype, shape_of(gate)),)

@@ -1,4 +1,4 @@
-"""Shape rules of ops that read or write at the indices of an index tensor."""
+"""Shape rules of operators that read or write at the indices of an index tensor."""
 
 import math
 
@@ -25,7 +25,7 @@ def require_index(tensor: TensorType) -> None:
 
 
 def embedding(weight: TensorType, indices: TensorType, *_: Concrete) -> Rule:
-    """Rows of weight [rows, dim] at indices."""
+    """Look up rows of weight [rows, dim] at indices."""
     require_index(indices)
     return ((weight.dtype, (*shape_of(indices), matrix_of(weight)[1])),)
 
@@ -50,7 +50,7 @@ def embedding_bag(
     ended: bool,
     _: int,
 ) -> Rule:
-    """Reduce the rows of each bag of indices; `offsets` say where bags begin."""
+    """Reduce the rows of each bag of indices; `offsets` has the start of each bag."""
     require(len(weight.dims) == 2, f"weight {weight}")
     require(len(indices.dims) == len(offsets.dims) == 1, f"{indices} and {offsets}")
     fits = factors is None or shape_of(factors) == shape_of(indices)
@@ -63,7 +63,7 @@ def embedding_bag(
 def bucketize(
     self: TensorType, boundaries: TensorType, narrow: bool, *_: Concrete
 ) -> Rule:
-    """Say between which boundaries each element lies."""
+    """Return the index of the interval between boundaries for each element."""
     require(len(boundaries.dims) == 1, f"boundaries {boundaries}")
     return ((DType.INT32 if narrow else DType.INT64, shape_of(self)),)
 
@@ -71,7 +71,7 @@ def bucketize(
 def search_sorted(
     rows: TensorType, self: TensorType, narrow: bool, *_: Concrete
 ) -> Rule:
-    """Say where each element would stand in its sorted row, or in the only one."""
+    """Return the insertion index of each element in its row, or in a shared row."""
     known = len(rows.dims) == 1 or shape_of(rows)[:-1] == shape_of(self)[:-1]
     require(bool(rows.dims) and known, f"{self} in {rows}")
     return ((DType.INT32 if narrow else DType.INT64, shape_of(self)),)
@@ -122,7 +122,7 @@ def index_put(
     values: TensorType,
     _: bool,
 ) -> Rule:
-    """Write at advanced indices; values broadcast to what they select."""
+    """Write at advanced indices; values broadcast to the selected elements."""
     selected = indexed(self, indices)[0][1]
     require(values.dtype is self.dtype, f"{values} into {self}")
     require(
@@ -145,7 +145,7 @@ def index_copy(
 def index_add(
     self: TensorType, dim: int, index: TensorType, source: TensorType, _: Concrete
 ) -> Rule:
-    """Add slices along an axis; those of one place add up."""
+    """Add slices along an axis; slices with the same index add up."""
     return index_copy(self, dim, index, source)
 
 
@@ -170,7 +170,7 @@ def scatter_reduce(
     reduce: str,
     _: bool,
 ) -> Rule:
-    """Reduce elements along an axis into those of one place."""
+    """Reduce elements along an axis into the element at their index."""
     known = ("sum", "prod", "mean", "amax", "amin")
     require(reduce in known, f"the reduction {reduce!r}")
     return scatter(self, dim, index, source)
@@ -203,7 +203,7 @@ def check_rows(
 
 
 def check_size(size: int, expected: int) -> Rule:
-    """`kvc::check_size`: a size that a branch takes for another one is that."""
+    """`kvc::check_size`: a size is the one that a branch assumes."""
     require(size >= 0 and expected >= 0, "check_size")
     return ()
 

@@ -1,7 +1,6 @@
 """Shape rules of linear algebra: inverses, systems of equations, decompositions.
 
-Each works on the last two axes of its operands, [..., rows, columns]; those before are
-batches.
+Operands are [..., rows, columns]; the leading axes are batches.
 """
 
 from kvc.schema.dtypes import DType
@@ -10,36 +9,36 @@ from kvc.schema.types import TensorType
 
 
 def square(self: TensorType, *_: object) -> Rule:
-    """Make one square matrix of another."""
+    """Compute a square matrix from a square matrix."""
     return ((self.dtype, _square_of(self)),)
 
 
 def square_told(self: TensorType, *_: object) -> Rule:
-    """Make one square matrix of another, and tell of each where that failed."""
+    """Compute a square matrix, and int32 status codes, from a square matrix."""
     return ((self.dtype, _square_of(self)), (DType.INT32, _square_of(self)[:-2]))
 
 
 def determinant(self: TensorType) -> Rule:
-    """Make one number of a square matrix."""
+    """Compute one number from a square matrix."""
     return ((self.dtype, _square_of(self)[:-2]),)
 
 
 def sign_and_logarithm(self: TensorType) -> Rule:
-    """Make two numbers of a square matrix."""
+    """Compute two numbers from a square matrix."""
     return determinant(self) * 2
 
 
 def solve(a: TensorType, b: TensorType, left: bool) -> Rule:
     """Solve a x = b, or x a = b, for matrices or for vectors."""
     square, right = _square_of(a), shape_of(b)
-    if len(right) == 1 or right == square[:-1]:  # vectors, as torch tells them
+    if len(right) == 1 or right == square[:-1]:  # vectors, by the rule of torch
         require(left, f"{b} is no matrix")
         return ((b.dtype, _solved(square, (*right, 1), left=True)[:-1]),)
     return ((b.dtype, _solved(square, right, left)),)
 
 
 def solve_told(a: TensorType, b: TensorType, left: bool, _: bool) -> Rule:
-    """Solve as `solve` does, and tell of each square matrix where that failed."""
+    """Solve as `solve` does, and return an int32 status code for each matrix."""
     return (*solve(a, b, left), (DType.INT32, _square_of(a)[:-2]))
 
 
@@ -57,7 +56,7 @@ def _solved(square: Shape, right: Shape, left: bool) -> Shape:
 
 
 def orthogonal(a: TensorType, mode: str) -> Rule:
-    """Decompose into an orthogonal and a triangular matrix."""
+    """Decompose into an orthogonal and a triangular matrix (QR)."""
     *batch, rows, columns = _matrix_of(a)
     inner = rows if mode == "complete" else min(rows, columns)
     require(mode in ("reduced", "complete", "r"), f"the mode {mode!r}")
@@ -66,7 +65,7 @@ def orthogonal(a: TensorType, mode: str) -> Rule:
 
 
 def reflections(a: TensorType, factors: TensorType) -> Rule:
-    """Multiply reflections, whose vectors are the columns of a matrix."""
+    """Multiply Householder reflections, whose vectors are the columns of a matrix."""
     *batch, rows, columns = _matrix_of(a)
     *others, count = shape_of(factors) or (-1,)
     fits = others == batch and count <= columns <= rows
@@ -77,7 +76,7 @@ def reflections(a: TensorType, factors: TensorType) -> Rule:
 def singular_values(
     a: TensorType, full_matrices: bool, compute_uv: bool, driver: str | None
 ) -> Rule:
-    """Decompose into two orthogonal matrices and the numbers between them."""
+    """Decompose into singular values and two orthogonal matrices (SVD)."""
     *batch, rows, columns = _matrix_of(a)
     least = min(rows, columns)
     left, right = (rows, columns) if full_matrices else (least, least)

@@ -1,4 +1,4 @@
-"""Shape rules of products: matrices, convolution, attention, the quantized ones."""
+"""Shape rules of products: matrices, convolution, attention, quantized products."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ QB4_BYTES = 4  # of each of these in turn
 
 
 def linear(x: TensorType, weight: TensorType, bias: TensorType | None) -> Rule:
-    """X [..., in] times weight [out, in] transposed, plus bias [out]."""
+    """Multiply x [..., in] by weight [out, in] transposed; add bias [out]."""
     rows, columns = matrix_of(weight)
     fits = bool(x.dims) and x.dims[-1] == columns
     require(fits, "{} times {} transposed", x, weight)
@@ -30,7 +30,7 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None) -> Rule:
 
 
 def matmul(self: TensorType, other: TensorType) -> Rule:
-    """Matrix product with numpy's rules for vectors and batches."""
+    """Multiply matrices, with numpy's rules for vectors and batches."""
     a, b = shape_of(self), shape_of(other)
     require(bool(a) and bool(b), "matmul of a scalar")
     left = (1, *a) if len(a) == 1 else a
@@ -41,20 +41,20 @@ def matmul(self: TensorType, other: TensorType) -> Rule:
 
 
 def mm(self: TensorType, other: TensorType) -> Rule:
-    """Product of two matrices."""
+    """Multiply two matrices."""
     matrix_of(self), matrix_of(other)
     return matmul(self, other)
 
 
 def bmm(self: TensorType, other: TensorType) -> Rule:
-    """Batched product of [batch, n, m] and [batch, m, p]."""
+    """Multiply [batch, n, m] by [batch, m, p]."""
     require(len(self.dims) == len(other.dims) == 3, "bmm takes three dims")
     require(self.dims[0] == other.dims[0], "bmm of different batches")
     return matmul(self, other)
 
 
 def addmm(self: TensorType, a: TensorType, b: TensorType, *_: Concrete) -> Rule:
-    """A product of matrices plus a tensor that broadcasts to it."""
+    """Add a tensor that broadcasts to a product of two matrices."""
     dtype, shape = mm(a, b)[0]
     require(
         broadcast_shapes([shape, shape_of(self)]) == shape, "addend larger than product"
@@ -71,7 +71,7 @@ def convolution(
     dilation: tuple[int, ...],
     groups: int,
 ) -> Rule:
-    """X [batch, in, ...] with weight [out, in / groups, ...]; not transposed."""
+    """Convolve x [batch, in, ...] with weight [out, in / groups, ...]."""
     shape, kernel = shape_of(x), shape_of(weight)
     rank = len(kernel) - 2
     settings = (stride, padding, dilation)
@@ -92,7 +92,7 @@ def convolution(
 
 
 def distances(x: TensorType, y: TensorType, *_: Concrete) -> Rule:
-    """Return the distances of rows [..., m, k] from rows [..., n, k]."""
+    """Compute the distances of rows [..., m, k] to rows [..., n, k]."""
     a, b = shape_of(x), shape_of(y)
     fits = len(a) >= 2 and len(b) >= 2 and a[-1] == b[-1]
     require(fits, "rows of {} and of {}", x, y)
@@ -109,7 +109,7 @@ def conv_transpose(
     groups: int,
     dilation: tuple[int, ...],
 ) -> Rule:
-    """X [batch, in, ...] with weight [in, out / groups, ...], as a gradient does."""
+    """Convolve x [batch, in, ...] transposed, with weight [in, out / groups, ...]."""
     shape, kernel = shape_of(x), shape_of(weight)
     rank = len(kernel) - 2
     settings = (stride, padding, output_padding, dilation)
@@ -144,7 +144,7 @@ def attention_product(
     _scale: float | None,
     enable_gqa: bool,
 ) -> Rule:
-    """Scaled dot product attention; heads may be grouped."""
+    """Compute scaled dot-product attention; query heads may be grouped."""
     a, b, c = shape_of(q), shape_of(k), shape_of(v)
     require(len(a) >= 2 and len(a) == len(b) == len(c), f"attention of {q}, {k}, {v}")
     require(a[-1] == b[-1] and b[:-1] == c[:-1], f"attention of {q}, {k}, {v}")
@@ -214,7 +214,7 @@ def linear_qb4(
 
 
 def int4_matrix(weight: TensorType, weight_scale: TensorType) -> tuple[int, int]:
-    """Return rows and columns of an int4 weight that lies as `kvc::linear_qb4` says."""
+    """Return rows and columns of an int4 weight in the layout of `kvc::linear_qb4`."""
     require(weight.dtype is DType.UINT8, f"an int4 product with {weight}")
     require(weight_scale.dtype is DType.BFLOAT16, f"scales {weight_scale}")
     whole, scales = shape_of(weight), shape_of(weight_scale)
@@ -274,13 +274,13 @@ def expert_linear_qd8(
 
 
 def require_experts(experts: TensorType, rows: int) -> None:
-    """Raise `ShapeMismatch` unless there is an expert for each row."""
+    """Raise `ShapeMismatch` unless each row has an expert index."""
     fits = experts.dtype is DType.INT64 and shape_of(experts) == (rows,)
     require(fits, f"experts {experts} of {rows} rows")
 
 
 def fits_experts(tensor: TensorType | None, count: int, results: int) -> bool:
-    """Tell whether a tensor, if there is one, has a number for each result."""
+    """Tell whether a tensor is None or has shape [experts, out]."""
     return tensor is None or shape_of(tensor) == (count, results)
 
 
@@ -301,12 +301,12 @@ def rows_times(
     weight: tuple[int, int],
     bias: TensorType | None,
 ) -> Rule:
-    """Quantized rows times a weight of shape [out, in] transposed.
+    """Multiply quantized rows by a weight of shape [out, in] transposed.
 
     Args:
         q: int8 [..., in].
-        others: what else says what numbers these are, each with its dtype and how many
-            there are of a row.
+        others: the other tensors of the quantized rows, such as scales, each with its
+            dtype and its number of elements per row.
         weight: out and in.
         bias: float32 [out].
     """

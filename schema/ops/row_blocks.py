@@ -1,7 +1,7 @@
 """Shape rules of rows that are int8 in blocks of 32, and of their products.
 
-The steps of a row's blocks are multiples of one step of the row, so that a product adds
-integers alone: `kvc::quantize_blocks` says how many, a block at a time.
+The scale of each block is an integer multiple of the row's scale, so that a product
+adds integers only: `kvc::quantize_blocks` returns these multiples, one per block.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,11 @@ from kvc.schema.ops.shapes import Rule, Shape, matrix_of, require, shape_of
 from kvc.schema.types import TensorType
 
 BLOCK: Final = 32  # values of a row that share a zero point and a factor
-# Of a weight, how many values at most have a scale of their own. Smaller blocks are
-# more exact, and take more of the file, and of what a step reads: four bytes each.
+# The maximum number of weight values that share a scale. Smaller blocks are more exact,
+# but enlarge the file and the bytes that a step reads: four bytes per scale.
 WEIGHT_BLOCK: Final = 256
-# Of products of quantized rows, how many arguments a row is: q, scale, zero, factor.
+# For each product of quantized rows, the number of arguments that form the rows: q,
+# scale, zero, factor.
 ROW_ARGUMENTS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "kvc::linear_qd8": 3,
@@ -99,7 +100,7 @@ def expert_linear_q8(
 
 
 def _require_scales(scale: TensorType, weight: Shape) -> None:
-    """Raise unless an int8 weight has as many scales for each of its rows."""
+    """Raise unless an int8 weight has scales, equally many for each of its rows."""
     require(scale.dtype is DType.FLOAT32, "scales {}", scale)
     *rows, columns = weight
     fits = len(scale.dims) == len(weight) and [*shape_of(scale)[:-1]] == rows
@@ -117,7 +118,7 @@ def _product(
     weight: tuple[int, int],
     bias: TensorType | None,
 ) -> Rule:
-    """Rows q [..., in] in blocks times a weight of shape [out, in] transposed."""
+    """Multiply rows q [..., in] in blocks by a weight of shape [out, in] transposed."""
     require(bool(q.dims), "a quantized linear of {}", q)
     count = block_count(shape_of(q)[-1])
     blocks = [(each, DType.INT8, count) for each in (zero_point, factor)]
@@ -125,10 +126,10 @@ def _product(
 
 
 def weight_blocks(columns: int) -> int:
-    """Return how many scales the compiler gives each row of an int8 weight.
+    """Return the number of scales that the compiler gives each row of an int8 weight.
 
-    They are of equal blocks, multiples of 32 values and at most 256: as few as fit, or
-    one of the whole row where 32 does not divide it.
+    Each scale is for a block of the same size, a multiple of 32 values and at most 256.
+    The number is the least possible; it is 1 if 32 does not divide the row.
     """
     whole, rest = divmod(columns, BLOCK)
     counts = (n for n in range(1, whole + 1) if whole % n == 0)
@@ -137,5 +138,5 @@ def weight_blocks(columns: int) -> int:
 
 
 def block_count(width: int) -> int:
-    """Return how many blocks a row has; the last may be shorter."""
+    """Return the number of blocks of a row; the last block may be shorter."""
     return -(-width // BLOCK)

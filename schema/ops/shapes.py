@@ -1,9 +1,9 @@
-"""Shape rules of ops that compute or move: elementwise, reductions, joins, creation.
+"""Shape rules of elementwise operators, reductions, joins and creation.
 
-Each takes an op's arguments with tensors given as static `TensorType`s and returns the
-dtype and shape of each result; a dtype of None means that the instruction declares it.
-Rules of products are in `products.py`, of ops with index tensors in `indexing.py`, of
-views in `views.py`.
+Each rule takes an operator's arguments, with tensors given as static `TensorType`s, and
+returns the dtype and shape of each result; for a dtype of None the instruction declares
+the dtype. Rules of products are in `products.py`, of operators with index tensors in
+`indexing.py`, of views in `views.py`.
 """
 
 import math
@@ -20,7 +20,7 @@ Rule = tuple[Inferred, ...]
 def require(condition: bool, text: str, *about: object) -> None:
     """Raise `ShapeMismatch` unless the condition holds.
 
-    `text` is formatted with what it is `about`, and only then: most conditions hold.
+    `text` is formatted with `about` only on failure, since most conditions hold.
     """
     if not condition:
         raise ShapeMismatch(text.format(*about) if about else text)
@@ -39,13 +39,13 @@ def require_row_lengths(row_lengths: TensorType | None, rows: int) -> None:
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """Return an axis counted from 0."""
+    """Return an axis as a number from 0 on."""
     require(-rank <= axis < rank, f"axis {axis} of a tensor with {rank} dims")
     return axis % rank
 
 
 def axes_of(axes: Sequence[int], rank: int) -> set[int]:
-    """Return distinct axes counted from 0; a scalar has the axis 0 here."""
+    """Return distinct axes as numbers from 0 on; here a scalar has the axis 0."""
     found = {axis_of(axis, max(1, rank)) for axis in axes}
     require(len(found) == len(axes), f"axes {tuple(axes)} name one axis twice")
     return found
@@ -72,13 +72,13 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
 
 
 def broadcast(*arguments: Concrete) -> Rule:
-    """Elementwise over all tensors among the arguments."""
+    """Compute elementwise over all tensors among the arguments."""
     tensors = [a for a in arguments if isinstance(a, TensorType)]
     return ((None, broadcast_shapes([shape_of(t) for t in tensors])),)
 
 
 def compare(*arguments: Concrete) -> Rule:
-    """Elementwise with a boolean result."""
+    """Compute elementwise; the result is bool."""
     return ((DType.BOOL, broadcast(*arguments)[0][1]),)
 
 
@@ -99,7 +99,7 @@ def same_shape(self: TensorType, *_: Concrete) -> Rule:
 
 
 def cast(self: TensorType, dtype: DType) -> Rule:
-    """Keep the shape, take the dtype asked for."""
+    """Keep the shape; the dtype becomes the requested one."""
     return ((dtype, shape_of(self)),)
 
 
@@ -140,12 +140,12 @@ def reduce_bool(
 
 
 def reduce_index(self: TensorType, dim: int | None, keepdim: bool) -> Rule:
-    """Reduce to positions."""
+    """Reduce to indices."""
     return ((DType.INT64, reduce(self, dim, keepdim)[0][1]),)
 
 
 def reduce_with_index(self: TensorType, dim: int, keepdim: bool) -> Rule:
-    """Reduce to values and positions."""
+    """Reduce to values and indices."""
     shape = _reduced(shape_of(self), (dim,), keepdim)
     return ((self.dtype, shape), (DType.INT64, shape))
 
@@ -165,7 +165,7 @@ def variance_and_mean(
 
 
 def kth_value(self: TensorType, k: int, dim: int, keepdim: bool) -> Rule:
-    """Reduce to the k-th least value, counted from one, and its position."""
+    """Reduce to the k-th smallest value, counted from one, and its index."""
     size = shape_of(self)[axis_of(dim, len(self.dims))] if self.dims else 1
     require(0 < k <= size, f"k = {k} of {size}")
     return reduce_with_index(self, dim, keepdim)
@@ -183,7 +183,7 @@ def diagonal(self: TensorType, offset: int, dim1: int, dim2: int) -> Rule:
 
 
 def unfold(self: TensorType, dimension: int, size: int, step: int) -> Rule:
-    """Take windows along an axis, their elements as a last axis."""
+    """Take sliding windows along an axis; the window elements become the last axis."""
     shape, axis = list(shape_of(self)), axis_of(dimension, len(self.dims))
     require(0 <= size <= shape[axis] and step > 0, f"windows of {size} every {step}")
     shape[axis] = (shape[axis] - size) // step + 1
@@ -193,12 +193,12 @@ def unfold(self: TensorType, dimension: int, size: int, step: int) -> Rule:
 def vector_norm(
     self: TensorType, _: Concrete, dim: tuple[int, ...] | None, keepdim: bool
 ) -> Rule:
-    """Reduce to the norm of all that is reduced over."""
+    """Reduce to the norm over the reduced axes."""
     return reduce(self, dim, keepdim)
 
 
 def topk(self: TensorType, k: int, dim: int, *_: Concrete) -> Rule:
-    """Keep the k best along an axis, with their positions."""
+    """Keep the k greatest or smallest elements along an axis, with their indices."""
     shape, axis = list(shape_of(self)), axis_of(dim, len(self.dims))
     require(0 <= k <= shape[axis], f"k = {k} of {shape[axis]}")
     shape[axis] = k
@@ -206,7 +206,7 @@ def topk(self: TensorType, k: int, dim: int, *_: Concrete) -> Rule:
 
 
 def sort(self: TensorType, dim: int, *_: Concrete) -> Rule:
-    """Order along an axis, with the positions."""
+    """Sort along an axis; return the indices too."""
     axis_of(dim, max(1, len(self.dims)))
     return ((self.dtype, shape_of(self)), (DType.INT64, shape_of(self)))
 
@@ -234,7 +234,7 @@ def normalized(
 
 
 def _check_channels(x: TensorType, *tensors: Concrete) -> int:
-    """Return the channels of x [batch, channels, ...]; tensors have as many."""
+    """Return the channels of x [batch, channels, ...], and check the tensors' size."""
     require(len(x.dims) >= 2, f"{x} has no channels")
     channels = shape_of(x)[1]
     for tensor in tensors:
@@ -270,13 +270,13 @@ def group_norm(
 
 
 def along_axis(self: TensorType, dim: int, *_: Concrete) -> Rule:
-    """Work along an axis; the shape stays, the dtype may be declared wider."""
+    """Compute along an axis; the shape stays, the declared dtype may be wider."""
     axis_of(dim, max(1, len(self.dims)))
     return same_shape(self)
 
 
 def cat(tensors: tuple[TensorType, ...], dim: int) -> Rule:
-    """Join along an axis."""
+    """Concatenate along an axis."""
     require(bool(tensors), "cat of nothing")
     first = shape_of(tensors[0])
     axis = axis_of(dim, len(first))
@@ -288,7 +288,7 @@ def cat(tensors: tuple[TensorType, ...], dim: int) -> Rule:
 
 
 def stack(tensors: tuple[TensorType, ...], dim: int) -> Rule:
-    """Join along a new axis."""
+    """Stack along a new axis."""
     shapes = {shape_of(t) for t in tensors}
     require(len(shapes) == 1, f"stack of {shapes}")
     shape = shapes.pop()
@@ -320,13 +320,13 @@ def pad(self: TensorType, padding: tuple[int, ...], _: Concrete) -> Rule:
 
 
 def full(size: tuple[int, ...], value: Concrete, dtype: DType) -> Rule:
-    """A tensor of one value."""
+    """Make a tensor of one value."""
     require(min(size, default=0) >= 0, f"size {size}")
     return ((dtype, size),)
 
 
 def arange(start: float, end: float, step: float, dtype: DType) -> Rule:
-    """Numbers from start to end, the end excluded."""
+    """Make the numbers from start to end, the end excluded."""
     if dtype is DType.INT64:  # as torch, which counts other dtypes in float64
         start, end, step = int(start), int(end), int(step)
     require(step != 0 and math.isfinite((end - start) / step), f"step {step}")
@@ -349,5 +349,5 @@ def flip(self: TensorType, dims: tuple[int, ...]) -> Rule:
 
 
 def unchecked(*_: Concrete) -> Rule:
-    """No rule: a block says what comes out."""
+    """Apply no rule: the blocks of the operator declare its results."""
     return ()

@@ -1,4 +1,4 @@
-"""Shape rules of ops over the last `rank` axes: pooling, resizing, sampling."""
+"""Shape rules of operators over the last `rank` axes: pooling, resizing, sampling."""
 
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import Rule, Shape, require, shape_of
@@ -15,7 +15,7 @@ def average_pool(
     ceil_mode: bool,
     *_: Concrete,
 ) -> Rule:
-    """Average windows of [..., channels, ...], with one size or one for each axis."""
+    """Average windows of [..., channels, ...]; settings have one number per axis."""
     windows = (kernel, stride or kernel, padding, (1,) * rank)
     return ((x.dtype, _pooled(rank, x, windows, ceil_mode)),)
 
@@ -29,7 +29,7 @@ def max_pool(
     dilation: tuple[int, ...],
     ceil_mode: bool,
 ) -> Rule:
-    """Take the greatest of windows, with its position among the plane."""
+    """Take the maximum of each window, and its index in the plane."""
     windows = (kernel, stride or kernel, padding, dilation)
     shape = _pooled(rank, x, windows, ceil_mode)
     return ((x.dtype, shape), (DType.INT64, shape))
@@ -38,9 +38,10 @@ def max_pool(
 def _pooled(
     rank: int, x: TensorType, windows: tuple[tuple[int, ...], ...], ceil_mode: bool
 ) -> Shape:
-    """Return the shape of pooled planes; as torch, no window begins in the padding.
+    """Return the shape of pooled planes; as in torch, no window begins in the padding.
 
-    `windows`: their sizes, strides, paddings and dilations, along each axis.
+    `windows`: their sizes, strides, paddings and dilations, each with one number per
+    axis.
     """
     shape = shape_of(x)
     require(len(shape) in (rank + 1, rank + 2), f"{x} for {rank} axes")
@@ -58,12 +59,12 @@ def _pooled(
 
 
 def adaptive_pool(rank: int, x: TensorType, size: tuple[int, ...]) -> Rule:
-    """Average windows that are chosen so that `size` come out."""
+    """Average windows whose sizes are derived from the output `size`."""
     return ((x.dtype, _resized(rank, x, size)),)
 
 
 def adaptive_max_pool(rank: int, x: TensorType, size: tuple[int, ...]) -> Rule:
-    """Take the greatest of such windows, with its position among the plane."""
+    """Take the maximum of such windows, and its index in the plane."""
     shape = _resized(rank, x, size)
     return ((x.dtype, shape), (DType.INT64, shape))
 
@@ -78,7 +79,7 @@ def _resized(rank: int, x: TensorType, size: tuple[int, ...]) -> Shape:
 def resize(
     rank: int, x: TensorType, size: tuple[int, ...], *settings: Concrete
 ) -> Rule:
-    """Interpolate planes [batch, channels, ...] to a size; factors make just that."""
+    """Resize planes [batch, channels, ...]; scale factors must agree with `size`."""
     require(
         len(x.dims) == len(size) + 2 == rank + 2 and min(size) > 0, f"{x} to {size}"
     )
@@ -95,7 +96,7 @@ def resize(
 def grid_sample(
     rank: int, x: TensorType, grid: TensorType, mode: int, padding: int, _: Concrete
 ) -> Rule:
-    """Sample [batch, channels, ...] at a grid [batch, ..., axes], -1 to 1 for each."""
+    """Sample [batch, channels, ...] at a grid [batch, ..., axes] from -1 to 1."""
     shape, places = shape_of(x), shape_of(grid)
     require(len(shape) == len(places) == rank + 2, f"{x} at {grid}")
     require(places[0] == shape[0] and places[-1] == rank, f"{x} at {grid}")

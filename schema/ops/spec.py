@@ -1,9 +1,9 @@
-"""What the op table says about an op: parameters, results, aliasing and shape rule.
+"""An entry of the operator table: parameters, results, aliasing and shape rule.
 
 Signatures are written as text, `aten::cat(Tensor[] tensors, int dim) -> Tensor`, and
 parsed once. Parameter kinds: Tensor, int, float, bool, str, dtype, Scalar (int, float
 or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`. A number may
-have a default, `int name=0`, for passes that make the op without knowing of it.
+have a default, `int name=0`, for passes that make the operator without this parameter.
 """
 
 import re
@@ -17,17 +17,17 @@ from kvc.schema.types import TensorType
 
 
 class Aliasing(Enum):
-    """How an op's results relate to the memory of its first operand."""
+    """How an operator's results relate to the memory of its first operand."""
 
     FRESH = "fresh"  # own memory
     VIEW = "view"  # each result is a view of operand 0
     UPDATE = "update"  # operand 0 with elements replaced; may be written over it
-    CONTROL = "control"  # runs blocks: the argument `over` says what lies where
+    CONTROL = "control"  # runs blocks: the argument `over` maps results to operands
     CHECK = "check"  # no results: raises where its operands break a rule
 
 
 class Keeps(Enum):
-    """Which elements of operand 0 an op's results are made of, and of no others."""
+    """How the results copy the elements of operand 0."""
 
     ALL = "all, in their order"
     PERMUTED = "all, with axes in another order"
@@ -36,7 +36,7 @@ class Keeps(Enum):
 
 
 class ParamKind(Enum):
-    """What a parameter accepts."""
+    """The kind of value that a parameter accepts."""
 
     TENSOR = "Tensor"
     INT = "int"
@@ -51,8 +51,8 @@ class ParamKind(Enum):
 class Param:
     """One parameter: `optional` allows None, `is_list` takes a tuple.
 
-    For lists, `optional` is of the list itself and `optional_items` of its items. What
-    has no other default has None.
+    For lists, `optional` applies to the list itself and `optional_items` to its items.
+    The default is None unless another one is given.
     """
 
     name: str
@@ -65,30 +65,33 @@ class Param:
 
 ConcreteItem = TensorType | int | float | bool | str | DType | None
 Concrete = ConcreteItem | tuple[ConcreteItem, ...]
-Inferred = tuple[DType | None, tuple[int, ...]]  # dtype None: whatever can be cast to
+Inferred = tuple[
+    DType | None, tuple[int, ...]
+]  # dtype None: any dtype that the result can be cast to
 ShapeRule = Callable[..., tuple[Inferred, ...]]
 
 
 class ShapeMismatch(ValueError):
-    """Arguments do not fit the op; the text says how."""
+    """Arguments do not fit the operator; the text has the reason."""
 
 
 @frozen
 class OpSpec:
-    """An op of the allow-list.
+    """An allowed operator.
 
     Attributes:
         name: full name with overload, `aten::add.Tensor`.
-        params: in order; a program gives an argument for each.
-        variadic: the number of results depends on the arguments.
+        params: the parameters in order; a program gives an argument for each.
+        variadic: whether the number of results depends on the arguments.
         aliasing: relation of the results to operand 0.
-        rule: from concrete arguments to the dtype and shape of each result; raises
-            `ShapeMismatch` where they do not fit.
-        pointwise: each element of the result depends only on the elements at its
-            place, so that the result may be written over an operand of its type.
-        keeps: what of operand 0 the results are, None where they are anything else.
-        halves: its result is made of the halves of rows, whose width is therefore the
-            same in all calls.
+        rule: computes the dtype and shape of each result from concrete arguments;
+            raises `ShapeMismatch` if they do not fit.
+        pointwise: whether each element of the result depends only on the operands'
+            elements at the same index, so that the result may be written over an
+            operand of its type.
+        keeps: how results copy elements of operand 0, None if they do anything else.
+        halves: whether the result is composed of the halves of rows, whose width is
+            therefore the same in all calls.
     """
 
     name: str
@@ -115,7 +118,7 @@ def parse(
     keeps: Keeps | None = None,
     halves: bool = False,
 ) -> OpSpec:
-    """Return the op that a signature's text describes."""
+    """Return the operator that a signature's text describes."""
     match = _SIGNATURE.fullmatch(signature)
     assert match, signature
     texts = match["params"].split(", ") if match["params"] else []

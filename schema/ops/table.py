@@ -1,4 +1,4 @@
-"""The list of all allowed ops, one per line. A new op is a line here and a kernel.
+"""The list of all allowed operators, one per line; each also needs a kernel.
 
 Parameters that kvc does not support (devices, layouts, memory formats, `out`) are left
 out; the compiler refuses a traced call that sets one to anything unusual.
@@ -21,7 +21,7 @@ DELEGATE = "kvc::delegate"
 APPEND, REPLACE, CACHE_UPDATE = "kvc::append", "kvc::replace", "kvc::cache_update"
 AFTER = "kvc::after"
 COND, WHILE, SCAN = "kvc::cond", "kvc::while", "kvc::scan"
-# They run blocks; what comes out of these is not for a rule of shapes to say.
+# Operators that run blocks; they have no shape rule.
 CONTROL_OPS = frozenset({COND, WHILE, SCAN, DELEGATE})
 
 _UNARY = [
@@ -82,7 +82,7 @@ _UNARY = [
     "tanh",
     "trunc",
 ]
-# Their operand is called x.
+# Unary operators whose operand is named x.
 _UNARY_OF_X = [
     "special_airy_ai",
     "special_scaled_modified_bessel_k0",
@@ -351,7 +351,7 @@ _CHECK: dict[str, ShapeRule] = {
     "kvc::check_size(int size, int expected) -> ()": i.check_size,
     "aten::_assert_async.msg(Tensor self, str assert_msg) -> ()": i.check_truth,
 }
-# Rules whose ops work on each element by itself, and other such ops.
+# Shape rules of operators that compute elementwise, and other such operators.
 _POINTWISE_RULES = (s.same_shape, s.broadcast, s.compare, s.where, s.masked_fill)
 _POINTWISE = {
     "aten::gelu", "aten::hardtanh", "aten::leaky_relu", "aten::elu", "aten::softplus",
@@ -388,12 +388,12 @@ OPS: dict[str, OpSpec] = {
 
 
 def ops_that_keep(*keeps: Keeps) -> frozenset[str]:
-    """Return the ops of which results are so made of operand 0, views or not."""
+    """Return the operators whose results copy operand 0 in one of these ways."""
     return frozenset(name for name, spec in OPS.items() if spec.keeps in keeps)
 
 
 PERMUTING = ops_that_keep(Keeps.PERMUTED)
-# Views of all elements in their order: the same bytes in another shape.
+# Views that keep all elements in order: the same bytes in another shape.
 RESHAPING_VIEWS = frozenset(
     name for name in ops_that_keep(Keeps.ALL) if OPS[name].aliasing is Aliasing.VIEW
 )

@@ -1,4 +1,4 @@
-"""Shape rules of views: ops whose results share the memory of operand 0."""
+"""Shape rules of views: operators whose results share the memory of operand 0."""
 
 import math
 
@@ -8,7 +8,7 @@ from kvc.schema.types import TensorType
 
 
 def view(self: TensorType, size: tuple[int, ...]) -> Rule:
-    """The same elements in another shape; one -1 is worked out."""
+    """View the same elements in another shape; one size may be -1."""
     count = math.prod(shape_of(self))
     if -1 in size:
         rest = math.prod(s for s in size if s != -1)
@@ -40,7 +40,7 @@ def permute(self: TensorType, dims: tuple[int, ...]) -> Rule:
 def slice_(
     self: TensorType, dim: int, start: int | None, end: int | None, step: int
 ) -> Rule:
-    """A range along an axis, Python's clamping."""
+    """Take a range along an axis, with Python's clamping."""
     shape = list(shape_of(self))
     axis = axis_of(dim, len(shape))
     require(step > 0, f"step {step}")
@@ -49,7 +49,7 @@ def slice_(
 
 
 def select(self: TensorType, dim: int, index: int) -> Rule:
-    """One slice along an axis, without the axis."""
+    """Take one slice along an axis, without the axis."""
     shape = shape_of(self)
     axis = axis_of(dim, len(shape))
     axis_of(index, shape[axis])
@@ -57,7 +57,7 @@ def select(self: TensorType, dim: int, index: int) -> Rule:
 
 
 def unsqueeze(self: TensorType, dim: int) -> Rule:
-    """A new axis of size 1."""
+    """Add an axis of size 1."""
     shape = shape_of(self)
     axis = axis_of(dim, len(shape) + 1)
     return ((self.dtype, (*shape[:axis], 1, *shape[axis:])),)
@@ -86,7 +86,7 @@ def expand(self: TensorType, size: tuple[int, ...]) -> Rule:
 
 
 def split(self: TensorType, sizes: tuple[int, ...], dim: int) -> Rule:
-    """Consecutive parts along an axis."""
+    """Split an axis into consecutive parts."""
     shape = shape_of(self)
     axis = axis_of(dim, len(shape))
     if min(sizes, default=-1) < 0 or sum(sizes) != shape[axis]:

@@ -1,4 +1,4 @@
-"""The definition of kvc's own operators in torch.
+"""Definitions of kvc's own operators in torch.
 
 Importing this package registers `kvc::cache_update`, `kvc::attention`,
 `kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports it; the

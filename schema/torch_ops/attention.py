@@ -1,16 +1,16 @@
 """`kvc::attention`: attention over the valid part of a cache.
 
 In: queries, a whole cache of keys and values, the number of valid positions of each
-row, and how many of its queries are real. Out: the attended values. The work grows with
-the keys that are seen, not with the capacity, and no mask over the capacity is ever
-made. `valid_length`, causality, windows, soft cap and mask have the meaning of
-`nonpad_kv_seqlen` and the attributes of ONNX Attention (opsets 24 and 25). ALiBi slopes
-(Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and row lengths are added.
-`rows.py` computes one row.
+row, and the number of real queries of each row. Out: the attended values. The work
+grows with the number of visible keys, not with the capacity, and no mask over the
+capacity is ever made. `valid_length`, causality, windows, soft cap and mask have the
+meaning of `nonpad_kv_seqlen` and the attributes of ONNX Attention (opsets 24 and 25).
+ALiBi slopes (Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and row lengths
+are added. `rows.py` computes one row.
 
-The same checks of arguments run on real and on fake tensors. Sizes may then be
-symbolic, so they are compared through `torch._check_value`, which keeps a condition for
-later where it cannot be decided.
+The same checks of arguments run on real and on fake tensors. The sizes of fake tensors
+may be symbolic, so they are compared through `torch._check_value`, which defers a
+condition that cannot be decided yet.
 """
 
 import math
@@ -35,7 +35,7 @@ _LAYOUTS = ("linear", "circular")
 
 
 class Attention(NamedTuple):
-    """The arguments of `attention`, which says what they are."""
+    """The arguments of `attention`, documented there."""
 
     q: Tensor
     k: Tensor
@@ -76,23 +76,24 @@ def attention(
     row_lengths: Tensor | None = None,
     keep: int = 0,
 ) -> Tensor:
-    """Attend from each query to the keys of its row that it sees.
+    """Attend from each query to the visible keys of its row.
 
     Query i of a row is at position p = valid_length - count + i, where `count` is
-    `seq`, or what `row_lengths` says of the row. Half types are computed in float32
+    `seq`, or the row's entry of `row_lengths`. Half types are computed in float32
     wherever torch's own fused attention does not apply.
 
     Args:
         q: [batch, heads, seq, head_dim], the queries of the last `seq` positions:
-            float32, float64, bfloat16 or float16, as `k` and `v` unless these are
-            int8, or float16 beside float32 queries, in which all is computed then.
+            float32, float64, bfloat16 or float16, the dtype of `k` and `v`. If `q` is
+            float32, these may be float16, and the computation is in float32; they
+            may also be int8, with scales.
         k: [batch, kv_heads, slots, head_dim]; `heads` is a multiple of `kv_heads`.
         v: [batch, kv_heads, slots, value_dim].
-        valid_length: int64 [batch], how many positions of `k` and `v` hold data, the
-            queries' own positions included.
+        valid_length: int64 [batch], the number of positions of `k` and `v` that hold
+            data, the queries' own positions included.
         scale: factor on the scores; None means 1 / sqrt(head_dim).
-        causal: the query sees keys up to p (bottom-right aligned); one at a negative
-            position sees none.
+        causal: the query sees keys up to p (bottom-right aligned); a query at a
+            negative position sees no key.
         window_left: the query sees keys from p - window_left on; None: from the first.
         window_right: the query sees keys up to p + window_right; None: to the last.
         softcap: c makes each score c * tanh(score / c), before mask and slopes.
@@ -100,26 +101,26 @@ def attention(
             float (added). Indexed by key position; keys after its end are hidden.
         slopes: float32 [heads]; adds slopes[head] * (key position - p) (ALiBi).
         sinks: float [heads], one more logit in each head's softmax, without a value.
-        layout: "linear", position p is in slot p; or "circular", position p is in
-            slot p modulo `slots`, valid_length is the total length, and positions
-            before valid_length - slots are gone, apart from what `keep` says.
+        layout: "linear", position p is in slot p; or "circular", position p is in slot
+            p modulo `slots`, valid_length is the total length, and positions before
+            valid_length - slots are gone, except the kept ones (see `keep`).
         k_scale: float32 [batch, kv_heads, slots]: `k` is int8 rows of `quantize_cache`
-            with these scales, and `v` with those of `v_scale`. What they stand for is
-            computed with in float32, or in float64 where `q` is.
+            with these scales, and `v` with those of `v_scale`. Their values are
+            computed in float32, or in float64 if `q` is float64.
         v_scale: as `k_scale`.
-        row_lengths: int64 [batch], from 0 to `seq`: how many queries of each row,
-            from its first on, are real; the rest is padding. None means all.
-        keep: how many of the first positions the ring keeps, as `cache_update` does,
-            and which `window_left` does not hide, 0 <= keep < `slots`; circular. The
-            attention sinks of StreamingLLM (Xiao et al., 2023).
+        row_lengths: int64 [batch], from 0 to `seq`: the number of real queries of each
+            row, from its first on; the others are padding. None means all.
+        keep: the number of first positions that the ring keeps, as in `cache_update`;
+            `window_left` does not hide them. 0 <= keep < `slots`; circular. These are
+            the attention sinks of StreamingLLM (Xiao et al., 2023).
 
     Returns:
         [batch, heads, seq, value_dim]; a query that sees no key, or is padding,
         gives zeros.
 
     Raises:
-        ValueError: arguments that do not fit each other, or a valid length that is
-            negative or, in the linear layout, larger than `slots`.
+        ValueError: arguments do not fit each other, or a valid length is negative or,
+            in the linear layout, larger than `slots`.
         RowLengthOutOfRange: a row length is negative, or more than `seq`.
     """
     given = Attention(
@@ -146,7 +147,7 @@ _NOTHING = (None,) * 8
 def attend_into(out: Tensor, *arguments: object) -> None:
     """Write `attention` of the other arguments into `out`, contiguous.
 
-    Shapes, dtypes and settings are known to fit.
+    Shapes, dtypes and settings have been checked.
 
     Raises:
         ValueError, RowLengthOutOfRange: a valid length or a row length does not fit;
@@ -160,7 +161,7 @@ def attend_into(out: Tensor, *arguments: object) -> None:
     single = q.shape[0] == seq == 1 and layout == "linear" and not narrow
     if single and others == _NOTHING:
         total = int(given.valid_length)
-        if 0 < total <= slots and out.numel():  # the decode, with less to decide
+        if 0 < total <= slots and out.numel():  # a shortcut for decode
             keys, values = k.narrow(2, 0, total), v.narrow(2, 0, total)
             attend_one(out, q, keys, values, given.scale)
             return
@@ -194,10 +195,10 @@ def attend_into(out: Tensor, *arguments: object) -> None:
 
 
 def check_arguments(given: Attention) -> None:
-    """Check what does not depend on values.
+    """Check the arguments without looking at tensor values.
 
     Raises:
-        ValueError: with the first thing that does not fit.
+        ValueError: names the first argument that does not fit.
     """
     q, k, v = given.q, given.k, given.v
     _check_operands(q, k, v, given.valid_length)
@@ -226,7 +227,7 @@ def check_lengths(lengths: list[int], slots: int, layout: str) -> None:
     """Check the number of valid positions of each row.
 
     Raises:
-        ValueError: one is negative, or more than a linear cache can hold.
+        ValueError: a number is negative, or more than a linear cache can hold.
     """
     for row, valid in enumerate(lengths):
         if valid < 0 or (valid > slots and layout == "linear"):
@@ -307,7 +308,7 @@ def _check_mask(mask: Tensor, q: Tensor) -> None:
     )
     _check(mask.dim() == 4, text)
     for dim in (0, 1):
-        # A symbolic size is q's: asking whether it is 1 would fix it.
+        # A symbolic size is that of q; comparing it with 1 would specialize it.
         size: int | torch.SymInt = mask.shape[dim]
         if not isinstance(size, int) or size != 1:
             _check(size == q.shape[dim], text)

@@ -2,9 +2,9 @@
 
 In: a cache, the new rows, one start index per batch row, and the row lengths. Out: the
 cache with the rows written. The operator is functional; the runtime calls `write_rows`
-on the cache itself where the compiler has proven that this is safe. The semantics are
+on the cache itself if the compiler has proven that this is safe. The semantics are
 those of ONNX TensorScatter (opset 24), which has no row lengths and leaves out-of-range
-linear writes undefined: here both ends of the range are checked, for all rows before
+linear writes undefined: here both ends of the range are checked, for all rows, before
 anything is written.
 """
 
@@ -35,24 +35,24 @@ def cache_update(
     Args:
         cache: [batch, ..., slots, ...], any dtype; `slots` is the size of `axis`.
         update: as `cache`, but with `seq` on `axis`: at most `slots`, unless
-            `row_lengths` say how many are written. Of a float16 cache it may be
+            `row_lengths` limits the rows written. For a float16 cache it may be
             float32, rounded to nearest, halves to even: 65520 and more become infinite.
         write_indices: int64 [batch], the first slot of each row; None means zeros.
         axis: the sequence axis; not the batch axis 0.
         mode: "linear", where all of `update` must fit, or "circular", where the
             slot is taken modulo `slots`, for negative indices too.
-        row_lengths: int64 [batch], from 0 to `seq`: of each row of `update` only the
-            first so many are written; None means all.
-        keep: how many of the first positions keep their slots, 0 <= keep < `slots`;
+        row_lengths: int64 [batch], from 0 to `seq`: the number of rows of `update` that
+            are written, from the first on, for each batch row; None means all.
+        keep: the number of first positions that keep their slots, 0 <= keep < `slots`;
             circular. Position p >= keep is in slot keep + (p - keep) % (slots - keep).
 
     Raises:
         ValueError: shapes, dtypes, axis or mode do not fit.
         RowLengthOutOfRange: a row length is negative, or more than `seq`.
-        IndexOutOfRange: a write would begin before slot 0, if it is linear or `keep`
-            is not 0.
-        CacheOverflow: a write would end past the last slot, or go round to where it
-            began. After any of these nothing has been written.
+        IndexOutOfRange: a write would begin before slot 0, in linear mode or with
+            `keep` above 0.
+        CacheOverflow: a write would end past the last slot, or wrap around to its own
+            start. After any of these errors nothing has been written.
     """
     written = cache.clone(memory_format=torch.contiguous_format)
     write_cache(written, update, write_indices, axis, mode, row_lengths, keep)
@@ -96,12 +96,12 @@ def write_rows(
     row_lengths: Tensor | None = None,
     keep: int = 0,
 ) -> None:
-    """Do as `write_cache` where shapes and dtypes are known to fit."""
+    """Write as `write_cache` does, without checks of shapes and dtypes."""
     slots, seq = cache.shape[axis], update.shape[axis]
     rows = cache.shape[0]
     if rows == 1 and row_lengths is None and write_indices is not None:
         first = int(write_indices)
-        if 0 <= first <= slots - seq:  # the decode: in one piece, with less to decide
+        if 0 <= first <= slots - seq:  # a shortcut for decode: one copy
             cache.narrow(axis, first, seq).copy_(update)
             return
     starts = [0] * rows if write_indices is None else write_indices.tolist()
@@ -117,7 +117,7 @@ def write_rows(
 
 
 def _write_row(cache: Tensor, update: Tensor, axis: int, start: int, keep: int) -> None:
-    """Write one row from a position on, going round after the last slot."""
+    """Write one row from a position on, wrapping around after the last slot."""
     done = 0
     seq, slots = update.shape[axis], cache.shape[axis]
     for slot, count in slot_runs(start, seq, slots, keep):
@@ -135,7 +135,7 @@ def _check_arguments(
     row_lengths: Tensor | None = None,
     keep: int = 0,
 ) -> None:
-    """Check what does not depend on values; sizes may be symbolic."""
+    """Check the arguments without looking at tensor values; sizes may be symbolic."""
     rank = cache.dim()
     _check(update.dim() == rank, f"an update of {update.dim()} dimensions, not {rank}")
     _check(-rank <= axis < rank, f"axis {axis} of a cache of {rank} dimensions")
@@ -153,7 +153,7 @@ def _check_arguments(
     for dim, (new, size) in enumerate(zip(update.shape, cache.shape, strict=True)):
         if dim == axis % rank:
             if row_lengths is not None or _is_chosen(mode, new, size):
-                continue  # padding need not fit, and other lengths are checked later
+                continue  # padding need not fit; lengths are checked later
             _check(new <= size, f"the update is longer than the cache: {new} > {size}")
         else:
             text = f"dimension {dim} of the update is {new}, of the cache {size}"
@@ -164,9 +164,10 @@ def _check_arguments(
 
 
 def _is_chosen(mode: str, new: int | torch.SymInt, size: int | torch.SymInt) -> bool:
-    """Tell whether a session chooses how long a linear cache is.
+    """Tell whether a session selects the length of a linear cache.
 
-    It may be less than a call with one number of tokens has, which is then refused.
+    The length may be too small for a call with a fixed number of tokens; that call is
+    refused when it runs.
     """
     fixed = not isinstance(new, torch.SymInt)
     return mode == "linear" and isinstance(size, torch.SymInt) and fixed
@@ -189,10 +190,10 @@ def _check(condition: bool | torch.SymBool, text: str) -> None:
 def _check_once_round(
     starts: list[int], written: list[int], slots: int, keep: int
 ) -> None:
-    """Check that no row comes back to where it began; kept slots are not come back to.
+    """Check that no row wraps around to its own start, or into kept slots.
 
     Raises:
-        IndexOutOfRange: a row would begin before slot 0 of a ring that keeps the first.
+        IndexOutOfRange: a row would begin before slot 0 of a ring with kept positions.
         CacheOverflow: a row would write a slot twice.
     """
     for row, (start, count) in enumerate(zip(starts, written, strict=True)):

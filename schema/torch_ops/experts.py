@@ -1,8 +1,8 @@
-"""`kvc::expert_linear`: each row of a batch times the matrix of the expert it chose.
+"""`kvc::expert_linear`: multiply each row by the matrix of its selected expert.
 
-In: rows, the matrices of all experts, the expert of each row. Out: the products. Only
-the matrices of chosen experts are read, each once, so that a step of one token costs
-only its few experts. No shape depends on the choice.
+In: rows, the matrices of all experts, the selected expert of each row. Out: the
+products. Only the matrices of selected experts are read, each once, so that a step of
+one token costs only its few experts. No shape depends on the selection.
 """
 
 from collections.abc import Iterator
@@ -26,16 +26,16 @@ def expert_linear(
     Args:
         x: [rows, in], floating.
         weight: [experts, out, in], as `x`; [experts, in, out] when `transposed`.
-        experts: int64 [rows], which of the matrices each row is for.
+        experts: int64 [rows], the index of each row's matrix.
         bias: [experts, out], as `x`.
-        transposed: how `weight` lies.
+        transposed: whether the matrices are [in, out] instead of [out, in].
 
     Returns:
         [rows, out]: `weight[experts[i]] @ x[i] + bias[experts[i]]`.
 
     Raises:
-        ValueError: arguments that do not fit each other.
-        IndexOutOfRange: an expert that is not there.
+        ValueError: arguments do not fit each other.
+        IndexOutOfRange: an expert index is out of range.
     """
     _check_arguments(x, weight, experts, bias, transposed)
     out = x.new_empty(x.shape[0], weight.shape[2 if transposed else 1])
@@ -63,10 +63,10 @@ def multiply_by_experts(
     bias: Tensor | None,
     transposed: bool,
 ) -> None:
-    """Write `expert_linear` of the other arguments, which fit, into `out`.
+    """Write `expert_linear` of the other arguments, already checked, into `out`.
 
     Raises:
-        IndexOutOfRange: an expert that is not there; nothing has been written then.
+        IndexOutOfRange: an expert index is out of range; nothing has been written then.
     """
     for expert, rows in rows_by_expert(experts, weight.shape[0]):
         matrix = weight[expert] if transposed else weight[expert].t()
@@ -81,14 +81,14 @@ def multiply_by_experts(
 
 
 def rows_by_expert(experts: Tensor, count: int) -> Iterator[tuple[int, int | Tensor]]:
-    """Yield each expert that was chosen and its rows: one, or int64 [rows].
+    """Yield each selected expert with its rows: one row index, or int64 [rows].
 
     Args:
         experts: int64 [rows].
-        count: how many there are.
+        count: the number of experts.
 
     Raises:
-        IndexOutOfRange: one is not there; raised before anything is yielded.
+        IndexOutOfRange: an index is out of range; raised before anything is yielded.
     """
     rows: dict[int, list[int]] = {}
     for row, expert in enumerate(experts.tolist()):
@@ -102,10 +102,10 @@ def rows_by_expert(experts: Tensor, count: int) -> Iterator[tuple[int, int | Ten
 def _check_arguments(
     x: Tensor, weight: Tensor, experts: Tensor, bias: Tensor | None, transposed: bool
 ) -> None:
-    """Check what does not depend on values; sizes may be symbolic.
+    """Check the arguments without looking at tensor values; sizes may be symbolic.
 
     Raises:
-        ValueError: with the first thing that does not fit.
+        ValueError: names the first argument that does not fit.
     """
     shapes = (
         f"x {_text(x)}, weight {_text(weight)}, experts {experts.dtype} "

@@ -1,9 +1,9 @@
-"""int8 cache rows: quantize them, and multiply by them as they are stored.
+"""Rows of int8 caches: quantize them, and multiply by them without widening them.
 
 A row [width] is stored as int8 with one float32 scale; its value is `rows * scale`. A
-whole cache is never widened. Where the processor multiplies int8 and the cache is long,
+whole cache is never widened. If the processor multiplies int8 and the cache is long,
 the other factor of a product is split into three int8 digits of base 254, which have
-the precision of float32; products of digits with rows are exact integers. Elsewhere
+the precision of float32; products of digits with rows are exact integers. Otherwise
 rows are widened one piece at a time, so that a piece stays in the processor's cache.
 Scales never multiply rows: those of keys multiply the products, those of values the
 attention weights.
@@ -18,12 +18,12 @@ from kvc.schema.frozen import frozen
 
 # Elements of the largest piece that is widened at once: 1 MiB of float32.
 PIECE_CELLS = 2**18
-# Keys from which on digits are faster than widening, and query rows up to which,
+# Digits are faster than widening from this many keys on and up to this many query rows,
 # measured in November 2026.
 DIGITS_KEYS = 4096
 DIGITS_ROWS = 8
-# Elements of the largest matrix of integer products; no integer sum is of more, and
-# 127 * 127 * 2**17 is less than 2**31.
+# Elements of the largest matrix of integer products; an integer sum has at most as many
+# terms, and 127 * 127 * 2**17 is less than 2**31.
 PRODUCTS = 2**17
 # Products of int8 that float32 adds up exactly: 128 * 128 * 2**10 is 2**24.
 _EXACT_SUM = 2**10
@@ -39,7 +39,7 @@ def quantize_cache(x: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize each row of `x`, symmetric: scale = max(absmax / 127, 2**-126).
 
     Rows are `x / scale`, rounded, halves to even. A row with a NaN or an infinity is
-    stored as zeros with a scale that is NaN or infinite: all of it stands for NaN.
+    stored as zeros with a scale that is NaN or infinite: the whole row represents NaN.
 
     Args:
         x: floating [..., width], with rows to write into a cache.
@@ -65,7 +65,7 @@ def _(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_into(outs: tuple[Tensor, Tensor], x: Tensor) -> None:
-    """Write what `quantize_cache` returns into `outs`, contiguous and fitting."""
+    """Write the results of `quantize_cache` into `outs`, contiguous and fitting."""
     rows, scale = outs
     exact = x.to(torch.float32)
     torch.amax(exact.abs(), -1, out=scale)
@@ -76,7 +76,7 @@ def quantize_into(outs: tuple[Tensor, Tensor], x: Tensor) -> None:
 
 @frozen
 class Int8Rows:
-    """A part of an int8 cache; where attention reads it, it is asked like a tensor.
+    """A part of an int8 cache, with the tensor methods that attention uses.
 
     Attributes:
         rows: int8 [batch, kv_heads, keys, width].
@@ -88,21 +88,21 @@ class Int8Rows:
 
     @property
     def shape(self) -> torch.Size:
-        """Return the shape of what the rows stand for."""
+        """Return the shape of the rows."""
         return self.rows.shape
 
     def narrow(self, dim: int, start: int, length: int) -> "Int8Rows":
-        """Return a part along the batch, the heads or the keys."""
+        """Narrow along the batch, the heads or the keys."""
         assert dim in (0, 1, 2), "rows are whole"
         rows = self.rows.narrow(dim, start, length)
         return Int8Rows(rows, self.scale.narrow(dim, start, length))
 
     def numel(self) -> int:
-        """Return how many elements the rows have."""
+        """Return the number of elements of the rows."""
         return self.rows.numel()
 
     def widened(self, dtype: torch.dtype) -> Tensor:
-        """Return what the rows stand for."""
+        """Return the dequantized rows."""
         return self.rows.to(dtype).mul_(self.scale.unsqueeze(-1))
 
 
@@ -180,10 +180,10 @@ def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
 
 
 def multiply_int8(left: Tensor, right: Tensor) -> Tensor:
-    """Return the product of matrices, exact but for sums beyond int32.
+    """Multiply int8 matrices exactly, as long as sums fit int32.
 
-    Without int8 products in the processor it is one of float32, in pieces: 20 to 60
-    times as fast as torch's loops for 128 rows (measured in November 2026).
+    If the processor lacks int8 products, float32 products of pieces compute it: 20 to
+    60 times as fast as torch's loops for 128 rows (measured in November 2026).
 
     Args:
         left: int8 [rows, in].
@@ -193,7 +193,7 @@ def multiply_int8(left: Tensor, right: Tensor) -> Tensor:
         int32 [rows, columns].
     """
     if left.shape[1] == 1:
-        # torch._int_mm of 2.13 leaves such results as they were where right is turned.
+        # torch._int_mm of 2.13 does not write such results if `right` is transposed.
         return left.to(torch.int32) * right.to(torch.int32)
     if _multiplies_int8():
         return torch._int_mm(left, right)
@@ -227,13 +227,13 @@ def _takes_digits(rows: Tensor, part: Int8Rows) -> bool:
 
 @cache
 def _multiplies_int8() -> bool:
-    """Tell whether the processor has int8 products; without, torch's are slow loops."""
+    """Tell whether the processor multiplies int8 matrices fast and exactly."""
     supported: bool = torch.cpu._is_vnni_supported()
     return supported and is_exact()
 
 
 def is_exact() -> bool:
-    """Try torch's int8 product: where oneDNN is kept from VNNI it saturates."""
+    """Test torch's int8 product, which saturates if oneDNN may not use VNNI."""
     left = torch.full((9, 64), 127, dtype=torch.int8)
     product = torch._int_mm(left, left.new_full((64, 64), 127))
     return bool((product == 64 * 127 * 127).all())

@@ -1,10 +1,10 @@
-"""Attention of one row: blocks of queries against the keys that they see.
+"""Attention of one row: blocks of queries and the keys visible to them.
 
-In: one row's queries, its cache, what its queries see, how scores are computed. Out:
-the row's result, written into a given tensor. Torch's fused attention computes a block
-if scores are plain products, two matrix products with a softmax between them the
-others, in float32, or float64 for float64. Keys and values are never expanded to all
-heads, and the size of masks and scores is bounded for any row length.
+In: one row's queries, its cache, the visible keys of its queries, and the scoring. Out:
+the row's result, written into a given tensor. If scores are plain products, torch's
+fused attention computes a block; otherwise two matrix products with a softmax between
+them do, in float32, or in float64 for float64. Keys and values are never expanded to
+all heads, and the size of masks and scores is bounded for any row length.
 """
 
 import math
@@ -42,8 +42,8 @@ def attend_by_products(
         q: [1, heads, count, head_dim].
         keys: pieces [1, kv_heads, .., head_dim], in the order of their positions.
         values: pieces [1, kv_heads, .., value_dim], of the same sizes.
-        block: which of the keys each query sees.
-        scoring: how scores are made.
+        block: the keys that each query sees.
+        scoring: how products become scores.
     """
     exact = torch.promote_types(q.dtype, torch.float32)
     scores = _multiply(q, keys, scoring.scale, exact)
@@ -56,7 +56,7 @@ def attend_by_products(
 def _multiply(
     q: Tensor, keys: Sequence[Cache], scale: float | None, exact: torch.dtype
 ) -> Tensor:
-    """Return the scaled products [heads, count, keys]: a group's heads are rows."""
+    """Return the scaled products [heads, count, keys]; a group's heads become rows."""
     _, heads, count, width = q.shape
     factor = 1 / math.sqrt(width) if scale is None else scale
     rows = (q.to(exact) * factor).reshape(keys[0].shape[1], -1, width)
@@ -66,9 +66,9 @@ def _multiply(
 
 
 def _exponentiate_(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the softmax of scores, in place, as weights and what to divide them by.
+    """Return the softmax of scores, in place, as weights and their divisor.
 
-    Where all scores are -inf the weights are zeros and the divisor is not.
+    If all scores of a query are -inf, its weights are 0 and the divisor is not.
     """
     top = scores.amax(-1, keepdim=True)
     if sinks is not None:
@@ -110,7 +110,7 @@ def _sums(weights: Tensor, piece: Cache) -> Tensor:
 def _pieces(parts: Sequence[Cache], exact: torch.dtype) -> Iterator[Cache]:
     """Yield parts of a row's cache as [kv_heads, .., width], cast a piece at a time.
 
-    Parts of an int8 cache stay as they are: their products go in pieces of their own.
+    Parts of an int8 cache are not cast; their products are computed in pieces later.
     """
     for part in parts:
         if isinstance(part, Int8Rows):
@@ -125,23 +125,23 @@ def _pieces(parts: Sequence[Cache], exact: torch.dtype) -> Iterator[Cache]:
             yield part[0].narrow(1, first, min(step, keys - first)).to(exact)
 
 
-# Elements of the largest mask (1 byte each, and again as torch casts it) and of the
+# Elements of the largest mask (1 byte each, and again when torch casts it) and of the
 # scores of a block (4 bytes each, 8 for float64).
 MASK_CELLS = 2**22
 SCORE_CELLS = 2**20
 # Elements of the largest part of a ring that is copied for a single query.
 JOINED_CELLS = 2**19
 # Elements of the largest int8 or float16 cache that is widened for a block of queries:
-# 8 MiB of float32. For a single query nothing is.
+# 8 MiB of float32. For a single query no cache is widened.
 WIDENED_CELLS = 2**21
 
 
 def attend_last(
     out: Tensor, q: Tensor, k: Cache, v: Cache, valid: int, scale: float | None
 ) -> None:
-    """Do as `attend_row` for one query that sees all of a linear cache: the decode.
+    """Attend as `attend_row` from one query to all of a linear cache, as in decode.
 
-    The same result, bit for bit if the cache is of floats, with less to decide.
+    The result is the same, bit for bit if the cache holds floats.
     """
     if valid == 0:
         out.zero_()
@@ -181,12 +181,12 @@ def attend_row(
 def _can_fuse(
     q: Tensor, k: Cache, v: Cache, sight: RowVisibility, scoring: Scoring
 ) -> bool:
-    """Whether torch's attention computes this without expanding keys and values.
+    """Tell whether torch's attention fits without expanding keys and values.
 
-    Its kernel that goes over blocks of keys takes values only as wide as keys, and
-    only rows without gaps; a single query without a mask needs no expanding anyway.
-    It reads no int8, and float16 only beside its own queries: rows are widened for it
-    where many queries share the work.
+    Its kernel that loops over blocks of keys takes values only as wide as keys, and
+    only rows without gaps; a single query without a mask needs no expanding anyway. It
+    reads no int8, and float16 only with float16 queries: rows are widened for it if
+    many queries share the work.
     """
     if not scoring.is_plain:
         return False
@@ -215,10 +215,10 @@ def _cut(
 
 
 def _is_dear_to_join(keys: tuple[Cache, ...], block: Block) -> bool:
-    """Whether joining the pieces of a ring costs more than not fusing.
+    """Tell whether merging the pieces of a ring costs more than not fusing.
 
     With one query the copy is as much work as attending: measured in November 2026,
-    products were faster from about 2**19 elements on, six times so at 2**21.
+    products were faster from about 2**19 elements on, six times faster at 2**21.
     """
     return (
         len(keys) > 1
@@ -235,7 +235,7 @@ def _attend_fused(
     block: Block,
     scoring: Scoring,
 ) -> None:
-    """Attend with torch's own attention; the arguments of `attend_by_products`."""
+    """Attend with torch's own attention; arguments as for `attend_by_products`."""
     k, v, scale = _join(keys, q.dtype), _join(values, q.dtype), scoring.scale
     q = q.to(k.dtype)
     if block.count == 1 and scoring.mask is None:
@@ -253,7 +253,7 @@ def _attend_fused(
 def attend_one(
     out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | None
 ) -> None:
-    """Attend from one query, which sees every key: a group's heads are rows."""
+    """Attend from one query, which sees every key; a group's heads become rows."""
     groups = (1, k.shape[1], q.shape[1] // k.shape[1], -1)
     attended = scaled_dot_product_attention(q.reshape(groups), k, v, scale=scale)
     out.view(groups).copy_(attended)
@@ -271,7 +271,7 @@ def _attend_one_int8(
 
 
 def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:
-    """Return pieces as one tensor; int8 as what it stands for, float32 at least."""
+    """Concatenate pieces into one tensor; int8 is dequantized to at least float32."""
     exact = torch.promote_types(dtype, torch.float32)
     parts = [
         piece.widened(exact) if isinstance(piece, Int8Rows) else piece.to(dtype)
@@ -280,11 +280,11 @@ def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
 
-# The operand `row_lengths` of cache operators: how many tokens of each row are real.
+# The operand `row_lengths` of cache operators: the number of real tokens of each row.
 
 
 def check_row_lengths(row_lengths: Tensor | None, rows: int, op: str) -> None:
-    """Check what does not depend on values; sizes may be symbolic.
+    """Check `row_lengths` without looking at its values; sizes may be symbolic.
 
     Raises:
         ValueError: `row_lengths` are not int64 [batch].
@@ -323,7 +323,7 @@ def read_row_lengths(row_lengths: Tensor | None, rows: int, most: int) -> list[i
 def check_slots(
     starts: list[int], row_lengths: list[int], slots: int, least: int = 0
 ) -> None:
-    """Check that so many slots fit from each row's first one on.
+    """Check that each row's slots, from its first one on, fit in the cache.
 
     Raises:
         IndexOutOfRange: a row would begin before slot `least`.

@@ -1,9 +1,9 @@
-"""Which keys the queries of one row see, as ranges of positions, and how scores change.
+"""Visible keys of the queries of one row, as ranges of positions, and score changes.
 
-In: the row's length, the slots that are there, causality and windows. Out: blocks of
-queries, each with the runs of key positions that any of them sees. Positions count from
-the row's first token; `kvc.schema.rings` knows where they lie in memory. `Scoring`
-holds scale, soft cap, masks and slopes of the row, and applies them to a block.
+In: the row's length, the stored positions, causality and windows. Out: blocks of
+queries, each with the runs of key positions visible to any of its queries. Positions
+count from the row's first token; `kvc.schema.rings` maps them to slots. `Scoring` holds
+scale, soft cap, masks and slopes of the row, and applies them to a block.
 """
 
 import math
@@ -24,8 +24,8 @@ MIN_BLOCK = 128
 class Run(NamedTuple):
     """Keys of a block at positions `begin` to `end`.
 
-    The block's query i sees key `begin + j` where `lower <= j - i <= upper`; None is a
-    bound that hides no key of the run.
+    The block's query i sees key `begin + j` if `lower <= j - i <= upper`; a bound of
+    None hides no key of the run.
     """
 
     begin: int
@@ -35,12 +35,12 @@ class Run(NamedTuple):
 
     @property
     def keys(self) -> int:
-        """How many there are."""
+        """Return the number of keys."""
         return self.end - self.begin
 
     @property
     def is_seen(self) -> bool:
-        """Every query of the block sees every key."""
+        """Tell whether every query of the block sees every key of the run."""
         return self.lower is None and self.upper is None
 
     def band(self, count: int, device: torch.device) -> Tensor:
@@ -57,8 +57,8 @@ class Run(NamedTuple):
 class Block:
     """Queries `first` to `first + count` of a row, and the runs of keys they read.
 
-    `position` is that of query `first`; runs are in the order of their positions;
-    `keep` is how many of the first positions the cache keeps.
+    `position` is the position of query `first`; runs are ordered by position; `keep` is
+    the number of first positions that the cache keeps.
     """
 
     first: int
@@ -69,28 +69,28 @@ class Block:
 
     @property
     def keys(self) -> int:
-        """How many keys the block reads."""
+        """Return the number of keys that the block reads."""
         return sum([run.keys for run in self.runs])
 
     @property
     def sees_all(self) -> bool:
-        """Every query sees every key of the block."""
+        """Tell whether every query sees every key of the block."""
         return all(run.is_seen for run in self.runs)
 
     @property
     def is_square(self) -> bool:
-        """Query i sees the keys 0 to i: what torch calls causal."""
+        """Tell whether query i sees exactly the keys 0 to i, as causal in torch."""
         run, *others = self.runs
         causal = run.lower is None and run.upper == 0 and not others
         return causal and self.count == run.keys
 
     def places(self, slots: int) -> list[tuple[int, int]]:
-        """Return where its keys lie in a cache: (first slot, how many slots)."""
+        """Return the slots of its keys in a cache, as (first slot, number of slots)."""
         runs, keep = self.runs, self.keep
         return [p for r in runs for p in slot_runs(r.begin, r.keys, slots, keep)]
 
     def pick(self, tensor: Tensor, dim: int) -> Tensor:
-        """Return what a tensor with all positions on an axis has for its keys."""
+        """Select the block's keys from a tensor that has all positions on `dim`."""
         return _joined(
             [tensor.narrow(dim, run.begin, run.keys) for run in self.runs], dim
         )
@@ -115,11 +115,12 @@ def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
 
 @frozen
 class RowVisibility:
-    """What the `seq` queries of a row see; query i has position `start + i`.
+    """The visibility of keys to the `seq` queries of a row.
 
-    A key at position p is seen by the query at position s where
-    `oldest <= p < end` and `s - left <= p <= s + ahead`; None is no bound. So is one of
-    the `keep` first, which are before `oldest`, where `p < end` and `p <= s + ahead`.
+    Query i has position `start + i`. The query at position s sees the key at position p
+    if `oldest <= p < end` and `s - left <= p <= s + ahead`; a bound of None does not
+    limit. It also sees each of the `keep` first keys, which lie before `oldest`, if `p
+    < end` and `p <= s + ahead`.
     """
 
     seq: int
@@ -132,11 +133,11 @@ class RowVisibility:
 
     @property
     def keys(self) -> int:
-        """How many keys are there."""
+        """Return the number of stored keys."""
         return max(0, self.end - self.oldest) + min(self.keep, self.end)
 
     def seeing(self) -> range:
-        """Return the queries that have a key in their range."""
+        """Return the queries that see at least one key."""
         oldest = 0 if self.keep else self.oldest
         if oldest >= self.end:
             return range(0)
@@ -148,7 +149,7 @@ class RowVisibility:
         return range(first, max(first, last))
 
     def block(self, first: int, count: int) -> Block:
-        """Return the block of `count` queries from `first` on, each of which sees."""
+        """Return the block of `count` queries from `first` on; each sees a key."""
         here, begin, end = self.start + first, self.oldest, self.end
         lower = None
         if self.ahead is not None:
@@ -159,7 +160,7 @@ class RowVisibility:
                 lower = here - self.left - begin
         kept = min(self.keep, end)
         if begin == kept and lower is None:
-            begin = kept = 0  # nothing is hidden between them
+            begin = kept = 0  # no key between them is hidden
         runs = [self._run(here, 0, kept, None)] if kept else []
         if begin < end:
             runs.append(self._run(here, begin, end, lower))
@@ -182,7 +183,7 @@ class RowVisibility:
             yield self.block(first, min(count, queries.stop - first))
 
     def _count_queries(self, seeing: int, cells: int) -> int:
-        """Return how many queries a block takes.
+        """Return the number of queries in a block.
 
         A block of n queries reads `n + reach` keys when both sides are bounded: the
         largest n with `n * (n + reach) <= cells`, but not so many that most of the
@@ -199,7 +200,7 @@ class RowVisibility:
 
 @frozen
 class Scoring:
-    """How scores are made of products; the fields are arguments of `attention`."""
+    """How products become scores; the fields are arguments of `attention`."""
 
     scale: float | None
     softcap: float | None
@@ -208,26 +209,27 @@ class Scoring:
     sinks: Tensor | None
 
     def of_row(self, row: int) -> "Scoring":
-        """Return what holds for one row: the mask narrowed to it."""
+        """Return the scoring of one row, with the mask narrowed to it."""
         if self.mask is None or self.mask.shape[0] == 1:
             return self
         return replace(self, mask=self.mask.narrow(0, row, 1))
 
     @property
     def is_plain(self) -> bool:
-        """Whether scores are scaled products, some of them hidden."""
+        """Tell whether scores are scaled products, some of them perhaps hidden."""
         products = self.softcap is None and self.slopes is None and self.sinks is None
         return products and (self.mask is None or self.mask.dtype == torch.bool)
 
     @property
     def is_bare(self) -> bool:
-        """Whether scores are scaled products, none of them hidden."""
+        """Tell whether scores are scaled products, none of them hidden."""
         return self.mask is None and self.is_plain
 
     def seen(self, block: Block) -> Tensor | None:
-        """Return which keys of a block queries see, as far as no number hides them.
+        """Return the keys of a block that each query sees, by window and bool mask.
 
-        Bool [count, keys] or [1, heads or 1, count, keys]; None: all are seen.
+        Bool [count, keys] or [1, heads or 1, count, keys]; None if all are visible. A
+        float mask is left to `adjust_`.
         """
         if self.mask is None:
             return block.band(torch.device("cpu"))
@@ -238,7 +240,7 @@ class Scoring:
         return mask if band is None else mask & band
 
     def adjust_(self, scores: Tensor, block: Block) -> None:
-        """Cap, bias and hide a block's scores [heads, count, keys], in place."""
+        """Apply soft cap, slopes and masks in place to scores [heads, count, keys]."""
         dtype, device = scores.dtype, scores.device
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)

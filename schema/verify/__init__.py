@@ -1,7 +1,7 @@
 """The checks that both sides run: structure, semantics, memory, effects.
 
-`verify_program` and `verify_index` take what the codec decoded, or what is about to be
-written, and raise the first thing that is wrong.
+`verify_program` and `verify_index` take decoded values, or values that are about to be
+written, and raise the first error.
 """
 
 from kvc.schema.verify.semantics import verify_index, verify_program

@@ -1,9 +1,9 @@
-"""The checks on a method's blocks: what runs them, what they take, return and write.
+"""Checks of a method's blocks: callers, inputs, outputs and writes.
 
-In: a method whose own graph has been checked, and what each instruction reads. Out:
-nothing, or `BadProgram`. Each block is checked as a graph of its own. Added here is the
-border between it and the one instruction that runs it: types, lent memory, what the
-block may write there, and the scratch memory for it.
+In: a method whose own graph has been checked, and the operands of each instruction.
+Out: nothing, or `BadProgram`. Each block is checked as a graph of its own. This module
+adds the checks between a block and the one instruction that runs it: types, lent
+memory, the writes that the block may make there, and the block's scratch memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +32,10 @@ def check_blocks(
     """Check the blocks of a method whose own graph has been checked.
 
     Returns:
-        What the instructions of each read.
+        For each block, the operands of its instructions.
 
     Raises:
-        BadProgram, LimitExceeded: something is wrong.
+        BadProgram, LimitExceeded: a block is wrong.
     """
     report, blocks = checker.report, method.blocks
     report.limit(f"{around.where}: the number of blocks", len(blocks), MAX_BLOCKS)
@@ -51,18 +51,20 @@ def check_blocks(
 
 
 class _Borders:
-    """Checks what passes between blocks and the instructions that run them."""
+    """Checks inputs and outputs of blocks against the instructions that run them."""
 
     def __init__(self, method: Method, around: Surroundings, report: Reporter) -> None:
         self._method, self._report = method, report
         self._states: Sequence[State] = around.states
         self._where = around.where
         self._taken: set[int] = set()
-        self._growth: list[dict[int, set[int]]] = []  # of each block: input -> axes
-        self._depths: list[int] = []  # of each block: how many lie within each other
+        self._growth: list[
+            dict[int, set[int]]
+        ] = []  # per block: input -> axes along which it grows
+        self._depths: list[int] = []  # per block: the depth of nested blocks
 
     def check(self) -> None:
-        """Check every control instruction; blocks come after what runs them."""
+        """Check every control instruction; a block comes after the one that runs it."""
         count = len(self._method.blocks)
         self._growth = [{} for _ in range(count)]
         self._depths = [1] * count
@@ -80,7 +82,7 @@ class _Borders:
     def _check_graph(
         self, graph: Graph, number: int, where: str
     ) -> dict[int, set[int]]:
-        """Check a graph's control instructions; return along what its memory grows."""
+        """Check a graph's control instructions; return the axes of growing memory."""
         grown: dict[int, set[int]] = {}
         for index, step in enumerate(graph.instructions):
             if step.op in CONTROL_OPS:
@@ -101,14 +103,14 @@ class _Borders:
         return grown
 
     def _deepen(self, control: Control[object], number: int, at: str) -> None:
-        """Count how deep blocks lie within each other: what reads them is recursive."""
+        """Limit how deep blocks are nested, since readers of blocks are recursive."""
         depth = max((self._depths[block] for block in control.blocks), default=0)
         self._report.limit(f"{at}: the depth of blocks", depth, MAX_DEPTH)
         if number >= 0:
             self._depths[number] = max(self._depths[number], depth + 1)
 
     def _axes_of(self, graph: Graph, step: Instruction) -> Iterator[tuple[int, int]]:
-        """Yield (root, axis) for the memory that an instruction makes longer."""
+        """Yield (root, axis) for each memory that an instruction lengthens."""
         if step.op == _APPEND:
             axis = step.arguments[2]
             assert isinstance(axis, int)
@@ -123,7 +125,7 @@ class _Borders:
                     yield from ((graph.root_of(value.value), axis) for axis in axes)
 
     def _check_states(self, grown: dict[int, set[int]]) -> None:
-        """Check that what grows in blocks are states, or arrays, that may."""
+        """Check that only growing states and callers' arrays grow in blocks."""
         for root, axes in grown.items():
             storage = self._method.graph.values[root].storage
             if isinstance(storage, StateSlot):
@@ -136,7 +138,7 @@ class _Borders:
         for block in control.blocks:
             known = 0 <= block < len(self._method.blocks)
             self._report.require(known, at, f"there is no block {block}")
-            self._report.require(block > number, at, f"block {block} stands before it")
+            self._report.require(block > number, at, f"block {block} comes before it")
             free = block not in self._taken
             self._report.require(free, at, f"block {block} is run elsewhere too")
             self._taken.add(block)
@@ -196,7 +198,7 @@ class _Step:
         self._require(fits, f"it asks {kind}, which is not one bool")
 
     def _check_over(self) -> None:
-        """Check which results lie over operands; loops have their carried ones."""
+        """Check results that share memory with operands; loops have carried values."""
         control, given = self._control, self._results[: len(self._control.over)]
         count = len(self._passed)
         known = all(over is None or 0 <= over < count for over in control.over)
@@ -210,14 +212,14 @@ class _Step:
             self._require(fits, f"results over {control.over} in a loop")
             kinds = [self._type(value) for value in given[:carried]]
             same = kinds == [self._type(v) for v in self._passed[:carried]]
-            self._require(same, "what is carried changes its type")
+            self._require(same, "a carried value changes its type")
         self._check_scanned(given)
 
     def _check_scanned(self, given: Sequence[int]) -> None:
-        """Check that all that is gone through, or stacked, is of one length."""
+        """Check that all scanned operands and stacked results have one length."""
         control = self._control
         if not control.is_loop or control.op == "kvc::while":
-            what = "a while makes more than it carries"
+            what = "a while has more results than carried values"
             exact = not control.is_loop or len(given) == control.carried
             self._require(exact, what)
             return
@@ -257,14 +259,14 @@ class _Step:
                 self._report.fail(self._at, what)
 
     def _check_lent(self, inside: Graph) -> None:
-        """Check that inputs lie in operands, or where parts of operands are put."""
+        """Check that inputs lie in operands, and operands' slices in scratch."""
         for i, value in enumerate(inside.inputs):
             own = isinstance(inside.values[value].storage, Scratch)
             fits = own == self._control.is_scanned(i)
             self._require(fits, f"input {i} of a block lies in the wrong memory")
 
     def _check_written(self, which: int, inside: Graph) -> None:
-        """Check what a block writes, and that its outputs are where they should be."""
+        """Check which inputs a block overwrites, and that its outputs lie there."""
         control = self._control
         if control.tests(which):
             places: dict[int, int] = {}
@@ -274,7 +276,7 @@ class _Step:
             places = {i: k for i, k in enumerate(control.over) if k is not None}
         allowed = {inside.inputs[k] for k in places.values()}
         strange = written_inputs(inside) - allowed
-        self._require(not strange, "a block writes over what it may only read")
+        self._require(not strange, "a block writes to an input that it may only read")
         makers = {v: step.op for step in inside.instructions for v in step.results}
         for output, operand in places.items():
             value, home = inside.outputs[output], inside.inputs[operand]
@@ -284,7 +286,7 @@ class _Step:
 
 
 def written_inputs(graph: Graph) -> set[int]:
-    """Return the inputs of a block whose memory it writes."""
+    """Return the inputs of a block whose memory the block writes."""
     roots = graph.roots()
     return {
         root
@@ -297,12 +299,12 @@ def written_inputs(graph: Graph) -> set[int]:
 
 
 def _is_whole(graph: Graph, value: int, makers: Mapping[int, str]) -> bool:
-    """Tell whether a value is all of the memory that it lies in, in its order.
+    """Tell whether a value covers all of its memory, in memory order.
 
     Args:
-        graph: a block.
-        value: of it.
-        makers: the op that defines each value but inputs and constants.
+        graph: the graph of a block.
+        value: a value of the graph.
+        makers: the operator that defines each value, except inputs and constants.
     """
     while isinstance(storage := graph.values[value].storage, Alias):
         op = makers[value]

@@ -1,8 +1,8 @@
 """Check single writes and reads of states at cursors.
 
-In: an instruction, what its operands are to cursors, how far the call has filled the
-states that it uses. Out: the same after it, or `BadProgram`. `cursor_uses.py` goes
-through the code.
+In: an instruction, the relation of its operands to cursors, and how far the call has
+filled the states that the instruction uses. Out: the updated fill positions, or
+`BadProgram`. `cursor_uses.py` walks through the code.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ from kvc.schema.verify.starts import After, Fields, first_operand, is_field, pla
 
 @frozen
 class Filled:
-    """How far a state is filled by a call or a turn.
+    """How far a call, or an iteration of a loop, has filled a state.
 
     Attributes:
-        ends: where it is filled up to; several where loops carry several such places.
-        count: how many positions the last write was of, None before the first.
+        ends: the end of the filled part; several positions if loops carry several.
+        count: the number of positions of the last write, None before the first write.
     """
 
     ends: frozenset[After]
@@ -40,7 +40,10 @@ class Filled:
         turns: Mapping[int, After],
         fields: Fields,
     ) -> "Filled":
-        """Return how far it is filled as a turn starts: up to there, or unknown."""
+        """Return how far a state is filled when an iteration of a loop starts.
+
+        It is filled up to the start of the iteration, or to an unknown position.
+        """
         pairs = zip(control.operands, inside.inputs[: control.carried], strict=False)
         starts = {
             turns[own]
@@ -56,13 +59,13 @@ def filled_after(
     fields: Fields,
     loop: bool,
 ) -> Filled:
-    """Return how far a state is filled after branches or turns.
+    """Return how far a state is filled after branches or loop iterations.
 
     Args:
-        results: of what runs them.
-        ways: of each, its outputs, what its values are, and how far it has filled.
-        fields: what the results are.
-        loop: whether these are turns, which count from where they start.
+        results: the results of the instruction that runs them.
+        ways: for each branch or loop body: outputs, cursor fields of values, and fill.
+        fields: the cursor fields of the results.
+        loop: whether these are iterations, whose positions count from their own start.
     """
 
     def ends() -> Iterator[After]:
@@ -80,22 +83,27 @@ def filled_after(
     return Filled(frozenset(ends()))
 
 
-# Check single writes and reads of states at cursors.
+# Checks of single writes and reads of states at cursors.
 
 
 MODES: Final = {StateKind.LINEAR: "linear", StateKind.RING: "circular"}
 _ATTENTION: Final = "kvc::attention"
-_CACHES: Final = ("k", "v", "k_scale", "v_scale")  # their slots lie along axis 2
+_CACHES: Final = (
+    "k",
+    "v",
+    "k_scale",
+    "v_scale",
+)  # operands whose slots lie along axis 2
 
 
 @frozen
 class HeldState:
-    """A value that is a state at a cursor.
+    """A value that holds a state with a cursor.
 
     Attributes:
-        state: its id.
-        order: which axis of the state each of its axes is; None for other views.
-        filled: how far the call has written it.
+        state: id of the state.
+        order: the state's axis for each axis of the value; None for other views.
+        filled: how far the call has written the state.
     """
 
     state: int
@@ -104,10 +112,10 @@ class HeldState:
 
 
 class CursorAccesses:
-    """What one method writes and reads of states at cursors.
+    """Writes and reads of states with cursors by one method.
 
     Attributes:
-        filled: state -> how far it is filled by its last write.
+        filled: for each state, how far its last write has filled it.
     """
 
     def __init__(
@@ -153,7 +161,7 @@ class CursorAccesses:
         self._check_kept(arguments, state, at)
         start = placed(arguments["write_indices"], fields)
         begins = start is not None and start.cursor == state.cursor
-        what = f"the state {state.name!r} is not written at its cursor"
+        what = f"the write of the state {state.name!r} does not begin at its cursor"
         self._require(begins, at, what)
         assert start is not None
         count = update.dims[axis]
@@ -170,10 +178,10 @@ class CursorAccesses:
     def _check_extent(
         self, start: After, count: Dim, state: State, filled: Filled, at: str
     ) -> None:
-        """Check that a write is of what the call, or a turn of a loop, adds.
+        """Check that a write covers the positions that the call or iteration adds.
 
-        It is of all where rows have lengths. A ring with a window is filled without a
-        hole, and no write is longer than a call may be.
+        With row lengths it must cover all of them. A ring with a window is filled
+        without a hole, and no write is longer than a call may be.
         """
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
@@ -195,7 +203,7 @@ class CursorAccesses:
     def _check_kept(
         self, arguments: Mapping[str, Argument], state: State, at: str
     ) -> None:
-        """Check that an operator keeps as many first positions as the window has."""
+        """Check that an operator keeps as many first positions as the window does."""
         window, keep = state.window, arguments["keep"]
         what = f"it keeps {keep} positions of {state.name!r}, whose window is {window}"
         self._require(window is None or keep == window.keep, at, what)
@@ -207,15 +215,17 @@ class CursorAccesses:
         state: State,
         at: str,
     ) -> None:
-        """Check that an operator counts tokens as the method does."""
+        """Check that an operator uses the row lengths of the method."""
         lengths = arguments["row_lengths"]
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
         if advance is None or advance.lengths is None:
-            self._require(lengths is None, at, "it counts tokens, the method does not")
+            self._require(
+                lengths is None, at, "it has row lengths, the method has none"
+            )
             return
         same = is_field(lengths, fields, state, CursorField.LENGTHS)
-        self._require(same, at, "it does not count tokens as the method does")
+        self._require(same, at, "its row lengths are not those of the method")
 
     def read(
         self,
@@ -227,9 +237,9 @@ class CursorAccesses:
         fields: Fields,
         at: str,
     ) -> None:
-        """Check that queries over rings are the call's tokens, and see what they keep.
+        """Check that queries over rings are the call's tokens, and stay in the window.
 
-        A result over a state that is no ring may replace any of it.
+        A state that is not a ring may be overwritten by any result.
         """
         rings = [v for v in used if held[v].state in self._widest]
         for result in step.results:
@@ -271,11 +281,11 @@ class CursorAccesses:
             self._widest[one.state] = max(widest, cast(int, left) + 1)
 
     def _covers(self, count: Dim, part: Dim) -> bool:
-        """Tell whether there are never fewer of something than of a part."""
+        """Tell whether `count` is at least `part` at all allowed sizes."""
         return bounds(add_dims(count, part, -1), self._symbols)[0] >= 0
 
     def _end_of(self, argument: Argument, fields: Fields, state: State) -> After | None:
-        """Return how far after the start an operand is, the end of the call too."""
+        """Return an operand's position relative to a start; None if unknown."""
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
         ends = is_field(argument, fields, state, CursorField.END)

@@ -1,9 +1,9 @@
-"""Check how a method's code uses states at cursors, and fields of cursors.
+"""Check a method's uses of states with cursors, and of fields of cursors.
 
-In: a method whose graph and blocks have been checked. Out: how far queries look back
-over each ring, or `BadProgram`. Operands are compared with the storages of values: a
-`CursorSlot`, what a block is lent of one, or so many positions after a start, which is
-what `kvc::after` makes. No other arithmetic is followed here.
+In: a method whose graph and blocks have been checked. Out: the widest window of queries
+over each ring, or `BadProgram`. Operands are recognized by the storages of values: a
+`CursorSlot`, a block's input that is lent one, or a position that `kvc::after` computes
+from a start. No other arithmetic is followed here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ _SWAPPING: Final = PERMUTING | {"aten::alias"}
 
 
 class CursorUses:
-    """What one method does with states at cursors, in its blocks too."""
+    """Checks of one method's uses of states with cursors, including its blocks."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class CursorUses:
         self._where = f"method {method.name!r}"
 
     def check(self) -> None:
-        """Check the method's own graph, and from there on all blocks."""
+        """Check the method's own graph, and from there all blocks."""
         graph, states = self._method.graph, self._program.states
         held: dict[int, HeldState] = {}
         fields: dict[int, CursorSlot | After] = {}
@@ -95,10 +95,10 @@ class CursorUses:
     def _check_graph(
         self, graph: Graph, operands: Operands, held: dict[int, HeldState], lent: Fields
     ) -> Fields:
-        """Check a graph, and note which of its values are states; fields are `lent`.
+        """Check a graph, and record the values that hold states; `lent` has the fields.
 
         Returns:
-            All values that are fields of cursors, or after a start.
+            All values that are fields of cursors, or positions after a start.
         """
         fields, roots = dict(lent), graph.roots()
         for index, (step, reads) in enumerate(
@@ -126,10 +126,10 @@ class CursorUses:
         return fields
 
     def _after(self, step: Instruction, fields: Fields, at: str) -> After:
-        """Return what `kvc::after` makes of a start, or of what is after one."""
+        """Return the position that `kvc::after` computes."""
         start, count = placed(step.arguments[0], fields), step.arguments[1]
         self._report.require(
-            start is not None, at, "after what is no start of a cursor"
+            start is not None, at, "its first operand is not a cursor's start"
         )
         assert start is not None
         return start.further(cast("Dim", count))
@@ -168,13 +168,13 @@ class CursorUses:
         held: Mapping[int, HeldState],
         fields: Fields,
     ) -> tuple[Way, Mapping[int, HeldState]]:
-        """Check a block; return what its values are to cursors, and which are states.
+        """Check a block; return its values' relation to cursors, and its held states.
 
         Args:
-            step: what runs it.
-            number: its id.
-            held: which values outside are states.
-            fields: what values outside are to cursors.
+            step: the instruction that runs the block.
+            number: id of the block.
+            held: the outer values that hold states.
+            fields: the relation of outer values to cursors.
         """
         control = read_control(step.op, step.arguments)
         inside = self._method.blocks[number].graph
@@ -204,15 +204,15 @@ class CursorUses:
         fields: Fields,
         at: str,
     ) -> None:
-        """Note which results of a control instruction are states, and how far filled.
+        """Record the results of a control instruction that hold states, and their fill.
 
         Args:
             step: the instruction.
-            control: what it says.
-            held: what values outside are.
-            gone: its blocks, gone through; not the one that says whether to go on.
-            fields: what values outside are to cursors.
-            at: where it is.
+            control: its decoded arguments.
+            held: the outer values that hold states.
+            gone: its checked blocks, without the condition of a loop.
+            fields: the relation of outer values to cursors.
+            at: the instruction's location, for messages.
         """
         for i, over in enumerate(control.over):
             made = [lent.get(outputs[i]) for (outputs, *_), lent in gone]
@@ -257,7 +257,7 @@ class CursorUses:
 def _written_over(
     graph: Graph, roots: Sequence[int], step: Instruction, held: Mapping[int, HeldState]
 ) -> bool:
-    """Tell whether a result lies over a state, whatever the operands are."""
+    """Tell whether an instruction writes a result over the memory of a state."""
     for value in step.results:
         if type(graph.values[value].storage) is Alias and roots[value] in held:
             return True
@@ -265,7 +265,7 @@ def _written_over(
 
 
 def _axes(step: Instruction, rank: int) -> tuple[int, ...]:
-    """Return which axis of its operand each axis of a swapping view is."""
+    """Return the operand's axis for each axis of a permuting view."""
     if step.op == "aten::permute":
         order = cast("tuple[int, ...]", step.arguments[1])
         return tuple(axis % rank for axis in order)

@@ -1,15 +1,15 @@
-"""Check a program's cursors: the states that are written at them, and windows.
+"""Check a program's cursors: windows, and the states that are written at cursors.
 
 In: methods whose graphs and blocks have been checked. Out: nothing, or `BadProgram`.
-Sessions rely on this for each row: a state at a cursor is written from the cursor on,
-along its slots, by as many tokens as the method says, so everything else stays as it
-was. A ring with a window can be rewound, and survives a call that fails, although the
-old content of its slots is gone, since nothing reads those slots again: only
-`kvc::attention` reads the ring, after a write of the call, its queries are the last
-tokens of that write, before which the call leaves out none, and they see no further
+Sessions rely on these rules for each row: a state at a cursor is written from the
+cursor on, along its slots, by as many tokens as the method declares; the other slots
+stay unchanged. A ring with a window can be rewound, and survives a call that fails,
+although the old content of its slots is lost, since nothing reads those slots again:
+only `kvc::attention` reads the ring, after the call has written to it; the queries are
+the last tokens written, the call skips no token before them, and they see no further
 than the window.
 
-How a method's code uses cursors is checked in `cursor_uses.py`.
+`cursor_uses.py` checks the uses of cursors in a method's code.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ from kvc.schema.verify.states import fixed_symbols
 
 
 class CursorChecker:
-    """The checks on all cursors of a program, method by method."""
+    """Checks of all cursors of a program, method by method."""
 
     def __init__(self, program: Program, sizes: CheckedTypes, report: Reporter) -> None:
-        """Check what cursors and states say by themselves.
+        """Check the declarations of cursors and states.
 
         Raises:
-            BadProgram: something is impossible.
+            BadProgram: a declaration is impossible.
         """
         self._program, self._sizes, self._report = program, sizes, report
         self._widest: dict[int, int] = {}
@@ -93,21 +93,21 @@ class CursorChecker:
         require(fits, where, what)
 
     def check(self, method: Method, operands: Sequence[Operands]) -> None:
-        """Check what a method does at cursors.
+        """Check a method's uses of cursors.
 
         Args:
-            method: its graph and blocks have been checked.
-            operands: what the instructions of each of these read.
+            method: a method whose graph and blocks have been checked.
+            operands: for each of these graphs, the operands of its instructions.
 
         Raises:
-            BadProgram: it is not what the states it writes say.
+            BadProgram: the method's writes contradict the declarations of its states.
         """
         where = f"method {method.name!r}"
         for advance in method.advances:
             if advance.tokens is None:
                 kind = self._program.cursors[advance.cursor].kind
                 counted = kind is CursorKind.STATE and advance.lengths is None
-                what = f"nothing says how far it advances the cursor {advance.cursor}"
+                what = f"the advance of the cursor {advance.cursor} is unknown"
                 self._report.require(counted, where, what)
             if advance.lengths is not None:
                 self._check_lengths(method, advance, advance.lengths, where)
@@ -121,7 +121,7 @@ class CursorChecker:
         uses.check()
 
     def _check_slots(self, method: Method, where: str) -> None:
-        """Check the values that a session fills in; blocks are lent them."""
+        """Check the values that a session fills in; blocks may only be lent them."""
         for i, value in enumerate(method.graph.values):
             if isinstance(value.storage, CursorSlot):
                 self._check_slot(
@@ -129,7 +129,7 @@ class CursorChecker:
                 )
         for number, block in enumerate(method.blocks):
             own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
-            what = "a block is lent fields of a cursor"
+            what = "a block has a cursor field of its own"
             self._report.require(not own, f"{where}, block {number}", what)
 
     def _check_slot(
@@ -154,7 +154,7 @@ class CursorChecker:
     def _check_lengths(
         self, method: Method, advance: Advance, index: int, where: str
     ) -> None:
-        """Check the input that says how many tokens of each row count."""
+        """Check the input that holds the number of counted tokens of each row."""
         require, inputs = self._report.require, method.graph.inputs
         require(index < len(inputs), where, f"no input {index} of row lengths")
         kind = method.graph.values[inputs[index]].type
@@ -172,10 +172,10 @@ class CursorChecker:
         require(not grown, where, f"{what} have one length")
 
     def finish(self) -> None:
-        """Check that windows are what is seen, once all methods have been checked.
+        """Check windows against the queries, once all methods have been checked.
 
         Raises:
-            BadProgram: a window is wider or narrower than that.
+            BadProgram: a window is wider or narrower than the queries' window.
         """
         for number, widest in self._widest.items():
             state = self._program.states[number]

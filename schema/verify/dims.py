@@ -1,7 +1,7 @@
-"""Types under all allowed sizes of the symbols: their bounds, and a few points to try.
+"""Check types under all allowed sizes of the symbols: bounds, and test points.
 
-In: the symbols of a program. Out: a `CheckedTypes`, which checks each type once, knows
-its greatest size in bytes, and gives its shape at each of the points.
+In: the symbols of a program. Out: a `CheckedTypes`, which checks each type once,
+returns its greatest size in bytes, and its shape at each of a few points.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,11 +32,11 @@ Shape = tuple[int, ...]
 
 
 class Point:
-    """A size for each symbol; remembers the types that it has been asked for."""
+    """A size for each symbol; caches the shapes of types at these sizes."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
-        # By identity, as in `CheckedTypes`, whose types these are.
+        # Keyed by identity, as in `CheckedTypes`, which owns these types.
         self._types: dict[int, tuple[TensorType, TensorType]] = {}
 
     def at(self, kind: TensorType) -> TensorType:
@@ -49,14 +49,14 @@ class Point:
 
 
 class CheckedTypes:
-    """Checked types of one program; remembers those that it has seen."""
+    """Checked types of one program; each type is checked once."""
 
     def __init__(self, symbols: Sequence[Symbol], report: Reporter) -> None:
         self.report = report
         self.symbols = {symbol.name: symbol for symbol in symbols}
         self.points = _points(symbols)
-        # By identity: after decoding, equal types are one object. The values keep the
-        # types alive, so that no id is used twice.
+        # Keyed by identity: after decoding, equal types are one object. The values keep
+        # the types alive, so that no id is used twice.
         self._seen: dict[int, tuple[TensorType, int]] = {}
 
     def check_symbols(self, symbols: Sequence[Symbol]) -> None:
@@ -69,7 +69,7 @@ class CheckedTypes:
             self._check_buckets(symbol, where)
 
     def _check_buckets(self, symbol: Symbol, where: str) -> None:
-        """Check that the only sizes of a symbol ascend within its bounds."""
+        """Check that the buckets of a symbol ascend within its bounds."""
         sizes = symbol.sizes
         self.report.limit(f"{where}: its buckets", len(sizes), MAX_BUCKETS)
         ascend = list(sizes) == sorted(set(sizes))
@@ -92,7 +92,7 @@ class CheckedTypes:
         return found[1]
 
     def check_dim(self, dim: Dim, where: str) -> None:
-        """Check that a dim is neither negative nor too large, whatever the sizes."""
+        """Check that a dim is neither negative nor too large at any allowed sizes."""
         if isinstance(dim, Affine):
             self.check_affine(dim, where)
             counts = (len(self.symbols[name].sizes) or 1 for name in dim.symbols)
@@ -105,11 +105,11 @@ class CheckedTypes:
             self.report.limit(f"{where}: the dim {dim}", high, MAX_DIM)
 
     def mixed_points(self, names: Iterable[str], where: str) -> Iterator[Point]:
-        """Yield sizes with some symbols at their lower bounds, others at the upper.
+        """Yield points with some symbols at their lower bounds, others at the upper.
 
-        With all at the lower or all at the upper ones, which are among `points`, they
-        are enough for dims without quotients: these are affine in each symbol, so that
-        two that are alike there are alike at all sizes.
+        Together with the points of all lower and all upper bounds, which are among
+        `points`, they suffice for dims without quotients: such dims are affine in each
+        symbol, so that two dims that agree at these points agree at all sizes.
 
         Raises:
             LimitExceeded: there are too many symbols.
@@ -139,7 +139,7 @@ class CheckedTypes:
 
 
 def _is_canonical(expression: Affine) -> bool:
-    """Tell whether an expression is what `affine` and `floor_divide` make of it."""
+    """Tell whether an expression is in the form of `affine` and `floor_divide`."""
     factors, products = dict(expression.terms), dict(expression.products)
     ordered = (tuple(sorted(set(names), key=str)) for names in products)
     return (
@@ -154,7 +154,7 @@ def _is_canonical(expression: Affine) -> bool:
 
 
 def _points(symbols: Sequence[Symbol]) -> tuple[Point, ...]:
-    """Return sizes to try: all at the lower bound, all at the upper, one between."""
+    """Return test points: all lower bounds, all upper bounds, and one in the middle."""
     return (
         Point({symbol.name: symbol.lower for symbol in symbols}),
         Point({symbol.name: symbol.upper for symbol in symbols}),

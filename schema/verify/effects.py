@@ -1,8 +1,7 @@
-"""Find what a graph reads and writes of memory that outlives it.
+"""Find the reads and writes of a graph to memory that outlives it.
 
 In: a graph. Out: the states that it reads and writes, which a method must declare, and
-the instructions that write over states or callers' arrays, each of which needs a
-verdict.
+the instructions that write to states or callers' arrays, each of which needs a verdict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,18 +20,18 @@ from kvc.schema.graph import (
 )
 from kvc.schema.ops import OPS, Aliasing
 
-CALLER: Final = -1  # stands for a caller's array among the ids of states
-# These replace all that they write over, and so do not read it.
+CALLER: Final = -1  # id of a caller's array among the ids of states
+# These overwrite their whole operand, and so do not read it.
 _BLIND: Final = frozenset({"aten::copy", "kvc::replace"})
 
 
 @frozen
 class Effects:
-    """What a graph does to states and callers' arrays.
+    """The accesses of a graph to states and callers' arrays.
 
     Attributes:
         reads, writes: ids of states, ascending.
-        updates: instructions that write over a state or a caller's array, ascending.
+        updates: instructions that write to a state or a caller's array, ascending.
     """
 
     reads: tuple[int, ...]
@@ -41,15 +40,15 @@ class Effects:
 
 
 def effects(graph: Graph, operands: Sequence[Sequence[int]] | None = None) -> Effects:
-    """Return what a graph does to memory that outlives it.
+    """Return the accesses of a graph to memory that outlives it.
 
-    A write is a result that is no view and shares memory with a state, or with an
+    A write is a result that is not a view and shares memory with a state, or with an
     input in the caller's array. A read is any use as an output, or as an operand of
-    anything but a view, except where all of the operand is replaced.
+    anything but a view, except an operand that is wholly overwritten.
 
     Args:
-        graph: the code.
-        operands: ids that each instruction reads, where they are known already.
+        graph: the graph to analyse.
+        operands: value ids that each instruction reads, if they are known already.
     """
     if operands is None:
         operands = [values_in(step.arguments) for step in graph.instructions]
@@ -77,7 +76,7 @@ def _states(owners: set[int]) -> tuple[int, ...]:
 
 
 def _owners(graph: Graph) -> tuple[dict[int, int], Mapping[int, int]]:
-    """Return whose memory bound values are, and what values share memory with."""
+    """Return the owner of each bound value, and the base of each alias."""
     owner: dict[int, int] = {}
     bases: dict[int, int] = {}
     for i, value in enumerate(graph.values):
@@ -96,7 +95,7 @@ def _owners(graph: Graph) -> tuple[dict[int, int], Mapping[int, int]]:
 def _follow(
     step: Instruction, owner: dict[int, int], bases: Mapping[int, int]
 ) -> list[int]:
-    """Note whose memory the results are, and return the owners among these."""
+    """Record the owners of results in states or callers' arrays; return them."""
     found = []
     for result in step.results:
         base = bases.get(result)
@@ -107,7 +106,7 @@ def _follow(
 
 
 def values_in(arguments: Sequence[Argument]) -> list[int]:
-    """Return the values that an instruction's arguments name, in order."""
+    """Return the ids of values in an instruction's arguments, in order."""
     ids: list[int] = []
     for argument in arguments:
         if type(argument) is Ref:

@@ -1,8 +1,8 @@
-"""The checks on one graph: values, single definition, storage, op signatures.
+"""Checks of one graph: values, single definition, storage, operator signatures.
 
-In: a graph, and its constants and states. Out: what each instruction reads, for the
-check of memory, or `BadProgram`. `values.py` checks values, `results.py` where results
-lie, `signatures.py` arguments and shapes.
+In: a graph, and its constants and states. Out: the operands of each instruction, for
+the memory check, or `BadProgram`. `values.py` checks values, `results.py` the storage
+of results, `signatures.py` arguments and shapes.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ Operands = list[tuple[int, ...]]
 
 
 def _content(graph: Graph, around: Surroundings) -> tuple[object, ...]:
-    """Return what the verdict on a block's graph depends on, parts by identity.
+    """Return a key of a block's graph on which its verdict depends, by identities.
 
-    Of a constant that is its type, and the type of the data that it names.
+    For a constant the key holds its type, and the type of its named data.
     """
     types = around.constants
     values: list[object] = []
@@ -63,10 +63,10 @@ class GraphChecker:
         ] = {}
 
     def check(self, graph: Graph, around: Surroundings, thorough: bool) -> Operands:
-        """Check a graph and its memory; return the ids that each instruction reads.
+        """Check a graph and its memory; return the operands of each instruction.
 
         Raises:
-            BadProgram, LimitExceeded: something is wrong.
+            BadProgram, LimitExceeded: the graph is wrong.
         """
         self._check_sources(graph, around.where)
         operands = self._check_graph(graph, around)
@@ -76,17 +76,17 @@ class GraphChecker:
     def check_block(
         self, graph: Graph, around: Surroundings, thorough: bool
     ) -> tuple[Operands, tuple[int, ...]]:
-        """Do as `check`, and return which instructions write over what is lent too.
+        """Check as `check`; also return the instructions that write to lent memory.
 
-        The blocks of layers that are alike are checked once: after decoding, equal
-        parts of graphs are one object.
+        The blocks of equal layers are checked once: after decoding, equal parts of
+        graphs are one object.
         """
         key = _content(graph, around)
         found = self._blocks.get(key)
         if found is None:
             operands = self.check(graph, around, thorough)
             updates = effects(graph, operands).updates
-            # Keeping the graph keeps the ids of its parts their own.
+            # Keeping the graph alive keeps the ids of its parts unique.
             found = self._blocks[key] = graph, operands, updates
         else:
             self._check_sources(graph, around.where)
@@ -177,7 +177,7 @@ class GraphChecker:
     def _key(
         self, step: Instruction, keys: Sequence[object]
     ) -> tuple[tuple[object, ...], tuple[int, ...]]:
-        """Return what a signature's verdict depends on, and the ids that are read."""
+        """Return a key of a signature's verdict, and the ids that are read."""
         reads: list[int] = []
         parts: list[object] = [step.op]
         for argument in step.arguments:
@@ -191,7 +191,7 @@ class GraphChecker:
                 reads += ids
                 parts.append(part)
             else:
-                # The kind, since 1, 1.0 and True are equal.
+                # The type is part of the key, since 1, 1.0 and True are equal.
                 parts.append(kind)
                 parts.append(argument)
         parts.append(None)
@@ -204,7 +204,8 @@ class GraphChecker:
         found = self._lists.get(id(items))
         if found is None:
             ids = tuple(item.value for item in items if isinstance(item, Ref))
-            # A list without operands is keyed once; keeping it keeps its id its own.
+            # A list without operands is keyed once; keeping it alive keeps its id
+            # unique.
             part: tuple[object, ...] | None
             part = None if ids else tuple((type(item), item) for item in items)
             found = self._lists[id(items)] = items, ids, part
@@ -232,7 +233,7 @@ class GraphChecker:
             self._fail_step(around, index, step, str(error))
 
     def _type_keys(self, types: list[TensorType]) -> list[object]:
-        """Return for each value an object that stands for its type, quick to hash."""
+        """Return for each value an object that stands for its type and hashes fast."""
         known = self._types
         for kind in types:
             if id(kind) not in known:

@@ -1,9 +1,9 @@
-"""What a bundle is refused by: its limits, and errors that name the place in the file.
+"""Limits of a bundle, and the reporter of errors that name the place in the file.
 
-Beyond a limit is `LimitExceeded`, raised before any use. The numbers are far above real
-models and far below what harms a reader: a table takes 25 microseconds to check and to
-read, so the most of them take about a second (measured 2026-11-26), and a model of 1000
-layers has 4000 states.
+Exceeding a limit raises `LimitExceeded` before any use. The limits are far above real
+models and far below sizes that harm a reader: a table takes 25 microseconds to check
+and read, so the maximum number of tables takes about a second (measured 2026-11-26),
+and a model of 1000 layers has 4000 states.
 """
 
 from collections import Counter
@@ -16,9 +16,9 @@ MAX_PROGRAM_NBYTES: Final = 64 << 20
 MAX_INDEX_NBYTES: Final = 8 << 20
 MAX_TABLES: Final = 40_000
 MAX_METHODS: Final = 64
-MAX_VARIANTS: Final = 7  # beside the first recipe
+MAX_VARIANTS: Final = 7  # recipes in addition to the first
 MAX_BLOCKS: Final = 10_000  # of a method
-MAX_DEPTH: Final = 64  # of blocks within each other
+MAX_DEPTH: Final = 64  # of nested blocks
 MAX_BUCKETS: Final = 64  # of a symbol
 MAX_BUCKETS_TOGETHER: Final = MAX_BUCKETS**2  # of all symbols in a dim
 MAX_COMBINATIONS: Final = 1 << 16  # of sizes of a partition of fixed shapes
@@ -42,7 +42,7 @@ class Reporter:
     """Raises errors about one file."""
 
     def __init__(self, path: str, within: str = "") -> None:
-        """Take what errors begin with: the file, and a part of it."""
+        """Set the beginning of all messages: the file, and a part of the file."""
         self.path, self.within = path, within
 
     def fail(self, where: str, what: str) -> NoReturn:
@@ -55,26 +55,26 @@ class Reporter:
             self.fail(where, what)
 
     def limit(self, what: str, found: int, limit: int) -> None:
-        """Raise `LimitExceeded` when there is more than the limit."""
+        """Raise `LimitExceeded` if `found` is more than `limit`."""
         if found > limit:
             raise LimitExceeded(
                 path=self.path, what=self.within + what, found=found, limit=limit
             )
 
     def name(self, name: str, where: str) -> None:
-        """Check that a name is not empty, not long, and can be printed as it is."""
+        """Check that a name is not empty, not too long, and printable."""
         self.require(bool(name), where, "a name is empty")
         self.text(name, where)
 
     def text(self, text: str, where: str) -> None:
-        """Check that a short text can be printed as it is."""
+        """Check that a text is short and printable."""
         if len(text.encode()) > MAX_NAME_NBYTES:
             self.fail(where, f"{text[:40]!r}... is longer than {MAX_NAME_NBYTES} bytes")
         if not text.isprintable():
             self.fail(where, f"{text!r} has characters that cannot be printed")
 
     def unique(self, names: list[str], where: str) -> None:
-        """Check names, and that no two are equal."""
+        """Check names, and that they are unique."""
         if len(set(names)) != len(names):
             (twice, _), *_ = Counter(names).most_common(1)
             self.fail(where, f"{twice!r} is there twice")
@@ -83,6 +83,6 @@ class Reporter:
 
 
 def place(where: str, index: int, step: Instruction) -> str:
-    """Return an instruction's place for a message; `where` is its graph's."""
+    """Describe an instruction for a message; `where` names its graph."""
     source = f" ({step.source})" if step.source else ""
     return f"{where}, instruction {index}, {step.op}{source}"

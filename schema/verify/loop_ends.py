@@ -1,11 +1,11 @@
-"""Check that loops and branches that move a position on stay within their call.
+"""Check that loops and branches that advance a position stay within their call.
 
-A cursor is such a position, and a loop may carry it from turn to turn. In: the control
-instructions of a method, and what their operands are to cursors. Out: where each turn
-starts, or `BadProgram`. A loop in another must end before the outer turn does. Of a
-branch that writes and moves on, only the nearest end is known outside. Where only loops
-and branches decide how much a call adds, that is compared at the end with where the
-counter of the cursor is left.
+A cursor is such a position, and a loop may carry it from one iteration to the next. In:
+the control instructions of a method, and their operands' relation to cursors. Out: the
+position where each iteration starts, or `BadProgram`. An inner loop must end before the
+outer iteration does. After branches that write and advance, only the nearest of their
+ends is known. If only loops and branches determine how much a call adds, this amount is
+compared at the end with the final value of the cursor's counter.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,18 +23,19 @@ from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.starts import After, Fields, placed
 
 _NOT_HANDED_ON: Final = (
-    "turns write at no start of a cursor: they do not hand on where they end"
+    "iterations do not write at a cursor's start: they do not carry their end position"
 )
 
 
 @frozen
 class _End:
-    """Where something ends that a method does at a cursor.
+    """The end of an access of a method at a cursor.
 
     Attributes:
-        ways: where, and where branches end that it is in; one of these has to fit.
-        what: it is.
-        at: where in the method it is.
+        ways: its end, and the ends of branches that contain it; one of these must
+            lie within the call or iteration.
+        what: description of the access.
+        at: location of the access in the method.
     """
 
     ways: tuple[After, ...]
@@ -42,26 +43,28 @@ class _End:
     at: str
 
 
-Way = tuple[Sequence[int], Fields, list[_End]]  # outputs, values, what ends: a branch's
+Way = tuple[
+    Sequence[int], Fields, list[_End]
+]  # a branch's outputs, cursor fields, and ends
 
 
 class LoopEnds:
-    """Where the loops and branches of one method end, in its blocks too."""
+    """The ends of the loops and branches of one method, including its blocks."""
 
     def __init__(self, method: Method, program: Program, report: Reporter) -> None:
         self._method, self._program, self._report = method, program, report
         self._symbols = {symbol.name: symbol for symbol in program.symbols}
-        self._count = 0  # of turns, and of loops and branches of any length
-        # What has to end before a turn does that is being checked, or before a call
-        # of which only loops decide how long it is.
+        self._count = 0  # counts iterations, and loops and branches of unknown length
+        # Ends that must lie before the end of the current iteration, or before the end
+        # of a call whose length only loops determine.
         self._ends: list[_End] = []
 
     def turns(
         self, control: Control[object], inside: Graph, fields: Fields
     ) -> dict[int, After]:
-        """Return where turns start: at what a loop carries that is a start before it.
+        """Return the start of an iteration for each carried value with a position.
 
-        That holds if each turn hands such a start on, which `all_turns` checks.
+        Each iteration must hand a position on to the next; `all_turns` checks this.
         """
         found: dict[int, After] = {}
         for i in range(control.carried):
@@ -82,9 +85,10 @@ class LoopEnds:
         fields: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
-        """Check that all that a turn does ends before the turn, once gone through.
+        """Check that accesses of an iteration end within it; call this after the body.
 
-        Where all turns together end is noted in `fields`; that has to fit too.
+        The common end of all iterations is recorded in `fields`; it must lie
+        within the call.
         """
         inside = self._method.blocks[control.blocks[-1]].graph
         unknown: dict[After, int] = {}
@@ -114,7 +118,7 @@ class LoopEnds:
 
     @contextmanager
     def within(self, branch: bool) -> Iterator[list[_End]]:
-        """Give, once code has been gone through, what ends in it if it is a branch."""
+        """Collect the ends within a block while it is checked, if it is a branch."""
         before, found = self._ends, list[_End]()
         if branch:
             self._ends = found
@@ -128,12 +132,12 @@ class LoopEnds:
         ways: Sequence[Way],
         fields: dict[int, CursorSlot | After],
     ) -> None:
-        """Note where branches end: whichever is taken, no nearer than the nearest.
+        """Record the end after branches: not before the nearest end of any branch.
 
         Args:
-            step: what runs them.
-            ways: the branches, once gone through.
-            fields: what values outside are.
+            step: the instruction that runs the branches.
+            ways: the branches, after their check.
+            fields: the relation of outer values to cursors.
         """
         for i in range(len(ways[0][0])):
             found = (placed(Ref(outputs[i]), made) for outputs, made, _ in ways)
@@ -149,9 +153,9 @@ class LoopEnds:
         self._ends += [end for *_, ends in ways for end in ends]
 
     def check(self, end: After, what: str, at: str) -> None:
-        """Check that what a call, or a turn of a loop, adds ends there at the earliest.
+        """Check that an end lies within the tokens that the call or iteration adds.
 
-        Where that is not known yet, it is checked when it is.
+        If that is not known yet, it is checked later.
         """
         advance = self._method.advance_of(end.cursor)
         assert advance is not None
@@ -163,10 +167,10 @@ class LoopEnds:
         self._report.require(fits, at, f"{found.what}, the call adds {advance.tokens}")
 
     def finish(self, fields: Fields) -> dict[int, After]:
-        """Check that counters say where calls end whose loops decide it.
+        """Check that counters hold the ends of calls whose length loops determine.
 
         Returns:
-            Where the call ends at each cursor that it advances.
+            The end of the call for each cursor that it advances.
         """
         found, where = dict[int, After](), f"method {self._method.name!r}"
         for advance in self._method.advances:
@@ -175,7 +179,7 @@ class LoopEnds:
                 found[advance.cursor] = After(advance.cursor, advance.tokens)
             elif state is not None:
                 last = fields.get(_last_value(self._method.graph, state))
-                what = f"it does not leave the counter {state} where its loops end"
+                what = f"its counter {state} does not hold the end of its loops"
                 counts = isinstance(last, After) and last.cursor == advance.cursor
                 self._report.require(counts, where, what)
                 found[advance.cursor] = cast(After, last)
@@ -186,13 +190,13 @@ class LoopEnds:
         return found
 
     def _taken(self, turn: int) -> list[_End]:
-        """Return what has to end before a turn does, and forget it."""
+        """Remove and return the ends that must lie before the end of an iteration."""
         found = [end for end in self._ends if end.ways[0].turn == turn]
         self._ends[:] = [end for end in self._ends if end.ways[0].turn != turn]
         return found
 
     def _joined(self, ways: Sequence[After]) -> After | None:
-        """Return where one of several is, None where nothing says which is nearest."""
+        """Return the nearest of several positions, None if it is unknown."""
         if len(set(ways)) == 1:
             return ways[0]
         common = set[int].intersection(*(set(way.loops) for way in ways))
@@ -204,7 +208,7 @@ class LoopEnds:
         return None
 
     def _fits(self, end: _End, last: After) -> bool:
-        """Tell whether something ends where something else does at the latest."""
+        """Tell whether an end certainly lies at or before a position."""
         left = [last.left_from(way) for way in end.ways]
         return any(d is not None and bounds(d, self._symbols)[0] >= 0 for d in left)
 
@@ -218,7 +222,7 @@ def _and_loops(end: After) -> str:
 
 
 def _last_value(graph: Graph, state: int) -> int:
-    """Return the value that all of a state holds at the end, -1 where parts differ."""
+    """Return the value that last wrote a whole state; -1 if only a part was written."""
     whole = {i for i, v in enumerate(graph.values) if v.storage == StateSlot(state)}
     roots, last = graph.roots(), -1
     own = set(whole)

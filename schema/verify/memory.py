@@ -1,13 +1,13 @@
-"""The independent check of memory: nothing reads bytes after they were overwritten.
+"""The independent memory check: nothing reads bytes after they were overwritten.
 
-In: a graph whose values and storage have been checked, and what each instruction reads.
-Lifetimes are derived from the graph alone, not from a planner's notes. Two
+In: a graph whose values and storage have been checked, and the operands of each
+instruction. Lifetimes are derived from the graph alone, not from a planner's data. Two
 implementations give equal verdicts: the sweep over time here, fast enough for every
 load, and `replay.py`, which compares every pair, for the build and `kvc verify`. Both
 treat inputs as written before the first instruction, outputs as read after the last,
 and a result that is written over memory, or over a view of it, as the end of every
-older value of that memory. `kvc::append` ends none: it leaves the bytes of older values
-intact, and so may extend only the newest.
+older value of that memory. `kvc::append` ends no value: it leaves the bytes of older
+values intact, and so may extend only the newest.
 """
 
 from bisect import bisect_left
@@ -26,12 +26,12 @@ Reads = tuple[int, ...]
 
 @frozen
 class Lifetimes:
-    """When the memory of each value is in use.
+    """The times when the memory of each value is in use.
 
     Attributes:
-        root: value -> the value whose memory it is.
+        root: value -> the value that owns its memory.
         first: value -> index of the instruction that writes it, -1 for inputs.
-        last: root -> index of the last instruction that reads it or a part of it.
+        last: root -> index of the last instruction that reads any part of it.
     """
 
     root: list[int]
@@ -45,7 +45,7 @@ def check_memory(
     """Check that a graph's memory is sound; `thorough` adds the replay.
 
     Raises:
-        BadProgram: it is not.
+        BadProgram: the memory is not sound.
     """
     try:
         sweep(graph, operands)
@@ -64,20 +64,20 @@ def _place(graph: Graph, index: int, where: str) -> str:
 
 
 def sweep(graph: Graph, operands: Operands) -> None:
-    """Check versions, then that scratch in use at one time does not overlap.
+    """Check versions, then that scratch values in use at one time do not overlap.
 
     Raises:
-        Conflict: something is read after it was overwritten.
+        Conflict: a value is read after it was overwritten.
     """
     _check_arena(graph, derive_lifetimes(graph, operands))
 
 
 def derive_lifetimes(graph: Graph, operands: Operands) -> Lifetimes:
-    """Return when memory is in use, and check who writes over whom.
+    """Return when memory is in use, and check the order of writes and reads.
 
     Raises:
         Conflict: a value is read after an update in place of its memory, or memory is
-            written over or extended that may not be.
+            overwritten or extended where that is not allowed.
     """
     count = len(graph.values)
     root, first, last = list(range(count)), [-1] * count, [-1] * count
@@ -108,13 +108,13 @@ def derive_lifetimes(graph: Graph, operands: Operands) -> Lifetimes:
 
 
 class Versions:
-    """Which value of a piece of memory is in it now.
+    """The current value in each piece of memory.
 
     Attributes:
-        version: of a value: how often its memory had been overwritten when it came.
-        written: of a root: how often it has been overwritten.
-        newest: of a root: the value that was written last.
-        whole: whether a value is all of its root at the length that it has.
+        version: for a value, the number of writes to its memory before it.
+        written: for a root, the number of writes to it.
+        newest: for a root, the value that was written last.
+        whole: whether a value covers all of its root at the root's current length.
         stretched: whether elements of a value may share bytes.
     """
 
@@ -130,10 +130,10 @@ class Versions:
     def share(
         self, index: int, step: Instruction, value: int, base: int, reads: Reads
     ) -> None:
-        """Note a value that shares the memory of `base`.
+        """Record a value that shares the memory of `base`.
 
         Raises:
-            Conflict: it may not be written there.
+            Conflict: the value may not be written there.
         """
         owner = self.root[base]
         kind = OPS[step.op]
@@ -168,13 +168,13 @@ class Versions:
                 raise Conflict(index, "writes over memory that another operand reads")
 
     def _is_safe(self, kind: OpSpec, value: int, operand: int) -> bool:
-        """Tell whether an op may write over an operand while it reads it."""
+        """Tell whether an operator may overwrite an operand while it reads it."""
         same = self.types[operand] == self.types[value]
         return kind.pointwise and self.whole[operand] and same
 
 
 def _others(kind: OpSpec, base: int, reads: Reads) -> Reads:
-    """Return what an instruction reads beside the value that it writes over."""
+    """Return the operands of an instruction, without the one that it overwrites."""
     if kind.aliasing is Aliasing.UPDATE:
         return reads[1:]
     if kind.aliasing is Aliasing.CONTROL:
@@ -203,7 +203,7 @@ Spans = list[list[tuple[int, int, int]]]
 
 
 def _events(graph: Graph, lives: Lifetimes) -> tuple[Spans, Spans]:
-    """Return what begins and what ends at each time, from -1 to after the last."""
+    """Return the scratch values that begin and end at each time, from -1 on."""
     times = len(graph.instructions) + 2
     starting: Spans = [[] for _ in range(times)]
     ending: Spans = [[] for _ in range(times)]

@@ -1,7 +1,7 @@
-"""Check what a program says about its methods, apart from their code.
+"""Check the declarations of a program's methods.
 
-In: decoded methods; then the same with what each instruction of their checked graphs
-reads. Out: nothing, or the first error.
+In: decoded methods; then these methods with the operands of their checked graphs'
+instructions. Out: nothing, or the first error.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _COPYING: Final = frozenset({"aten::clone", "aten::copy", "kvc::replace"})
 
 
 def check_methods(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
-    """Check the methods' names, roles, trees and steps, apart from their graphs."""
+    """Check the methods' names, roles, trees and advances, but not their graphs."""
     report.limit("the number of methods", len(program.methods), limits.MAX_METHODS)
     report.unique([method.name for method in program.methods], "methods")
     for role in SINGLE_ROLES:
@@ -50,7 +50,7 @@ def check_methods(program: Program, sizes: CheckedTypes, report: Reporter) -> No
 
 
 def check_told(method: Method, program: Program, report: Reporter) -> None:
-    """Check that inputs and states tell all sizes that a call needs."""
+    """Check that the types of inputs and states determine all sizes of a call."""
     graph = method.graph
     held = (v.type for v in graph.values if isinstance(v.storage, StateSlot))
     given = (graph.values[value].type for value in graph.inputs)
@@ -59,12 +59,12 @@ def check_told(method: Method, program: Program, report: Reporter) -> None:
     added = [one.tokens for one in method.advances if one.tokens is not None]
     used = symbols_in(kinds.values()) | symbols_of(added)
     missing = sorted(used - told)
-    what = f"nothing tells it the sizes {missing}"
+    what = f"no input or state determines the sizes {missing}"
     report.require(not missing, f"method {method.name!r}", what)
 
 
 def _check_role(method: Method, where: str, report: Reporter) -> None:
-    """Check that a method takes and gives what its role promises."""
+    """Check that a method's inputs and outputs fit its role."""
     graph, role, tree = method.graph, method.role, method.output_tree
     taken = [graph.values[v].type for v in graph.inputs]
     given = [graph.values[v].type for v in graph.outputs]
@@ -96,7 +96,7 @@ def check_effects(
     program: Program,
     report: Reporter,
 ) -> None:
-    """Check that a method declares what its checked graph does to states."""
+    """Check that a method declares its graph's reads and writes of states."""
     where = f"method {method.name!r}"
     found = effects(method.graph, operands)
     what = f"it reads the states {found.reads}"
@@ -108,11 +108,10 @@ def check_effects(
 
 
 def check_accesses(method: Method, report: Reporter) -> None:
-    """Check that writes say what they write over; all else has been checked.
+    """Check the accesses that writes declare; everything else has been checked.
 
-    What an instruction says is held against what its blocks say, so that all of them
-    are right where each one is. Blocks are checked first: they come after what runs
-    them.
+    The accesses of a control instruction are compared with those of its blocks. Blocks
+    are checked first: a block comes after the instruction that runs it.
     """
     where = f"method {method.name!r}"
     codes = [(where, method.graph, method.updates)]
@@ -134,14 +133,14 @@ def check_verdicts(
     where: str,
     report: Reporter,
 ) -> None:
-    """Check that there is a verdict for each write in place, and that it can be.
+    """Check that each write in place has a valid verdict.
 
     Args:
         updates: the verdicts.
-        graph: that they are about.
+        graph: the graph of these verdicts.
         found: the instructions of the graph that write.
         where: the graph's name in messages.
-        report: of the file.
+        report: the reporter of the file.
     """
     judged = tuple(update.instruction for update in updates)
     what = f"verdicts on {judged}, its writes in place are {found}"
@@ -154,7 +153,7 @@ def check_verdicts(
 def _check_counting(
     method: Method, program: Program, where: str, report: Reporter
 ) -> None:
-    """Check that a method which counts says by how much, and the other way round."""
+    """Check that a method writes counters exactly if it advances their cursors."""
     for number in method.writes:
         state = program.states[number]
         if state.kind is StateKind.COUNTER and state.cursor is not None:

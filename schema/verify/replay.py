@@ -1,8 +1,8 @@
-"""The slow check of memory: replay a graph without numbers and record every write.
+"""The slow memory check: replay a graph without numbers and record every write.
 
-Each value remembers whether its bytes are still those it was made with; a write marks
-the values that it destroys, a read checks its operands. It shares nothing with the fast
-check in `memory.py` except what a conflict is.
+Each value records whether its bytes are still those it was defined with; a write marks
+the values that it destroys, a read checks its operands. Only the definition of a
+conflict is shared with the fast check in `memory.py`.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,11 @@ Mask = NDArray[np.bool_]
 
 
 class Conflict(ValueError):
-    """Memory is used wrongly at an instruction.
+    """An instruction uses memory wrongly.
 
     Attributes:
-        index: of the instruction; their number for the outputs, -1 for the inputs.
+        index: of the instruction; the number of instructions for outputs, -1 for
+            inputs.
     """
 
     def __init__(self, index: int, text: str) -> None:
@@ -34,8 +35,8 @@ def replay(graph: Graph, operands: Operands) -> None:
     """Run a graph's reads and writes in order.
 
     Raises:
-        Conflict: something is read after it was overwritten, or written where it may
-            not be.
+        Conflict: a value is read after it was overwritten, or memory is written where
+            that is not allowed.
     """
     machine = _Machine(graph)
     machine.write(-1, machine.owned(graph.inputs), ())
@@ -54,7 +55,7 @@ def replay(graph: Graph, operands: Operands) -> None:
 
 
 class _Machine:
-    """Memory that knows what became of it."""
+    """Memory that records which values are intact."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -74,14 +75,14 @@ class _Machine:
         self.made[list(graph.inputs)] = False
 
     def chain(self, value: int) -> list[int]:
-        """Return a value, what it shares memory with, and so on to the owner."""
+        """Return a value, its base, and so on to the owner of the memory."""
         path = [value]
         while isinstance(storage := self.graph.values[path[-1]].storage, Alias):
             path.append(storage.base)
         return path
 
     def owned(self, values: Sequence[int]) -> list[int]:
-        """Return those values that lie in scratch of their own."""
+        """Return the values that lie in scratch of their own."""
         storages = self.graph.values
         return [i for i in values if isinstance(storages[i].storage, Scratch)]
 
@@ -90,7 +91,7 @@ class _Machine:
             raise Conflict(index, f"reads value {value} after it was overwritten")
 
     def finish(self, values: Sequence[int]) -> None:
-        """Note that values have their bytes now."""
+        """Record that values have their bytes now."""
         self.made[list(values)] = True
 
     def is_whole(self, value: int) -> bool:
@@ -99,7 +100,7 @@ class _Machine:
         return all(OPS[op].aliasing is not Aliasing.VIEW for op in ops)
 
     def write_over(self, index: int, step: Instruction, reads: Sequence[int]) -> None:
-        """Write results over memory that is there already."""
+        """Write results over existing memory."""
         owners: set[int] = set()
         for value in step.results:
             storage = self.graph.values[value].storage
@@ -118,7 +119,7 @@ class _Machine:
                 self.dead |= (self.owners == owner) & self.made
 
     def check_target(self, index: int, step: Instruction, base: int) -> None:
-        """Check that `base` may be written over, or extended, by an op."""
+        """Check that an operator may overwrite or extend `base`."""
         chain = self.chain(base)
         if any(self.makers.get(link) == "aten::expand" for link in chain):
             text = "writes over an expanded view, whose elements overlap"
@@ -144,20 +145,20 @@ class _Machine:
     def sharing(
         self, step: Instruction, base: int, reads: Sequence[int], owner: int
     ) -> list[int]:
-        """Return operands in some memory, but the one that is written over."""
+        """Return the operands in the owner's memory, without the overwritten one."""
         others = list(reads)
         if OPS[step.op].aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
             others.remove(base)
         return [value for value in others if self.owners[value] == owner]
 
     def is_pointwise(self, op: str, operand: int, value: int) -> bool:
-        """Tell whether each element is read before its own place is written."""
+        """Tell whether each element is read before the same element is written."""
         values = self.graph.values
         same = values[operand].type == values[value].type
         return OPS[op].pointwise and same and self.is_whole(operand)
 
     def write(self, index: int, owned: Sequence[int], reads: Sequence[int]) -> None:
-        """Write memory of its own: it must not touch what is read or written here."""
+        """Write scratch memory, which must not overlap other operands or results."""
         for a, b in combinations(owned, 2):
             if self._touching(a)[b]:
                 raise Conflict(index, f"values {a} and {b} take the same bytes")

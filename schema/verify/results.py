@@ -1,8 +1,8 @@
-"""Check where values are defined: once each, in memory that their op may write.
+"""Check the definitions of values: once each, in memory that may be written.
 
 In: a graph whose values have been checked, one instruction at a time. Out: nothing, or
-the text of the error. `Definitions` knows at each instruction which values exist, and
-whose memory each uses.
+the text of the error. At each instruction, `Definitions` knows the defined values and
+the owner of each value's memory.
 """
 
 from typing import Final
@@ -23,21 +23,21 @@ from kvc.schema.model import StateKind
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.verify.values import Surroundings
 
-# Their results are longer or shorter than what they are written over.
+# Operators whose results may be longer or shorter than the overwritten operand.
 _GROWING: Final = frozenset({"kvc::append", "kvc::replace"})
 _VIEWS: Final = frozenset(n for n, op in OPS.items() if op.aliasing is Aliasing.VIEW)
 _SHARING: Final = _VIEWS | _GROWING  # results never have scratch of their own
 
 
 class BadResult(ValueError):
-    """A value is defined where it may not be; the text says how."""
+    """A value may not be defined here; the text has the reason."""
 
 
 class Definitions:
     """The values that are defined so far.
 
     Attributes:
-        roots: value -> the value whose memory it is, itself where it has its own.
+        roots: value -> the value that owns its memory, perhaps itself.
     """
 
     def __init__(self, graph: Graph, around: Surroundings) -> None:
@@ -49,13 +49,13 @@ class Definitions:
             for i, storage in enumerate(self.storages)
             if isinstance(storage, (Constant, StateSlot, CursorSlot))
         }
-        self._axes: dict[int, int] = {}  # along which callers' arrays grow
+        self._axes: dict[int, int] = {}  # axes along which callers' arrays grow
 
     def add_input(self, value: int) -> None:
         """Define an input.
 
         Raises:
-            BadResult: it has no memory that a call can fill.
+            BadResult: the input has no memory that a call can fill.
         """
         storage = self.storages[value]
         if value in self.roots or not isinstance(storage, (Scratch, Caller)):
@@ -65,10 +65,10 @@ class Definitions:
         self.roots[value] = value
 
     def add_results(self, step: Instruction) -> None:
-        """Define the results of an instruction that fits its op.
+        """Define the results of an instruction that fits its operator.
 
         Raises:
-            BadResult: one is defined already, or lies where it may not.
+            BadResult: a result is defined already, or lies in the wrong memory.
         """
         for value in step.results:
             if value in self.roots:
@@ -86,7 +86,7 @@ class Definitions:
         return f"a result of {kind} kind may not lie at {self.storages[value]}"
 
     def _root(self, step: Instruction, value: int, base: int) -> int:
-        """Return whose memory a result is that shares it with `base`."""
+        """Return the owner of the memory of a result that shares it with `base`."""
         first = step.arguments[0] if step.arguments else None
         aliasing = OPS[step.op].aliasing
         if aliasing is Aliasing.FRESH:
@@ -103,7 +103,7 @@ class Definitions:
         return root
 
     def _controlled_root(self, step: Instruction, value: int, base: int) -> int:
-        """Return the memory of the operand over which a control's result lies."""
+        """Return the owner of the operand whose memory a control result shares."""
         control, at = read_control(step.op, step.arguments), step.results.index(value)
         over = control.over[at] if at < len(control.over) else None
         inside = over is not None and 0 <= over < len(control.operands)
@@ -119,7 +119,7 @@ class Definitions:
             raise BadResult(f"writes over {what}")
 
     def _written_root(self, step: Instruction, value: int, base: int) -> int:
-        """Return the memory that a result which is no update is written over."""
+        """Return the owner of the memory that a fresh result overwrites."""
         root = self.roots.get(base)
         if root is None or not isinstance(self.storages[root], (StateSlot, Caller)):
             raise BadResult(self._misplaced(step, value))

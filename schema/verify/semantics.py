@@ -1,8 +1,8 @@
-"""Check a program: all of it, and here what is apart from its methods.
+"""Check a whole program; this module checks everything except its methods.
 
 In: a decoded program, or the index of a data file. Out: nothing, or the first error.
 Each function checks one kind of thing: files, blobs, names, delegates. `states.py`
-checks states, `methods.py` methods, the container where blobs lie.
+checks states, `methods.py` methods, the container the layout of blobs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,10 +43,10 @@ _MAX_OFFSET: Final = 1 << 62
 
 
 def check_tables(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
-    """Check everything that stands before the methods.
+    """Check everything that comes before the methods.
 
     Raises:
-        BadProgram, LimitExceeded: something is wrong.
+        BadProgram, LimitExceeded: an entry is wrong.
     """
     sizes.check_symbols(program.symbols)
     _check_files(program, report)
@@ -73,10 +73,10 @@ def _check_files(program: Program, report: Reporter) -> None:
 
 
 def verify_index(blobs: Sequence[Blob], path: str) -> None:
-    """Check what the index of a data file says; that they tile it is left out.
+    """Check the index of a data file, except that its blobs fill the file.
 
     Raises:
-        BadProgram, LimitExceeded: something is wrong.
+        BadProgram, LimitExceeded: an entry is wrong.
     """
     report = Reporter(path)
     _check_each_blob(blobs, 1, report)
@@ -133,7 +133,7 @@ def _check_names(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
 
 
 def _used_names(program: Program) -> set[int]:
-    """Return the ids of the data that methods themselves use and states start as."""
+    """Return the ids of named data in methods' graphs and states' initial values."""
     used = {s.initial for s in program.states if s.initial is not None}
     methods = (method for body in program.bodies for method in body.methods)
     graphs = (graph for method in methods for graph in method.graphs)
@@ -141,11 +141,11 @@ def _used_names(program: Program) -> set[int]:
 
 
 def _check_packed(program: Program, used: set[int], report: Reporter) -> None:
-    """Check that packed data could be left out: no id that remains would change."""
+    """Check that packed data can be dropped without changing other ids."""
     count = count_unpacked(program)
     for named in program.names[count:]:
         where = f"named data {named.name!r}"
-        report.require(is_packed(named), where, "it stands after packed data")
+        report.require(is_packed(named), where, "it comes after packed data")
     what = "it is packed, and only delegates may use it"
     for name in used:
         if count <= name < len(program.names):
@@ -153,7 +153,7 @@ def _check_packed(program: Program, used: set[int], report: Reporter) -> None:
 
 
 def _check_bundled(program: Program, used: set[int], report: Reporter) -> None:
-    """Check the files that go along: plain names of bytes that nothing uses."""
+    """Check added files: plain names, uint8 type, and no use in code."""
     delegates = (one for body in program.bodies for one in body.delegates)
     taken = used.union(*(delegate.names for delegate in delegates))
     for name, named in enumerate(program.names):
@@ -173,7 +173,7 @@ def _check_bundled(program: Program, used: set[int], report: Reporter) -> None:
 def check_delegates(program: Program, report: Reporter) -> None:
     """Check the delegates, and that each runs one block of its own method.
 
-    The blocks themselves, and what they are lent, have been checked.
+    The blocks themselves, and their inputs, have been checked.
     """
     found = [
         (number, block)
@@ -215,9 +215,9 @@ def _check_delegate(
 
 
 def _check_tails(method: Method, tails: Mapping[int, int], report: Reporter) -> None:
-    """Check that no arena ends before what delegates may read past values in it.
+    """Check that arenas extend as far as delegates may read past their values.
 
-    What a block is lent may lie in any arena of its method.
+    The inputs of a block may lie in any arena of its method.
     """
     lent = any(True for one in method.blocks for _ in blocks_run(one.graph, DELEGATE))
     most = max(tails.values(), default=0)
@@ -247,16 +247,16 @@ def _check_tail(
 
 @collection_paused()
 def verify_program(program: Program, path: str, thorough: bool = False) -> None:
-    """Check all that a program says; ids within graphs are in range.
+    """Check all declarations and code of a program whose graph ids are in range.
 
     Args:
         program: decoded, or about to be written.
         path: for messages.
-        thorough: check memory a second time, by the slow replay.
+        thorough: whether to check memory a second time, by the slow replay.
 
     Raises:
-        BadProgram: something is impossible.
-        LimitExceeded: something is too large.
+        BadProgram: the program is impossible.
+        LimitExceeded: a size is too large.
     """
     report = Reporter(path)
     check_tables(program, CheckedTypes(program.symbols, report), report)
@@ -267,7 +267,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
 
 
 def _check_code(program: Program, report: Reporter, thorough: bool) -> None:
-    """Check the methods and delegates that a recipe has made of a program."""
+    """Check the methods and delegates of one recipe."""
     sizes = CheckedTypes(program.symbols, report)
     check_methods(program, sizes, report)
     checker = GraphChecker(report)

@@ -1,7 +1,7 @@
-"""Check that an instruction fits its op: argument kinds, then shapes at a few sizes.
+"""Check that an instruction fits its operator: arguments, then shapes at test sizes.
 
-The verdict depends on the op, the types of operands and results, and the other
-arguments, so equal layers are checked once: `graphs.py` keeps what has fitted.
+The verdict depends on the operator, the types of operands and results, and the other
+arguments. Equal layers are therefore checked once: `graphs.py` caches the verdicts.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ _Said = tuple[frozenset[str], bool]  # the symbols of dims, whether they have qu
 
 
 class Misfit(ValueError):
-    """An instruction does not fit its op; the text says how."""
+    """An instruction does not fit its operator; the text has the reason."""
 
 
 def check_signature(
@@ -38,16 +38,16 @@ def check_signature(
     types: Sequence[TensorType],
     sizes: CheckedTypes,
 ) -> None:
-    """Check an instruction's arguments and results against its op.
+    """Check an instruction's arguments and results against its operator.
 
     Args:
-        instruction: every id in it is in range.
-        spec: of its op.
-        types: of the graph's values.
-        sizes: of the program's symbols; the types have been checked with it.
+        instruction: an instruction whose ids are all in range.
+        spec: its operator.
+        types: the types of the graph's values.
+        sizes: the program's symbols; the types have been checked with it.
 
     Raises:
-        Misfit: it does not fit.
+        Misfit: the instruction does not fit.
     """
     if len(instruction.arguments) != len(spec.params):
         raise Misfit(f"{len(instruction.arguments)} arguments for {len(spec.params)}")
@@ -55,7 +55,7 @@ def check_signature(
         _check_argument(param, argument, sizes)
     if instruction.op in CONTROL_OPS:
         if _uses(instruction)[1]:
-            raise Misfit("a block, a count or a place is a size of calls")
+            raise Misfit("a block, a count or an index depends on the sizes of calls")
         return
     arguments = instruction.arguments
     results = [types[i] for i in instruction.results]
@@ -70,12 +70,12 @@ def check_signature(
         try:
             inferred = _infer(spec, concrete)
         except Misfit:
-            continue  # some sizes only fit together, and such a call fails
+            continue  # some sizes fit only together; such a call fails
         _compare(inferred, results, point, names)
 
 
 def _check_halves(results: Sequence[TensorType]) -> None:
-    """Check that last axes have the same size in all calls; the rule sees some."""
+    """Check that last axes have a fixed size, since the rule sees only some sizes."""
     for kind in results:
         width = kind.dims[-1] if kind.dims else 0
         if not isinstance(width, int):
@@ -95,18 +95,18 @@ def divided(graph: Graph) -> Collection[int]:
 def _where(
     graph: Graph, holds: Callable[[Collection[str], bool], bool]
 ) -> Collection[int]:
-    """Return the instructions of whose sizes something holds; those of blocks not.
+    """Return the instructions whose sizes satisfy a condition, without those of blocks.
 
     Args:
-        graph: whose they are.
-        holds: given the symbols of an instruction, and whether it has a quotient; what
-            holds of some holds of more.
+        graph: the graph of the instructions.
+        holds: the condition, given the symbols of an instruction, and whether it has a
+            quotient; if it holds for some symbols, it holds for more.
     """
     types = {id(value.type): value.type for value in graph.values}
     known = {kind: _said(types[kind].dims) for kind in types}
     every = [*known.values(), _said(_sizes_in(graph))]
     if not holds(*_together(every)):
-        return ()  # of most graphs, whose instructions need not be looked at
+        return ()  # true for most graphs; skips their instructions
     of = [known[id(value.type)] for value in graph.values]
     verdicts: dict[frozenset[_Said], bool] = {}
     found = set()
@@ -124,13 +124,13 @@ def _where(
 
 
 def _together(said: Collection[_Said]) -> _Said:
-    """Return the symbols of all, and whether any has a quotient."""
+    """Return the union of the symbols, and whether any entry has a quotient."""
     names = frozenset[str]().union(*(names for names, _ in said))
     return names, any(divides for _, divides in said)
 
 
 def _sizes_in(graph: Graph) -> Sequence[Dim]:
-    """Return the sizes among the arguments of instructions, equal ones once."""
+    """Return the sizes among the arguments of instructions, each object once."""
     given = {id(a): a for step in graph.instructions for a in step.arguments}
     lists = [argument for argument in given.values() if type(argument) is tuple]
     given |= {id(item): item for items in lists for item in items}
@@ -147,17 +147,17 @@ def check_at(
 ) -> None:
     """Check a verified instruction at the sizes of a call.
 
-    One that has several symbols may fit only where their sizes go together, and one
-    that has quotients only where a remainder is what it was at the sizes tried;
-    `check_signature` leaves both to the call.
+    An instruction with several symbols may fit only if their sizes fit together, and
+    one with quotients only if remainders are as at the test sizes; `check_signature`
+    leaves both to the call.
 
     Args:
-        instruction: of an op that runs no blocks.
-        types: of the graph's values.
-        sizes: of the program's symbols.
+        instruction: an instruction that runs no blocks.
+        types: the types of the graph's values.
+        sizes: the sizes of the program's symbols.
 
     Raises:
-        Misfit: it does not fit.
+        Misfit: the instruction does not fit.
     """
     dims = _dims_in(instruction, types)
     names, point = symbols_of(dims), Point(sizes)
@@ -168,7 +168,7 @@ def check_at(
 
 
 def _uses(instruction: Instruction) -> tuple[list[int], list[Affine]]:
-    """Return the values of an instruction's results and operands, and other sizes."""
+    """Return the results and operands of an instruction, and its other sizes."""
     values, sizes = [*instruction.results], []
     for argument in instruction.arguments:
         for item in argument if type(argument) is tuple else (argument,):
@@ -213,7 +213,7 @@ def _check_item(param: Param, item: Item, sizes: CheckedTypes) -> None:
 
 
 def accepts(kind: ParamKind, item: object, tensor: type) -> bool:
-    """Tell whether an item is of a kind; `tensor` is the type of those of tensors."""
+    """Tell whether an item is of a kind; `tensor` is the class of tensor items."""
     if kind is ParamKind.TENSOR:
         return isinstance(item, tensor)
     return type(item) in _ITEMS[kind]

@@ -1,7 +1,7 @@
-"""Check what a program says about its states, the memory that outlives a call.
+"""Check the declarations of a program's states, the memory that outlives a call.
 
 In: a decoded program whose names have been checked. Out: nothing, or the first error.
-`methods.py` checks what methods do to states, `cursors.py` checks cursors.
+`methods.py` checks the accesses of methods to states, `cursors.py` checks cursors.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ def check_states(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
     """Check the states.
 
     Raises:
-        BadProgram, LimitExceeded: something is wrong.
+        BadProgram, LimitExceeded: a declaration is wrong.
     """
     report.limit("the number of states", len(program.states), limits.MAX_STATES)
     report.unique([state.name for state in program.states], "states")
@@ -65,7 +65,7 @@ def _check_initial(
     state: State, initial: int, program: Program, where: str, report: Reporter
 ) -> None:
     growing = state.kind is StateKind.APPEND
-    report.require(not growing, where, "what grows starts empty, without a value")
+    report.require(not growing, where, "a growing state starts empty, without a value")
     report.require(initial < len(program.names), where, f"no data {initial}")
     start = program.names[initial].type
     same = start == state.type and state.type.is_static

@@ -1,10 +1,10 @@
-"""The FlatBuffers verifier: is a buffer exactly what kvc's writer makes?
+"""The FlatBuffers verifier: check that a buffer is exactly as kvc's writer makes it.
 
 In: bytes, and the layout of `program.fbs` (`kvc.schema._generated`). Out: nothing, or
 `BadStructure`. It is strict: each table, vector and string is reached once, nothing
 overlaps, gaps are zero padding, nothing is after the end, and every field that is not
-optional is present. It is iterative, and sizes are checked before anything is walked.
-The codec and `semantics.py` check what the numbers mean.
+optional is present. It is iterative, and sizes are checked before any walk. The codec
+and `semantics.py` check the meaning of the numbers.
 """
 
 import struct
@@ -52,12 +52,12 @@ def verify_structure(buffer: bytes, root: str, identifier: bytes, path: str) -> 
 
 @frozen
 class _Layout:
-    """Where the fields of tables with one vtable are, from where a table begins.
+    """The offsets of fields in tables with one vtable, from the start of a table.
 
     Attributes:
-        nbytes: of such a table.
-        fields: each field that is there, and its offset.
-        gaps: start and end of what lies between them.
+        nbytes: size of such a table.
+        fields: each field that is present, and its offset.
+        gaps: start and end of each gap between fields.
     """
 
     nbytes: int
@@ -66,7 +66,7 @@ class _Layout:
 
 
 class _Walk:
-    """One pass over a buffer; collects the regions that were reached."""
+    """One pass over a buffer; it collects the regions that were reached."""
 
     def __init__(self, buffer: bytes, path: str) -> None:
         self.buffer = buffer
@@ -106,7 +106,7 @@ class _Walk:
         return value
 
     def target(self, position: int) -> int:
-        """Follow an offset; it always leads forward, to a number."""
+        """Return the position that an offset points to; offsets point forward."""
         offset = self.number(_U32, position)
         if not offset:
             self.fail(position, "an offset is zero")
@@ -124,7 +124,7 @@ class _Walk:
         self.queue.append((table, self.target(position)))
 
     def check_table(self, name: str, position: int) -> None:
-        """Check a table's vtable, which many share, then its gaps and fields."""
+        """Check a table's vtable, which tables may share, then its gaps and fields."""
         vtable = position - self.number(_I32, position)
         layout = self.layouts.get((name, vtable))
         if layout is None:
@@ -137,7 +137,7 @@ class _Walk:
             self.check_field(name, field, position + offset)
 
     def read_vtable(self, name: str, vtable: int) -> _Layout:
-        """Return what a vtable says, checked against the fields of a table."""
+        """Decode a vtable, checked against the fields of a table."""
         vtable_nbytes = self.number(_U16, vtable)
         nbytes = self.number(_U16, vtable + 2)
         fields = TABLES[name]
@@ -159,7 +159,7 @@ class _Walk:
     def gaps(
         self, vtable: int, nbytes: int, fields: list[tuple[Field, int]]
     ) -> tuple[tuple[int, int], ...]:
-        """Return what is between a table's fields, which may not overlap."""
+        """Return the gaps between a table's fields, which may not overlap."""
         sizes = [(at, field[3] if field[1] == "scalar" else 4) for field, at in fields]
         used = sorted([(0, 4), *((at, at + size) for at, size in sizes)])
         used.append((nbytes, nbytes))
@@ -208,7 +208,7 @@ class _Walk:
         self.check_strings(first + 4 * np.arange(count) + offsets)
 
     def check_string(self, position: int) -> None:
-        """Check that at a position lies a string: length, UTF-8 without NUL, NUL."""
+        """Check the string at a position: length, UTF-8 without NUL, NUL."""
         start = position + 4
         end = start + self.number(_U32, position)
         closed = end < len(self.buffer) and not self.buffer[end]
@@ -243,7 +243,7 @@ class _Walk:
             self.require(False, start, "a string is not UTF-8")
 
     def check_regions(self) -> None:
-        """Check that regions neither overlap nor leave holes but zero padding."""
+        """Check that regions do not overlap, and that gaps are zero padding."""
         starts, ends = np.array(self.starts), np.array(self.ends)
         order = np.argsort(starts, kind="stable")
         before = ends[order]

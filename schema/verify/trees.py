@@ -1,7 +1,7 @@
 """Check the JSON texts of trees, which come from files.
 
-In: JSON that `kvc.schema.trees` may or may not have written. Out: how many leaves it
-has, or the first error.
+In: JSON that may or may not be from `kvc.schema.trees`. Out: its number of leaves, or
+the first error.
 """
 
 import json
@@ -18,10 +18,10 @@ def check_tree(tree_text: str) -> tuple[int, Sequence[int]]:
     """Check a tree's text.
 
     Returns:
-        How many leaves it has, and which of them are numbers.
+        The number of leaves, and the ids of leaves that are numbers.
 
     Raises:
-        ValueError: it is not what `flatten` writes.
+        ValueError: the text is not as `flatten` writes it.
     """
     counter = _Counter()
     counter.visit(_parse(tree_text), 0)
@@ -29,10 +29,10 @@ def check_tree(tree_text: str) -> tuple[int, Sequence[int]]:
 
 
 def check_call_tree(tree_text: str) -> int:
-    """Check the text of a call's tree, and return how many leaves it has.
+    """Check the text of a call's tree, and return its number of leaves.
 
     Raises:
-        ValueError: it is not what `describe_call` writes.
+        ValueError: the text is not as `describe_call` writes it.
     """
     call, counter = _parse(tree_text), _Counter()
     if not isinstance(call, dict) or call.keys() != {"parameters", "arguments"}:

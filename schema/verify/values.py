@@ -1,8 +1,8 @@
-"""The checks on a graph's values: their types, and where they are stored.
+"""Checks of a graph's values: their types and storages.
 
-In: a graph, and what it may refer to. Out: nothing, or `BadProgram`. `graphs.py` checks
-where an instruction's results may lie, `memory.py` that a value's memory is still its
-own when it is read.
+In: a graph, and the constants and states that it may refer to. Out: nothing, or
+`BadProgram`. `graphs.py` checks the storage of an instruction's results, `memory.py`
+that a value's memory is not overwritten before it is read.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from kvc.schema.verify.limits import SCRATCH_ALIGN, Reporter
 
 @frozen
 class Surroundings:
-    """What a graph may refer to.
+    """The data, states and sizes that a graph may refer to.
 
     Attributes:
-        where: its name in messages.
-        constants: type of each named data.
-        states: of the program; a block has none.
-        sizes: of the symbols.
+        where: the graph's name in messages.
+        constants: the type of each named data.
+        states: the program's states; a block has none.
+        sizes: the sizes of the symbols.
     """
 
     where: str
@@ -40,13 +40,13 @@ class ValueChecker:
         self.graph = graph
         self.around = around
         self.report = report
-        self._taken: set[int] = set()  # states that have a value
+        self._taken: set[int] = set()  # states that a value holds
 
     def check(self) -> None:
         """Check all values.
 
         Raises:
-            BadProgram, LimitExceeded: something is wrong.
+            BadProgram, LimitExceeded: a value is wrong.
         """
         arena, around = self.graph.scratch_nbytes, self.around
         known: dict[int, int] = {}  # id of a type -> bytes
@@ -110,7 +110,7 @@ class ValueChecker:
             self.fail(i, f"state {number} is {state.type}, not {value.type}")
 
     def _at_length(self, i: int, state: State, kind: TensorType) -> TensorType:
-        """Return a growing state's type at the length that a value of it has."""
+        """Return a growing state's type at the length of a value that holds it."""
         dims, axis = state.type.dims, state.axis
         if axis is None or len(kind.dims) != len(dims):
             return state.type
@@ -125,5 +125,5 @@ class ValueChecker:
 
 
 def _is_solvable(length: Dim) -> bool:
-    """Tell whether a session can find symbols that make `length` a given number."""
+    """Tell whether a length is a number, or has one symbol to solve for."""
     return isinstance(length, int) or only_symbol(length) is not None

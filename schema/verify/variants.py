@@ -1,8 +1,8 @@
-"""Check that the variants of a program are one program to whoever calls it.
+"""Check that the variants of a program look the same to callers.
 
-In: a program whose variants may say anything. Out: nothing, or the first difference.
-Their code is checked as that of the program is; states, cursors, symbols and data are
-the program's, since a variant has none of its own.
+In: a program whose variants are unchecked. Out: nothing, or the first difference. Their
+code is checked as that of the program is; states, cursors, symbols and data are the
+program's, since a variant has none of its own.
 """
 
 from dataclasses import replace
@@ -18,14 +18,14 @@ from kvc.schema.verify.limits import Reporter
 
 @frozen
 class VisibleSignature:
-    """What a caller and a session see of a method.
+    """The part of a method that callers and sessions see.
 
     Attributes:
-        name, role, input_names, input_tree, output_tree: as of the method.
-        inputs: their types, and whether each lies in the caller's array.
-        outputs: their types.
+        name, role, input_names, input_tree, output_tree: as in `Method`.
+        inputs: the types of the inputs, and whether each lies in the caller's array.
+        outputs: the types of the outputs.
         reads, writes: ids of states.
-        advances: of cursors.
+        advances: the advances of cursors.
     """
 
     name: str
@@ -41,7 +41,7 @@ class VisibleSignature:
 
 
 def signature_of(method: Method) -> VisibleSignature:
-    """Return what a caller and a session see of a method."""
+    """Return the part of a method that callers and sessions see."""
     values = method.graph.values
     inputs = [values[number] for number in method.graph.inputs]
     return VisibleSignature(
@@ -59,9 +59,9 @@ def signature_of(method: Method) -> VisibleSignature:
 
 
 def check_variants(program: Program, report: Reporter) -> None:
-    """Check that methods by all recipes have the same signatures, and who runs them.
+    """Check that methods of all recipes have the same signatures.
 
-    A backend is how one of them is asked for, so each begins with another one.
+    A caller selects a recipe by its first backend, so these must differ.
     """
     variants = program.variants
     report.limit("the number of variants", len(variants), limits.MAX_VARIANTS)
@@ -76,7 +76,7 @@ def check_variants(program: Program, report: Reporter) -> None:
             variant.symbols, Reporter(report.path, f"{where}, ")
         ).check_symbols(variant.symbols)
         for wanted, method in zip(own, variant.methods, strict=False):
-            what = f"method {method.name!r} is not what {wanted.name!r} is to a caller"
+            what = f"method {method.name!r} differs from {wanted.name!r} for callers"
             report.require(signature_of(method) == wanted, where, what)
         count, wanted_count = len(variant.methods), len(own)
         what = f"{count} methods, the program has {wanted_count}"

@@ -134,7 +134,7 @@ def test_a_block_is_one_partition_of_each_method(decoder):
 
 def test_what_is_left_to_the_processor_says_why(decoder):
     shown = CliRunner().invoke(main, ["dump", str(decoder[1]), "--delegates"]).output
-    assert "it computes what is float32 in the model alone, not int64" in shown
+    assert "it computes only tensors that are float32 in the model, not int64" in shown
 
 
 def test_prefill_and_decode_are_near_the_model(decoder, plain: Path):

@@ -145,7 +145,7 @@ def test_a_missing_or_other_vela_is_refused_in_words(tmp_path, monkeypatch, foun
         ("import sys; print('no such op'); sys.exit(3)", 60, "no such op"),
         ("while True: pass", 0.5, "took more than 0.5 seconds"),
         ("print('CPU operators = 1 (50.0%)')", 60, "left to a processor"),
-        ("print('CPU operators = 0 (0.0%)')", 60, "what Vela wrote cannot be read"),
+        ("print('CPU operators = 0 (0.0%)')", 60, "Vela's output cannot be read"),
     ],
 )
 def test_a_compiler_that_crashes_or_hangs_is_an_error(

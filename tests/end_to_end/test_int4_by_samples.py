@@ -289,7 +289,7 @@ def test_less_than_int4_takes_is_refused_with_what_would_do(tmp_path, sizes):
 
 @pytest.mark.parametrize("recipe", ["cpu_q8", "fp32", "xnnpack_q8,vulkan_q8"])
 def test_recipes_without_a_choice_say_so(tmp_path, recipe):
-    with pytest.raises(FitUnused, match="take one recipe of int4"):
+    with pytest.raises(FitUnused, match="use one int4 recipe"):
         made(tmp_path / "x.kvc", recipe, fit=10_000)
 
 

@@ -51,7 +51,7 @@ def test_the_command_tells_checks_that_a_test_guards_from_others(tmp_path):
     assert tried.returncode == 1, tried.stderr
     found = json.loads((tmp_path / "checks.json").read_text())["found"]
     ((guarded, _),) = (item for item in found.items() if item[1] == "a test fails")
-    assert "what grows starts empty" in guarded
+    assert "a growing state starts empty" in guarded
     assert set(found.values()) == {"a test fails", "it never refuses"}
     assert tried.stdout.count("it never refuses") == len(found) - 1 == 2
     page = tmp_path / "CHECKS.md"

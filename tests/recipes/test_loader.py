@@ -287,7 +287,7 @@ def test_the_caller_has_the_last_word_on_caches(tmp_path):
     assert load_recipe(path, cache="int8") == load_recipe(path)
     recipe = load_recipe(path, cache="float32")
     assert recipe.cache == "float32"
-    assert recipe.text.endswith('# in place of what [cache] says: dtype = "float32"\n')
+    assert recipe.text.endswith('# overrides [cache] above: dtype = "float32"\n')
 
 
 def test_a_wrong_dtype_of_caches_is_refused():

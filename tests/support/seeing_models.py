@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
         _kind("gemma", "siglip_vision_model", projection_dim=64),
         "a prompt sees all of itself",
     ),
-    "llava_next": ("llava_next", _LLAVA, "asks for image_sizes, too"),
+    "llava_next": ("llava_next", _LLAVA, "needs image_sizes"),
     "idefics2": (
         "idefics2",
         _kind("mistral", "idefics2_vision"),

@@ -1,1 +1,1 @@
-"""What stands in the place of transformers' attention, masks and experts."""
+"""Replacements for transformers' attention, masks and experts."""

@@ -1,9 +1,10 @@
-"""`MaskStandIn`: what stands in the place of a mask, which keys a query sees.
+"""`MaskStandIn`: a placeholder for an attention mask that describes visible keys.
 
-In: what `windows.py` finds of a mask function. Out: a value that a model hands on to
-attention as it would a mask: it may be cut to the keys that there are, expanded over
-rows and heads, and made another kind of float. A model that computes with its numbers,
-or takes some queries of it, is refused, with the line that does: kvc makes none.
+In: the visible keys that `windows.py` finds for a mask function. Out: a value that a
+model passes to attention as it would a mask: it may be cut to the existing keys,
+expanded over rows and heads, and cast to another float dtype. A model that computes
+with the mask's numbers, or takes some of its queries, is refused with the line that
+does so, since kvc makes no mask.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ import torch
 from kvc.compiler.hugging_face.reading.model_lines import running_line
 from kvc.schema.errors import UnsupportedModel
 
-# What makes the same mask of a mask, as to which keys a query sees.
+# Tensor methods after which a mask hides the same keys.
 _KEEPING: Final = frozenset(
     {
         "to", "type", "type_as", "float", "half", "bfloat16", "contiguous", "clone",
@@ -29,15 +30,17 @@ _KEYS: Final = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskStandIn:
-    """What stands in the place of a mask: which keys a query sees.
+    """A placeholder for a mask: the keys that a query sees.
 
     Attributes:
-        window: how many keys, its own among them; None: all up to its own.
-        chunk: the length of parts of the text, of which it sees none before its own
-            (Llama 4); None: there are no parts.
-        whole: whether it sees all keys, later ones too, or as many after its own as a
-            window has before it.
-        joined: whether the places of a picture see each other, later ones too.
+        window: the number of visible keys, the query's own included; None: all up to
+            it.
+        chunk: the length of the chunks of the text; a query sees no key before its own
+            chunk (Llama 4); None: there are no chunks.
+        whole: whether a query also sees later keys: all of them, or as many after its
+            own as its window has before it.
+        joined: whether the positions of a picture attend to each other in both
+            directions.
     """
 
     window: int | None
@@ -47,43 +50,43 @@ class MaskStandIn:
 
     @property
     def ahead(self) -> int | None:
-        """How many keys it sees after its own, None: all."""
+        """Return the number of visible keys after the query's own; None: all."""
         if not self.whole:
             return 0
         return None if self.window is None else self.window - 1
 
     @property
     def device(self) -> torch.device:
-        """Where masks are."""
+        """Return the device of masks."""
         return torch.device("cpu")
 
     @property
     def ndim(self) -> int:
-        """How many dimensions a mask has."""
+        """Return the number of dimensions of a mask."""
         return _DIMS
 
     def dim(self) -> int:
-        """Return how many dimensions a mask has."""
+        """Return the number of dimensions of a mask."""
         return _DIMS
 
     def first(self, query: int) -> int:
-        """Return the first position that the query at a position sees."""
+        """Return the first position that is visible to the query at a position."""
         if self.chunk is not None:
             return query // self.chunk * self.chunk
         return 0 if self.window is None else max(0, query - self.window + 1)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether another sees the same; a mask is compared with nothing else."""
+        """Tell whether two masks show the same keys; refuse other comparisons."""
         if other is None or isinstance(other, MaskStandIn):
             return other is not None and self._seen() == other._seen()
         raise _refused("==")
 
     def __hash__(self) -> int:
-        """Return the hash of what it sees."""
+        """Return the hash of the visible keys."""
         return hash(self._seen())
 
     def __getitem__(self, index: object) -> "MaskStandIn":
-        """Return the mask of all rows, heads and queries, and of the keys there are."""
+        """Return the mask for an index that keeps all rows, heads and queries."""
         asked = list(index) if isinstance(index, tuple) else [index]
         if any(part is Ellipsis for part in asked):
             place = next(i for i, part in enumerate(asked) if part is Ellipsis)
@@ -94,7 +97,7 @@ class MaskStandIn:
         return self
 
     def __getattr__(self, name: str) -> Callable[..., "MaskStandIn"]:
-        """Return a method of tensors that keeps what is seen; refuse any other name."""
+        """Return a tensor method that keeps visible keys; refuse any other name."""
         if name in _KEEPING:
             return partial(self._itself, name)
         if name.startswith("__"):
@@ -109,7 +112,7 @@ class MaskStandIn:
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Refuse what torch would compute with it, wherever it stands."""
+        """Refuse every torch function that is called with a mask."""
         raise _refused(f"{getattr(function, '__name__', function)}()")
 
     def __bool__(self) -> bool:
@@ -120,7 +123,7 @@ class MaskStandIn:
         return self.window, self.chunk, self.whole, self.joined
 
     def _itself(self, name: str, *given: object, **named: object) -> "MaskStandIn":
-        """Refuse true and false, and whole numbers: in a mask of floats 0 is seen."""
+        """Refuse casts to bool or integers: in a float mask, 0 means visible."""
         for one in (*given, *named.values()):
             kind = one if isinstance(one, torch.dtype) else getattr(one, "dtype", None)
             if isinstance(kind, torch.dtype) and not kind.is_floating_point:
@@ -129,9 +132,9 @@ class MaskStandIn:
 
 
 def _keeps(part: object, dim: int) -> bool:
-    """Tell whether an index leaves all of a dimension, or of keys those that there are.
+    """Tell whether an index keeps all of a dimension, or all existing keys.
 
-    One key alone would stand for all of them.
+    A single key would be broadcast as all keys.
     """
     if not isinstance(part, slice) or part.step not in (None, 1):
         return False
@@ -142,7 +145,7 @@ def _keeps(part: object, dim: int) -> bool:
 
 
 def _refused(what: str) -> UnsupportedModel:
-    """Return the error for a line that computes with a mask."""
+    """Return the error for a source line that computes with a mask."""
     reason = (
         f"{running_line()} computes with an attention mask ({what}), and kvc makes "
         "none: the model's own code says which tokens see each other, such as all of a "

@@ -1,10 +1,10 @@
 """Compute mixtures of experts with `kvc::expert_linear`.
 
-In: what a layer of experts of transformers is called with: hidden states and the
-experts that its router chose. Out: `kvc::expert_linear` for each of its projections,
-which reads only chosen experts and whose shapes do not depend on the choice. Registered
-with transformers' public interface for experts, as "kvc"; the layers of a few
-architectures that do not use it are replaced in their instances.
+In: the arguments of an expert layer of transformers: hidden states and the experts that
+its router selected. Out: `kvc::expert_linear` for each of its projections, which reads
+only selected experts and whose shapes do not depend on the selection. It is registered
+with transformers' public interface for experts, as "kvc"; expert layers of a few
+architectures that do not use the interface are replaced in their instances.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class Experts(Protocol):
-    """What transformers says of a layer of experts.
+    """An expert layer of transformers.
 
     Attributes:
-        has_gate: the first projection is `gate_up_proj`, otherwise `up_proj`.
-        has_bias: projections have a bias each, `..._bias`.
-        has_post_expert_norm: results are normalised before they are added.
-        is_transposed: matrices are [in, out].
+        has_gate: whether the first projection is `gate_up_proj`, not `up_proj`.
+        has_bias: whether each projection has a bias, `..._bias`.
+        has_post_expert_norm: whether results are normalised before they are added.
+        is_transposed: whether matrices are [in, out].
     """
 
     has_gate: bool
@@ -52,7 +52,7 @@ class Experts(Protocol):
         ...
 
     def post_expert_norm(self, states: Tensor) -> Tensor:
-        """Return results normalised."""
+        """Return normalised results."""
         ...
 
     def _apply_gate(self, states: Tensor) -> Tensor: ...
@@ -60,7 +60,7 @@ class Experts(Protocol):
 
 @contextmanager
 def own_experts(model: PreTrainedModel) -> Iterator[None]:
-    """Let the experts of a model, if it has any, be computed by kvc's functions."""
+    """Compute the experts of a model, if it has any, by kvc's functions."""
     with ExitStack() as stack:
         for module in model.modules():
             function = _OWN.get(name_of(module))
@@ -88,19 +88,19 @@ def _by_interface(model: PreTrainedModel) -> Iterator[None]:
 def run_experts(
     module: Experts, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """Return each token's weighted sum of what its experts make of it.
+    """Return the weighted sum of the experts' results for each token.
 
     Args:
         module: the layer of experts.
         hidden_states: [tokens, hidden].
         top_k_index: int64 [tokens, k], the experts of each token.
-        top_k_weights: [tokens, k], how much each counts.
+        top_k_weights: [tokens, k], the weights of these experts.
 
     Returns:
         [tokens, hidden].
 
     Raises:
-        UnsupportedModel: the layer is one part of many that share the work.
+        UnsupportedModel: the layer is one of several processes' parts.
     """
     if module._is_expert_parallel:
         reason = "its experts are spread over several processes"
@@ -129,7 +129,7 @@ def _dbrx(
     top_k_index: Tensor,
     top_k_weights: Tensor,
 ) -> Tensor:
-    """Stand for DBRX's experts, whose matrices lie one after another in one."""
+    """Replace DBRX's experts, whose matrices are concatenated into one."""
     chosen, experts = top_k_index.shape[1], top_k_index.reshape(-1)
     rows = hidden_states.reshape(-1, module.hidden_size)
     rows = rows.repeat_interleave(chosen, dim=0)
@@ -143,7 +143,7 @@ def _dbrx(
 
 
 def _llama4(module: "Llama4TextMoe", hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-    """Stand for Llama 4's layer of experts, which runs all; weights are of inputs."""
+    """Replace Llama 4's expert layer, which computes all experts and weighs inputs."""
     states, own = hidden_states.reshape(-1, module.hidden_dim), module.experts
     logits = torch.nn.functional.linear(states, module.router.weight)
     best, chosen = logits.topk(module.top_k, dim=1)
@@ -162,7 +162,7 @@ def _longcat(
     top_k_index: Tensor,
     top_k_weights: Tensor,
 ) -> Tensor:
-    """Stand for LongCat's experts, of which the last return what they are given."""
+    """Replace LongCat's experts, the last of which return their input."""
     last = module.num_routed_experts - 1
     chosen, returned = top_k_index.clamp(max=last), top_k_index > last
     experts = chosen.reshape(-1)
@@ -176,13 +176,13 @@ def _longcat(
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What JetMoE's router has chosen for each token.
+    """The selection of JetMoE's router for each token.
 
     Attributes:
         states: [tokens, hidden].
         logits: float32 [tokens, experts].
-        chosen: int64 [tokens, k], the experts of each token.
-        weights: [tokens, k], how much each counts.
+        chosen: int64 [tokens, k], the selected experts of each token.
+        weights: [tokens, k], the weights of these experts.
     """
 
     states: Tensor
@@ -191,7 +191,7 @@ class Routed:
     weights: Tensor
 
     def repeated(self) -> Tensor:
-        """Return the states once for each chosen expert: [tokens * k, hidden]."""
+        """Return the states once for each selected expert: [tokens * k, hidden]."""
         return self.states.repeat_interleave(self.chosen.shape[1], dim=0)
 
     def projected(self, rows: Tensor, weight: Tensor) -> Tensor:
@@ -204,9 +204,9 @@ class Routed:
 
 
 def jetmoe_routed(router: "JetMoeTopKGating", hidden_states: Tensor) -> Routed:
-    """Return what a router of JetMoE chooses for states [batch, seq, hidden].
+    """Return the selection of a JetMoE router for states [batch, seq, hidden].
 
-    Its own code sorts rows by experts and asks how many each has.
+    The router's own code sorts rows by experts and counts the rows of each.
     """
     states = hidden_states.reshape(-1, hidden_states.shape[-1])
     logits = router.layer(states).float()
@@ -215,7 +215,7 @@ def jetmoe_routed(router: "JetMoeTopKGating", hidden_states: Tensor) -> Routed:
 
 
 def _jetmoe(module: "JetMoeMoE", layer_input: Tensor) -> Tensor:
-    """Stand for JetMoE's layer of experts."""
+    """Replace JetMoE's expert layer."""
     routed = jetmoe_routed(module.router, layer_input)
     rows = routed.projected(routed.repeated(), module.input_linear.weight)
     gate, up = rows.chunk(2, dim=-1)
@@ -254,7 +254,7 @@ def _project(module: Experts, name: str, rows: Tensor, experts: Tensor) -> Tenso
 
 
 _FORWARD: Final = "forward"
-# Layers of experts that do not use the interface.
+# Expert layers that do not use the interface.
 _OWN: Final[Mapping[str, Callable[..., object]]] = {
     "dbrx.DbrxExperts": _dbrx,
     "doge.DogeCDMoE": _doge,

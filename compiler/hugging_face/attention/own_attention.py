@@ -1,9 +1,9 @@
 """Adapt architectures whose attention does not use transformers' interface.
 
-A few older ones multiply, mask and sum in their own modules. In: such a model. Out:
-while `adapted` is active, kvc's `attend` takes the place of just that code in their
-instances; classes and sources stay as they are. Their masks are plainly causal, or a
-window that is stated here, and biases over positions (ALiBi) become slopes.
+A few older architectures multiply, mask and sum in their own modules. In: such a model.
+Out: while `adapted` is active, kvc's `attend` replaces this code in their instances;
+classes and sources stay unchanged. Their masks are causal, or a window that is given
+here, and biases over positions (ALiBi) become slopes.
 """
 
 import math
@@ -52,13 +52,13 @@ _Attended = tuple[Tensor, None]
 
 
 def has_own_attention(model: PreTrainedModel) -> bool:
-    """Tell whether a model attends by code of its own that kvc knows."""
+    """Tell whether a model has an attention of its own that kvc can replace."""
     return any(name_of(module) in _ADAPTERS for module in model.modules())
 
 
 @contextmanager
 def adapted(model: PreTrainedModel) -> Iterator[None]:
-    """Let modules that attend by code of their own attend by kvc's function."""
+    """Replace modules' own attention by kvc's function."""
     with ExitStack() as stack:
         for module in model.modules():
             if name_of(module) in _ADAPTERS:
@@ -84,7 +84,7 @@ def _merged(attended: Tensor) -> Tensor:
 def _kept(
     cache: Cache, layer: int | None, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return a layer's whole caches, with keys and values written into them."""
+    """Write keys and values into a layer's caches; return the whole caches."""
     assert layer is not None
     return cache.update(key, value, layer)
 
@@ -92,7 +92,7 @@ def _kept(
 def _plain(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object
 ) -> _Attended:
-    """Stand for an `_attn` of scaled products over heads, in float32."""
+    """Replace an `_attn` of scaled products over heads, in float32."""
     out = attend_causally(module, query.to(value.dtype), key, value)
     return out.transpose(1, 2), None
 
@@ -100,7 +100,7 @@ def _plain(
 def _gpt_neo(
     module: "GPTNeoSelfAttention", query: Tensor, key: Tensor, value: Tensor, *_: object
 ) -> _Attended:
-    """Stand for GPT-Neo's `_attn`: no scale, and a window in local layers."""
+    """Replace GPT-Neo's `_attn`: no scale, and a window in local layers."""
     local = module.attention_type == "local"
     window = module.config.window_size if local else None
     out = attend_causally(module, query, key, value, scale=1.0, window=window)
@@ -115,7 +115,7 @@ def _bloom(
     layer_past: Cache,
     **__: object,
 ) -> _Attended:
-    """Stand for BLOOM's attention: ALiBi of its own slopes."""
+    """Replace BLOOM's attention: ALiBi with its own slopes."""
     query, key, value = module._reshape(module.query_key_value(hidden_states))
     key, value = _kept(layer_past, module.layer_idx, key, value)
     slopes = torch.tensor(alibi_slopes(module.num_heads))
@@ -133,7 +133,7 @@ def _falcon(
     position_embeddings: tuple[Tensor, Tensor],
     **__: object,
 ) -> _Attended:
-    """Stand for Falcon's attention: rotary or ALiBi, each key head stored once."""
+    """Replace Falcon's attention: rotary or ALiBi; each key head is stored once."""
     split = module._split_heads(module.query_key_value(hidden_states))
     query, key, value = (heads.transpose(1, 2) for heads in split)
     if module.new_decoder_architecture:
@@ -145,7 +145,7 @@ def _falcon(
         rotate = falcon.apply_rotary_pos_emb
         query, key = rotate(query, key, *position_embeddings)  # type: ignore[no-untyped-call]
     else:
-        # Rounded as they are there, where the products are rounded once more.
+        # Rounded as in Falcon, which then rounds the products once more.
         rounded = torch.tensor(alibi_slopes(module.num_heads)).bfloat16().float()
         slopes = rounded * module.inv_norm_factor
     key, value = _kept(layer_past, module.layer_idx, key, value)
@@ -160,7 +160,7 @@ def _mpt(
     past_key_values: Cache,
     **__: object,
 ) -> _Attended:
-    """Stand for MPT's attention: ALiBi of slopes that no other has."""
+    """Replace MPT's attention: ALiBi with slopes of its own formula."""
     mixed = module.Wqkv(hidden_states)
     if module.clip_qkv:
         mixed = mixed.clamp(-module.clip_qkv, module.clip_qkv)
@@ -192,10 +192,10 @@ def _diffllama(
     past_key_values: Cache,
     **__: object,
 ) -> _Attended:
-    """Stand for DiffLlama's attention: sums of values less those of other scores.
+    """Replace DiffLlama's attention: the difference of two weighted sums of values.
 
-    A head of the cache holds two: keys of either half of the queries, and the values
-    that both add.
+    A head of the cache holds two: the keys of both halves of the queries, and the
+    values that both halves sum.
     """
     query, key, value = (
         project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
@@ -223,10 +223,10 @@ def _doge(
     past_key_values: Cache,
     **__: object,
 ) -> _Attended:
-    """Stand for Doge's attention: a value says how much more its key counts.
+    """Replace Doge's attention: each value gives a bias for its key.
 
-    That is a number for each key, added to its scores. It lies in the cache as the last
-    number of the key, by which queries multiply what the scale takes away again.
+    The bias is a number for each key, added to its scores. It is stored in the cache as
+    the last element of the key; queries multiply it by a factor that cancels the scale.
     """
     projected = (
         project(hidden_states).unflatten(2, (-1, module.head_dim))
@@ -248,12 +248,12 @@ def _doge(
 
 
 def check_keys(model: PreTrainedModel, length: int) -> None:
-    """Check that values in the cache never choose which keys count at all.
+    """Check that values in the cache never select the keys that are attended to.
 
-    Doge's do in texts that are longer than a number of its own.
+    In Doge, they do so in texts longer than a configured length.
 
     Raises:
-        UnsupportedModel: in a text of this length they may.
+        UnsupportedModel: values select keys in texts of this length.
     """
     for module in model.modules():
         most = getattr(module, "keep_window_size", length)
@@ -275,9 +275,9 @@ def _jetmoe(
     past_key_values: Cache,
     **__: object,
 ) -> tuple[Tensor, None, Tensor]:
-    """Stand for JetMoE's attention: each chosen expert makes queries for all keys.
+    """Replace JetMoE's attention: each selected expert makes queries for all keys.
 
-    Queries are put side by side that see the same keys, which are stored once.
+    Queries to the same keys become neighbouring heads, so keys are stored once.
     """
     mixture, (batch, seq, _hidden) = module.experts, hidden_states.shape
     routed = jetmoe_routed(mixture.router, hidden_states)
@@ -304,7 +304,7 @@ def _xglm(
     past_key_values: Cache,
     **__: object,
 ) -> _Attended:
-    """Stand for XGLM's attention."""
+    """Replace XGLM's attention."""
     query, key, value = (
         project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
         for project in (module.q_proj, module.k_proj, module.v_proj)
@@ -317,7 +317,7 @@ def _xglm(
 def _xglm_positions(
     module: "XGLMSinusoidalPositionalEmbedding", position_ids: Tensor, _: object
 ) -> Tensor:
-    """Stand for XGLM's position table, which grows where it is too short."""
+    """Replace XGLM's position table, which grows when it is too short."""
     table: Tensor = module.weights
     return table[position_ids + module.offset]
 

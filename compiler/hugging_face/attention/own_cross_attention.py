@@ -1,8 +1,8 @@
 """Adapt TrOCR's decoder, whose attention does not use transformers' interface.
 
-It attends over its own cache and over what an encoder of pictures made (arXiv
-2109.10282). In: such a module and what it is called with. Out: what it returns.
-`own_attention.py` says which modules these functions stand for.
+It attends over its own cache and over the result of an encoder of pictures (arXiv
+2109.10282). In: such a module and its arguments. Out: the module's result.
+`own_attention.py` lists the modules that these functions replace.
 """
 
 from typing import TYPE_CHECKING
@@ -34,7 +34,7 @@ def trocr(
     past_key_values: Cache,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """Stand for TrOCR's attention, which scales queries before heads are apart."""
+    """Replace TrOCR's attention, which scales queries before it splits heads."""
     query = _heads(module, module.q_proj(hidden_states) * module.scaling)
     if key_value_states is None:
         key, value = _written(module, _own(past_key_values), hidden_states)
@@ -54,7 +54,7 @@ def trocr(
 
 
 def _own(caches: Cache) -> Cache:
-    """Return a decoder's own caches; it may run without an encoder."""
+    """Return a decoder's own caches; the decoder may run without an encoder."""
     if isinstance(caches, EncoderDecoderCache):
         return caches.self_attention_cache
     return caches
@@ -63,7 +63,7 @@ def _own(caches: Cache) -> Cache:
 def _written(
     module: "TrOCRAttention", cache: Cache, states: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return a layer's whole caches, with what is made of states written into them."""
+    """Project states into a layer's caches; return the whole caches."""
     assert module.layer_idx is not None
     key, value = (
         _heads(module, project(states)) for project in (module.k_proj, module.v_proj)
@@ -72,7 +72,7 @@ def _written(
 
 
 def _heads(module: "TrOCRAttention", states: Tensor) -> Tensor:
-    """Return [batch, heads, seq, dim] of [batch, seq, heads * dim]."""
+    """Split [batch, seq, heads * dim] into [batch, heads, seq, dim]."""
     batch, seq, _ = states.shape
     return states.view(batch, seq, module.num_heads, module.head_dim).transpose(1, 2)
 
@@ -83,7 +83,7 @@ def trocr_positions(
     past_key_values_length: int = 0,
     position_ids: Tensor | None = None,
 ) -> Tensor:
-    """Stand for TrOCR's table of positions, which counts by values of tensors."""
+    """Replace TrOCR's position table, whose code reads the values of tensors."""
     places = torch.arange(input_ids.shape[1])[None] + past_key_values_length
     places = current_call().within(places) + module.offset
     return torch.nn.functional.embedding(places, module.weight)
@@ -94,7 +94,7 @@ def trocr_sines(
     input_ids: Tensor,
     past_key_values_length: int = 0,
 ) -> Tensor:
-    """Stand for TrOCR's table of sines, which grows where it is too short."""
+    """Replace TrOCR's sine table, which grows when it is too short."""
     table: Tensor = module.weights
     padding = module.padding_idx
     assert padding is not None, "places are counted from it"

@@ -1,10 +1,10 @@
 """Adapt encoders whose attention does not use transformers' interface.
 
-They add to scores what they make of distances: a number for each head (MPNet), or
+These encoders add biases over distances to scores: a number for each head (MPNet), or
 products of queries and keys with vectors of distances (DeBERTa, arXiv 2006.03654). In:
-such a module and what it is called with. Out: what it returns, by `attend_among`, for
-which these numbers are a bias [batch or 1, heads, seq, seq]. `own_attention.py` says
-which modules these functions stand for.
+such a module and its arguments. Out: the module's result, by `attend_among`, which
+takes these numbers as a bias [batch or 1, heads, seq, seq]. `own_attention.py` lists
+the modules that these functions replace.
 """
 
 import math
@@ -35,7 +35,7 @@ def mpnet(
     position_bias: Tensor | None = None,
     **_: object,
 ) -> tuple[Tensor]:
-    """Stand for MPNet's attention."""
+    """Replace MPNet's attention."""
     query, key, value = (
         project(hidden_states)
         .unflatten(2, (-1, module.attention_head_size))
@@ -61,11 +61,11 @@ def deberta_v2(
     relative_pos: Tensor | None = None,
     rel_embeddings: Tensor | None = None,
 ) -> tuple[Tensor, None]:
-    """Stand for the attention of DeBERTa's second and third version."""
+    """Replace the attention of DeBERTa's second and third version."""
     asking = hidden_states if query_states is None else query_states
     given = (module.query_proj, asking), (module.key_proj, hidden_states)
     heads = module.num_attention_heads
-    # Rows and heads are one axis there.
+    # DeBERTa merges rows and heads into one axis.
     query, key = (module.transpose_for_scores(p(x), heads) for p, x in given)
     value = module.value_proj(hidden_states).unflatten(2, (heads, -1)).transpose(1, 2)
     factor = 1 + sum(kind in module.pos_att_type for kind in ("c2p", "p2c"))
@@ -82,7 +82,7 @@ def deberta_v2(
 
 
 def _apart(tensor: Tensor, heads: int) -> Tensor:
-    """Return [batch, heads, ...] of [batch * heads, ...]."""
+    """Split [batch * heads, ...] into [batch, heads, ...]."""
     return tensor.view(-1, heads, *tensor.shape[1:])
 
 
@@ -92,9 +92,10 @@ def deberta_distances(
     query_states: Tensor | None = None,
     relative_pos: Tensor | None = None,
 ) -> Tensor | None:
-    """Return distances int64 [1, seq, seq], far ones in buckets.
+    """Return distances int64 [1, seq, seq], with large distances in buckets.
 
-    `make_log_bucket_position` of transformers without `sign`, which backends lack.
+    This is `make_log_bucket_position` of transformers without `sign`, which backends
+    lack.
     """
     if relative_pos is not None or not module.relative_attention:
         return relative_pos

@@ -1,8 +1,9 @@
-"""Find what a mask lets queries see in a text with a picture, by asking it.
+"""Find the visible keys of a mask in a text with a picture, by calling the mask.
 
-In: a function as of `windows.py`, which places of the text the picture has. Out: what
-every query sees: all up to itself, or a window; and whether the places of the picture
-see each other, later ones too (Gemma 3). Any other mask is refused.
+In: a mask function as in `windows.py`, and the picture's positions in the text. Out:
+the visible keys of every query: all up to itself, or a window; and whether the
+positions of the picture attend to each other in both directions (Gemma 3). Any other
+mask is refused.
 """
 
 import sys
@@ -26,16 +27,16 @@ from kvc.schema.errors import UnsupportedModel
 def find_around_picture(
     mask: MaskFunction, picture: range, count: int, model: str
 ) -> MaskStandIn:
-    """Return what queries see in a text of so many tokens.
+    """Return the visible keys of queries in a text of `count` tokens.
 
-    Other positions are not asked about: the function may know of these tokens alone. A
-    window is found where the text is longer.
+    The mask is called only for positions in this text, since the function may know
+    these tokens alone. A window is found if the text is longer than the window.
 
     Raises:
-        UnsupportedModel: the mask is neither causal nor a causal window, beside what
-            the places of the picture see.
+        UnsupportedModel: the mask is neither causal nor a causal window, apart from the
+            positions of the picture.
     """
-    with ThreadPoolExecutor(1) as other:  # the modes in which torch traces are not its
+    with ThreadPoolExecutor(1) as other:  # its torch tracing modes are off
         found = other.submit(_find, mask, picture, count).result()
     if found is None:
         reason = (
@@ -65,7 +66,7 @@ def _find(mask: MaskFunction, picture: range, count: int) -> MaskStandIn | None:
 
 
 def _asked(picture: range, window: int, count: int) -> list[int]:
-    """Return the queries about which to ask: wherever something begins or ends."""
+    """Return the queries to test: around every edge of a window or the picture."""
     edges = (0, window, picture.start + window, picture.stop + window, count - 1)
     near = {edge + off for edge in edges for off in (-1, 0, 1)}
     around = range(picture.start - 1, picture.stop + 1)
@@ -73,7 +74,7 @@ def _asked(picture: range, window: int, count: int) -> list[int]:
 
 
 def _seen(mask: MaskFunction, query: int, count: int) -> Tensor:
-    """Return which tokens a query sees: bool [count]."""
+    """Return the tokens that a query sees: bool [count]."""
     zero = torch.zeros((), dtype=torch.int32)
     keys = torch.arange(count, dtype=torch.int32)
     seen = mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys)
@@ -86,12 +87,12 @@ def _wanted(sight: MaskStandIn, query: int, picture: range, count: int) -> Tenso
     return (keys >= sight.first(query)) & (keys < end)
 
 
-# Masks of models that let the places of a picture see each other, in texts alone.
+# Masks of models with bidirectional pictures, in texts without pictures.
 
 
 _NAME: Final = "blockwise_overlay"
 _MASKING: Final = "transformers.masking_utils"
-# Only `mm_token_type_ids` put a token of these into a block.
+# In these models, only `mm_token_type_ids` put a token into a picture's block.
 _MODELS: Final = frozenset(
     {
         "gemma4.Gemma4ForConditionalGeneration",
@@ -102,7 +103,7 @@ _MODELS: Final = frozenset(
 
 @contextmanager
 def without_blocks(model: PreTrainedModel) -> Iterator[None]:
-    """Let masks of texts without a picture have no blocks."""
+    """Remove the blocks of pictures from masks of texts without a picture."""
     places: list[ModuleType] = []
     if name_of(model) in _MODELS:
         modules = [sys.modules[_MASKING], sys.modules[type(model).__module__]]
@@ -128,5 +129,5 @@ def _of_pictures(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def _in_no_block(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Stand for a mask of blocks: none of these see each other."""
+    """Replace a mask of blocks by one in which no token sees another."""
     return (query == key) & (query != key)

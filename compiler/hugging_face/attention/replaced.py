@@ -1,13 +1,13 @@
 """Replace transformers' attention and masks by `kvc::attention`.
 
-In: what a model passes to its attention and mask functions while one of kvc's methods
+In: the arguments of a model's attention and mask functions while one of kvc's methods
 runs. Out: `kvc::attention` over the cache's valid part. Both functions are registered
-under one name with transformers' public interfaces; they find what they need to know of
-the call in `calls.py`. A mask is never made: only what it lets queries see is found.
+under one name with transformers' public interfaces; they read the state of the call
+from `calls.py`. A mask is never made: only the visible keys of queries are found.
 
-In a model with an encoder, attention is of three kinds: of the encoder, among all that
-it is given; of the decoder over its own cache; and of the decoder over the cross cache,
-which holds what was made of the encoder's result.
+A model with an encoder has three kinds of attention: of the encoder, among all its
+inputs; of the decoder, over its own cache; and of the decoder over the cross cache,
+which holds keys and values of the encoder's result.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ from kvc.schema.errors import UnsupportedModel
 
 NAME: Final = "kvc"
 
-# Tensors that are handed on to attention for other implementations alone.
+# Tensor arguments of attention that only other implementations use.
 _SAYING_NOTHING: Final = frozenset(
     {"position_ids", "cache_position", "input_ids", "token_type_ids"}
 )
@@ -45,7 +45,7 @@ MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def register() -> None:
-    """Register both functions with transformers, once or again."""
+    """Register kvc's attention and mask functions; repeated calls are harmless."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sight)
 
@@ -57,14 +57,14 @@ def sight(
     attention_mask: object = None,
     **_: object,
 ) -> MaskStandIn:
-    """Return what a mask lets queries see, in the place of the mask.
+    """Return the visible keys of a mask, in the place of the mask.
 
-    A mask that a model has made already, and hands on to one within it, stays what
-    it is, as with transformers' own.
+    A mask that a model has made already, and passes to a model within it, is returned
+    unchanged, as by transformers' own function.
 
     Raises:
-        UnsupportedModel: it is neither causal, nor a causal window, nor chunks, nor of
-            an encoder that sees all.
+        UnsupportedModel: the mask is neither causal, nor a causal window, nor chunks,
+            nor the full mask of an encoder.
     """
     if isinstance(attention_mask, MaskStandIn):
         return attention_mask
@@ -76,7 +76,7 @@ def sight(
         return find_around_picture(mask_function, call.picture, count, "the model")
     encoded = call is not None and call.heard is not None
     crossing = encoded or getattr(config, "is_decoder", None) is True
-    # A decoder that could be beside an encoder makes such a mask, and uses it nowhere.
+    # A decoder that could have an encoder makes such a mask without using it.
     if crossing and sees_all(mask_function):
         return MaskStandIn(None, whole=True)
     try:
@@ -111,23 +111,23 @@ def attend(
         query: [batch, heads, seq, head_dim].
         key: the cache, [batch, kv_heads, capacity, head_dim].
         value: [batch, kv_heads, capacity, value_dim].
-        attention_mask: what `sight` made.
+        attention_mask: the result of `sight`.
         dropout: 0 in evaluation mode.
         scaling: factor on the scores; None: 1 / sqrt(head_dim).
-        sliding_window: keys that a query sees; taken from the mask, which decides in
-            eager mode too.
+        sliding_window: number of keys that a query sees; the mask is used instead, as
+            in eager mode.
         softcap: as `kvc::attention`.
         s_aux: sink logits [heads].
-        position_bias: [1, heads, seq, capacity], added to scores (T5); only beside an
-            encoder.
-        others: what says nothing about the result; a tensor that may is refused.
+        position_bias: [1, heads, seq, capacity], added to scores (T5); only in models
+            with an encoder.
+        others: further arguments; a tensor that may change the result is refused.
 
     Returns:
         [batch, seq, heads, value_dim], and no weights.
 
     Raises:
-        UnsupportedModel: it is over something else than a cache, or has a mask or a
-            setting that kvc does not know.
+        UnsupportedModel: the keys are not a cache's, or a mask or setting is unknown to
+            kvc.
     """
     call = current_call()
     if call.uncached:
@@ -137,7 +137,7 @@ def attend(
         return attend_among(*given), None
     kept = _find_kept(call, module, key, value)
     whole = kept is None or kept.cross
-    if call.heard is None:  # rows may be at positions of their own, a bias is of one
+    if call.heard is None:  # rows may have different positions, a bias has one
         others["position_bias"] = position_bias
     seen = _seen(module, attention_mask, whole)
     _check_others(module, others, whole)
@@ -161,7 +161,7 @@ def attend_to_encoded(
     value: Tensor,
     scale: float | None = None,
 ) -> Tensor:
-    """Attend to all that an encoder has made; args are those of `attend`.
+    """Attend to all positions of an encoder's result; arguments as for `attend`.
 
     Returns:
         [batch, seq, heads, value_dim].
@@ -181,9 +181,10 @@ def _attend_to_all(
     sinks: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    """Attend to all that an encoder is given, or has made.
+    """Attend to all of an encoder's inputs, or to all of its result.
 
-    `kept` are the cross caches, None within the encoder; the rest is as of `attend`.
+    `kept` is the cross cache, None within the encoder; the other arguments are as for
+    `attend`.
 
     Returns:
         [batch, seq, heads, value_dim].
@@ -210,10 +211,10 @@ def attend_among(
     sinks: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Attend among the tokens of a call: padding neither sees nor is seen.
+    """Attend among the tokens of a call, without padding.
 
-    Args are those of `attend` and `kvc::attention`; `bias` is added to scores, [batch
-    or 1, heads or 1, seq, seq].
+    Arguments are as for `attend` and `kvc::attention`; `bias` is added to scores,
+    [batch or 1, heads or 1, seq, seq].
 
     Returns:
         [batch, seq, heads, value_dim]; zeros for padding.
@@ -246,19 +247,19 @@ def attend_causally(
     part: slice = slice(None),
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Attend from each position to those up to it, or to the last `window` of them.
+    """Attend from each position to all up to it, or to the last `window`.
 
-    Where the tokens of a call see each other, each sees later ones, too.
+    If the tokens of a call are bidirectional, each also sees later ones.
 
-    Args are those of `attend` and `kvc::attention`; `chunk` is that of `MaskStandIn`,
-    `part` says which numbers of each key queries are compared with, and `bias` is added
-    to scores, [batch or 1, heads, seq, slots].
+    Arguments are as for `attend` and `kvc::attention`; `chunk` is that of
+    `MaskStandIn`, `part` selects the elements of each key that queries are multiplied
+    with, and `bias` is added to scores, [batch or 1, heads, seq, slots].
 
     Returns:
         [batch, seq, heads, value_dim].
 
     Raises:
-        UnsupportedModel: it is over something else than a cache.
+        UnsupportedModel: the keys are not a cache's.
     """
     call = current_call()
     kept = _find_kept(call, module, key, value)
@@ -266,7 +267,7 @@ def attend_causally(
     if is_latent(module):
         query = absorbed(module, query)
         key, value = _latents(kept), key
-    # A mask says where chunks begin, and knows positions, not the slots of a ring.
+    # The mask for chunks is by position, not by the slots of a ring.
     call.windows.append((kept.layer, window if chunk is None else None))
     if kept.window is not None and (window is None or window > kept.window):
         raise UnsupportedModel(
@@ -300,19 +301,19 @@ def attend_causally(
 
 
 def _begins(call: ModelCall, chunk: int, seq: int, slots: int) -> Tensor:
-    """Return which slots of a linear cache lie in each query's chunk, or after it.
+    """Return the slots of a linear cache that are not before each query's chunk.
 
     Returns:
         bool [batch, 1, seq, slots].
     """
-    # In float32, which backends divide by; exact up to 2**24 positions.
+    # In float32, in which backends can divide; exact up to 2**24 positions.
     positions = (call.start[:, None] + torch.arange(seq)).float()
     first = torch.floor(positions / chunk) * chunk
     return torch.arange(slots).float() >= first[:, None, :, None]
 
 
 def _latents(kept: Kept) -> Tensor:
-    """Return latents with the keys that all heads share, [batch, 1, slots, dim]."""
+    """Return latents concatenated with the shared keys, [batch, 1, slots, dim]."""
     if kept.latents is None:  # of a cache that keeps nothing
         return torch.cat([kept.keys, kept.values], dim=-1)
     return kept.latents
@@ -321,10 +322,10 @@ def _latents(kept: Kept) -> Tensor:
 def _find_kept(
     call: ModelCall, module: nn.Module, key: Tensor, value: Tensor
 ) -> Kept | None:
-    """Return the caches that keys and values are, None within an encoder.
+    """Return the caches that hold these keys and values, None within an encoder.
 
     Raises:
-        UnsupportedModel: they are none.
+        UnsupportedModel: they are not a cache's.
     """
     for kept in call.kept:
         if key is kept.keys and value is kept.values:
@@ -340,11 +341,11 @@ def _find_kept(
 def _seen(
     module: nn.Module, mask: MaskStandIn | Tensor | None, whole: bool
 ) -> MaskStandIn:
-    """Return which keys a query sees.
+    """Return the visible keys of a query.
 
     Raises:
-        UnsupportedModel: it has no mask, one of its own, or `whole` says that it sees
-            all keys, or no later ones, and it does not.
+        UnsupportedModel: the mask is missing or the model's own, or it contradicts
+            `whole`, which tells whether queries see all keys.
     """
     if mask is None and whole and not getattr(module, "is_causal", False):
         return MaskStandIn(None, whole=True)
@@ -352,7 +353,7 @@ def _seen(
         what = "no mask" if mask is None else "a mask of its own"
     elif mask.whole != whole:
         what = (
-            "a mask, and attends to what an encoder is given or has made"
+            "a mask, and attends to an encoder's input or result"
             if whole
             else "no causal mask over its own cache"
         )
@@ -364,11 +365,11 @@ def _seen(
 def _seen_among(
     module: nn.Module, mask: MaskStandIn | Tensor | None, others: dict[str, object]
 ) -> MaskStandIn:
-    """Return which of a call's tokens a query sees.
+    """Return the tokens of a call that a query sees.
 
     Raises:
-        UnsupportedModel: it has a mask of its own, chunks of the text, or a setting
-            that kvc does not know.
+        UnsupportedModel: the mask is the model's own or has chunks, or a setting is
+            unknown to kvc.
     """
     asked = others.pop("is_causal", None)
     _check_others(module, others, whole=True)
@@ -384,10 +385,10 @@ def _seen_among(
 
 
 def _check_others(module: nn.Module, others: dict[str, object], whole: bool) -> None:
-    """Check that nothing else says which keys count, and how much.
+    """Check that no other argument changes the visible keys or their weights.
 
     Raises:
-        UnsupportedModel: something may.
+        UnsupportedModel: an argument may change them.
     """
     for name, found in others.items():
         known = name in ("position_bias", "head_mask") and found is not None

@@ -1,11 +1,11 @@
 """Fix rotary frequencies that depend on the length of a text.
 
-Some scalings (`dynamic`, `longrope`) choose frequencies by the last position of each
-call; keys in a cache keep those of their own call, so a text that grows past the change
-would mix the two. In: a model, the most positions of its cache. Out: inside
-`held_still`, the frequencies of short texts, which are exact up to the length at which
-they change; or, for a cache that is longer, of `longrope` those of long texts, for all
-positions.
+Some scalings (`dynamic`, `longrope`) select frequencies by the last position of each
+call. Keys in a cache keep the frequencies of their own call, so a text that grows past
+the change would mix two sets. In: a model, and the maximum length of its cache. Out:
+inside `held_still`, the frequencies of short texts, which are exact up to the length at
+which they change; or, for a longer cache with `longrope`, the frequencies of long texts
+for all positions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,16 +23,16 @@ from kvc.compiler.hugging_face.reading.settings import most_positions
 from kvc.compiler.request.feedback import warn_caller
 from kvc.schema.errors import UnsupportedModel
 
-_HELD: Final = "held"  # any name that transformers does not look for
+_HELD: Final = "held"  # any name that transformers does not know
 _LONG: Final = "longrope"
 
 
 class FrequenciesFixed(UserWarning):
-    """Rotary frequencies depend on the length of a text; the message says which are."""
+    """Rotary frequencies depend on the length of a text; the message gives details."""
 
 
 def longest_short(model: PreTrainedModel) -> int | None:
-    """Return the length of a text up to which no frequency moves, None: none ever."""
+    """Return the text length up to which no frequency changes; None: they never do."""
     found = [
         _changes_at(module, layer)
         for module in model.modules()
@@ -42,12 +42,12 @@ def longest_short(model: PreTrainedModel) -> int | None:
 
 
 def warn_of_frequencies(model: PreTrainedModel, length: int, asked: int | None) -> None:
-    """Say which frequencies a bundle has, where longer texts have others.
+    """Warn which frequencies a bundle has, if longer texts would have others.
 
     Args:
-        model: that is compiled.
-        length: the most positions of its caches.
-        asked: how many the caller asked for; None: whatever is usual.
+        model: the model that is compiled.
+        length: the maximum number of positions in its caches.
+        asked: the length that the caller requested; None: the default length.
     """
     change = longest_short(model)
     if change is None:
@@ -74,10 +74,10 @@ def warn_of_frequencies(model: PreTrainedModel, length: int, asked: int | None) 
 
 @contextmanager
 def held_still(model: PreTrainedModel, length: int) -> Iterator[None]:
-    """Use one set of frequencies, for texts up to `length`.
+    """Fix one set of frequencies, for texts up to `length`.
 
     Raises:
-        UnsupportedModel: they would change before that, to others for each length.
+        UnsupportedModel: frequencies would change below that, with each length.
     """
     with ExitStack() as stack:
         for module in model.modules():
@@ -90,7 +90,7 @@ def held_still(model: PreTrainedModel, length: int) -> Iterator[None]:
 
 
 def _moving(module: nn.Module) -> tuple[str, ...]:
-    """Return the kinds of layers whose frequencies move; "" where all share them."""
+    """Return the kinds of layers whose frequencies change; "" if layers share them."""
     kinds = getattr(module, "rope_type", None)
     by_layer = kinds if isinstance(kinds, Mapping) else {"": kinds}
     return tuple(
@@ -112,7 +112,7 @@ def _settings(module: nn.Module, layer: str) -> Mapping[str, object]:
 
 
 def _changes_at(module: nn.Module, layer: str) -> int:
-    """Return the length of the longest text with the frequencies of short ones."""
+    """Return the maximum length of a text with the frequencies of short texts."""
     if _kind(module, layer) == _LONG:
         change = _settings(module, layer)["original_max_position_embeddings"]
         return int(change)  # type: ignore[call-overload, no-any-return]
@@ -134,7 +134,7 @@ def _check_length(
 
 
 def _frequencies(module: nn.Module, layer: str, length: int) -> Tensor:
-    """Return the frequencies that transformers has for texts of a length."""
+    """Return the frequencies of transformers for texts of a length."""
     original = f"{layer}_original_inv_freq" if layer else "original_inv_freq"
     short: Tensor = getattr(module, original)
     if length <= _changes_at(module, layer) or name_of(module) in _BY_SCALE:
@@ -149,7 +149,7 @@ def _frequencies(module: nn.Module, layer: str, length: int) -> Tensor:
 def _scaled(
     module: nn.Module, scale: float, x: Tensor, position_ids: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Stand for the forward of Phi-3.5-MoE's, whose scale depends on the length."""
+    """Replace the forward of Phi-3.5-MoE, whose scale depends on the length."""
     frequencies: Tensor = module.inv_freq  # type: ignore[assignment]
     turned = position_ids[..., None].float() * frequencies
     both = torch.cat((turned, turned), dim=-1)
@@ -157,12 +157,12 @@ def _scaled(
 
 
 def _by_scale(module: nn.Module, length: int) -> Callable[..., object]:
-    """Return a forward with the scale of texts of a length."""
+    """Return a forward with the scale for texts of a length."""
     name = "long_mscale" if length > _changes_at(module, "") else "short_mscale"
     return partial(_scaled, module, float(str(_settings(module, "")[name])))
 
 
-# Of these the frequencies never move, but what cosines and sines are multiplied by.
+# Here not the frequencies change, but a factor on cosines and sines.
 _BY_SCALE: Final = {"phimoe.PhimoeRotaryEmbedding": _by_scale}
 
 

@@ -1,9 +1,9 @@
-"""Find what a mask function of transformers lets a query see, by asking it.
+"""Find the visible keys of a transformers mask function, by calling the function.
 
-In: a function of (batch, head, query, key) positions that says whether the query sees
-the key. Out: what it sees: all up to itself, a window, or its chunk of the text; of an
-encoder's tokens, all, or a window to both sides. Any other mask is refused, and so is a
-function that asks for more than positions.
+In: a function of (batch, head, query, key) positions that tells whether the query sees
+the key. Out: the visible keys: all up to the query, a window, or the query's chunk of
+the text; for an encoder's tokens, all keys, or a window to both sides. Any other mask
+is refused, and so is a function that needs more than positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,18 +21,18 @@ from kvc.schema.errors import UnsupportedModel
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
-_FAR: Final = 1 << 22  # a window that reaches so far back is none
-# Of texts without padding, for masks of chunks; made before any trace begins.
+_FAR: Final = 1 << 22  # a wider window counts as no window
+# The padding of texts without padding, for masks of chunks; made before any trace.
 _NO_PADDING: Final = torch.zeros(1, dtype=torch.int64)
 _NEAR: Final = (0, 1, 2, 3, 7, 100, 1001)
 
 
 @contextmanager
 def unpadded_chunks(_: PreTrainedModel) -> Iterator[None]:
-    """Let masks of chunks be of texts without padding, as all of kvc's are.
+    """Make masks of chunks for texts without padding, as all texts in kvc are.
 
-    transformers counts the padding in a tensor of the call, which cannot be asked while
-    the call is traced.
+    transformers counts the padding in a tensor of the call, whose values cannot be read
+    while the call is traced.
     """
     original = masking_utils.chunked_causal_mask_function
 
@@ -47,9 +47,9 @@ def unpadded_chunks(_: PreTrainedModel) -> Iterator[None]:
 
 
 def find_sight(mask: MaskFunction, model: str) -> MaskStandIn:
-    """Return what a query sees.
+    """Return the visible keys of a query.
 
-    A thread of its own asks, since the modes in which torch traces are the thread's.
+    The function runs in a thread of its own, where torch's tracing modes are off.
 
     Raises:
         UnsupportedModel: the mask is neither causal nor a causal window, nor chunks.
@@ -68,12 +68,12 @@ ALL: Final = MaskStandIn(None, whole=True)
 
 
 def find_both_ways(mask: MaskFunction, model: str) -> MaskStandIn:
-    """Return what a query sees of the tokens of one call.
+    """Return the visible keys of a query among the tokens of one call.
 
-    That is all, or a window to both sides, or what `find_sight` finds.
+    These are all tokens, or a window to both sides, or a result of `find_sight`.
 
     Raises:
-        UnsupportedModel: the mask is neither.
+        UnsupportedModel: the mask is none of these.
     """
     with ThreadPoolExecutor(1) as other, _of_positions(model):
         return other.submit(_find_both, mask, model).result()
@@ -81,7 +81,7 @@ def find_both_ways(mask: MaskFunction, model: str) -> MaskStandIn:
 
 @contextmanager
 def _of_positions(model: str) -> Iterator[None]:
-    """Say that a mask function asks for more than positions, where that fails."""
+    """Convert an error of a mask function that needs more than positions."""
     line = running_line()
     try:
         yield
@@ -89,10 +89,10 @@ def _of_positions(model: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = (
-            f"asks for more than positions: {line} makes it of more than where a query "
-            "and a key are, such as which tokens are of one picture or document, and "
-            "kvc asks about positions alone, in texts of any length; causal masks, "
-            "windows and chunks of a text compile"
+            f"asks for more than positions: {line} computes it from more than the "
+            "positions of a query and a key, such as which tokens are of one picture "
+            "or document, and kvc asks about positions alone, in texts of any length; "
+            "causal masks, windows and chunks of a text compile"
         )
         raise _unsupported(model, reason) from error
 
@@ -146,7 +146,7 @@ def _find(mask: MaskFunction, model: str) -> MaskStandIn:
 
 
 def _reach(mask: MaskFunction) -> int | None:
-    """Return how many queries see the first key, None where all do."""
+    """Return the number of queries that see the first key, None for all."""
     zero = torch.zeros((), dtype=torch.int32)
     seen = mask(zero, zero, torch.arange(_FAR + 1, dtype=torch.int32), zero)
     blind = seen.expand(_FAR + 1).logical_not().nonzero()
@@ -154,7 +154,7 @@ def _reach(mask: MaskFunction) -> int | None:
 
 
 def _differs(mask: MaskFunction, sight: MaskStandIn, reach: int | None) -> int | None:
-    """Return a query that sees something else, None if there is none."""
+    """Return a query with other visible keys than expected, None if there is none."""
     near = [reach + off for off in (-1, 0, 1, 2 * reach + 1)] if reach else []
     for query in (*_NEAR, *near, _FAR - 1, _FAR):
         if not torch.equal(_seen(mask, query), _band(query, sight.first(query))):
@@ -163,7 +163,7 @@ def _differs(mask: MaskFunction, sight: MaskStandIn, reach: int | None) -> int |
 
 
 def _seen(mask: MaskFunction, query: int) -> Tensor:
-    """Return which of the keys 0 to `query + 1` a query sees: bool [query + 2]."""
+    """Return the visibility of keys 0 to `query + 1` to a query: bool [query + 2]."""
     zero = torch.zeros((), dtype=torch.int32)
     keys = torch.arange(query + 2, dtype=torch.int32)
     seen = mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys)

@@ -1,1 +1,1 @@
-"""What layers cache, and where `KvCache` writes it."""
+"""Caches of the layers, and the classes that write them."""

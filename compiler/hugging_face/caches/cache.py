@@ -1,11 +1,11 @@
-"""Caches for transformers: `KvCache` writes into kvc's states, `NotingCache` records.
+"""Caches for transformers: `KvCache` writes to kvc's states, `NotingCache` records.
 
-In: what each layer caches: keys and values of each token, or states of all tokens
+In: each layer's cached tensors: keys and values of each token, or states of all tokens
 together (the last inputs of a convolution, the state of a recurrence). Out:
-`LayerBuffers`, which a model registers, and `KvCache`, which is made for one call,
-writes keys and values with `kvc::cache_update` and states whole, and returns whole
-caches to layers. A `NotingCache` returns what layers put into it, as if it had been
-empty, and notes their shapes.
+`LayerBuffers`, which a model registers, and `KvCache`, made for one call, which writes
+keys and values with `kvc::cache_update`, overwrites states, and returns whole caches to
+layers. A `NotingCache` returns the layers' own tensors, as if it had been empty, and
+records their shapes.
 """
 
 from typing import Final
@@ -37,13 +37,13 @@ AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
 class LayerBuffers(nn.Module):
     """The buffers of one layer.
 
-    Keys and values are [batch, heads, slots, dim], states as their shapes say. Those of
-    latents are one buffer.
+    Keys and values are [batch, heads, slots, dim]; states have their own shapes.
+    Latents are in one buffer.
 
     Attributes:
-        window: of a ring, how many positions its queries see; None: it is no ring.
-        attends: whether there are keys and values.
-        is_latent: whether these are latents.
+        window: for a ring, the number of positions its queries see; None: not a ring.
+        attends: whether the layer caches keys and values.
+        is_latent: whether keys and values are latents.
         states: the names of states.
     """
 
@@ -54,7 +54,7 @@ class LayerBuffers(nn.Module):
     def __init__(
         self, layer: CachedLayer, batch: int, sizes: Sizes, only: int | None = None
     ) -> None:
-        """Make buffers of zeros; `only`: how many slots they always have."""
+        """Create zero buffers; `only` is the number of slots if it is fixed."""
         super().__init__()
         shape, self.window = layer.attention, None
         self.attends, self.states = shape is not None, tuple(layer.states)
@@ -86,7 +86,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         self.keys = self.values = Unread()  # type: ignore[assignment]  # not None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing: the buffers are there."""
+        """Do nothing: the buffers exist already."""
 
     def update(
         self,
@@ -108,11 +108,11 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
 
     @property
     def _start(self) -> Tensor:
-        """Return where this call's tokens begin, int64 [batch]."""
+        """Return the position of this call's first token, int64 [batch]."""
         return self._call.start
 
     def _update_latents(self, cache: Tensor, latent: Tensor, shared: Tensor) -> Kept:
-        """Write latents and the keys that all heads share, side by side."""
+        """Write latents and the shared keys, concatenated."""
         cache.copy_(self._updated(cache, torch.cat([latent, shared], dim=-1)))
         width = latent.shape[-1]
         parts = cache[..., :width], cache[..., width:]
@@ -127,20 +127,20 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         return written
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return sizes that no mask is made of."""
+        """Return sizes for a mask, although none is made."""
         return query_length, 0
 
     def get_seq_length(self) -> int:
-        """Return how many tokens there are: a tensor, as static caches do."""
+        """Return the number of cached tokens as a tensor, as static caches do."""
         return self._call.held  # type: ignore[return-value]
 
     def get_max_length(self) -> int:
-        """Return that there is no bound."""
+        """Return that the length is unlimited."""
         return -1
 
 
 class RecurrentLayer(LinearAttentionCacheLayerMixin):
-    """A layer of `KvCache` with states, which hold zeros before the first token."""
+    """A layer of `KvCache` with states, which are zero before the first token."""
 
     is_compileable = False
 
@@ -156,17 +156,17 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
         self.has_previous_state = dict.fromkeys(range(count), True)
 
     def lazy_initialization(self, *args: object, **kwargs: object) -> None:
-        """Do nothing: the buffers are there."""
+        """Do nothing: the buffers exist already."""
 
     def update_conv_state(
         self, conv_states: Tensor, state_idx: int = 0, **kwargs: object
     ) -> Tensor:
-        """Keep the last inputs; return them all, from those kept before on.
+        """Store the last inputs; return the stored inputs followed by the new ones.
 
         Args:
             conv_states: [batch, channels, seq].
-            state_idx: which state of the layer.
-            kwargs: what says nothing that the state does not.
+            state_idx: index of the state in the layer.
+            kwargs: arguments that the state's shape already implies.
         """
         kept = self.conv_states[state_idx]
         assert kept is not None
@@ -186,7 +186,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
     def update_recurrent_state(
         self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: object
     ) -> Tensor:
-        """Keep a state, of the shape that it has in the cache."""
+        """Store a state, which has the shape of its buffer."""
         kept = self.recurrent_states[state_idx]
         assert kept is not None
         kept.copy_(recurrent_states)
@@ -194,7 +194,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
 
 
 class HybridLayer(RecurrentLayer, KvLayer):  # type: ignore[no-untyped-call, override]
-    """A layer that attends and has states beside."""
+    """A layer that attends and also has states."""
 
     def __init__(self, number: int, buffers: LayerBuffers, call: ModelCall) -> None:
         KvLayer.__init__(self, number, buffers, call)
@@ -202,25 +202,26 @@ class HybridLayer(RecurrentLayer, KvLayer):  # type: ignore[no-untyped-call, ove
 
 
 class OneLength(Cache):
-    """A cache whose layers hold as many tokens, whether they attend or not."""
+    """A cache whose layers all hold the same number of tokens."""
 
     _call: ModelCall
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many tokens there are: a tensor, as static caches do."""
+        """Return the number of cached tokens as a tensor, as static caches do."""
         return self._call.held  # type: ignore[return-value]
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Return sizes that no mask is made of."""
+        """Return sizes for a mask, although none is made."""
         return query_length, 0
 
 
 class KvCache(OneLength):
     """The caches of all layers during one call.
 
-    Layers are given their states for a single token alone, which they write in place.
-    For more, they would ask how many there are; what they call then takes the states
-    from here, `update_conv_state`, or from the call (`recurrences.py`).
+    Layers get their states, which they overwrite, only in calls of a single token. In
+    longer calls they would ask for the number of cached tokens; the functions that they
+    call then take the states from here (`update_conv_state`) or from the call
+    (`recurrences.py`).
     """
 
     def __init__(self, buffers: nn.ModuleDict, call: ModelCall, single: bool) -> None:
@@ -229,9 +230,9 @@ class KvCache(OneLength):
         self._call, self._single = call, single
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        """Return the last inputs of a convolution; None: `update_conv_state` does.
+        """Return a convolution's last inputs; None leaves them to `update_conv_state`.
 
-        Which of a single token's rows are real, only that knows.
+        With row lengths, only `update_conv_state` knows which rows are real.
         """
         self.check_taken()
         if not self._single or self._call.row_lengths is not None:
@@ -239,18 +240,19 @@ class KvCache(OneLength):
         return super().get_conv_state(layer_idx, state_idx)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        """Return a state, or keep it in the call for what computes a prompt."""
+        """Return a state, or leave it in the call for kvc's function for prompts."""
         self.check_taken()
         self._call.recurrent = super().get_recurrent_state(layer_idx, state_idx)
         return self._call.recurrent if self._single else None
 
     def check_taken(self) -> None:
-        """Check that what a layer got of its states was taken by functions of kvc.
+        """Check that kvc's functions have used the states that a layer was given.
 
-        Others might begin a prompt without it, or count padding.
+        Other functions might ignore the state at the start of a prompt, or count
+        padding.
 
         Raises:
-            UnsupportedModel: it was not.
+            UnsupportedModel: a state was left unused.
         """
         alone = self._single and self._call.row_lengths is None
         left = self._call.take_recurrent() is not None and not alone
@@ -265,7 +267,7 @@ class KvCache(OneLength):
 def _layer(
     buffers: nn.ModuleDict, number: int, call: ModelCall
 ) -> CacheLayerMixin | LinearAttentionCacheLayerMixin:
-    """Return a layer's cache; one that shares another layer's is given no buffers."""
+    """Return a layer's cache; a layer that shares another's cache has no buffers."""
     name = str(number)
     if name not in buffers:
         return DynamicLayer()  # type: ignore[no-untyped-call]
@@ -277,12 +279,12 @@ def _layer(
 
 
 class NotingCache(OneLength):
-    """A cache of one call, in which nothing is kept.
+    """A cache for one call that stores nothing and records shapes.
 
     Attributes:
-        noted: the keys and values that each layer put into it.
-        states: the states that it did, by layer and name.
-        cross: whether they are made of what an encoder made.
+        noted: shapes of the keys and values of each layer.
+        states: shapes of the states, by layer and name.
+        cross: whether they are computed from an encoder's result.
     """
 
     def __init__(self, call: ModelCall, cross: bool = False) -> None:
@@ -301,7 +303,7 @@ class NotingCache(OneLength):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Note the shapes of keys and values [batch, heads, seq, dim]."""
+        """Record the shapes of keys and values [batch, heads, seq, dim]."""
         heads, key_dim = key_states.shape[1], key_states.shape[3]
         shape = LayerShape(heads, key_dim, value_states.shape[3], key_states.dtype)
         self.noted[layer_idx] = shape
@@ -312,10 +314,10 @@ class NotingCache(OneLength):
         return key_states, value_states
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        """Return that there is none."""
+        """Return None: nothing is stored."""
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
-        """Return that there is none."""
+        """Return None: nothing is stored."""
 
     def update_conv_state(
         self,
@@ -325,7 +327,7 @@ class NotingCache(OneLength):
         conv_kernel_size: int | None = None,
         **kwargs: object,
     ) -> Tensor:
-        """Note how many inputs [batch, channels, seq] a convolution sees."""
+        """Record the number of inputs [batch, channels, seq] of a convolution."""
         count = conv_kernel_size or conv_states.shape[-1]
         dims = (*conv_states.shape[1:-1], count)
         self._note(layer_idx, f"{CONV}_{state_idx}", dims, conv_states)
@@ -339,19 +341,19 @@ class NotingCache(OneLength):
         state_idx: int = 0,
         **kwargs: object,
     ) -> Tensor:
-        """Note the shape of a state [batch, ...]."""
+        """Record the shape of a state [batch, ...]."""
         dims = tuple(recurrent_states.shape[1:])
         self._note(layer_idx, f"{RECURRENT}_{state_idx}", dims, recurrent_states)
         return recurrent_states
 
     def is_recording_past(self, layer_idx: int) -> bool:
-        """Return that it keeps nothing."""
+        """Return False: nothing is stored."""
         return False
 
     def has_previous_state(
         self, layer_idx: int | None = None, state_idx: int | None = None
     ) -> bool:
-        """Return that there is none."""
+        """Return False: nothing is stored."""
         return False
 
     def _note(self, layer: int, name: str, dims: tuple[int, ...], like: Tensor) -> None:

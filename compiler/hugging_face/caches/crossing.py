@@ -1,9 +1,9 @@
-"""Cross caches: keys and values of what an encoder made, which a decoder attends over.
+"""Cross caches: keys and values of an encoder's result, which a decoder attends to.
 
 In: the buffers of each layer, and the call. Out: `Caches`, which a model of
-transformers takes for the caches of a decoder: its own and the cross caches. These are
-written where the encoder runs, and only read by all later calls: a decoder that is told
-so (`is_updated`) does not compute them again.
+transformers accepts as the caches of a decoder: its own and the cross caches. The call
+that runs the encoder writes the cross caches; later calls only read them: with
+`is_updated`, a decoder does not compute them again.
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ class CrossCache(OneLength):
     """The cross caches of all layers during one call.
 
     Attributes:
-        added: how many positions of the encoder the call has written, of the longest
+        added: the number of encoder positions that the call has written in the longest
             row, 0 if none.
     """
 
@@ -71,7 +71,7 @@ class CrossCache(OneLength):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Write what was made of the encoder's result, [batch, heads, heard, dim]."""
+        """Write keys or values of the encoder's result, [batch, heads, heard, dim]."""
         self.added = key_states.shape[2]
         return self._kept[layer_idx].update(key_states, value_states)
 
@@ -80,9 +80,9 @@ class Caches(EncoderDecoderCache):
     """A decoder's own caches and the cross caches.
 
     Args:
-        own: of the decoder's tokens.
-        cross: of what the encoder made.
-        made: numbers of the layers whose cross caches are there already.
+        own: the caches of the decoder's tokens.
+        cross: the caches of the encoder's result.
+        made: numbers of the layers whose cross caches are already written.
     """
 
     def __init__(self, own: Cache, cross: Cache, made: Iterable[int] = ()) -> None:

@@ -1,12 +1,12 @@
-"""Attend over latents: keys and values of all heads in one row that is narrow.
+"""Attend over latents: one narrow cache row for the keys and values of all heads.
 
-Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) caches of each
-token a latent, of which the keys and values of all heads are products, and a key that
-turns with the position, which all heads share. transformers puts these two into its
-cache and expands all of it, in a module's `expand_kv`. In: such a model. Out: while
-`unexpanded` is active, caches reach kvc's attention as they are; queries are projected
-into the space of latents instead, and so is the result out of it. That is the same by
-the order of products, and reads each cached number once for all heads.
+Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) caches for each
+token a latent, from which the keys and values of all heads are projected, and a rotary
+key that all heads share. transformers puts these two into its cache and expands the
+whole cache, in a module's `expand_kv`. In: such a model. Out: while `unexpanded` is
+active, kvc's attention gets the cache unexpanded; queries are projected into the latent
+space instead, and the result is projected out of it. The result is equal, since matrix
+products are associative, and each cached number is read once for all heads.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ _EXPAND: Final = "expand_kv"
 
 
 class LatentAttention(Protocol):
-    """What transformers says of an attention over latents.
+    """An attention over latents in transformers.
 
     Attributes:
         layer_idx: the number of its cache.
-        kv_b_proj: from a latent to each head's key, as far as it does not turn, and
-            value: weight [heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank].
-        num_heads: of queries, keys and values alike.
-        qk_nope_head_dim: how much of a head's query and key does not turn.
+        kv_b_proj: projects a latent to each head's non-rotary key part and value:
+            weight [heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank].
+        num_heads: the number of heads of queries, keys and values.
+        qk_nope_head_dim: the width of the non-rotary part of a query or key.
     """
 
     layer_idx: int
@@ -50,10 +50,10 @@ def latent_layers(model: PreTrainedModel) -> frozenset[int]:
 
 
 def absorbed(module: LatentAttention, query: Tensor) -> Tensor:
-    """Return queries [batch, heads, seq, qk_head_dim] as queries of latents.
+    """Project queries [batch, heads, seq, qk_head_dim] into the latent space.
 
     Returns:
-        [batch, heads, seq, kv_lora_rank + what turns].
+        [batch, heads, seq, kv_lora_rank + rotary width].
     """
     key, _ = _by_head(module)
     fixed, turning = query.tensor_split([module.qk_nope_head_dim], dim=-1)
@@ -61,13 +61,13 @@ def absorbed(module: LatentAttention, query: Tensor) -> Tensor:
 
 
 def unabsorbed(module: LatentAttention, attended: Tensor) -> Tensor:
-    """Return sums of latents [batch, heads, seq, kv_lora_rank] as sums of values."""
+    """Project sums of latents [batch, heads, seq, kv_lora_rank] to sums of values."""
     _, value = _by_head(module)
     return attended @ value.transpose(1, 2)
 
 
 def _by_head(module: LatentAttention) -> tuple[Tensor, Tensor]:
-    """Return what makes keys and values of latents: [heads, dim, kv_lora_rank]."""
+    """Return the projections to keys and values by head: [heads, dim, kv_lora_rank]."""
     weight = module.kv_b_proj.weight
     weight = weight.view(module.num_heads, -1, weight.shape[1])
     key, value = weight.tensor_split([module.qk_nope_head_dim], dim=1)
@@ -76,11 +76,11 @@ def _by_head(module: LatentAttention) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def unexpanded(model: PreTrainedModel) -> Iterator[None]:
-    """Let caches of latents reach attention as they are.
+    """Pass latent caches to attention without expanding them.
 
     Raises:
-        UnsupportedModel: an indexer chooses what a query sees of them, or more than a
-            matrix makes keys and values of them.
+        UnsupportedModel: an indexer selects the visible keys of queries, or keys and
+            values are more than a matrix product of latents.
     """
     with ExitStack() as stack:
         for module in model.modules():
@@ -105,7 +105,7 @@ def _check_sight(model: PreTrainedModel, module: LatentAttention) -> None:
 def _check_product(model: PreTrainedModel, module: LatentAttention) -> None:
     """Check that keys and values are products with the matrix that kvc reads.
 
-    An adapter in the place of a linear layer has the weight of what it adapts.
+    An adapter that replaces a linear layer shows the weight of the replaced layer.
     """
     expand, linear = getattr(module, _EXPAND), module.kv_b_proj
     own = not expand.__module__.startswith("transformers.models.")

@@ -1,6 +1,7 @@
-"""What layers cache, told by shapes: keys and values of tokens, and whole states.
+"""Shapes of the layers' caches: keys and values of tokens, and whole states.
 
-In: what `NotingCache` saw. Out: which buffers `LayerBuffers` makes of it, and how long.
+In: the shapes that `NotingCache` recorded. Out: the buffers of `LayerBuffers`, with
+their lengths.
 """
 
 from collections.abc import Mapping
@@ -18,15 +19,15 @@ LATENTS: Final = "latents"
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What a layer caches for each token.
+    """The shapes of a layer's keys and values.
 
     Attributes:
-        heads: key and value heads.
-        key_dim, value_dim: widths of one.
-        dtype: of both.
-        window: how many positions its queries see, None for all.
-        latent: whether keys are latents, and values the keys that all heads share:
-            both lie side by side then.
+        heads: the number of key and value heads.
+        key_dim, value_dim: width of a key head and of a value head.
+        dtype: dtype of both.
+        window: the number of positions that queries see, None for all.
+        latent: whether keys are latents, and values the keys that all heads share; both
+            are concatenated in one buffer then.
     """
 
     heads: int
@@ -37,30 +38,30 @@ class LayerShape:
     latent: bool = False
 
     def widths(self) -> dict[str, int]:
-        """Return the names of its buffers, and how much each holds of a head."""
+        """Return the names of its buffers, with the width of a head in each."""
         if self.latent:
             return {LATENTS: self.key_dim + self.value_dim}
         return {"keys": self.key_dim, "values": self.value_dim}
 
     def ring_slots(self, sizes: Sizes) -> int | None:
-        """Return the slots of its ring, None where it has to keep all positions.
+        """Return the number of slots of its ring; None if all positions must be stored.
 
         A ring as long as the text would save nothing.
         """
         if self.window is None or self.window + sizes.spare >= sizes.length:
             return None
-        if self.latent:  # whose rows attention sees in part
+        if self.latent:  # attention reads parts of their rows
             return None
         return self.window + sizes.spare
 
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """A state of all tokens together, zeros before the first.
+    """A state of all tokens together, zero before the first token.
 
     Attributes:
-        dims: of one row.
-        dtype: of its numbers.
+        dims: the shape of one row's state.
+        dtype: the dtype of its numbers.
     """
 
     dims: tuple[int, ...]
@@ -69,11 +70,11 @@ class StateShape:
 
 @dataclass(frozen=True, slots=True)
 class CachedLayer:
-    """What a layer caches.
+    """The cached tensors of a layer.
 
     Attributes:
-        attention: keys and values of each token, if it attends.
-        states: by name, if it is recurrent or convolves.
+        attention: the shapes of keys and values, if it attends.
+        states: the states by name, if the layer is recurrent or convolves.
     """
 
     attention: LayerShape | None = None

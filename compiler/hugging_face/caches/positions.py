@@ -1,10 +1,10 @@
-"""Find which number a model gives the first position of a text.
+"""Find the position number that a model gives the first token of a text.
 
-In: a model of transformers, of which the decoder is meant. It reads a text twice on
-tensors without values: whole and by itself, and only its end with what kvc passes to a
-model, `inputs_of`. Out: the position to give the first token so that both compute the
-same, 0 for most models. A model without such a number is refused, since kvc would
-compute something else.
+In: the decoder of a transformers model. It reads a text twice on tensors without
+values: the whole text alone, and only its end with the arguments that kvc passes to a
+model, `inputs_of`. Out: the position number for the first token that makes both runs
+compute the same, 0 for most models. A model without such a number is refused, since kvc
+would compute different results.
 """
 
 from collections.abc import Sequence
@@ -31,32 +31,32 @@ from kvc.compiler.hugging_face.reading.model_lines import name_of
 from kvc.compiler.hugging_face.reading.observing import Meeting, observed
 from kvc.schema.errors import UnsupportedModel
 
-# Numbers that sizes of tiny models do not have, so that axes of tokens are known.
+# Sizes that do not occur in tiny models, so that token axes can be recognized.
 _WHOLE: Final = 11
 _HELD: Final = 4
-_HEARD: Final = 5  # of an encoder's input, which is no axis of the decoder's tokens
+_HEARD: Final = 5  # length of an encoder's input, unlike any decoder length
 _REST: Final = _WHOLE - _HELD
 _TOLERANCE: Final = 1e-5  # of sines, in vectors of other lengths
 _SHOWN: Final = 2  # values, in errors
-# Without what their processors say of each token, which makes a prompt see all of
-# itself, their masks are causal: not what they were trained on, and no error says so.
+# Without their processors' token types, which make a prompt bidirectional, the masks of
+# these models are causal: not as they were trained, and without any error.
 _PREFIXED: Final = frozenset({"paligemma.PaliGemmaForConditionalGeneration"})
 _SEEING_ITSELF: Final = (
     "a prompt sees all of itself, later tokens too (its processor says so, by "
     "token_type_ids), with a picture or without, and kvc's methods are causal"
 )
-READ: Final = _WHOLE  # the most positions of a text that is read here
+READ: Final = _WHOLE  # the length of the longest text read here
 
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """Where two runs part: what the whole text has there, and what its end."""
+    """The first difference of two runs: a value of the whole text, and of its end."""
 
     expected: Meeting | None
     found: Meeting | None
 
     def shift(self) -> int | None:
-        """Return by how much all numbers are too small; None: it is no one number."""
+        """Return the constant difference of all numbers; None if it is not constant."""
         if self.expected is None or self.found is None:
             return None
         expected = _last(self.expected.value, self.found.value)
@@ -68,14 +68,14 @@ class _Difference:
 
 
 def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) -> int:
-    """Return the number that a model gives the first token of a text.
+    """Return the position number that a model gives the first token of a text.
 
     Args:
         decoder: the model.
-        given: what its encoder takes; None where there is none.
+        given: the input of its encoder; None without an encoder.
 
     Raises:
-        UnsupportedModel: no numbers make of a text's end what the model makes of it.
+        UnsupportedModel: no position number makes the text's end compute the same.
         ParametersEmpty: the model has no weights.
     """
     if name_of(decoder) in _PREFIXED:
@@ -93,10 +93,10 @@ def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) 
 
 
 def _usual(decoder: PreTrainedModel) -> list[int]:
-    """Return numbers that models give a first token, where one is not to be seen.
+    """Return common position numbers of a first token: 1, or the padding token plus 1.
 
-    It is not where a model makes sines of it: 1, or what follows the number of padding
-    (Kosmos 2.5).
+    They are tried if the number cannot be observed, as in a model that computes sines
+    of positions (Kosmos 2.5).
     """
     if not takes_positions(decoder):
         return []
@@ -107,13 +107,13 @@ def _usual(decoder: PreTrainedModel) -> list[int]:
 def _read(
     decoder: PreTrainedModel, first: int | None, encoded: EncoderInput | None
 ) -> list[Meeting]:
-    """Return what a model computes: of the whole text by itself, or of its end.
+    """Return the values that a model computes of the whole text, or of its end.
 
     Args:
         decoder: the model.
-        first: the position of the text's first token, which kvc gives it with all else
-            that it gives; None: it is given tokens alone.
-        encoded: what its encoder takes, of which both runs are given the same.
+        first: the position number of the text's first token, passed with all of kvc's
+            arguments; None: only tokens are passed.
+        encoded: the input of its encoder, the same for both runs.
     """
     held = 0 if first is None else _HELD
     seq, start = _WHOLE - held, torch.full((1,), held)
@@ -134,19 +134,19 @@ def _read(
 
 
 def seen(window: tuple[int, int | None]) -> Meeting:
-    """Return how far a layer sees as what it meets."""
+    """Return a layer's window in the form of an observed value."""
     layer, width = window
     return Meeting(f"attention of layer {layer}", torch.tensor(width or 0))
 
 
 def plain_token(config: PreTrainedConfig) -> int:
-    """Return a token that means nothing special: padding may have no position."""
+    """Return a token without a special meaning: padding may have no position."""
     named = [found for name, found in vars(config).items() if "token" in name]
     return next(token for token in range(len(named) + 1) if token not in named)
 
 
 def _difference(whole: Sequence[Meeting], end: Sequence[Meeting]) -> _Difference | None:
-    """Return where two runs first part, None if nowhere."""
+    """Return the first difference of two runs, None if there is none."""
     for expected, found in zip_longest(whole, end):
         if expected is None or found is None or not same_meeting(expected, found):
             return _Difference(expected, found)
@@ -154,7 +154,7 @@ def _difference(whole: Sequence[Meeting], end: Sequence[Meeting]) -> _Difference
 
 
 def same_meeting(expected: Meeting, found: Meeting) -> bool:
-    """Tell whether an op of a text's end has the values that the whole text gives."""
+    """Tell whether a value for the text's end agrees with the whole text."""
     one, other = _last(expected.value, found.value), _numbers(found.value)
     if expected.op != found.op or (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
@@ -164,14 +164,14 @@ def same_meeting(expected: Meeting, found: Meeting) -> bool:
 
 
 def _numbers(values: Tensor) -> Tensor:
-    """Return integers as int64: in which of their types they come says nothing."""
+    """Return integers as int64, since their integer dtype does not matter."""
     return (
         values if values.is_floating_point() or values.is_complex() else values.long()
     )
 
 
 def _last(whole: Tensor, end: Tensor) -> Tensor:
-    """Return, of a tensor of the whole text, the tokens that its end has."""
+    """Return the part of a tensor of the whole text that belongs to the text's end."""
     if whole.dim() == end.dim():
         for axis, sizes in enumerate(zip(whole.shape, end.shape, strict=True)):
             if sizes == (_WHOLE, _REST):
@@ -180,9 +180,9 @@ def _last(whole: Tensor, end: Tensor) -> Tensor:
 
 
 class HoldingCache(NotingCache):
-    """A cache that says, as kvc's does, that tokens are in it already.
+    """A cache that reports, as kvc's does, that it already holds tokens.
 
-    Of keys and values it returns those of as many tokens, before the new ones.
+    It returns keys and values of as many tokens before the new ones.
     """
 
     def update(
@@ -193,18 +193,18 @@ class HoldingCache(NotingCache):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Return [batch, heads, held + seq, dim]."""
+        """Return held and new keys and values, [batch, heads, held + seq, dim]."""
         held = [_with_held(states) for states in (key_states, value_states)]
         return super().update(held[0], held[1], layer_idx)
 
 
 def _with_held(states: Tensor) -> Tensor:
-    """Return [batch, heads, held + seq, dim]: what is unknown stays so."""
+    """Prepend held tokens of any values: [batch, heads, held + seq, dim]."""
     return torch.cat([states[:, :, :1].expand(-1, -1, _HELD, -1), states], dim=2)
 
 
 def _refused(decoder: PreTrainedModel, difference: _Difference) -> UnsupportedModel:
-    """Return the error for a model that makes something else of what it is given."""
+    """Return the error for a model that computes differently from kvc's arguments."""
     name = of_decoder(decoder, "position_ids")
     given = f"no {name}, since its forward takes none"
     if takes_positions(decoder):
@@ -213,14 +213,14 @@ def _refused(decoder: PreTrainedModel, difference: _Difference) -> UnsupportedMo
     return _unsupported(
         decoder,
         f"given {given}{mask}, it computes of the last {_REST} of {_WHOLE} tokens "
-        f"something else than it computes of the text by itself: {_place(difference)}. "
+        f"a different result than of the whole text alone: {_place(difference)}. "
         f"Its forward has to take {name}, and use them as it uses those that it "
         "makes when it is given none; these may count from any constant",
     )
 
 
 def _place(difference: _Difference) -> str:
-    """Say where two runs part, and by which values."""
+    """Describe the first difference of two runs, with the values."""
     expected, found = difference.expected, difference.found
     if expected is None or found is None or expected.op != found.op:
         ops = [m.op if m else "nothing" for m in (expected, found)]
@@ -232,7 +232,7 @@ def _place(difference: _Difference) -> str:
 
 
 def _short(values: Tensor) -> str:
-    """Return the first values."""
+    """Return the first values as text."""
     first = [f"{value:.3g}" for value in values.flatten()[:_SHOWN].tolist()]
     return f"[{', '.join(first)}{', ...' if values.numel() > _SHOWN else ''}]"
 

@@ -1,8 +1,8 @@
-"""Find what a model caches, by running it once on tensors without values.
+"""Find the cached tensors of a model, by running it once on tensors without values.
 
 In: a model of transformers. Out: the shapes of each layer's keys, values and states,
-how far back it sees, and the shapes of what it makes of an encoder's result. What kvc's
-cache cannot hold is refused here, before tracing.
+its window, and the shapes that it computes from an encoder's result. Tensors that kvc's
+cache cannot hold are refused here, before tracing.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from kvc.compiler.hugging_face.reading.model_code import model_code
 from kvc.compiler.hugging_face.reading.observing import observed
 from kvc.schema.errors import UnsupportedModel
 
-# Run a model of transformers once, for what it does and not for what it returns.
+# Run a transformers model once, to observe it.
 
 
 _EAGER: Final = "eager"  # transformers' own attention
@@ -61,13 +61,13 @@ def run_model(
     """Run a decoder, or an encoder and the decoder that attends over its result.
 
     Args:
-        model: of both.
-        tokens: of the decoder, int64 [batch, seq].
-        call: of these tokens.
+        model: the whole model.
+        tokens: the decoder's tokens, int64 [batch, seq].
+        call: the call with these tokens.
         own: the decoder's own caches.
         cross: the cross caches; None without an encoder.
-        encoder: what the encoder is given, by name.
-        alone: give the model nothing beside these, so that it makes positions itself.
+        encoder: the arguments of the encoder, by name.
+        alone: whether to pass nothing else, so that the model makes positions itself.
     """
     caches, seq = own, tokens.shape[1]
     if has_encoder(model):
@@ -82,7 +82,7 @@ def run_model(
         model(**(encoder or {}), **{of_decoder(model, "input_ids"): tokens}, **given)
 
 
-# Find what a model caches, by running it once on tensors without values.
+# Find the cached tensors of a model.
 
 
 _TOKENS = 2
@@ -90,11 +90,11 @@ _TOKENS = 2
 
 @dataclass(frozen=True, slots=True)
 class CachedLayers:
-    """What the layers of a decoder cache, by their numbers.
+    """The cached tensors of a decoder's layers, by layer number.
 
     Attributes:
-        own: of the decoder's tokens; some layers share another one's cache.
-        cross: of an encoder's result; nothing where there is no encoder.
+        own: caches of the decoder's tokens; some layers share another's cache.
+        cross: caches of an encoder's result; empty without an encoder.
     """
 
     own: Mapping[int, CachedLayer]
@@ -104,14 +104,14 @@ class CachedLayers:
 def cached_layers(
     decoder: PreTrainedModel, given: EncoderInput | None = None
 ) -> CachedLayers:
-    """Return what each layer caches.
+    """Return the cached tensors of each layer.
 
     Args:
         decoder: the model.
-        given: what its encoder takes; None where there is none.
+        given: the input of its encoder; None without an encoder.
 
     Raises:
-        UnsupportedModel: it caches nothing, or in a way of its own.
+        UnsupportedModel: the model caches nothing, or in a form of its own.
         ParametersEmpty: the model has no weights.
     """
     with stand_ins(decoder), observed(decoder):
@@ -128,7 +128,7 @@ def cached_layers(
     if not cache.noted and not cache.states:
         raise _unsupported(decoder, "it puts no keys, values or states into its cache")
     if given is not None and not cross.noted:
-        reason = "it puts nothing that it makes of its encoder's result into its cache"
+        reason = "it puts nothing computed from its encoder's result into its cache"
         raise _unsupported(decoder, reason)
     if len(call.windows) + call.crossed < len(call.kept):
         reason = "it attends over a cache by code of its own, not by the interface"
@@ -152,7 +152,7 @@ def _own_layers(
 
 
 def _window(layer: int, call: ModelCall) -> int | None:
-    """Return how far any attention sees that is over a layer's cache; None: all."""
+    """Return the widest window of any attention over a layer's cache; None: all."""
     found = [window for number, window in call.windows if number == layer]
     known = [window for window in found if window is not None]
     return max(known) if known and len(known) == len(found) else None

@@ -1,9 +1,9 @@
-"""Models whose last layers have no caches: they attend over those of earlier ones.
+"""Models whose last layers have no caches, and attend over earlier layers' caches.
 
-Of a prompt such layers need the positions alone of which logits are asked (Gemma 4).
-transformers asks for the length of the call to find out whether there is anything to
-leave out, which a trace cannot follow. In: a model. Out: inside `last_alone`, its last
-layers and its head are given the last positions, however many there are.
+For a prompt, such layers need only the positions whose logits are requested (Gemma 4).
+transformers reads the length of the call to find out whether positions can be left out,
+which a trace cannot follow. In: a model. Out: inside `last_alone`, its last layers and
+its head get the last positions, at any length of the call.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ _HEADS: Final = frozenset(
 
 @contextmanager
 def last_alone(model: PreTrainedModel) -> Iterator[None]:
-    """Let layers without caches compute last positions alone."""
+    """Run layers without caches on the last positions only."""
     with ExitStack() as stack:
         for module in model.modules():
             if _shares(module):
@@ -53,14 +53,14 @@ def _shares(module: nn.Module) -> bool:
 
 
 def _last(*given: object, **_: object) -> tuple[object, ...]:
-    """Stand for the model's own: all but the last is cut to so many positions."""
+    """Replace the model's method: cut arguments to the last `keep` positions."""
     *whole, keep = given
     assert isinstance(keep, int), "it is given with each call"
     return tuple(whole) if not keep else tuple(_cut(one, keep) for one in whole)
 
 
 def _cut(given: object, keep: int) -> object:
-    """Return the last positions of what has some; a mask of kvc's holds for these."""
+    """Return the last positions of tensors; a kvc mask stays valid for these."""
     match given:
         case Tensor():
             return given[:, -keep:]
@@ -74,7 +74,7 @@ def _cut(given: object, keep: int) -> object:
 def _forward(
     model: PreTrainedModel, *args: object, **given: object
 ) -> CausalLMOutputWithPast:
-    """Stand for a forward: logits of the last positions, which the layers have left."""
+    """Replace a forward: return the logits of the positions that the layers kept."""
     made = model.base_model(*args, **given)
     logits: Tensor = model.lm_head(made.last_hidden_state)
     cap = model.config.get_text_config().final_logit_softcapping

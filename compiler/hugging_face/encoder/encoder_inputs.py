@@ -1,7 +1,7 @@
-"""What the encoder of a model is given: tokens, the features of a sound, or a picture.
+"""The input of a model's encoder: tokens, the spectrum of a sound, or a picture.
 
-In: a model of transformers. Out: an `EncoderInput`, by what the model itself calls its
-main input and how many positions its configuration allows.
+In: a model of transformers. Out: an `EncoderInput`, from the model's name for its main
+input and the number of positions in its configuration.
 """
 
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ class EncoderInput:
     """The argument of `encode`.
 
     Attributes:
-        name: what the model's forward calls it.
-        argument: what `encode` calls it.
-        example: with one row.
-        axis: along which its length may be any; None: it has one length.
-        positions: how many the encoder makes of an input of one length.
+        name: its name in the model's forward.
+        argument: its name in `encode`.
+        example: an example with one row.
+        axis: the axis of variable length; None if the length is fixed.
+        positions: the number of encoder positions for an input of fixed length.
     """
 
     name: str
@@ -51,13 +51,13 @@ class EncoderInput:
         return self.name == _PIXELS
 
     def dynamic(self, longest: int) -> dict[str, dict[int, Dim]]:
-        """Return the axis whose length is chosen at each call, 1 to `longest`."""
+        """Return the axis of variable length, 1 to `longest`; {} if there is none."""
         if self.axis is None:
             return {}
         return {self.argument: {self.axis: Dim("heard", 1, longest)}}
 
     def of_length(self, length: int) -> Tensor:
-        """Return an example of so many positions, if it may have any number."""
+        """Return an example of a length, if the length is variable."""
         if self.axis is None:
             return self.example
         first = self.example.narrow(self.axis, 0, 1)
@@ -67,14 +67,14 @@ class EncoderInput:
 def encoder_input(
     model: PreTrainedModel, prepared: tuple[int, int] | None = None
 ) -> EncoderInput:
-    """Return what a model's encoder takes.
+    """Return the input of a model's encoder.
 
     Args:
         model: the model.
-        prepared: height and width of all pictures; None: as its configuration says.
+        prepared: height and width of all pictures; None: as in its configuration.
 
     Raises:
-        UnsupportedModel: it is something that kvc cannot give it.
+        UnsupportedModel: kvc cannot provide its input.
     """
     name = model.main_input_name
     if name == _TOKENS:
@@ -93,7 +93,7 @@ def encoder_input(
 
 
 def encodes_pictures(model: PreTrainedModel) -> bool:
-    """Tell whether a model has an encoder, and that takes pictures."""
+    """Tell whether a model has an encoder, and the encoder takes pictures."""
     return has_encoder(model) and model.main_input_name == _PIXELS
 
 
@@ -101,7 +101,7 @@ def _pixels(model: PreTrainedModel, prepared: tuple[int, int] | None) -> Tensor:
     """Return an example of a picture, float32 [1, channels, height, width].
 
     Raises:
-        UnsupportedModel: nothing says how large pictures are.
+        UnsupportedModel: the size of pictures is unknown.
     """
     config = model.get_encoder().config
     size = prepared or configured_size(config)
@@ -115,11 +115,11 @@ def _pixels(model: PreTrainedModel, prepared: tuple[int, int] | None) -> Tensor:
 
 
 def _positions(model: PreTrainedModel, pixels: Tensor) -> int:
-    """Return how many positions an encoder makes of a picture.
+    """Return the number of positions that an encoder computes for a picture.
 
     Raises:
-        UnsupportedModel: it cannot be run on pixels, attends by code of its own, or
-            makes something else than a row of positions.
+        UnsupportedModel: the encoder cannot run on pixels, has an attention of its own,
+            or does not return a row of positions.
     """
     encoder, call = model.get_encoder(), call_of(None)
     how = f"its encoder is run on a picture of {pixels.shape[2]} x {pixels.shape[3]}"
@@ -130,13 +130,13 @@ def _positions(model: PreTrainedModel, pixels: Tensor) -> int:
     if not call.among:
         raise _unsupported(model, "its encoder attends by code of its own")
     if not isinstance(made, Tensor) or made.dim() != 3:
-        reason = "its encoder makes something else of a picture than a row of positions"
+        reason = "its encoder does not return a row of positions for a picture"
         raise _unsupported(model, reason)
     return made.shape[1]
 
 
 def _frames_of_one(model: PreTrainedModel) -> int:
-    """Return of how many frames of a spectrum an encoder makes one position."""
+    """Return the number of spectrum frames per encoder position."""
     parts = model.get_encoder().modules()
     return prod(part.stride[0] for part in parts if isinstance(part, nn.Conv1d))
 

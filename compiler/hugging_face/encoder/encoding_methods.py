@@ -1,9 +1,9 @@
-"""`Encoders`: models without a cache, which say something of texts or pictures.
+"""`Encoders`: models without a cache, which embed or classify texts or pictures.
 
-In: a model of transformers, its task, how it pools. Out: a module whose methods are
-traced, these methods, and what the metadata says of them. Rows of texts have lengths of
-their own: padding on the right, with any tokens, neither sees nor is seen, and has no
-part in an embedding. No mask of all pairs of tokens is made.
+In: a model of transformers, its task, and its pooling. Out: a module whose methods are
+traced, these methods, and their metadata. Rows of texts have their own lengths: padding
+is on the right, may be any tokens, is hidden from attention, and has no part in an
+embedding. No mask of all pairs of tokens is made.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,11 +25,11 @@ from kvc.compiler.hugging_face.reading.tasks import Task
 from kvc.compiler.request.spec import Dim, Method
 from kvc.schema.errors import UnsupportedModel
 
-# A token of its own before the patches of a picture, whose state is of all of it.
+# A token before the patches of a picture, whose state represents the picture.
 _CLASS_TOKENS: Final = ("embeddings.cls_token", "embeddings.class_embedding")
-_READ: Final = 7  # tokens of a text that is read to find the first position
+_READ: Final = 7  # length of a text that is read to find the first position
 _TEXTS: Final = "input_ids"
-# What models with a tower for each have, and where features are in what it returns.
+# Attributes of models with two towers, and of their results.
 _TEXT_FEATURES: Final = "get_text_features"
 PICTURE_FEATURES: Final = "get_image_features"
 _FEATURES: Final = "pooler_output"
@@ -38,19 +38,19 @@ _STATES: Final = "last_hidden_state"
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """What the methods of a model take.
+    """The inputs of a model's methods.
 
     Attributes:
-        texts: the method that takes texts, "" for none.
-        pictures: the one that takes pictures, "" for none.
-        length: the most tokens of a text.
-        fixed: whether a text always has so many, padding among them, all of which
-            count.
-        padding: the token that padding is.
+        texts: name of the method that takes texts, "" for none.
+        pictures: name of the method that takes pictures, "" for none.
+        length: the maximum number of tokens of a text.
+        fixed: whether a text always has this length, with padding that counts as
+            tokens.
+        padding: the padding token.
         size: height and width of a picture.
-        channels: of a picture.
-        pools: whether embeddings of texts are made of the states of their tokens.
-        pooled: whether the model itself makes an embedding of a picture, of all states.
+        channels: number of channels of a picture.
+        pools: whether kvc pools the states of tokens into embeddings of texts.
+        pooled: whether the model itself pools all states into a picture's embedding.
     """
 
     texts: str = ""
@@ -64,7 +64,7 @@ class EncoderSpec:
     pooled: bool = False
 
     def of_length(self, length: int) -> "EncoderSpec":
-        """Return the same with texts of so many tokens at most."""
+        """Return a copy for texts of at most `length` tokens."""
         return replace(self, length=length)
 
     def pixels(self) -> Tensor:
@@ -73,7 +73,7 @@ class EncoderSpec:
 
 
 class Encoders(nn.Module):
-    """Methods of a model without a cache."""
+    """A model without a cache, with the methods that kvc compiles."""
 
     def __init__(
         self, model: PreTrainedModel, reading: EncoderSpec, pooling: Pooling
@@ -85,7 +85,9 @@ class Encoders(nn.Module):
             self.register_buffer(name, buffer)
         for name, parameter in model._parameters.items():
             self.register_parameter(name, parameter)
-        self._model = (model,)  # in a tuple, since its modules are here already
+        self._model = (
+            model,
+        )  # in a tuple, so that its modules are not registered twice
         self._reading, self._pooling = reading, pooling
         self.train(False)
 
@@ -94,7 +96,7 @@ class Encoders(nn.Module):
 
         Args:
             tokens: padded on the right.
-            lengths: int64 [batch], how many of a row's are no padding; None: all.
+            lengths: int64 [batch], the number of real tokens of each row; None: all.
         """
         made = self._run(tokens, lengths)
         if makes_features(self._model[0]):
@@ -103,22 +105,22 @@ class Encoders(nn.Module):
         return self._pooling.pool(_tensor(made, _STATES), lengths)
 
     def classify(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Return logits float32 [batch, labels]; args as of `embed`."""
+        """Return logits float32 [batch, labels]; arguments as for `embed`."""
         return _tensor(self._run(tokens, lengths), "logits")
 
     def classify_tokens(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Return logits float32 [batch, seq, labels]; args as of `embed`."""
+        """Return logits float32 [batch, seq, labels]; arguments as for `embed`."""
         return _tensor(self._run(tokens, lengths), "logits")
 
     def fill_mask(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Return logits float32 [batch, seq, vocab]; args as of `embed`."""
+        """Return logits float32 [batch, seq, vocab]; arguments as for `embed`."""
         return _tensor(self._run(tokens, lengths), "logits")
 
     def embed_image(self, pixels: Tensor) -> Tensor:
         """Return embeddings float32 [batch, n] of pixels [batch, 3, height, width].
 
-        Where a model makes no features, that is the state of its class token, or what
-        the model itself pools where it has none.
+        If a model makes no features, this is the state of its class token, or without
+        one, the model's own pooled result.
         """
         made = run_pictures(self._model[0], call_of(None), pixels)
         if makes_features(self._model[0]) or self._reading.pooled:
@@ -126,7 +128,7 @@ class Encoders(nn.Module):
         return _tensor(made, _STATES)[:, 0]
 
     def classify_image(self, pixels: Tensor) -> Tensor:
-        """Return logits float32 [batch, labels]; args as of `embed_image`."""
+        """Return logits float32 [batch, labels]; arguments as for `embed_image`."""
         made = run_pictures(self._model[0], call_of(None), pixels)
         return _tensor(made, "logits")
 
@@ -136,7 +138,7 @@ class Encoders(nn.Module):
 
 
 def call_of(lengths: Tensor | None) -> ModelCall:
-    """Return a call without a cache, of rows of these lengths; None: all is real."""
+    """Return a call without a cache, with row lengths; None: all tokens are real."""
     nothing = torch.zeros(0, dtype=torch.int64)  # of a cache
     return ModelCall(nothing, nothing, lengths, uncached=True)
 
@@ -144,7 +146,7 @@ def call_of(lengths: Tensor | None) -> ModelCall:
 def _run_texts(
     model: PreTrainedModel, call: ModelCall, tokens: Tensor, padding: int
 ) -> object:
-    """Run a model on tokens int64 [batch, seq]; its own code may pool by the mask."""
+    """Run a model on tokens int64 [batch, seq], with a mask for its own pooling."""
     given = {_TEXTS: tokens}
     if call.row_lengths is not None:
         real = torch.arange(tokens.shape[1]) < call.row_lengths[:, None]
@@ -163,9 +165,9 @@ def run_pictures(model: PreTrainedModel, call: ModelCall, pixels: Tensor) -> obj
 
 
 def features_of(model: PreTrainedModel) -> Callable[..., object] | None:
-    """Return what makes embeddings of pictures, None where nothing does.
+    """Return a model's function for embeddings of pictures, None without one.
 
-    Some models that make text leave it to the model below their head (DeepSeek-VL).
+    Some models that generate text have it in the model below their head (DeepSeek-VL).
     """
     inner: object = model.base_model
     found: object = getattr(model, PICTURE_FEATURES, None)
@@ -174,11 +176,11 @@ def features_of(model: PreTrainedModel) -> Callable[..., object] | None:
 
 
 def picture_features(model: PreTrainedModel, call: ModelCall, pixels: Tensor) -> Tensor:
-    """Return what a model that makes text sees in pictures, float32 [tokens, hidden].
+    """Return a generating model's embeddings of pictures, float32 [tokens, hidden].
 
     Args:
-        model: of which `features_of` returns the embeddings of each.
-        call: without a cache.
+        model: a model for which `features_of` finds a function.
+        call: a call without a cache.
         pixels: float32 [1, channels, height, width].
     """
     run = features_of(model)
@@ -191,7 +193,7 @@ def picture_features(model: PreTrainedModel, call: ModelCall, pixels: Tensor) ->
 
 
 def _tensor(made: object, name: str) -> Tensor:
-    """Return a part of what a model returns, float32."""
+    """Return a named part of a model's result, in float32."""
     tensor: object = getattr(made, name)
     assert isinstance(tensor, Tensor), "the class of the model says so"
     return tensor.float()
@@ -200,16 +202,16 @@ def _tensor(made: object, name: str) -> Tensor:
 def read_model(
     model: PreTrainedModel, task: Task, size: tuple[int, int] | None = None
 ) -> EncoderSpec:
-    """Return what the methods of a model are to take.
+    """Return the inputs of a model's methods.
 
     Args:
         model: the model.
-        task: what it is to do.
-        size: height and width of pictures; None: as its configuration says.
+        task: the task of the model.
+        size: height and width of pictures; None: as in its configuration.
 
     Raises:
-        UnsupportedModel: it is something else than texts and pictures, it has a
-            decoder, or it attends in a way that kvc does not know.
+        UnsupportedModel: its input is neither texts nor pictures, it has a decoder, or
+            its attention is unknown to kvc.
     """
     if has_encoder(model):
         reason = f"it has an encoder and a decoder, and kvc has no task {task} for it"
@@ -241,7 +243,7 @@ def _read_texts(model: PreTrainedModel, task: Task) -> EncoderSpec:
     padding = getattr(config, "pad_token_id", None)
     if type(padding) is not int or not 0 <= padding < config.vocab_size:
         padding = 0
-    # SigLIP embeds a text by what it makes of the last position, which may be padding.
+    # SigLIP embeds a text by its last position, which may be padding.
     fixed = model.config.model_type.startswith("siglip")
     pools = task == "embed" and not makes_features(model)
     reading = EncoderSpec(task, "", 0, fixed, padding, pools=pools)
@@ -257,10 +259,11 @@ def _read_pictures(
     reading: EncoderSpec,
     prepared: tuple[int, int] | None,
 ) -> EncoderSpec:
-    """Return the same with what a model takes of pictures.
+    """Return `reading` with the model's input of pictures.
 
     Raises:
-        UnsupportedModel: its configuration does not say it, or it has no such task.
+        UnsupportedModel: its configuration lacks the size, or the task is not for
+            pictures.
     """
     config = getattr(model.config, "vision_config", model.config)
     size = prepared or configured_size(model.config)
@@ -285,10 +288,10 @@ def _read_pictures(
 
 
 def _probe(model: PreTrainedModel, reading: EncoderSpec) -> int:
-    """Run a method on tensors without values; return the number of the first position.
+    """Run a method on tensors without values; return the first position's number.
 
     Raises:
-        UnsupportedModel: it cannot be run, attends by code of its own, or makes no
+        UnsupportedModel: the model cannot run, has an attention of its own, or makes no
             embedding of a picture.
     """
     tokens, pixels = torch.full((1, _READ), reading.padding + 1), reading.pixels()
@@ -315,7 +318,7 @@ def _probe(model: PreTrainedModel, reading: EncoderSpec) -> int:
 
 
 def methods_of(reading: EncoderSpec, rows: int) -> tuple[Method, ...]:
-    """Return what to compile, for so many rows at most."""
+    """Return the methods to compile, for at most `rows` rows."""
     methods, batch = list[Method](), {0: Dim("batch", 1, rows)}
     if reading.fixed:
         tokens = torch.zeros(1, reading.length, dtype=torch.int64)
@@ -338,7 +341,7 @@ def methods_of(reading: EncoderSpec, rows: int) -> tuple[Method, ...]:
 
 
 def _first(values: Tensor) -> int:
-    """Return the first of numbers that count the tokens of a text, else 0."""
+    """Return the first of a text's position numbers; 0 for any other values."""
     if values.dtype != torch.int64 or values.numel() != _READ:
         return 0
     first = int(values.flatten()[0])

@@ -1,8 +1,8 @@
-"""How the states of a text's tokens become one embedding.
+"""Pool the states of a text's tokens into one embedding.
 
-In: a folder as sentence-transformers writes it (modules.json, 1_Pooling/config.json),
-or any other. Out: a `Pooling`, which pools while a model is traced. Padding has no part
-in it. Where a folder says nothing, it is the mean of all tokens.
+In: a folder in sentence-transformers' format (modules.json, 1_Pooling/config.json), or
+any other. Out: a `Pooling`, which pools while a model is traced. Padding has no part in
+it. Without settings in the folder, the embedding is the mean of all tokens.
 """
 
 import json
@@ -21,23 +21,23 @@ MODULES: Final = "modules.json"
 _TEXTS: Final = "config_sentence_transformers.json"
 _LENGTH: Final = "sentence_bert_config.json"
 _KEY: Final = "pooling_mode_"
-_HIDDEN: Final = -3.0e38  # what padding has where the greatest number counts
+_HIDDEN: Final = -3.0e38  # value of padding for a maximum
 
 Pool = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """How to make an embedding.
+    """How token states become an embedding.
 
     Attributes:
-        ways: names of `WAYS`; what they make lies side by side.
+        ways: names of `WAYS`; their results are concatenated.
         normalized: whether an embedding is divided by its length.
-        stated: whether a folder says so.
-        prompts: texts to put before a text, by name.
-        prompt: the name of the one that is used where none is asked for, or "".
-        lower: whether letters of a text are made small ones.
-        longest: the most tokens of a text; None: as the model says.
+        stated: whether the folder has pooling settings.
+        prompts: texts that can be put before a text, by name.
+        prompt: name of the default prompt, or "".
+        lower: whether a text is converted to lower case.
+        longest: the maximum number of tokens of a text; None: the model's own.
     """
 
     ways: tuple[str, ...] = ("mean",)
@@ -53,7 +53,7 @@ class Pooling:
 
         Args:
             states: of all tokens.
-            lengths: int64 [batch], how many of each row's are no padding.
+            lengths: int64 [batch], the number of real tokens of each row.
         """
         made = [WAYS[way](states.float(), lengths) for way in self.ways]
         pooled = made[0] if len(made) == 1 else torch.cat(made, dim=1)
@@ -64,13 +64,13 @@ MEAN: Final = Pooling()
 
 
 def normalized(vectors: Tensor) -> Tensor:
-    """Return vectors [batch, n] divided by their lengths."""
+    """Return vectors [batch, n] divided by their Euclidean norms."""
     squares = (vectors * vectors).sum(1, keepdim=True)
     return vectors / torch.sqrt(squares).clamp(min=1e-12)
 
 
 def _padding(states: Tensor, lengths: Tensor) -> Tensor:
-    """Return bool [batch, seq, 1], True where there is no token."""
+    """Return bool [batch, seq, 1], True for padding."""
     return (torch.arange(states.shape[1]) >= lengths[:, None])[..., None]
 
 
@@ -87,7 +87,7 @@ def _last(states: Tensor, lengths: Tensor) -> Tensor:
     return states.gather(1, last.expand(-1, 1, states.shape[2]))[:, 0]
 
 
-# In the order in which sentence-transformers puts side by side what they make.
+# In the order in which sentence-transformers concatenates the results.
 WAYS: Final[Mapping[str, Pool]] = {
     "cls": lambda states, _: states[:, 0],
     "max": lambda states, n: states.masked_fill(_padding(states, n), _HIDDEN).amax(1),
@@ -102,11 +102,11 @@ _KEYS: Final = {
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """Return how a folder makes embeddings; as the class says where it does not say it.
+    """Read the pooling of a folder; without settings, the default of `Pooling`.
 
     Raises:
-        BadModelFolder: a file of it is damaged.
-        UnsupportedModel: it does something that kvc does not compute.
+        BadModelFolder: a file of the folder is damaged.
+        UnsupportedModel: the folder has a step that kvc does not compute.
     """
     if not (folder / MODULES).exists():
         return MEAN
@@ -137,10 +137,10 @@ def read_pooling(folder: Path) -> Pooling:
 def _prompts(
     folder: Path, described: Mapping[str, object]
 ) -> tuple[dict[str, str], str]:
-    """Return texts to put before a text, and the name of the usual one, or "".
+    """Return the prompts, and the name of the default prompt, or "".
 
     Raises:
-        BadModelFolder: they are no texts.
+        BadModelFolder: the prompts are not texts.
     """
     listed = described.get("prompts") or {}
     prompts = {
@@ -155,10 +155,10 @@ def _prompts(
 
 
 def _modules(folder: Path) -> Sequence[Mapping[str, object]]:
-    """Return what modules.json lists.
+    """Return the modules listed in modules.json.
 
     Raises:
-        BadModelFolder: it is no list of objects.
+        BadModelFolder: the file is not a list of objects.
     """
     try:
         found: object = json.loads((folder / MODULES).read_bytes())
@@ -172,11 +172,11 @@ def _modules(folder: Path) -> Sequence[Mapping[str, object]]:
 
 
 def _ways(folder: Path, name: str) -> tuple[str, ...]:
-    """Return how a Pooling pools.
+    """Return the pooling modes of a Pooling module.
 
     Raises:
-        BadModelFolder: the file does not say it.
-        UnsupportedModel: in a way that kvc does not know.
+        BadModelFolder: the file does not name any.
+        UnsupportedModel: a mode is unknown to kvc.
     """
     if not (folder / name).is_file():
         raise _bad(folder, f"{MODULES} names {name}, which is not there")
@@ -202,10 +202,10 @@ def _ways(folder: Path, name: str) -> tuple[str, ...]:
 
 
 def _read(folder: Path, name: str) -> dict[str, object]:
-    """Return what a JSON file says, {} where there is none.
+    """Return the content of a JSON file, {} without the file.
 
     Raises:
-        BadModelFolder: it cannot be read, or is no JSON object.
+        BadModelFolder: the file cannot be read, or is not a JSON object.
     """
     if not (folder / name).exists():
         return {}

@@ -1,10 +1,11 @@
-"""What a language model takes of pictures, and whether kvc may read them as it does.
+"""The picture input of a language model, and whether kvc can read pictures as it does.
 
-In: a model of transformers that makes text, how it counts positions. Out: a
-`PictureInput`, None for a model without pictures. kvc makes embeddings of a picture
-first and feeds them in the places of its tokens, and checks that there is no more to a
-picture. Its places may see each other (Gemma 3); they are then fed in a call of their
-own. A model that reads pictures in another way is refused.
+In: a generating model of transformers, and its first position's number. Out: a
+`PictureInput`, None for a model without pictures. kvc first computes embeddings of a
+picture and then feeds them at the positions of its placeholder tokens. This module
+checks that the model does nothing else with a picture. The positions of a picture may
+be bidirectional (Gemma 3); they are then fed in a call of their own. A model that reads
+pictures in another way is refused.
 """
 
 import inspect
@@ -44,17 +45,17 @@ from kvc.compiler.hugging_face.reading.picture_settings import (
 )
 from kvc.schema.errors import UnsupportedModel
 
-# Whether a text with pictures is to a model what its embeddings are.
+# Check that a model reads a picture in a text only through its embeddings.
 
 
-_TYPES: Final = ("token_type_ids", "mm_token_type_ids")  # 1 where a picture is
+_TYPES: Final = ("token_type_ids", "mm_token_type_ids")  # 1 for tokens of a picture
 _AROUND: Final = 3  # tokens before and after the picture of a text
-_NOTED: Final = "rope_deltas"  # by how much less a position is than tokens before it
-_GRID: Final = (2, 3)  # rows and columns of one that has a size of its own
+_NOTED: Final = "rope_deltas"  # the position minus the number of tokens before it
+_GRID: Final = (2, 3)  # rows and columns of an example of variable size
 
 
 def widest(layers: Mapping[int, CachedLayer]) -> int:
-    """Return how many keys a window has at most, 0 where there is none."""
+    """Return the width of the widest window, 0 if there is none."""
     found = [layer.attention for layer in layers.values() if layer.attention]
     return max((shape.window or 0 for shape in found), default=0)
 
@@ -62,16 +63,16 @@ def widest(layers: Mapping[int, CachedLayer]) -> int:
 def read_joined(
     model: PreTrainedModel, given: PictureInput, first: int, window: int
 ) -> bool:
-    """Check that a text with a picture is one of embeddings.
+    """Check that a text with a picture is a text of embeddings.
 
-    Where the model is told which tokens are of a picture, its masks are asked about a
-    text that is longer than any window.
+    If the model is given the types of tokens, its masks are tested on a text that is
+    longer than any window.
 
     Returns:
-        Whether the places of the picture see each other.
+        Whether the positions of the picture are bidirectional.
 
     Raises:
-        UnsupportedModel: it is more.
+        UnsupportedModel: the model does more with a picture.
     """
     length = _AROUND * 2 + given.positions + (window if _types(model) else 0)
     tokens = _text(model, given.token, given.positions, length)
@@ -90,7 +91,7 @@ def check_axes(model: PreTrainedModel, tower: Tower, token: int) -> None:
     """Check that positions of pictures have the axes that kvc gives them.
 
     Raises:
-        UnsupportedModel: they have others, or the model cannot be run.
+        UnsupportedModel: the axes differ, or the model cannot be run.
     """
     rows, columns = _GRID
     count = rows * columns
@@ -120,7 +121,7 @@ def _with_axes(rows: int, columns: int) -> Tensor:
 
 @contextmanager
 def _forgetting(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model forget what it notes of the pictures of a text."""
+    """Restore `rope_deltas`, which a model sets when it reads a text with pictures."""
     noting = [part for part in model.modules() if hasattr(part, _NOTED)]
     before = [getattr(part, _NOTED) for part in noting]
     try:
@@ -131,7 +132,7 @@ def _forgetting(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _text(model: PreTrainedModel, token: int, places: int, length: int) -> Tensor:
-    """Return tokens int64 [1, length], with so many places of a picture."""
+    """Return tokens int64 [1, length], with `places` positions of a picture."""
     tokens = torch.full((1, length), plain_token(model.config.get_text_config()))
     tokens[:, _AROUND : _AROUND + places] = token
     return tokens
@@ -143,13 +144,13 @@ _Run = tuple[Sequence[Meeting], Sequence[bool]]
 def _compare(
     model: PreTrainedModel, read: Callable[[], _Run], feed: Callable[[], _Run]
 ) -> Sequence[bool]:
-    """Check that both runs meet the same values.
+    """Check that both runs compute the same values.
 
     Returns:
-        For each attention of the first whether the places of a picture see each other.
+        For each attention of the first run, whether the picture is bidirectional.
 
     Raises:
-        UnsupportedModel: they do not.
+        UnsupportedModel: the values differ.
     """
     try:
         with model_code(model, "it is run on a text with a picture", OTHERWISE):
@@ -167,8 +168,8 @@ def _compare(
         )
         what = next(parts, "it runs other operations")
         reason = (
-            "it computes of a text with a picture something else than of the same "
-            f"embeddings without one: {what}"
+            "it computes a different result for a text with a picture than for the "
+            f"same embeddings without one: {what}"
         )
         raise refused(model, reason)
     return joined
@@ -177,9 +178,9 @@ def _compare(
 def _read(
     model: PreTrainedModel, token: int, tokens: Tensor, given: Mapping[str, Tensor]
 ) -> _Run:
-    """Return what a model computes of tokens and a picture by itself.
+    """Return the values that a model computes from tokens and a picture alone.
 
-    Beside it, for each attention whether the places of the picture see each other.
+    Also, for each attention, whether the positions of the picture are bidirectional.
     """
     shown = tokens == token
     beside = dict.fromkeys(_types(model), shown.to(torch.int64))
@@ -194,14 +195,14 @@ def _read(
 
 
 def _types(model: PreTrainedModel) -> list[str]:
-    """Return by what names a model is told which tokens are of a picture."""
+    """Return the model's argument names for the types of tokens."""
     known = inspect.signature(model.forward).parameters
     return [name for name in _TYPES if name in known]
 
 
 @contextmanager
 def _pictures_apart(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model attend within pictures apart from its cache, wherever it does."""
+    """Let a model compute picture features in a call separate from its cache."""
     with ExitStack() as stack:
         for module in model.modules():
             features: object = getattr(module, PICTURE_FEATURES, None)
@@ -212,7 +213,7 @@ def _pictures_apart(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _replaced(module: nn.Module, features: Callable[..., object]) -> Iterator[None]:
-    """Let a module make features in another way, which it may do already."""
+    """Replace a module's function for features, which may be replaced already."""
     own = vars(module)
     before = own.get(PICTURE_FEATURES)
     own[PICTURE_FEATURES] = features
@@ -232,7 +233,7 @@ def _apart(features: Callable[..., object], *args: object, **others: object) -> 
 def _fed(
     model: PreTrainedModel, tokens: Tensor, first: int, places: Tensor | None = None
 ) -> _Run:
-    """Return what a model computes of embeddings, with what kvc gives beside them."""
+    """Return the values that a model computes from embeddings and kvc's arguments."""
     with stand_ins(model), observed(model) as meetings:
         call = _call(tokens, first)
         call.places = places
@@ -254,7 +255,7 @@ def refused(model: PreTrainedModel, reason: str) -> UnsupportedModel:
     return UnsupportedModel(model=type(model).__name__, reason=reason + OTHERWISE)
 
 
-# What a language model takes of pictures, and whether kvc may read them as it does.
+# The picture input of a model.
 
 
 _TOKENS: Final = ("image_token_id", "image_token_index")
@@ -266,13 +267,13 @@ def picture_input(
     first: int,
     layers: Mapping[int, CachedLayer],
 ) -> PictureInput | None:
-    """Return what a model takes of a picture, None for one without pictures.
+    """Return a model's picture input, None for a model without pictures.
 
     Args:
-        model: that makes text.
-        prepared: height and width of all pictures; None: as its configuration says.
+        model: a model that generates text.
+        prepared: height and width of all pictures; None: as in its configuration.
         first: the number of the first position.
-        layers: what they cache.
+        layers: the cached tensors of its layers.
 
     Raises:
         UnsupportedModel: it reads pictures in a way that kvc does not.
@@ -282,7 +283,7 @@ def picture_input(
         return None
     asked = _asked_beside(features)
     if asked:
-        raise refused(model, f"of a picture it asks for {', '.join(asked)}, too")
+        raise refused(model, f"for a picture it also needs {', '.join(asked)}")
     found = (getattr(model.config, name, None) for name in _TOKENS)
     token = next((one for one in found if type(one) is int), None)
     size = prepared or configured_size(model.config)
@@ -310,7 +311,7 @@ def picture_input(
 
 
 def _asked_beside(features: Callable[..., object]) -> list[str]:
-    """Return what a model has to be given of a picture beside its pixels."""
+    """Return the required arguments for a picture, apart from its pixels."""
     without = inspect.Parameter.empty
     return [
         name
@@ -322,10 +323,10 @@ def _asked_beside(features: Callable[..., object]) -> list[str]:
 
 
 def _positions(model: PreTrainedModel, given: PictureInput) -> int:
-    """Return how many embeddings a model makes of a picture.
+    """Return the number of embeddings that a model computes for a picture.
 
     Raises:
-        UnsupportedModel: it cannot be run on pixels, or attends by code of its own.
+        UnsupportedModel: it cannot run on pixels, or has an attention of its own.
     """
     call = call_of(None)
     how = "it is run on a picture of {} x {}".format(*given.size)
@@ -343,8 +344,8 @@ def _positions(model: PreTrainedModel, given: PictureInput) -> int:
 
 
 def _of_parts(model: PreTrainedModel, given: PictureInput) -> str:
-    """Return why a model that takes several parts of a picture is refused, else ""."""
-    parts = torch.ones_like(given.pixels()[None])  # of zeros it would be padding
+    """Return why a model that takes a picture in several parts is refused, or ""."""
+    parts = torch.ones_like(given.pixels()[None])  # zeros would count as padding
     try:
         with stand_ins(model), observed(model):
             picture_features(model, call_of(None), parts)

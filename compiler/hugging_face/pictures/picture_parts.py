@@ -1,9 +1,9 @@
-"""Models that read a picture in parts, of which each is a picture to the model.
+"""Models that read a picture in parts, each of which is a picture to the model.
 
-Idefics 3 and SmolVLM take all parts of all pictures at once, padded to one number, and
-leave out those that are padding by their values. In: a model. Out: inside
-`parts_given`, it takes parts that are all real, float32 [parts, channels, height,
-width], as kvc gives it one in each call.
+Idefics 3 and SmolVLM take all parts of all pictures at once, padded to one number of
+parts, and drop padding by its values. In: a model. Out: inside `parts_given`, the model
+takes only real parts, float32 [parts, channels, height, width]; kvc gives it one part
+in each call.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def parts_given(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model take parts that are all real."""
+    """Let a model take only real parts, without padding."""
     with ExitStack() as stack:
         for module in model.modules():
             if name_of(module) in _STAND_INS:
@@ -41,7 +41,7 @@ def parts_given(model: PreTrainedModel) -> Iterator[None]:
 def _features(
     module: "Idefics3Model", pixel_values: Tensor, *_: object, **__: object
 ) -> BaseModelOutputWithPooling:
-    """Stand for `get_image_features`; its features are [parts * positions, hidden]."""
+    """Replace `get_image_features`; its features are [parts * positions, hidden]."""
     made: BaseModelOutputWithPooling = module.vision_model(
         pixel_values=pixel_values, return_dict=True
     )
@@ -55,9 +55,9 @@ def _embedded(
     pixel_values: Tensor,
     patch_attention_mask: Tensor,
 ) -> Tensor:
-    """Stand for embeddings of patches, none of which is padding.
+    """Replace embeddings of patches, none of which is padding.
 
-    A patch has the place in a table that its share of the part's side has.
+    A patch gets the table entry at the same fraction of the side as the patch itself.
     """
     patches: Tensor = module.patch_embedding(pixel_values).flatten(2).transpose(1, 2)
     side = module.num_patches_per_side
@@ -69,9 +69,9 @@ def _embedded(
 
 
 def _places(count: int, ends: Tensor) -> Tensor:
-    """Return in which interval each of so many patches of a side begins, int64.
+    """Return the table interval in which each patch of a side begins, int64.
 
-    That is `torch.bucketize`, which backends lack, in the same steps of float32.
+    This computes `torch.bucketize`, which backends lack, with the same float32 steps.
     """
     shares = torch.arange(count).float() * (1.0 / torch.full((1,), float(count)))
     return (shares.clamp(max=1.0 - 1e-6)[:, None] >= ends).to(torch.int64).sum(1)

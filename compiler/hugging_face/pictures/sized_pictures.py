@@ -1,9 +1,9 @@
-"""Towers that read pictures of sizes of their own: patches in, embeddings out.
+"""Vision towers for pictures of variable size: from patches to embeddings.
 
-transformers' towers (Qwen2-VL, Qwen2.5-VL) split patches by numbers that they ask
-tensors for. In: a tower, its patches in groups that become one embedding each, where
-each lies, which patches see each other. Out: the same embeddings, for any number of
-patches. They stay in the order in which they come: what one sees does not depend on it.
+transformers' towers (Qwen2-VL, Qwen2.5-VL) split patches by sizes that they read from
+tensor values. In: a tower, its patches in groups that become one embedding each, the
+position of each patch, and the attention windows. Out: the same embeddings, for any
+number of patches. Patches stay in their given order, which does not affect attention.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from kvc.compiler.hugging_face.reading.model_lines import name_of
 from kvc.compiler.request.spec import Dim, Method
 from kvc.schema.errors import UnsupportedModel
 
-if TYPE_CHECKING:  # all towers are made as this one is
+if TYPE_CHECKING:  # all towers have the form of this one
     from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import (
         Qwen2_5_VLVisionConfig as VisionConfig,
     )
@@ -38,19 +38,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-_EXAMPLE: Final = 2  # groups and windows of a trace that pictures have any number of
+_EXAMPLE: Final = 2  # groups and windows in a trace; pictures may have any number
 
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """What a tower takes.
+    """The patches and windows of a tower.
 
     Attributes:
-        merge: patches of a side of a group, whose patches become one embedding.
-        patch: pixels of a side of a patch.
-        frames: how often a picture is repeated in a patch.
-        channels: of its pixels.
-        window: groups of a side of a window; 0: all patches see each other.
+        merge: patches along a side of a group, which becomes one embedding.
+        patch: pixels along a side of a patch.
+        frames: the number of repetitions of a picture in a patch.
+        channels: the number of channels of its pixels.
+        window: groups along a side of a window; 0: all patches attend to each other.
     """
 
     merge: int
@@ -61,15 +61,15 @@ class Tower:
 
     @property
     def width(self) -> int:
-        """How many numbers a patch has."""
+        """Return the number of elements of a patch."""
         return self.channels * self.frames * self.patch**2
 
     def patches(self) -> dict[str, object]:
-        """Return what patches it reads, as settings of a processor say it."""
+        """Return the sizes of its patches, named as a processor's settings."""
         return {"side": self.patch, "merge": self.merge, "frames": self.frames}
 
     def example(self) -> tuple[Tensor, ...]:
-        """Return patches, places, windows and back, as `embeddings_of` takes them."""
+        """Return example patches, places, windows and back, as for `embeddings_of`."""
         size = self.merge**2
         patches = torch.zeros(_EXAMPLE, size, self.width)
         places = torch.zeros(_EXAMPLE, size, 2, dtype=torch.int64)
@@ -79,7 +79,7 @@ class Tower:
         return patches, places, windows, places[..., 0].clone()
 
     def method(self, groups: int) -> Method:
-        """Return the method that makes embeddings, of so many groups at most."""
+        """Return the method that computes embeddings of at most `groups` groups."""
         given, names = self.example(), ("patches", "places", "windows", "back")
         sizes = {0: Dim("groups", 1, groups)}
         dynamic = {name: sizes for name, _ in zip(names, given, strict=False)}
@@ -90,16 +90,16 @@ class Tower:
 
 @dataclass(frozen=True, slots=True)
 class PictureInput:
-    """What a model takes of a picture.
+    """The picture input of a model.
 
     Attributes:
-        token: that stands in each of its places.
-        positions: how many it takes.
-        size: its height and width.
-        channels: of its pixels.
-        joined: whether its places see each other, later ones too.
-        tower: what reads pictures of sizes of their own; `positions` are the most
-            then; None: all have one size.
+        token: the placeholder token at each position of a picture.
+        positions: the number of positions of a picture.
+        size: height and width of a picture.
+        channels: the number of channels of its pixels.
+        joined: whether its positions attend to each other in both directions.
+        tower: the tower for pictures of variable size, with `positions` as the maximum;
+            None if all pictures have one size.
     """
 
     token: int
@@ -115,10 +115,10 @@ class PictureInput:
 
 
 def tower_of(model: PreTrainedModel) -> "tuple[VisionTower, Tower] | None":
-    """Return the tower of a model and what it takes, None where it has no such one.
+    """Return the tower of a model and its sizes, None without a known tower.
 
     Raises:
-        UnsupportedModel: it has patches or windows of another kind.
+        UnsupportedModel: its patches or windows are of another kind.
     """
     for module in model.modules():
         if name_of(module) in _MODELS:
@@ -128,11 +128,11 @@ def tower_of(model: PreTrainedModel) -> "tuple[VisionTower, Tower] | None":
 
 
 def _taken(model: PreTrainedModel, config: "VisionConfig", windows: bool) -> Tower:
-    """Return what a tower takes.
+    """Return the sizes of a tower.
 
     Raises:
-        UnsupportedModel: its patches are no squares of one size, or its windows are
-            less than a group of them.
+        UnsupportedModel: its patches are not squares of one size, or its windows are
+            smaller than a group of patches.
     """
     patch, frames = config.patch_size, config.temporal_patch_size
     if not isinstance(patch, int) or not isinstance(frames, int):
@@ -149,11 +149,11 @@ def _taken(model: PreTrainedModel, config: "VisionConfig", windows: bool) -> Tow
 
 @dataclass(frozen=True, slots=True)
 class _Sights:
-    """Which patches see each other.
+    """The attention windows of patches.
 
     Attributes:
-        windows: int64 [windows, patches], the patches of each, -1 after its last.
-        back: int64 [patches], where each is among all places of windows.
+        windows: int64 [windows, patches], the patches of each window, then -1.
+        back: int64 [patches], the index of each patch in the flattened windows.
     """
 
     windows: Tensor
@@ -167,21 +167,21 @@ def embeddings_of(
     windows: Tensor | None = None,
     back: Tensor | None = None,
 ) -> Tensor:
-    """Return what a tower makes of a picture, float32 [groups, hidden].
+    """Return a tower's embeddings of a picture, float32 [groups, hidden].
 
     Args:
-        tower: that `tower_of` finds.
-        patches: float32 [groups, patches, width], row by row of groups.
-        places: int64 [groups, patches, 2], the row and column of each.
-        windows: int64 [windows, places], the patches of each window, -1 after its last.
-        back: int64 [groups, patches], where each is among all places of windows.
+        tower: a tower found by `tower_of`.
+        patches: float32 [groups, patches, width], groups row by row.
+        places: int64 [groups, patches, 2], the row and column of each patch.
+        windows: int64 [windows, places], the patches of each window, then -1.
+        back: int64 [groups, patches], the index of each patch in the flattened windows.
     """
     states = _embedded(tower, patches.flatten(0, 1))
     turned = tower.rotary_pos_emb(states, places.flatten(0, 1))
     sights = None
     if windows is not None and back is not None:
         sights = _Sights(windows, back.flatten())
-    whole = getattr(tower, "fullatt_block_indexes", ())  # whose patches see all
+    whole = getattr(tower, "fullatt_block_indexes", ())  # blocks without windows
     with attending(call_of(None)):
         for number, one in enumerate(tower.blocks):
             block = cast("VisionBlock", one)
@@ -194,7 +194,7 @@ def embeddings_of(
 
 
 def _embedded(tower: "VisionTower", patches: Tensor) -> Tensor:
-    """Return patches as a product, which a convolution over one of them is."""
+    """Embed patches by a matrix product, which equals a convolution over one patch."""
     product = tower.patch_embed.proj
     return nn.functional.linear(patches, product.weight.flatten(1), product.bias)
 
@@ -205,7 +205,7 @@ def _attended(
     turned: tuple[Tensor, Tensor],
     sights: _Sights | None,
 ) -> Tensor:
-    """Return what attention among patches makes, [patches, width]."""
+    """Return the result of attention among patches, [patches, width]."""
     parts: Tensor = module.qkv(states).unflatten(-1, (3, module.num_heads, -1))
     query, key = (_turned(parts[:, i], *turned) for i in range(2))
     given = query, key, parts[:, 2]
@@ -219,7 +219,7 @@ def _attended(
 
 
 def _in_windows(given: tuple[Tensor, ...], sights: _Sights, scaling: float) -> Tensor:
-    """Return what attention within windows makes, [patches, heads, width]."""
+    """Return the result of attention within windows, [patches, heads, width]."""
     inside = sights.windows.clamp(min=0)
     query, key, value = (part[inside].transpose(1, 2) for part in given)
     call = current_call()
@@ -230,15 +230,15 @@ def _in_windows(given: tuple[Tensor, ...], sights: _Sights, scaling: float) -> T
 
 
 def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Return states [patches, heads, width], rotated."""
+    """Rotate states [patches, heads, width]."""
     first, second = states.chunk(2, dim=-1)
     turned = torch.cat([-second, first], dim=-1)
     return states * cosines[:, None] + turned * sines[:, None]
 
 
 _TOWER: Final = "visual"
-# The models whose pictures a known tower reads, and whether patches of some of its
-# blocks see each other in windows alone.
+# The models with a known tower, and whether some of its blocks attend only within
+# windows.
 _MODELS: Final[Mapping[str, bool]] = {
     "qwen2_5_vl.Qwen2_5_VLModel": True,
     "qwen2_vl.Qwen2VLModel": False,
@@ -250,7 +250,7 @@ _MODELS: Final[Mapping[str, bool]] = {
 
 @contextmanager
 def as_products(model: PreTrainedModel) -> Iterator[None]:
-    """Let convolutions over patches be products, and pools over patches means."""
+    """Replace convolutions over patches by products, pools over patches by means."""
     with ExitStack() as stack:
         for module in model.modules():
             if isinstance(module, nn.Conv2d) and _is_of_patches(module):
@@ -274,9 +274,9 @@ def _pools_patches(module: nn.AvgPool2d) -> bool:
 
 
 def _product(module: nn.Conv2d, pixels: Tensor) -> Tensor:
-    """Return float32 [batch, out, rows, columns] of pixels [batch, in, height, width].
+    """Convolve pixels [batch, in, height, width] to [batch, out, rows, columns].
 
-    Pixels after the last whole patch are left out, as a convolution does.
+    Pixels after the last whole patch are dropped, as a convolution does.
     """
     tall, wide = module.kernel_size
     parts = _in_patches(pixels, tall, wide)
@@ -287,12 +287,12 @@ def _product(module: nn.Conv2d, pixels: Tensor) -> Tensor:
 
 
 def _mean(module: nn.AvgPool2d, states: Tensor) -> Tensor:
-    """Return [batch, channels, rows, columns] of [batch, channels, height, width]."""
+    """Pool [batch, channels, height, width] to [batch, channels, rows, columns]."""
     return _in_patches(states, *_pair(module.kernel_size)).mean(dim=(3, 5))
 
 
 def _in_patches(pixels: Tensor, tall: int, wide: int) -> Tensor:
-    """Return [batch, channels, rows, tall, columns, wide]: whole patches."""
+    """Split into whole patches: [batch, channels, rows, tall, columns, wide]."""
     batch, channels, height, width = pixels.shape
     rows, columns = height // tall, width // wide
     whole = pixels[:, :, : rows * tall, : columns * wide]

@@ -1,1 +1,1 @@
-"""What a model's folder and code say: settings, tasks, weights, pictures."""
+"""Readers of a model's folder and code: settings, tasks, weights, pictures."""

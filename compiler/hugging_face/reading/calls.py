@@ -1,7 +1,8 @@
-"""What functions that a model calls know of the call of kvc's method that is running.
+"""The state of the running call, for functions that a model calls.
 
-In: a `ModelCall`, told by `attending`. Out: the same to whoever asks, `current_call`:
-attention, recurrent layers, positions. It also notes what attention was over.
+In: a `ModelCall`, made current by `attending`. Out: the same by `current_call`, for
+attention, recurrent layers and positions. It also records the caches and windows of
+attention.
 """
 
 from collections.abc import Iterator
@@ -18,13 +19,13 @@ class Kept:
     """A layer's caches, as its `update` returned them.
 
     Attributes:
-        layer: its number.
+        layer: number of the layer.
         keys, values: all slots, [batch, kv_heads, slots, dim].
-        window: how many positions a query may see, of a ring; None: all lie there.
-        latents: of both, side by side, which they are views of, where they are a
-            latent and the key that all heads share.
-        earlier: whether positions before this call's lie there, too.
-        cross: whether they are of what an encoder made.
+        window: for a ring, the number of positions that a query may see; None: no ring.
+        latents: the latent and the shared key in one tensor, of which keys and values
+            are views; None for other layers.
+        earlier: whether the caches also hold positions before this call.
+        cross: whether they are computed from an encoder's result.
     """
 
     layer: int
@@ -41,26 +42,26 @@ class ModelCall:
     """One call of a method while it runs.
 
     Attributes:
-        start: int64 [batch], how many tokens the caches hold before it.
-        length: int64 [batch], how many they hold after it.
-        row_lengths: int64 [batch], how many tokens of each row are real; None: all.
+        start: int64 [batch], the number of cached tokens before the call.
+        length: int64 [batch], the number of cached tokens after the call.
+        row_lengths: int64 [batch], the number of real tokens of each row; None: all.
         first: the number that the model gives the first position of a text.
         kept: the caches that attention may be over.
-        windows: (layer, how many keys a query sees) for each attention.
-        recurrent: the recurrent state that a layer has asked for, until it is taken.
-        inputs: what a convolution is given from the cache, until it is taken.
-        heard: int64 [batch], how many positions the cross caches hold, before the call
-            where it adds some; None: the model has no encoder.
+        windows: (layer, number of visible keys) for each attention.
+        recurrent: the recurrent state that a layer has requested, until it is taken.
+        inputs: the inputs of a convolution with those from the cache, until taken.
+        heard: int64 [batch], the number of positions in the cross caches, before the
+            call if it adds some; None: the model has no encoder.
         encodes: whether the encoder runs.
-        crossed: how often a decoder has attended over a cross cache.
-        uncached: whether there is no cache: tokens see those of the call alone.
-        among: how often attention was among these.
-        apart: whether a model is told how many tokens each row holds.
-        together: whether its tokens see each other, later ones too.
-        picture: which places a picture has, in a text that a model reads by itself.
-        joined: for each attention in such a text, whether these see each other.
+        crossed: the number of decoder attentions over a cross cache.
+        uncached: whether there is no cache: tokens see only those of the call.
+        among: the number of attentions among these tokens.
+        apart: whether the model is given the number of cached tokens of each row.
+        together: whether the call's tokens attend to each other in both directions.
+        picture: the positions of a picture, in a text that the model reads by itself.
+        joined: for each attention in such a text, whether the picture is bidirectional.
         places: int64 [batch, seq] or [axes, batch, seq], the number of each position;
-            None: they count the tokens.
+            None: positions count the tokens.
     """
 
     start: Tensor
@@ -84,16 +85,16 @@ class ModelCall:
 
     @property
     def held(self) -> Tensor:
-        """How many tokens the caches hold, as a model is told it.
+        """Return the number of cached tokens, as the model is given it.
 
-        Of the first row, or of all rows, [batch, 1], where they are apart.
+        It is that of the first row, or with `apart`, of all rows, [batch, 1].
         """
         return self.start[:, None] if self.apart else self.start[0]
 
     def within(self, places: Tensor, first: int = 0) -> Tensor:
-        """Return places int64 [batch, seq], those of padding at their row's last.
+        """Return positions int64 [batch, seq], with padding at its row's last position.
 
-        After that there may be none, where a table ends. `first`: of the first token.
+        Later positions may not exist in a table. `first` is the first token's number.
         """
         if self.row_lengths is None:
             return places
@@ -101,12 +102,12 @@ class ModelCall:
         return torch.minimum(places, last + first if first else last)
 
     def take_recurrent(self) -> Tensor | None:
-        """Return the recurrent state that a layer has asked for, to compute with it."""
+        """Return the requested recurrent state once, to compute with it."""
         state, self.recurrent = self.recurrent, None
         return state
 
     def take_inputs(self) -> Tensor | None:
-        """Return what a convolution is given from the cache, to compute with it."""
+        """Return a convolution's inputs once, to compute with them."""
         inputs, self.inputs = self.inputs, None
         return inputs
 
@@ -116,7 +117,7 @@ _call: ContextVar[ModelCall] = ContextVar("kvc_hugging_face_call")
 
 @contextmanager
 def attending(call: ModelCall) -> Iterator[None]:
-    """Let the registered functions know of a call."""
+    """Make a call current for the registered functions."""
     token = _call.set(call)
     try:
         yield
@@ -125,10 +126,10 @@ def attending(call: ModelCall) -> Iterator[None]:
 
 
 def current_call() -> ModelCall:
-    """Return the call that `attending` told of."""
+    """Return the current call, set by `attending`."""
     return _call.get()
 
 
 def any_call() -> ModelCall | None:
-    """Return the same, None where none is running."""
+    """Return the current call, None if none is running."""
     return _call.get(None)

@@ -1,8 +1,8 @@
-"""A model without its head: which parts transformers leaves out, and their weights.
+"""Models without heads: the parts that transformers leaves out, and their weights.
 
 In: a class of transformers, or a model and the names in a checkpoint. Out: whether it
-can be made without a pooler; the tensors of parts that the model does not have because
-it was made without them.
+can be made without a pooler; the tensors of parts that the model lacks because it was
+made without them.
 """
 
 import inspect
@@ -16,7 +16,7 @@ _POOLER: Final = "pooler"
 
 
 def has_pooler(kind: type[PreTrainedModel]) -> bool:
-    """Tell whether models of a class can be made without the pooler of their heads."""
+    """Tell whether models of a class can be made without the pooler of a head."""
     return POOLER in inspect.signature(kind.__init__).parameters
 
 
@@ -26,10 +26,10 @@ def unused(
     """Return the tensors of a checkpoint that belong to no part of a model.
 
     Args:
-        model: without a head.
-        names: of the tensors.
-        headless: whether they are of a model with one. Its other weights have the
-            prefix of the model without it, if any have.
+        model: a model without a head.
+        names: names of the checkpoint's tensors.
+        headless: whether the checkpoint is of a model with a head. Names of its other
+            weights begin with the base model's prefix, if any name does.
     """
     prefix, found = f"{model.base_model_prefix}.", set(names)
     pooler = f"{_POOLER}."

@@ -1,7 +1,7 @@
-"""Arguments of a model's forward beside tokens: positions, cache, settings.
+"""Arguments of a model's forward besides tokens: positions, cache, settings.
 
-Models differ in what they take; each gets what its signature names. In a model with an
-encoder, those of the decoder have names of their own.
+Each model gets the arguments that its signature names. In a model with an encoder, the
+decoder's arguments have their own names.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 
 from kvc.compiler.hugging_face.reading.calls import ModelCall
 
-# These make a mask as long as the cache when they are given none; of one that hides
+# Without a mask, these models make one as long as the cache. For a mask that hides
 # nothing, only its length matters to them.
 _MASKED: Final = frozenset({"biogpt", "falcon"})
 
@@ -22,18 +22,18 @@ _MASKED: Final = frozenset({"biogpt", "falcon"})
 def inputs_of(
     decoder: PreTrainedModel, call: ModelCall, seq: int, cache: Cache, keep: int
 ) -> dict[str, object]:
-    """Return the arguments of one call, the tokens or embeddings apart.
+    """Return the arguments of one call, without the tokens or embeddings.
 
     Args:
         decoder: the model.
-        call: where the caches are.
-        seq: tokens of this call.
+        call: the call, with the positions of the caches.
+        seq: the number of tokens of this call.
         cache: the caches.
-        keep: how many of the last positions need logits; 0: all.
+        keep: the number of last positions that need logits; 0: all.
     """
     known = _arguments(decoder)
     given: dict[str, object] = {cache_name(decoder): cache}
-    # An encoder is given what its model does not name, and has no cache (Switch).
+    # An encoder gets all arguments unknown to its model, and has no cache (Switch).
     if "use_cache" in known or not has_encoder(decoder):
         given["use_cache"] = True
     if is_masked(decoder):
@@ -47,9 +47,10 @@ def inputs_of(
 
 
 def _arguments(decoder: PreTrainedModel) -> set[str]:
-    """Return the names of what a model's forward takes.
+    """Return the names of the arguments of a model's forward.
 
-    One that is made of two models hands on to the decoder what begins as `of_decoder`.
+    A model composed of two passes arguments with the prefix of `of_decoder` to its
+    decoder.
     """
     names = set(inspect.signature(decoder.forward).parameters)
     if has_encoder(decoder) and isinstance(
@@ -62,17 +63,17 @@ def _arguments(decoder: PreTrainedModel) -> set[str]:
 
 
 def has_encoder(model: PreTrainedModel) -> bool:
-    """Tell whether a model has an encoder, whose result its decoder attends over."""
+    """Tell whether a model has an encoder, whose result its decoder attends to."""
     return bool(model.config.is_encoder_decoder)
 
 
 def of_decoder(model: PreTrainedModel, argument: str) -> str:
-    """Return what a model calls an argument of its decoder."""
+    """Return the model's name for an argument of its decoder."""
     return f"decoder_{argument}" if has_encoder(model) else argument
 
 
 def cache_name(decoder: PreTrainedModel) -> str:
-    """Return what a model calls its cache."""
+    """Return the model's name for its cache argument."""
     known = inspect.signature(decoder.forward).parameters
     usual = "past_key_values"
     others = (name for name in ("cache_params", "state") if name in known)
@@ -80,19 +81,19 @@ def cache_name(decoder: PreTrainedModel) -> str:
 
 
 def is_masked(decoder: PreTrainedModel) -> bool:
-    """Tell whether a model is given a mask, of tokens that all count."""
+    """Tell whether a model is given a mask, which marks all tokens as real."""
     if has_encoder(decoder):
         return of_decoder(decoder, "attention_mask") in _arguments(decoder)
     return decoder.config.model_type in _MASKED
 
 
 def takes_positions(decoder: PreTrainedModel) -> bool:
-    """Tell whether a model is told the position of each token."""
+    """Tell whether a model gets the position of each token."""
     return of_decoder(decoder, "position_ids") in _arguments(decoder)
 
 
 def _positions(call: ModelCall, seq: int) -> Tensor:
-    """Return int64 [batch, seq], or of several axes [axes, batch, seq]."""
+    """Return positions int64 [batch, seq], or [axes, batch, seq] with several axes."""
     if call.places is not None:
         return call.places
     places = call.within(call.start[:, None] + torch.arange(seq))

@@ -7,10 +7,10 @@ from kvc.schema.errors import BadModelFolder, reason_of
 
 
 def read_json(folder: Path, name: str) -> dict[str, object]:
-    """Return what a JSON file of a folder says.
+    """Return the content of a JSON file in a folder.
 
     Raises:
-        BadModelFolder: it cannot be read, or is no JSON object.
+        BadModelFolder: the file cannot be read, or is not a JSON object.
     """
     try:
         return parse_object((folder / name).read_bytes())

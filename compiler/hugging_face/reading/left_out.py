@@ -1,8 +1,8 @@
-"""What a model reads beside what its bundle takes: pictures, videos, sounds.
+"""Warn about inputs that a model reads and its bundle does not: pictures, sounds.
 
-In: the class of a model, its configuration, what its methods take. Out: a warning that
-names the rest, so that nobody looks for it in vain. What a model reads is told by the
-names of its arguments and of its parts' configurations; there is no list of models.
+In: the class of a model, its configuration, and the inputs of its methods. Out: a
+warning that names the other inputs. The inputs of a model are found by the names of its
+arguments and of its parts' configurations; there is no list of models.
 """
 
 import inspect
@@ -18,8 +18,8 @@ PIXELS: Final = "pixel_values"
 VIDEOS: Final = "videos"
 SOUNDS: Final = "sounds"
 MEDIA: Final = (PICTURES, VIDEOS, SOUNDS)
-# Words in names of arguments and configurations, in the order in which they decide:
-# pixel_values_videos are of videos.
+# Words in names of arguments and configurations, in order of precedence:
+# `pixel_values_videos` is for videos.
 _WORDS: Final[Mapping[str, str]] = {
     "video": VIDEOS, "videos": VIDEOS,
     "audio": SOUNDS, "speech": SOUNDS, "sound": SOUNDS,
@@ -29,23 +29,23 @@ _WORDS: Final[Mapping[str, str]] = {
 _SOUNDS: Final = ("input_features", "input_values")
 _CONFIG: Final = "_config"
 _TEXTS: Final = "input_ids"
-# How both are read; and what the decoder of a larger model is handed on by that.
+# Names of arguments for both media, and arguments that a larger model passes on.
 _OTHERS: Final = frozenset(
     {"use_audio_in_video", "deepstack_visual_embeds", "visual_pos_masks"}
 )
 
 
 class PartLeftOut(UserWarning):
-    """A model reads something that its bundle does not take; the message says what."""
+    """A model reads inputs that its bundle does not take; the message names them."""
 
 
 def media_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> frozenset[str]:
-    """Return what a model reads beside texts, of `MEDIA`.
+    """Return the media that a model reads besides texts, from `MEDIA`.
 
     Args:
-        kind: its class.
-        config: its configuration, whose parts count too: a model of the text alone may
-            be made of one that speaks of pictures.
+        kind: the class of the model.
+        config: its configuration; the parts count too, since a model of the text alone
+            may have the configuration of a model of pictures.
     """
     arguments = inspect.signature(kind.forward).parameters
     parts = [
@@ -55,13 +55,15 @@ def media_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> frozenset
     ]
     names = [*parts, *(name for name in arguments if name not in _OTHERS)]
     found = media_in(names)
-    if found and _TEXTS in arguments:  # InternVL reads videos by the name of pictures
+    if (
+        found and _TEXTS in arguments
+    ):  # InternVL's arguments name only pictures, also for videos
         found |= _declared(kind)
     return found
 
 
 def _declared(kind: type[PreTrainedModel]) -> frozenset[str]:
-    """Return what a class says that it reads; its parts say the same of all."""
+    """Return the media that a class declares; classes of parts declare the same."""
     declared: object = kind.input_modalities
     said = (declared,) if isinstance(declared, str) else declared
     names = said if isinstance(said, tuple | list) else ()
@@ -69,7 +71,7 @@ def _declared(kind: type[PreTrainedModel]) -> frozenset[str]:
 
 
 def medium_of(name: str) -> str | None:
-    """Return what the name of an argument or a part speaks of, of `MEDIA`."""
+    """Return the medium of an argument's or part's name, from `MEDIA`."""
     if name.startswith(_SOUNDS):
         return SOUNDS
     words = name.split("_")
@@ -77,22 +79,22 @@ def medium_of(name: str) -> str | None:
 
 
 def media_in(names: Iterable[str | None]) -> frozenset[str]:
-    """Return what arguments speak of, of `MEDIA`; None is no argument."""
+    """Return the media of arguments' names, from `MEDIA`; None is no argument."""
     return frozenset(filter(None, (medium_of(name or "") for name in names)))
 
 
 def warn_of_left_out(
     model: PreTrainedModel, taken: Set[str], known: Set[str] | None = None
 ) -> None:
-    """Warn of what a model reads and its bundle does not take.
+    """Warn about media that a model reads and its bundle does not take.
 
-    A tower of pictures reads videos, too, so no part is left out with those, unless
-    they have one of their own (Video-LLaVA).
+    A tower for pictures reads videos, too, so taking pictures includes videos, unless
+    the model has a tower for videos (Video-LLaVA).
 
     Args:
-        model: that is compiled.
-        taken: what the bundle takes, of `MEDIA`.
-        known: what the caller has said is to be left out; None: cannot say it.
+        model: the model that is compiled.
+        taken: the media that the bundle takes, from `MEDIA`.
+        known: the media that the caller left out on purpose; None: no way to tell.
     """
     shared = PICTURES in taken and not _reads_videos_apart(model)
     with_videos = {VIDEOS} if shared else set()

@@ -1,9 +1,8 @@
-"""Run a model's own code, and say in a sentence of kvc's what went wrong in it.
+"""Run a model's own code, and report its errors in a sentence.
 
-In: a model, and what its code is given. Out: whatever the code raises becomes an
-`UnsupportedModel` that names its line, what it was given, and what to do. Everything
-that runs a model's code goes through here: the runs that find what it caches, counts
-and sees, and the traces.
+In: a model, and a description of its input. Out: any error of the code becomes an
+`UnsupportedModel` that names its line, its input, and a remedy. All runs of a model's
+code go through here: those that find its caches, positions and masks, and the traces.
 """
 
 import re
@@ -28,13 +27,15 @@ from kvc.compiler.hugging_face.reading.model_lines import (
 from kvc.compiler.hugging_face.reading.unread import ONLY
 from kvc.schema.errors import CaptureError, KvcError, SizesRefused, UnsupportedModel
 
-UNNAMED: Final = "the model"  # what raises knows no better
+UNNAMED: Final = "the model"  # for code that does not know the model's name
 _MISSING: Final = "required positional argument"
-# What torch proposes where code holds up to a size: "heard = Dim('heard', max=512)".
+# torch's proposal for code that works up to a size: "heard = Dim('heard', max=512)".
 _MOST: Final = re.compile(r"(\w+) = Dim\('\w+', max=(\d+)\)")
 _LINKS: Final = 20  # of a chain of errors
 _CONSTANT: Final = re.compile(r"specialized it to be a constant \((\d+)\)")
-_RAISED: Final = "it raises "  # what a trace says of code that is not torch's
+_RAISED: Final = (
+    "it raises "  # prefix of a trace's message about other code than torch's
+)
 _ALONE: Final = (
     "; it does so without anything of kvc's, too: its configuration does not fit "
     "transformers' code, or that asks for more than tokens"
@@ -53,17 +54,16 @@ def model_code(
     otherwise: str = "",
     alone: Callable[[], object] | None = None,
 ) -> Iterator[None]:
-    """Run a model's code; what it raises becomes one sentence.
+    """Run a model's code; convert its errors to one sentence.
 
     Args:
-        model: whose code it is.
-        given: what it is given, as in "it is run on a picture".
-        otherwise: what to do then, to be added to the sentence.
-        alone: runs the same code without anything of kvc's, to find out whose fault
-            it is.
+        model: the model whose code runs.
+        given: description of its input, as in "it is run on a picture".
+        otherwise: a remedy, added to the sentence.
+        alone: runs the same code without kvc, to find out whether kvc is the cause.
 
     Raises:
-        UnsupportedModel: it raised something.
+        UnsupportedModel: the code raised an error.
     """
     try:
         with _named(model, otherwise):
@@ -77,10 +77,10 @@ def model_code(
 
 @contextmanager
 def traced_code(model: PreTrainedModel) -> Iterator[None]:
-    """Trace a model's code; what only its writer could change is told as what it is.
+    """Trace a model's code; convert errors that only its author could fix.
 
     Raises:
-        UnsupportedModel: it fails, or does not hold for all lengths of a text.
+        UnsupportedModel: the code fails, or does not work for all lengths of a text.
     """
     try:
         with _named(model, ""):
@@ -101,7 +101,7 @@ def traced_code(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _named(model: PreTrainedModel, otherwise: str) -> Iterator[None]:
-    """Name the model in what is refused, and say what to do then."""
+    """Add the model's name and a remedy to the error of a refused model."""
     try:
         yield
     except UnsupportedModel as error:
@@ -127,7 +127,7 @@ def _attends(module: nn.Module) -> bool:
 
 
 def _reason(error: Exception, given: str, alone: Callable[[], object] | None) -> str:
-    """Return why a model's code fails, as a sentence of kvc's; args of `model_code`."""
+    """Return why a model's code fails, as a sentence; arguments of `model_code`."""
     known = asked_for(error) or _not_given(error)
     if known:
         return known
@@ -142,7 +142,7 @@ def _reason(error: Exception, given: str, alone: Callable[[], object] | None) ->
 
 
 def asked_for(error: Exception) -> str:
-    """Return where a model asks for values of tensors; "" if it does not."""
+    """Return the line where a model reads tensor values; "" for other errors."""
     if not isinstance(
         error, DataDependentOutputException | DynamicOutputShapeException
     ):
@@ -154,7 +154,7 @@ def asked_for(error: Exception) -> str:
 
 
 def _not_given(error: Exception) -> str:
-    """Return what a model needs and kvc never gives it; "" if it is something else."""
+    """Return an argument that a model needs and kvc does not pass, or ""."""
     if isinstance(error, TypeError) and _MISSING in str(error):
         names = (
             str(error).partition(f"{_MISSING}s: ")[2]
@@ -177,13 +177,13 @@ def _failed(error: Exception, given: str) -> str:
 
 
 def _caused_by(error: BaseException) -> UnsupportedModel | None:
-    """Return what kvc itself raised within a trace, None if it did not."""
+    """Return an error that kvc itself raised within a trace, None for other errors."""
     own = (link for link in _chain(error) if isinstance(link, UnsupportedModel))
     return next(own, None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that it came of."""
+    """Yield an error and the errors that caused it."""
     link: BaseException | None = error
     for _ in range(_LINKS):
         if link is None:
@@ -193,7 +193,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _of_trace(error: CaptureError) -> str:
-    """Return why a model cannot be traced, where it raised something itself."""
+    """Return why a model cannot be traced, if it raised an error itself."""
     place = error.place.removeprefix(" at ") or NOWHERE
     said = error.reason.removeprefix(_RAISED)
     kind = said.partition(":")[0]
@@ -232,10 +232,10 @@ def _of_sizes(error: SizesRefused) -> str:
 
 
 def _shorter(name: str, number: str) -> str:
-    """Return what to say for fewer positions.
+    """Return the setting for fewer positions.
 
-    Shorter calls would not do: what the code computes of a long text it would compute
-    of each of its parts.
+    Shorter calls would not help: the code would compute each part of a long text as it
+    computes the whole.
     """
     if name == "heard":
         return f"CacheConfig(encoder_length={number}) or --max-encoder-length {number}"

@@ -1,8 +1,8 @@
-"""Where in a model's code something happens, for errors that name its line.
+"""Find the line of a model's code for error messages.
 
-In: an error that the code raised, or the call that is running. Out: `module:line` of
-the innermost line of the model's own code. What torch, Python, kvc and the parts that
-all models of transformers share do is no model's own.
+In: an error that the code raised, or the running call. Out: `module:line` of the
+innermost line of the model's own code. Code of torch, Python, kvc, and code that all
+models of transformers share is not the model's own.
 """
 
 import re
@@ -33,12 +33,12 @@ NOWHERE: Final = "its code"
 
 
 def line_of(error: BaseException) -> str:
-    """Return the line of a model's code at which it failed; "its code" if none."""
+    """Return the line of a model's code where an error was raised, or "its code"."""
     return _innermost(_raised_in(error))
 
 
 def running_line() -> str:
-    """Return the line of a model's code that is running; "its code" if none is."""
+    """Return the line of a model's code that is running, or "its code"."""
     return _innermost(reversed([*_running()]))
 
 
@@ -57,9 +57,9 @@ def _running() -> Iterator[tuple[FrameType, int]]:
 
 
 def _innermost(frames: Iterator[tuple[FrameType, int]]) -> str:
-    """Return the last of frames, outermost first, that is of a model.
+    """Return the innermost line of a model's code in frames, outermost first.
 
-    Where none is, it is the last of what models of transformers share.
+    If no frame is of a model, it is the innermost line of code that models share.
     """
     found = shared = ""
     for frame, line in frames:
@@ -76,7 +76,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_own(file: str) -> bool:
-    """Tell whether a file is of a model: of transformers' models, or a user's."""
+    """Tell whether a file belongs to a model, of transformers or of a user."""
     if file.startswith(_MODELS):
         return True
     if file.startswith((_TRANSFORMERS, "<")):
@@ -85,17 +85,17 @@ def _is_own(file: str) -> bool:
     return not installed and not file.startswith(_OTHERS)
 
 
-# What an error of a model's code says, in one line of bounded length.
+# Text of an error of a model's code, in one line of bounded length.
 
 
 _LONGEST: Final = 160  # characters of a text that is not kvc's
 _LONGEST_KEY: Final = 2  # words of a key; more are a sentence
-# What a module prints of itself, and whatever follows: "Stack( (layer): Linear(...".
+# A printed module, followed by its parts: "Stack( (layer): Linear(...".
 _PARTS: Final = re.compile(r"(\w+)\( \(\w+\): .*")
 _BOUNDS: Final = re.compile(
     r"index (-?\d+) is out of bounds for (?:dimension|axis) (\d+) with size (\d+)"
 )
-# All that Python says of a list, a tuple or the like; torch.nn of a list of modules.
+# Python's messages about the end of a list, tuple or the like, and torch.nn's.
 _PAST_END: Final = re.compile(
     r"(\w+( assignment| object)? )?index (\d+ is )?out of range|pop from .*"
 )
@@ -103,7 +103,7 @@ _MISSING: Final = "None, so something that it needs is not there"
 
 
 def words_of(error: BaseException) -> str:
-    """Return what an error says, in one line of bounded length."""
+    """Return the text of an error, in one line of bounded length."""
     known = _done(error)
     if known:
         return known
@@ -112,13 +112,13 @@ def words_of(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text in one line of bounded length, without the parts of modules."""
+    """Shorten a text to one line of bounded length, without the parts of modules."""
     line = _PARTS.sub(r"\1", " ".join(text.split()))
     return line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + "..."
 
 
 def _done(error: BaseException) -> str:
-    """Return what code did that Python or torch refused; "" if it says so itself."""
+    """Describe a known error of Python or torch; "" if its own text is clear."""
     match error:
         case AttributeError(name=str(name), obj=None) if "NoneType" in str(error):
             return f"it asks for {name} of {_MISSING}"
@@ -134,12 +134,12 @@ def _done(error: BaseException) -> str:
 
 
 def _is_sentence(key: object) -> bool:
-    """Tell whether a key that is missing is what code says of it, in words."""
+    """Tell whether a missing key is an error message in words."""
     return isinstance(key, str) and len(key.split()) > _LONGEST_KEY
 
 
 def _past_end(text: str) -> str:
-    """Return which element is not there; "" where an index is wrong otherwise."""
+    """Return which element does not exist; "" for other errors of indices."""
     if bounds := _BOUNDS.fullmatch(text):
         index, dim, size = bounds.groups()
         return f"it asks for element {index} of {size} along dimension {dim}"
@@ -147,11 +147,11 @@ def _past_end(text: str) -> str:
     return "it asks for an element that is not there" if is_past else ""
 
 
-# Name modules by the architectures that they are from, and find their code.
+# Names and code files of modules.
 
 
 def name_of(module: nn.Module) -> str:
-    """Return where a class is from: `gptj.GPTJAttention`, "" for any other package."""
+    """Return the origin of a class, `gptj.GPTJAttention`; "" outside transformers."""
     package, _, family = type(module).__module__.partition(".models.")
     if package != "transformers":
         return ""
@@ -159,7 +159,7 @@ def name_of(module: nn.Module) -> str:
 
 
 def code_of(model: nn.Module) -> list[ModuleType]:
-    """Return the modules of Python that the parts of a model are from.
+    """Return the Python modules that define the parts of a model.
 
     A part may be of another architecture (LFM2-VL has the text model of LFM2).
     """

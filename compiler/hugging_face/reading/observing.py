@@ -1,10 +1,10 @@
-"""Observe what a model computes without its weights: positions, tables, rotations.
+"""Observe values that a model computes without its weights: positions, tables.
 
-In: code that runs a model. Out: each op in which known values meet unknown ones, with
-those known values. What a checkpoint has, parameters and persistent buffers, and what
-is computed from these are unknown, tensors without values; everything else is computed:
-numbers that the code makes, arguments, other buffers. So two runs of one model can be
-compared without its weights.
+In: code that runs a model. Out: each operator call that has both known and unknown
+operands, with the known values. Unknown values are tensors without values: parameters
+and persistent buffers, which a checkpoint has, and everything computed from them. All
+else is computed: numbers in the code, arguments, other buffers. Two runs of a model can
+thus be compared without its weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.trace.guard import written_arguments
 from kvc.compiler.weights.identity import memory_of
 
-_COPIED = 1 << 16  # elements; a larger tensor is a table that nobody writes
+_COPIED = 1 << 16  # elements; larger tensors are tables that no code writes
 
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A known value that an op is given together with unknown ones.
+    """A known operand of an operator that also has unknown operands.
 
     Attributes:
-        op: its name.
-        value: one of the known tensors among its arguments.
+        op: name of the operator.
+        value: one of the known tensors among its operands.
     """
 
     op: str
@@ -40,9 +40,10 @@ class Meeting:
 
 @contextmanager
 def observed(model: nn.Module) -> Iterator[list[Meeting]]:
-    """Compute what is known, and give where it meets what is not, in order.
+    """Compute known values, and yield the list of their meetings with unknown ones.
 
-    What the model writes into its buffers is not written, and unknown from then on.
+    Writes of the model to its buffers are not executed; the buffer is unknown
+    afterwards.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     observer = _Observer(model, fake)
@@ -55,7 +56,9 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
         super().__init__()  # type: ignore[no-untyped-call]
         self.meetings: list[Meeting] = []
         self._fake = fake
-        self._overwritten: list[Tensor] = []  # kept, so that no other has their memory
+        self._overwritten: list[
+            Tensor
+        ] = []  # kept alive, so that their memory is not reused
         self._buffers = {memory_of(buffer) for buffer in model.buffers()}
         self._stored = {memory_of(buffer) for buffer in _persistent(model)}
 
@@ -66,7 +69,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Run one op."""
+        """Run one operator."""
         given = dict(kwargs or {})
         tensors = _tensors((args, given))
         known = [tensor for tensor in tensors if self._knows(tensor)]
@@ -87,7 +90,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
         given: Mapping[str, object],
         written: Sequence[Tensor],
     ) -> object:
-        """Run an op without values; what it writes is still its result, unwritten."""
+        """Run an operator without values; return its written tensor unchanged."""
         if not written:
             return func(*args, **given)
         args, given = tree_map_only(Tensor, self._fake.from_tensor, (args, given))
@@ -123,6 +126,6 @@ def _copied(tensor: Tensor) -> Tensor:
 def _written(
     func: torch._ops.OpOverload, args: tuple[object, ...], given: dict[str, object]
 ) -> list[Tensor]:
-    """Return the real tensors that an op writes."""
+    """Return the real tensors that an operator writes."""
     found = _tensors(written_arguments(func, args, given))
     return [tensor for tensor in found if not isinstance(tensor, FakeTensor)]

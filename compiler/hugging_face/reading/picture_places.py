@@ -1,9 +1,9 @@
-"""How a prompt says where its pictures go, as the processor of a folder has it.
+"""Placeholders of pictures in a prompt, as in the processor of a folder.
 
-In: a folder, how pixels are made. Out: `PicturePlaces`: what a prompt has for a
-picture, and what the processor of transformers makes of it. That is one text for all
-pictures, or one for each number of parts that a picture may have. A processor for which
-it depends on the picture in another way is refused.
+In: a folder, and the pixel settings. Out: `PicturePlaces`: the placeholder of a picture
+in a prompt, and its expansion by the processor of transformers. The expansion is one
+text for all pictures, or one for each number of parts that a picture may have. A
+processor whose expansion depends on the picture in another way is refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from kvc.schema.errors import BadModelFolder, UnsupportedModel
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
-# Width and height of pictures that a processor could tell apart.
+# Width and height of test pictures that a processor might treat differently.
 _TRIED: Final = ((40, 30), (30, 40), (1000, 20), (900, 1300))
 _REPLACED: Final = "text_replacement_offsets"
 
@@ -34,18 +34,18 @@ _USUAL: Final = {
     "fake_image_token": "<fake_token_around_image>",
     "global_image_token": "<global-img>",
 }
-_USUAL_LENGTH: Final = 169  # places of a part, where nothing is said
-_STEP: Final = 64  # pixels of a tried picture for each part that it is to have
-WHOLE: Final = ""  # the grid of a picture that is no parts
+_USUAL_LENGTH: Final = 169  # default number of positions of a part
+_STEP: Final = 64  # pixels of a test picture per wanted part
+WHOLE: Final = ""  # grid of a picture without parts
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What takes the place of a picture in a prompt.
+    """The text that replaces a placeholder of a picture in a prompt.
 
     Attributes:
-        text: it.
-        tokens: of it, and of what the tokenizer adds to every text.
+        text: the text.
+        tokens: its tokens, with those that the tokenizer adds to every text.
     """
 
     text: str
@@ -54,12 +54,12 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True)
 class PicturePlaces:
-    """Where the pictures of a prompt go.
+    """The placeholder of pictures in prompts, and its expansions.
 
     Attributes:
         placeholder: the part of a prompt that stands for a picture.
-        expansions: what takes its place, by rows and columns of parts ("2x3", "0x0" of
-            one that is not split); `WHOLE` where no picture is split.
+        expansions: its expansions, by rows and columns of parts ("2x3"; "0x0" for a
+            picture that is not split); `WHOLE` if no picture is split.
     """
 
     placeholder: str
@@ -67,15 +67,15 @@ class PicturePlaces:
 
 
 def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
-    """Return how the processor of a folder expands a prompt.
+    """Return the expansions of a folder's processor.
 
     Args:
-        folder: where it is.
-        pictures: how pixels are made, of `read_pictures`.
+        folder: the folder of the processor.
+        pictures: the pixel settings, from `read_pictures`.
 
     Raises:
-        BadModelFolder: it has none, or one that fails.
-        UnsupportedModel: what it makes depends on the picture.
+        BadModelFolder: the folder has no processor, or the processor fails.
+        UnsupportedModel: the expansion depends on the picture.
         MissingPackage: Pillow is not installed.
     """
     check_pillow()
@@ -105,10 +105,10 @@ def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
 def _of_patches(
     folder: Path, processor: "ProcessorMixin", placeholder: str
 ) -> PicturePlaces:
-    """Return how a processor expands pictures of sizes of their own.
+    """Return the expansion of pictures of variable size.
 
     Raises:
-        UnsupportedModel: it does not have one placeholder for each group of patches.
+        UnsupportedModel: there is not one placeholder for each group of patches.
     """
     from PIL import Image
 
@@ -127,7 +127,7 @@ def _of_patches(
 def _without_videos(folder: Path) -> "ProcessorMixin":
     """Return a processor that expands pictures as that of Qwen2.5-VL does.
 
-    That reads videos, too, and needs packages for these.
+    The original also reads videos, and needs packages for that.
     """
     from transformers import AutoImageProcessor, AutoTokenizer, ProcessorMixin
     from transformers.models.qwen2_5_vl import Qwen2_5_VLProcessor
@@ -151,8 +151,8 @@ def _without_videos(folder: Path) -> "ProcessorMixin":
 def _processor(folder: Path) -> "ProcessorMixin":
     """Return the processor of a folder.
 
-    That of SmolVLM reads videos, too, and needs packages for these. It expands a prompt
-    with pictures as that of Idefics 3 does, where tokens have their usual names.
+    SmolVLM's processor also reads videos, and needs packages for that. It expands
+    prompts with pictures as that of Idefics 3 does, if tokens have their usual names.
     """
     from transformers import (
         AutoImageProcessor,
@@ -182,7 +182,7 @@ def _processor(folder: Path) -> "ProcessorMixin":
 
 
 def _said(folder: Path) -> Mapping[str, object]:
-    """Return what a folder says of its processor, wherever it does."""
+    """Return the processor settings of a folder, from all files that have some."""
     found: dict[str, object] = {}
     for name in (_OF_PICTURES, _NAMED):
         if (folder / name).exists():
@@ -191,9 +191,9 @@ def _said(folder: Path) -> Mapping[str, object]:
 
 
 def _splits(pictures: Mapping[str, object]) -> list[tuple[int, int]]:
-    """Return sizes of pictures that have each number of parts that one may have.
+    """Return picture sizes for each number of parts that a picture may have.
 
-    The longer side always has as many parts.
+    The longer side always has the maximum number of parts.
     """
     match pictures.get("parts"):
         case {"longest": int(longest), "side": int(side), "splits": True}:
@@ -207,7 +207,7 @@ def _splits(pictures: Mapping[str, object]) -> list[tuple[int, int]]:
 
 
 def _grid(processor: "ProcessorMixin", picture: object) -> str:
-    """Return in how many rows and columns a processor splits a picture."""
+    """Return the rows and columns of parts into which a processor splits a picture."""
     made = processor.image_processor(picture, return_row_col_info=True)
     return f"{made['rows'][0][0]}x{made['cols'][0][0]}"
 
@@ -215,7 +215,7 @@ def _grid(processor: "ProcessorMixin", picture: object) -> str:
 def _expanded(
     processor: "ProcessorMixin", placeholder: str, picture: object
 ) -> Iterator[Expansion]:
-    """Yield what a processor makes of the placeholder of a picture."""
+    """Yield a processor's expansions of a picture's placeholder."""
     made = processor(
         images=picture, text=placeholder, return_text_replacement_offsets=True
     )

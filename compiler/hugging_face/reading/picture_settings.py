@@ -1,8 +1,8 @@
-"""How pixels are made of a picture, by a folder's preprocessor_config.json.
+"""Settings that convert a picture to pixels, from a folder's preprocessor_config.json.
 
-In: a folder. Out: settings for the runtime, as transformers' own processor completes
-them; None where the folder has no processor of pictures. A processor with steps of its
-own is refused, since kvc would make other pixels.
+In: a folder. Out: settings for the runtime, as completed by transformers' own
+processor; None without a processor of pictures. A processor with steps of its own is
+refused, since kvc would make other pixels.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,41 +16,41 @@ from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
 from kvc.schema.pictures import MOST_LONGEST, MOST_PATCH, MOST_PIXELS
 
 _FILES: Final = ("preprocessor_config.json", "processor_config.json")
-# What to do about a model that makes text, and reads pictures as kvc does not.
+# The remedy for a generating model that reads pictures as kvc does not.
 OTHERWISE: Final = (
     "; for its text alone, compile it without pictures (--no-pictures, pictures=False)"
 )
-# What the runtime does as `PilBackend` does it; a class with its own does otherwise.
+# Steps of `PilBackend` that the runtime repeats; a class that overrides one differs.
 _STEPS: Final = (
     "_preprocess", "resize", "rescale", "normalize", "center_crop", "process_image",
 )  # fmt: skip
-# Processors whose steps are these, too, once a picture is not cut into pieces first.
+# Processors with the same steps, apart from an optional cropping into pieces.
 _PANNING: Final = frozenset({"Gemma3ImageProcessorPil"})
-# Processors that make patches of a picture of any size, which the runtime does, too.
+# Processors that make patches of a picture of any size, as the runtime does.
 _OF_PATCHES: Final = frozenset({"Qwen2VLImageProcessorPil"})
-# Processors that put a picture into a square, which the runtime does as they do.
+# Processors that pad a picture to a square, as the runtime does.
 _SQUARING: Final = frozenset({"DeepseekVLImageProcessorPil", "JanusImageProcessorPil"})
-# Processors that make parts of a picture, which the runtime does as they do.
+# Processors that split a picture into parts, as the runtime does.
 _SPLITTING: Final = frozenset({"Idefics3ImageProcessorPil", "SmolVLMImageProcessorPil"})
-SQUARE: Final = "square"  # of settings, where a picture lies in the middle of one
-PATCHES: Final = "patches"  # of settings, where a picture has a size of its own
+SQUARE: Final = "square"  # key of settings for pictures padded to a square
+PATCHES: Final = "patches"  # key of settings for pictures of variable size
 _MOST_SIDE: Final = 1 << 14
 _MOST_NUMBER: Final = 1e30
 
 
 def takes_pictures(model: PreTrainedModel) -> bool:
-    """Tell whether a model takes pictures, by itself or in one of its towers."""
+    """Tell whether a model, or one of its towers, takes pictures."""
     return "image" in (model.input_modalities or ())
 
 
 def check_pillow() -> None:
-    """Check that Pillow is here, which transformers' processors of pictures need.
+    """Check that Pillow is installed, which transformers' picture processors need.
 
     Raises:
-        MissingPackage: it is not.
+        MissingPackage: Pillow is not installed.
     """
     try:
-        import PIL  # noqa: F401  only whether it is there
+        import PIL  # noqa: F401  only whether it is installed
     except ImportError as error:
         what, install = "a folder of a model of pictures", "pip install 'pillow>=11'"
         raise MissingPackage(
@@ -59,11 +59,11 @@ def check_pillow() -> None:
 
 
 def read_pictures(folder: Path) -> dict[str, object] | None:
-    """Return how pixels are made, None where the folder does not say it.
+    """Return the pixel settings of a folder, None if it has none.
 
     Raises:
-        BadModelFolder: a file of it is wrong.
-        UnsupportedModel: they are made in another way than kvc's.
+        BadModelFolder: a file of the folder is wrong.
+        UnsupportedModel: kvc makes pixels in another way.
         MissingPackage: Pillow is not installed.
     """
     if not any((folder / name).exists() for name in _FILES):
@@ -99,13 +99,11 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
 
 
 def _without_panning(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
-    """Return settings of a processor that may make pieces of a picture, and does not.
-
-    It crops none.
+    """Return settings of a processor that could crop a picture, but does not.
 
     Raises:
-        BadModelFolder: no pictures can be made with them.
-        UnsupportedModel: it makes pieces.
+        BadModelFolder: the settings are impossible.
+        UnsupportedModel: the processor crops pictures.
     """
     if found.get("do_pan_and_scan"):
         reason = (
@@ -120,10 +118,10 @@ def _without_panning(folder: Path, found: Mapping[str, object]) -> dict[str, obj
 
 
 def _check_settings(folder: Path, settings: Mapping[str, object]) -> None:
-    """Check that pictures can be made with settings.
+    """Check that settings are possible.
 
     Raises:
-        BadModelFolder: they cannot.
+        BadModelFolder: a setting is impossible.
     """
     wrong = [name for name, fits in _RULES.items() if not fits(settings[name])]
     if wrong:
@@ -133,11 +131,11 @@ def _check_settings(folder: Path, settings: Mapping[str, object]) -> None:
 
 
 def _in_square(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
-    """Return settings of a processor that puts a picture into a square.
+    """Return settings of a processor that pads a picture to a square.
 
     Raises:
-        BadModelFolder: no pictures can be made with them.
-        UnsupportedModel: it leaves out one of both steps.
+        BadModelFolder: the settings are impossible.
+        UnsupportedModel: the processor does not resize or does not pad.
     """
     if not found.get("do_resize") or not found.get("do_pad"):
         reason = "its pictures are not resized and padded to a square"
@@ -155,7 +153,7 @@ def _in_square(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
 
 
 def _colour(mean: object) -> list[int]:
-    """Return the colour beside a picture, which is the mean of all; grey without."""
+    """Return the colour of padding: the mean of training pictures, or grey."""
     means = mean if isinstance(mean, list | tuple) else None
     if means is None or len(means) != 3 or not all(0 <= one <= 1 for one in means):
         return [127] * 3
@@ -163,11 +161,11 @@ def _colour(mean: object) -> list[int]:
 
 
 def _in_parts(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
-    """Return settings of a processor that makes parts of one size of a picture.
+    """Return settings of a processor that splits a picture into parts of one size.
 
     Raises:
-        BadModelFolder: no pictures can be made with them.
-        UnsupportedModel: how many parts a picture may have has no bound.
+        BadModelFolder: the settings are impossible.
+        UnsupportedModel: the number of parts is unlimited.
     """
     size, part = _sides(found.get("size")), _sides(found.get("max_image_size"))
     resizes, splits = (
@@ -195,8 +193,8 @@ def _in_patches(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
     """Return settings of a processor that makes patches of a picture of any size.
 
     Raises:
-        BadModelFolder: no patches can be made with them.
-        UnsupportedModel: it does not resize.
+        BadModelFolder: the settings are impossible.
+        UnsupportedModel: the processor does not resize pictures.
     """
     if not found.get("do_resize"):
         reason = "its pictures are not resized to whole groups of patches"
@@ -244,7 +242,7 @@ def _are_divisors(numbers: object) -> bool:
     return _are_numbers(numbers) and not zero
 
 
-# What the runtime takes; None is a step that is left out.
+# Checks of the runtime's settings; None is a step that is left out.
 _RULES: Final[Mapping[str, Callable[[object], bool]]] = {
     "size": _is_pair,
     "shortest": lambda side: side is None or _is_side(side),
@@ -260,7 +258,7 @@ def _settings(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of a processor.
 
     Raises:
-        UnsupportedModel: it resizes in a way that kvc does not know.
+        UnsupportedModel: it resizes in a way that is unknown to kvc.
     """
     size, crop = _sides(found.get("size")), _sides(found.get("crop_size"))
     resizes, normalizes = found.get("do_resize"), found.get("do_normalize")
@@ -282,18 +280,18 @@ def _settings(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
 
 
 def _number(resampling: object) -> object:
-    """Return the number of a filter, as Pillow numbers them; it is an enumeration."""
+    """Return Pillow's number of a resampling filter, which may be an enum member."""
     return int(resampling) if isinstance(resampling, int) else resampling
 
 
 def _sides(found: object) -> Mapping[str, object]:
-    """Return the sizes that are said, by name."""
+    """Return the given sizes, by name."""
     sides = found if isinstance(found, Mapping) else {}
     return {name: side for name, side in sides.items() if side is not None}
 
 
 def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
-    """Return height and width of all prepared pictures, None where they differ."""
+    """Return height and width of all prepared pictures, None if they vary."""
     for name in ("crop", "size", "parts", SQUARE):
         match (settings or {}).get(name):
             case [int(height), int(width)]:
@@ -304,9 +302,9 @@ def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
 
 
 def most_groups(settings: Mapping[str, object] | None) -> int | None:
-    """Return how many groups of patches a picture has at most, None: nothing says it.
+    """Return the maximum number of patch groups of a picture, None if unknown.
 
-    Of pictures that have sizes of their own.
+    It is known for pictures of variable size.
     """
     match (settings or {}).get(PATCHES):
         case {"most": int(most), "side": int(side), "merge": int(merge)}:
@@ -315,10 +313,10 @@ def most_groups(settings: Mapping[str, object] | None) -> int | None:
 
 
 def patches_of(settings: Mapping[str, object] | None) -> dict[str, object] | None:
-    """Return what patches are made of a picture, None: nothing says it.
+    """Return the sizes of patches of a picture, None if unknown.
 
-    That is the side of one, in pixels, the patches of a side of a group, and how often
-    the picture is in a patch.
+    These are the pixels along a patch's side, the patches along a group's side, and the
+    number of repetitions of the picture in a patch.
     """
     match (settings or {}).get(PATCHES):
         case {"side": side, "merge": merge, "frames": frames}:
@@ -327,7 +325,7 @@ def patches_of(settings: Mapping[str, object] | None) -> dict[str, object] | Non
 
 
 def configured_size(config: PreTrainedConfig) -> tuple[int, int] | None:
-    """Return height and width of the pictures that a configuration speaks of."""
+    """Return height and width of pictures in a configuration."""
     asked = getattr(getattr(config, "vision_config", config), "image_size", None)
     match [asked, asked] if isinstance(asked, int) else list(asked or ()):
         case [int(height), int(width)]:

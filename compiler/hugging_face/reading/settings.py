@@ -1,8 +1,8 @@
-"""Sizes of caches and of prompt chunks: asked for, or found in the model's settings.
+"""Sizes of caches and prompt chunks: from the caller, or from the model's settings.
 
 In: a `CacheConfig`, the model's configuration, its generation settings. Out: `Sizes`.
-The caller's wishes come first, then generation_config.json, then the model's own limit.
-Those of an encoder are apart from the decoder's.
+The caller's settings come first, then generation_config.json, then the model's own
+limit. Sizes of an encoder are separate from the decoder's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from kvc.schema.errors import BadModelSetting
 from kvc.schema.verify.limits import MAX_DIM
 
 PREFILL_CHUNK: Final = 512
-LEAST_LENGTH: Final = 16  # of the shortest cache that a session may ask for
-_EXAMPLE_LENGTH: Final = 64  # of caches in a trace that sessions have of any length
-_NO_LIMIT: Final = 4096  # where nothing says how long a text may be
-_UNSET_MAX_LENGTH: Final = 20  # what transformers takes max_length for by default
-# What configurations call the most positions of a model.
+LEAST_LENGTH: Final = 16  # length of the shortest cache of a session
+_EXAMPLE_LENGTH: Final = 64  # length in a trace of caches of variable length
+_NO_LIMIT: Final = 4096  # default without any limit
+_UNSET_MAX_LENGTH: Final = 20  # transformers' default of max_length
+# Names of the maximum number of positions in configurations.
 _LIMITS: Final = (
     "max_target_positions", "max_position_embeddings", "max_seq_len", "seq_length"
 )  # fmt: skip
@@ -28,17 +28,19 @@ _ENCODER_LIMITS: Final = ("max_source_positions", "max_position_embeddings")
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """How large the caches of a session may be, and what they are made of.
+    """The maximum sizes of a session's caches, and their dtype.
 
     Attributes:
-        max_length: the most positions; None: what generation_config.json says, else
-            the model's own limit.
-        batch: the most rows; a session has one unless it asks for more. Above 1,
-            methods also take row lengths. None: 1, or 64 of a model without a cache.
-        dtype: "float32", "float16" or "int8"; None: what the recipe says.
-        slack: extra slots in the rings of sliding-window layers, by which a session
-            can be rewound further, and its calls may be longer.
-        encoder_length: the most positions of an encoder; None: the model's own limit.
+        max_length: the maximum number of positions; None: as in generation_config.json,
+            else the model's own limit.
+        batch: the maximum number of rows; a session has one row unless it requests
+            more. Above 1, methods also take row lengths. None: 1, or 64 for a model
+            without a cache.
+        dtype: "float32", "float16" or "int8"; None: as in the recipe.
+        slack: extra slots in the rings of sliding-window layers, which let a session
+            rewind further, and its calls be longer.
+        encoder_length: the maximum number of encoder positions; None: the model's
+            limit.
     """
 
     max_length: int | None = None
@@ -51,7 +53,7 @@ class CacheConfig:
         """Check the numbers.
 
         Raises:
-            BadModelSetting: one is no whole number, or too small or too large.
+            BadModelSetting: a number is not whole, or too small or too large.
         """
         if self.max_length is not None:
             _check("CacheConfig", "max_length", self.max_length, LEAST_LENGTH, MAX_DIM)
@@ -64,14 +66,14 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a model is compiled for.
+    """The sizes that a model is compiled for.
 
     Attributes:
-        length: positions.
-        batch: rows.
-        chunk: tokens of one prefill.
-        spare: slots that a ring has beside its window.
-        heard: positions of an encoder; 0: there is none.
+        length: the maximum number of positions.
+        batch: the maximum number of rows.
+        chunk: the maximum number of tokens of one prefill.
+        spare: the number of slots of a ring in addition to its window.
+        heard: the maximum number of encoder positions; 0: there is no encoder.
     """
 
     length: int
@@ -81,14 +83,14 @@ class Sizes:
     heard: int = 0
 
     def example_slots(self) -> int:
-        """Return how many positions caches have in a trace, of those of any length.
+        """Return the length in a trace of caches of variable length.
 
         The longest call must fit.
         """
         return min(self.length, max(_EXAMPLE_LENGTH, self.spare + 1))
 
     def of_encoder(self) -> "Sizes":
-        """Return those of caches of what an encoder makes."""
+        """Return the sizes of caches of an encoder's result."""
         return replace(self, length=self.heard)
 
 
@@ -105,18 +107,17 @@ def find_sizes(
     """Return the sizes to compile for.
 
     Args:
-        cache: what the caller asks for.
-        chunk: the most tokens of one prefill.
+        cache: the settings of the caller.
+        chunk: the maximum number of tokens of one prefill.
         config: the model's configuration.
-        generation: its generation settings, as generation_config.json has them.
-        prefill_sizes: lengths that are to have a method of their own.
-        first: the number of the first position; those below it hold no token.
-        together: positions of a picture that one call takes, 0 for none.
-        usual: the most positions where the caller asks for none; None: as many as the
-            settings say.
+        generation: its generation settings, as in generation_config.json.
+        prefill_sizes: lengths that get a method of their own.
+        first: the number of the first position; lower positions hold no token.
+        together: positions of a picture that are fed in one call, 0 for none.
+        usual: the default maximum of positions; None: as in the settings.
 
     Raises:
-        BadModelSetting: one is no sensible number, or more than the model can.
+        BadModelSetting: a number is not sensible, or more than the model's limit.
     """
     limit = most_positions(config, first)
     length, place = _length(cache, generation, limit)
@@ -135,7 +136,8 @@ def find_sizes(
     _check("export_hf", "prefill_chunk", chunk, 1, MAX_DIM)
     _check_prefill_sizes(prefill_sizes, length)
     chunk = min(chunk, length)
-    # The first token of the longest call sees its window when the last one is written.
+    # When the last token of the longest call is written, the first still sees its
+    # window.
     spare = max((chunk, together, *prefill_sizes)) - 1 + cache.slack
     return Sizes(length, cache.batch or 1, chunk, spare)
 
@@ -143,16 +145,16 @@ def find_sizes(
 def encoder_length(
     cache: CacheConfig, config: PreTrainedConfig, only: int | None = None
 ) -> int:
-    """Return the most positions of a model's encoder.
+    """Return the maximum number of positions of a model's encoder.
 
     Args:
-        cache: what the caller asks for.
+        cache: the settings of the caller.
         config: the model's configuration.
-        only: how many the encoder always has, None where it depends on the input.
+        only: the fixed number of encoder positions, None if it depends on the input.
 
     Raises:
-        BadModelSetting: the caller asks for more than the model can, or for another
-            number than the one that it always has.
+        BadModelSetting: the caller's number exceeds the model's limit, or differs from
+            the fixed number.
     """
     if only is not None:
         if cache.encoder_length not in (None, only):
@@ -160,7 +162,7 @@ def encoder_length(
             found = cache.encoder_length
             raise _bad("CacheConfig", "encoder_length", expected, found)
         return only
-    encoder = getattr(config, "encoder", config)  # of a model that is made of two
+    encoder = getattr(config, "encoder", config)  # for a model composed of two
     limit = _limit(
         encoder if isinstance(encoder, PreTrainedConfig) else config, 0, _ENCODER_LIMITS
     )
@@ -172,15 +174,15 @@ def encoder_length(
 
 
 def text_length(cache: CacheConfig, limit: int, usual: int | None) -> int:
-    """Return the most tokens of a text that a model without a cache takes.
+    """Return the maximum number of tokens of a text for a model without a cache.
 
     Args:
-        cache: what the caller asks for.
+        cache: the settings of the caller.
         limit: the model's own limit, 0 for none.
-        usual: what the folder says, None for nothing.
+        usual: the folder's setting, None without one.
 
     Raises:
-        BadModelSetting: the caller asks for more than the model can.
+        BadModelSetting: the caller's number exceeds the model's limit.
     """
     if cache.max_length is None:
         length = usual or limit or _NO_LIMIT
@@ -192,10 +194,10 @@ def text_length(cache: CacheConfig, limit: int, usual: int | None) -> int:
 
 
 def _check_prefill_sizes(prefill_sizes: Sequence[int], length: int) -> None:
-    """Check lengths that are to have a method of their own.
+    """Check lengths that get a method of their own.
 
     Raises:
-        BadModelSetting: one is no number of tokens that the caches hold, or is twice.
+        BadModelSetting: a length does not fit the caches, or is repeated.
     """
     for size in prefill_sizes:
         _check("export_hf", "prefill_sizes", size, 1, length)
@@ -206,7 +208,7 @@ def _check_prefill_sizes(prefill_sizes: Sequence[int], length: int) -> None:
 def _length(
     cache: CacheConfig, generation: Mapping[str, object], limit: int | None
 ) -> tuple[int, str]:
-    """Return the most positions, and who says so."""
+    """Return the maximum number of positions, and the source of this number."""
     if cache.max_length is not None:
         return cache.max_length, "CacheConfig"
     place, nested = "generation_config", generation.get("cache_config")
@@ -222,7 +224,7 @@ def _length(
 
 
 def most_positions(config: PreTrainedConfig, first: int = 0) -> int | None:
-    """Return how many positions a model has, None where nothing says it."""
+    """Return the number of positions of a model, None if unknown."""
     return _limit(config.get_text_config(), first)
 
 

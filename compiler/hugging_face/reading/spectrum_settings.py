@@ -1,9 +1,9 @@
-"""How a speech model hears, by its preprocessor_config.json.
+"""Spectrum settings of a speech model, from its preprocessor_config.json.
 
-In: what the file says; in newer folders it is a part of processor_config.json. Out: the
-settings of the spectrum that the runtime computes, as transformers completes them; None
-where the file is of something else, such as pictures. A bundle without them can still
-be given features.
+In: the file's content; in newer folders it is a part of processor_config.json. Out: the
+settings of the spectrum that the runtime computes, as completed by transformers; None
+if the file is for other inputs, such as pictures. A bundle without them can still be
+given features.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ _COUNTS: Final = {
     "rate": "sampling_rate", "bins": "feature_size", "window": "n_fft",
     "hop": "hop_length", "seconds": "chunk_length",
 }  # fmt: skip
-# What is not computed, and the values that ask for nothing.
+# Settings that kvc does not compute, and the values that turn them off.
 _UNCHANGED: Final = {"dither": 0.0, "padding_value": 0.0, "do_normalize": False}
 
 
 def spectrum_in(
     folder: Path, name: str, described: Mapping[str, object]
 ) -> dict[str, int] | None:
-    """Return the settings of a spectrum, None where there is none.
+    """Return the settings of a spectrum, None without any.
 
     Raises:
-        BadModelFolder: the file asks for something that kvc does not compute.
+        BadModelFolder: a setting requires a step that kvc does not compute.
     """
     nested = described.get(_NESTED)
     found = nested if isinstance(nested, Mapping) else described

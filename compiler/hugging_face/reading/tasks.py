@@ -1,8 +1,8 @@
-"""What a model is to do: make text, or say something of a text or a picture.
+"""The task of a model: generate text, or embed or classify a text or picture.
 
-In: a configuration, and what the caller asks for. Out: a `Task` and the class of
-transformers that makes such a model. config.json names a class in `architectures`;
-transformers' own lists say which task it is of, so there is no list of names here.
+In: a configuration, and the caller's task. Out: a `Task` and the class of transformers
+that makes such a model. config.json names a class in `architectures`; transformers' own
+lists map classes to tasks, so there is no list of names here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ MAKERS: Final[Mapping[Task, tuple[Maker, ...]]] = {
     "classify_tokens": (AutoModelForTokenClassification,),
     "fill_mask": (AutoModelForMaskedLM,),
 }
-# Of which a model without a head is a part, so that it can be made of their weights.
+# Auto classes of models that contain a model without a head; it can use their weights.
 _WITH_HEADS: Final = (
     *(maker for task in TASKS if task != "embed" for maker in MAKERS[task]),
     AutoModelForPreTraining,
@@ -59,7 +59,7 @@ _WITH_HEADS: Final = (
 
 
 def check_task(asked: object) -> Task | None:
-    """Return what a caller asks for.
+    """Check the task that a caller requests.
 
     Raises:
         BadModelSetting: there is no such task.
@@ -78,16 +78,16 @@ def check_task(asked: object) -> Task | None:
 
 
 def find_task(config: PreTrainedConfig, model: str) -> Task:
-    """Return what a model is for, by the class that its configuration names.
+    """Return a model's task, by the class that its configuration names.
 
-    Where it names none, it is to make text, if it can.
+    Without a named class, the task is to generate text, if the model can.
 
     Args:
         config: the configuration.
         model: its name, for the error.
 
     Raises:
-        UnknownTask: nothing says it.
+        UnknownTask: the task is unknown.
     """
     named = tuple(config.architectures or ())
     found = {task for task in TASKS if any(_makes(task, config, n) for n in named)}
@@ -108,12 +108,13 @@ def find_task(config: PreTrainedConfig, model: str) -> Task:
 
 
 def task_of(model: PreTrainedModel, asked: Task | None) -> Task:
-    """Return what a model of transformers does, by its class.
+    """Return the task of a model of transformers, by its class.
 
-    One of a class that transformers does not list is to make text, or as is asked.
+    For a class that transformers does not list, this is the requested task, or
+    `generate` without a requested task.
 
     Raises:
-        BadModelSetting: something else is asked of it.
+        BadModelSetting: another task is requested.
     """
     name = type(model).__name__
     found = next((task for task in TASKS if _makes(task, model.config, name)), None)
@@ -126,10 +127,10 @@ def task_of(model: PreTrainedModel, asked: Task | None) -> Task:
 
 
 def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
-    """Return what makes a model for a task; None where transformers has none.
+    """Return transformers' auto class for a task; None if transformers has none.
 
-    Of several it is the one that makes the class which the configuration names: a model
-    that reads pictures may be made without them, too (Llama 4).
+    Of several auto classes, this is the one for the class that the configuration names:
+    a model that reads pictures may also be made without them (Llama 4).
     """
     makers = MAKERS[task]
     if task == "generate":
@@ -143,7 +144,7 @@ def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
 
 
 def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of the models that one makes, of several the one named."""
+    """Return the model class of an auto class; of several, the configured one."""
     listed: object = _classes(maker)[type(config)]
     kinds = listed if isinstance(listed, tuple) else (listed,)
     named = [kind for kind in kinds if kind.__name__ in (config.architectures or ())]
@@ -154,9 +155,9 @@ def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
 def config_of(
     kind: type[PreTrainedModel], config: PreTrainedConfig
 ) -> PreTrainedConfig:
-    """Return the configuration that a class takes: of the text where it is of that.
+    """Return a class's configuration; for a text model, that of the text alone.
 
-    So does transformers, of a model that is a text model and more (Llama 4).
+    transformers does so, too, for a model that contains a text model (Llama 4).
     """
     text: object = type(config).sub_configs.get("text_config")
     of_text = text is not None and getattr(kind, "config_class", None) is text
@@ -170,7 +171,7 @@ def _classes(maker: Maker) -> _LazyAutoMapping:
 
 
 def has_head(config: PreTrainedConfig) -> bool:
-    """Tell whether `architectures` names a model with a head, which another lacks."""
+    """Tell whether `architectures` names a class with a head."""
     named = config.architectures or ()
     return any(name in _names(maker, config) for name in named for maker in _WITH_HEADS)
 
@@ -180,13 +181,13 @@ def _makes(task: Task, config: PreTrainedConfig, name: str) -> bool:
 
 
 def _names(maker: Maker, config: PreTrainedConfig) -> Iterable[str]:
-    """Return the classes that transformers lists for a kind of model."""
+    """Return the classes that transformers lists for a type of model."""
     listed = _classes(maker)._model_mapping.get(config.model_type, ())
     return (listed,) if isinstance(listed, str) else listed
 
 
 def _can_generate(config: PreTrainedConfig) -> bool:
-    """Tell whether a model makes text; an encoder could, if it were told to."""
+    """Tell whether a model generates text by default, which an encoder does not."""
     is_encoder = getattr(config, "is_decoder", None) is False
     return maker_of("generate", config) is not None and (
         config.is_encoder_decoder or not is_encoder

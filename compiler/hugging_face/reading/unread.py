@@ -1,8 +1,8 @@
-"""What stands for the inside of a cache that a model looks into by itself.
+"""Placeholders for the content of a cache that a model reads directly.
 
-kvc's caches are written and read by transformers' methods for it. In: nothing. Out:
-values that a model may ask whether something is there, as it may of the slots of a
-static cache, which are always there; one that reads them is refused with its line.
+kvc's caches are written and read by transformers' cache methods. In: nothing. Out:
+values that only report that slots exist, as those of a static cache always do; a model
+that reads their content is refused with its line.
 """
 
 from typing import Final, NoReturn, SupportsIndex
@@ -19,14 +19,14 @@ ONLY: Final = (
 
 
 class Unread:
-    """The keys or values of a layer, for who does not get them from its `update`."""
+    """The keys or values of a layer, for code that bypasses the cache's `update`."""
 
     def numel(self) -> int:
-        """Return that there are some."""
+        """Return 1: the tensor is not empty."""
         return 1
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse to be read; what Python itself looks for is not there."""
+        """Refuse any attribute, except special ones that Python looks for."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise _refused("keys and values of a layer")
@@ -37,16 +37,16 @@ class Unread:
 
     @classmethod
     def __torch_function__(cls, *_: object, **__: object) -> NoReturn:
-        """Refuse what torch would compute with it."""
+        """Refuse every torch function."""
         raise _refused("keys and values of a layer")
 
 
 class NoLayers(list[CacheLayerMixin]):
-    """The layers of a cache that keeps none."""
+    """The layers of a cache, which cannot be accessed."""
 
     def __getitem__(self, index: SupportsIndex | slice) -> NoReturn:
-        """Refuse to give one."""
-        raise _refused("what a layer keeps")
+        """Refuse to return a layer."""
+        raise _refused("the content of a layer")
 
 
 def _refused(what: str) -> UnsupportedModel:

@@ -1,11 +1,12 @@
-"""Which tensor of a checkpoint becomes which of a model's, by transformers' own rules.
+"""Map a checkpoint's tensors to a model's parameters, by transformers' own rules.
 
 In: a model of transformers and an open checkpoint. Out: the model, filled. Names of
-older or other versions are renamed, tied tensors are one, and tensors that fit nowhere
-are refused by name. Parameters that transformers makes from other tensors, with a
-`WeightConverter`, are `ConvertedTensor`s, whose types are known now and whose values
-are made when they are read. One conversion's results are kept at a time: memory is
-bounded by the largest parameter, or, for stacked experts, by the part of one expert.
+older or other versions are renamed, tied tensors become one, and tensors without a
+place are refused by name. Parameters that transformers computes from other tensors,
+with a `WeightConverter`, are `ConvertedTensor`s: their types are known now, and their
+values are computed when they are read. One conversion's results are kept at a time:
+memory is bounded by the largest parameter, or, for stacked experts, by the part of one
+expert.
 """
 
 import re
@@ -37,8 +38,7 @@ from kvc.compiler.checkpoints.loading import (
 from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.schema.errors import BadModelFolder
 
-# Tensors that a model computes where a checkpoint lacks them, such as tables of
-# sines.
+# Tensors that a model computes if a checkpoint lacks them, such as tables of sines.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +51,33 @@ class ComputedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its sizes."""
+        """Return the tensor's shape."""
         return tuple(self.values.shape)
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return its dtype."""
+        """Return the tensor's dtype."""
         return self.values.dtype
 
     @property
     def kind(self) -> str:
-        """Return its dtype, for a message."""
+        """Return the tensor's dtype, for a message."""
         return str(self.dtype)
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Return a range of its elements, in order, as a flat tensor."""
+        """Return a range of the tensor's elements, in order, as a flat tensor."""
         return self.values.reshape(-1)[begin:end]
 
 
 def computed(
     model: PreTrainedModel, found: Mapping[str, NamedTensor], path: str
 ) -> dict[str, NamedTensor]:
-    """Return what a model computes of what a checkpoint lacks, by name.
+    """Return the missing tensors that a model can compute, by name.
 
     Args:
-        model: with empty parameters.
-        found: what the checkpoint has, by the model's names.
-        path: of the checkpoint.
+        model: the model with empty parameters.
+        found: the checkpoint's tensors, by the model's names.
+        path: path of the checkpoint.
     """
     patterns = model._keys_to_ignore_on_load_missing or ()
     missing = [name for name in model.state_dict() if name not in found]
@@ -91,7 +91,7 @@ def computed(
 
 
 def _values(model: PreTrainedModel, name: str) -> Tensor | None:
-    """Return a tensor as a model makes it; None of a weight, which is trained."""
+    """Return a tensor as the model initializes it; None for a trained weight."""
     place, _, own = name.rpartition(".")
     module = model.get_submodule(place)
     buffer = module._buffers.get(own)
@@ -103,7 +103,8 @@ def _values(model: PreTrainedModel, name: str) -> Tensor | None:
     real = nn.Parameter(torch.empty(before.shape, dtype=before.dtype), False)
     module._parameters[own] = real
     try:
-        # What it draws first, and then overwrites, is not to change the caller's.
+        # Initialization draws random numbers, which must not change the caller's
+        # generator.
         with torch.random.fork_rng(devices=[]):
             model._init_weights(module)  # type: ignore[no-untyped-call]
     finally:
@@ -111,19 +112,21 @@ def _values(model: PreTrainedModel, name: str) -> Tensor | None:
     return real.detach()
 
 
-# Which tensor of a checkpoint becomes which of a model's, by transformers' own rules.
+# Mapping of a checkpoint's tensors to parameters.
 
 
-Collected = Mapping[str, Sequence[FileTensor]]  # by the converter's source pattern
+Collected = Mapping[
+    str, Sequence[FileTensor]
+]  # keyed by the converter's source pattern
 ReadTensors = Mapping[str, Sequence[Tensor]]
 
 
 class Conversion:
-    """A converter and all that it takes; equal by identity.
+    """A converter and its input tensors; compared by identity.
 
     Attributes:
-        name: the first parameter that it makes.
-        types: all of them, as tensors on the meta device.
+        name: the first parameter that it computes.
+        types: all parameters that it computes, as tensors on the meta device.
     """
 
     def __init__(
@@ -133,10 +136,10 @@ class Conversion:
         sources: Collected,
         model: PreTrainedModel,
     ) -> None:
-        """Find out what a converter makes.
+        """Determine the types of a converter's results.
 
         Raises:
-            BadModelFolder: it does not take these tensors.
+            BadModelFolder: the converter does not accept these tensors.
         """
         self.name, self._converter, self._sources = name, converter, sources
         self._model = model
@@ -154,7 +157,7 @@ class Conversion:
             ) from error  # fmt: skip
 
     def values(self, name: str, part: int) -> Tensor:
-        """Return a parameter, or the part of it that is made of its nth sources."""
+        """Return a parameter, or its part that is computed from the nth sources."""
         which = part if self._by_part else 0
         if self._kept[0] != which or name not in self._kept[1]:
             self._kept = (None, {})
@@ -164,12 +167,12 @@ class Conversion:
         return self._kept[1][name]
 
     def forget(self) -> None:
-        """Let go of what was made last."""
+        """Drop the values of the last conversion."""
         self._kept = (None, {})
 
     @property
     def by_part(self) -> bool:
-        """Whether each part along axis 0 is made of sources of its own."""
+        """Tell whether each part along axis 0 has its own source tensors."""
         return self._by_part
 
     def _convert(self, tensors: ReadTensors) -> dict[str, Tensor]:
@@ -195,7 +198,7 @@ def _read(tensor: FileTensor) -> Tensor:
 
 
 def _is_by_part(converter: WeightConverter) -> bool:
-    """Tell whether a converter stacks tensors and then works on each by itself."""
+    """Tell whether a converter stacks tensors and then converts each separately."""
     first, *others = converter.operations
     if not isinstance(first, MergeModulelist) or first.dim != 0:
         return False
@@ -208,7 +211,7 @@ def _is_by_part(converter: WeightConverter) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedTensor:
-    """A parameter that is made of tensors in files; a `NamedTensor`."""
+    """A parameter that is computed from tensors in files; a `NamedTensor`."""
 
     conversion: Conversion
     name: str
@@ -216,21 +219,21 @@ class ConvertedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return its sizes."""
+        """Return the tensor's shape."""
         return tuple(self.conversion.types[self.name].shape)
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return its dtype."""
+        """Return the tensor's dtype."""
         return self.conversion.types[self.name].dtype
 
     @property
     def kind(self) -> str:
-        """Return its dtype, for a message."""
+        """Return the tensor's dtype, for a message."""
         return str(self.dtype)
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Make a range of its elements, in order, as a flat tensor."""
+        """Compute a range of the tensor's elements, in order, as a flat tensor."""
         if not self.conversion.by_part:
             whole = self.conversion.values(self.name, 0).reshape(-1)
             return self._released(whole[begin:end], end)
@@ -242,7 +245,7 @@ class ConvertedTensor:
         return self._released(torch.cat(pieces), end)
 
     def _released(self, elements: Tensor, end: int) -> Tensor:
-        """Return elements; once the last were read, nothing else is kept."""
+        """Return elements; after the last ones, drop the conversion's values."""
         if end < prod(self.shape):
             return elements
         elements = elements.clone()
@@ -254,16 +257,16 @@ class ConvertedTensor:
 def load_weights(
     model: PreTrainedModel, checkpoint: Checkpoint, unused: Container[str] = ()
 ) -> None:
-    """Fill a model that was made without memory; nothing is read but headers.
+    """Fill a model that was made without memory; only headers are read.
 
     Args:
         model: the model.
-        checkpoint: its weights.
-        unused: names of tensors of a part that the model is without.
+        checkpoint: the checkpoint with its weights.
+        unused: names of tensors of parts that the model lacks.
 
     Raises:
-        CheckpointMismatch: with every tensor that does not fit.
-        BadModelFolder: tensors cannot be converted to what the model has.
+        CheckpointMismatch: tensors do not fit; the error lists all of them.
+        BadModelFolder: tensors cannot be converted to the model's parameters.
     """
     given = {n: t for n, t in checkpoint.tensors.items() if n not in unused}
     tensors = match(model, given)
@@ -273,9 +276,9 @@ def load_weights(
 
 
 def _untie(model: PreTrainedModel, tensors: Mapping[str, NamedTensor]) -> None:
-    """Part parameters that config.json ties, but whose values differ in the checkpoint.
+    """Separate parameters that config.json ties, but whose checkpoint values differ.
 
-    transformers does so, too, when it loads such a folder.
+    transformers does the same when it loads such a folder.
     """
     for target, source in model.all_tied_weights_keys.items():
         if not {target, source} <= tensors.keys():
@@ -290,7 +293,7 @@ def _untie(model: PreTrainedModel, tensors: Mapping[str, NamedTensor]) -> None:
 
 @dataclass(slots=True)
 class _Group:
-    """What one converter takes to make one set of parameters."""
+    """The input tensors of one converter for one set of parameters."""
 
     converter: WeightConverter
     sources: dict[str, list[FileTensor]] = field(default_factory=dict)
@@ -299,10 +302,10 @@ class _Group:
 def match(
     model: PreTrainedModel, tensors: Mapping[str, FileTensor]
 ) -> dict[str, NamedTensor]:
-    """Return the tensors of a checkpoint by the names that the model has for them.
+    """Return the tensors of a checkpoint by the model's names.
 
     Raises:
-        BadModelFolder: two become one, or some cannot be converted.
+        BadModelFolder: two tensors get one name, or some cannot be converted.
     """
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
@@ -331,7 +334,7 @@ def match(
 
 
 def _both(one: NamedTensor, other: str, name: str) -> BadModelFolder:
-    """Return the error for two tensors of which nobody says which one counts."""
+    """Return the error for two tensors that get the same name."""
     reason = f"both {one.name} and {other} become {name}"
     return BadModelFolder(path=one.path, reason=reason)
 
@@ -354,9 +357,9 @@ def _renamed(
 def _without_ignored(
     model: PreTrainedModel, tensors: Mapping[str, NamedTensor]
 ) -> dict[str, NamedTensor]:
-    """Return tensors without those that the model makes itself, or says to ignore.
+    """Return tensors without those that the model computes or ignores.
 
-    Older versions saved buffers that are computed now, and in other places.
+    Older versions of transformers saved buffers, now computed, under other paths.
     """
     patterns: Iterable[str] = model._keys_to_ignore_on_load_unexpected or ()
     saved = model.state_dict()

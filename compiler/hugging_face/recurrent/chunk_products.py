@@ -1,8 +1,8 @@
-"""What recurrences compute with a chunk of tokens at once: products of matrices.
+"""Compute recurrences for a chunk of tokens at once, by matrix products.
 
-In: queries, keys, values and how much of a state tokens leave. Out: a state after a
-chunk, and results of its tokens. Where tokens leave other shares of each channel, a
-chunk is one token: products of many would divide by shares that may be 0.
+In: queries, keys, values, and the decay of the state by each token. Out: the state
+after a chunk, and results of its tokens. If channels decay separately, a chunk is one
+token: products over many tokens would divide by decays that may be 0.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ def state_space_chunk(before: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, 
 
     Args:
         before: the state.
-        given: query, key and value [batch, heads, chunk, dim]; the logarithms of what
-            tokens leave [batch, heads, chunk].
+        given: query, key and value [batch, heads, chunk, dim]; the logarithms of the
+            decay by each token [batch, heads, chunk].
     """
     query, key, value, g = given
     total, decay = _decay(g)
@@ -38,10 +38,11 @@ def delta_chunk(
     """Advance a state [batch, heads, key_dim, value_dim] by a chunk of tokens.
 
     Args:
-        pairs: what `_unit_lower_inverse` chooses blocks by.
+        pairs: the block masks for `_unit_lower_inverse`.
         before: the state.
-        given: query, key and value [batch, heads, chunk, dim]; the logarithms of what
-            tokens leave, and what they write of their values [batch, heads, chunk].
+        given: query, key and value [batch, heads, chunk, dim]; the logarithms of the
+            decay by each token, and the fraction of its value that it writes [batch,
+            heads, chunk].
     """
     query, key, value, g, beta = given
     total, decay = _decay(g)
@@ -64,9 +65,9 @@ def channel_delta_token(
 
     Args:
         before: the state.
-        given: query, key and value [batch, heads, dim]; the logarithms of what the
-            token leaves of each channel of keys [batch, heads, key_dim], and what it
-            writes of its value [batch, heads].
+        given: query, key and value [batch, heads, dim]; the logarithms of the decay of
+            each channel of keys [batch, heads, key_dim], and the fraction of its value
+            that the token writes [batch, heads].
     """
     query, key, value, g, beta = given
     kept = before * g.exp()[..., None]
@@ -76,14 +77,15 @@ def channel_delta_token(
 
 
 def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is left of a state after tokens of a chunk.
+    """Return the decay of a state over the tokens of a chunk.
 
     Args:
-        g: [batch, heads, chunk], logarithms of what each leaves.
+        g: [batch, heads, chunk], logarithms of the decay by each token.
 
     Returns:
-        The logarithms of what all tokens up to each leave, of the same shape, and what
-        those after a token j leave up to a token i, [.., chunk i, chunk j]; 0 before j.
+        The logarithms of the decay by all tokens up to each one, of the same shape; and
+        the decay from after a token j up to a token i, [.., chunk i, chunk j], 0 if i
+        is before j.
     """
     total = g.cumsum(-1)
     after = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool).triu(1)
@@ -92,11 +94,11 @@ def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _unit_lower_inverse(below: Tensor, pairs: Sequence[Tensor]) -> Tensor:
-    """Return the inverse of `1 + below`, of strictly lower [..., chunk, chunk].
+    """Return the inverse of `1 + below`, with strictly lower [..., chunk, chunk].
 
-    Blocks of the diagonal are inverted first, then pairs of them: of two, with C below
-    their diagonal, the inverse has -inv(B) C inv(A) there. It rounds as substitution
-    does, where a series of powers would lose all digits for keys that are alike.
+    Blocks on the diagonal are inverted first, then pairs of them: for diagonal blocks A
+    and B with C below A, the inverse has -inv(B) C inv(A) in the place of C. It rounds
+    as substitution does, where a power series would lose all digits for similar keys.
     """
     one, *larger = pairs
     inverse = one - below * larger[0]
@@ -106,10 +108,10 @@ def _unit_lower_inverse(below: Tensor, pairs: Sequence[Tensor]) -> Tensor:
 
 
 def block_pairs() -> list[Tensor]:
-    """Return what `_unit_lower_inverse` chooses blocks by, float32 [chunk, chunk].
+    """Return the block masks for `_unit_lower_inverse`, float32 [chunk, chunk].
 
-    First the diagonal, then for each size of blocks those on the left of the lower ones
-    of each pair.
+    The first is the diagonal; then, for each block size, the blocks to the left of the
+    second block of each pair.
     """
     places = range(CHUNK)
     found = [[[float(i == j) for j in places] for i in places]]
@@ -123,11 +125,11 @@ def block_pairs() -> list[Tensor]:
 
 
 def chunked(tensor: Tensor) -> Tensor:
-    """Return [batch, seq, heads, ...] as [chunks, batch, heads, chunk, ...].
+    """Split [batch, seq, heads, ...] into [chunks, batch, heads, chunk, ...].
 
-    Zeros fill what is left: they write nothing and leave all of the state. There is a
-    chunk of them alone, so that there is never just one, where torch would ask whether
-    there is.
+    The rest is filled with zeros, which write nothing and keep the state. One extra
+    chunk has only zeros, so that there is never just one chunk, a case that torch would
+    test for.
     """
     seq = tensor.shape[1]
     chunks = (seq + CHUNK - 1) // CHUNK + 1
@@ -135,8 +137,8 @@ def chunked(tensor: Tensor) -> Tensor:
         left = (0, 0) * (tensor.dim() - 2) + (0, chunks * CHUNK - seq)
         split = pad(tensor, left).view(tensor.shape[0], -1, CHUNK, *tensor.shape[2:])
         return split.movedim((1, 3), (0, 2))
-    # torch cannot prove how quotients go together, so tokens are chosen by number. The
-    # result is in one piece: torch would ask how strides of such sizes are ordered.
+    # torch cannot prove equations of quotients, so tokens are selected by index. The
+    # result is contiguous: torch would ask how strides of such sizes are ordered.
     tokens = torch.arange(chunks)[:, None] * CHUNK + torch.arange(CHUNK)
     chosen = tensor[:, tokens.clamp(max=seq - 1)]
     missing = (tokens >= seq).view(-1, CHUNK, *[1] * (tensor.dim() - 2))
@@ -144,7 +146,7 @@ def chunked(tensor: Tensor) -> Tensor:
 
 
 def joined(chunks: Tensor, seq: int) -> Tensor:
-    """Return [chunks, batch, heads, chunk, dim] as [batch, seq, heads, dim]."""
+    """Merge [chunks, batch, heads, chunk, dim] into [batch, seq, heads, dim]."""
     whole = chunks.permute(1, 0, 3, 2, 4).flatten(1, 2)
     if not torch.compiler.is_exporting():
         return whole[:, :seq]

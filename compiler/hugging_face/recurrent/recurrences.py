@@ -1,10 +1,11 @@
 """Compute recurrent layers of transformers over any number of tokens, from any state.
 
-In: what mixers of Mamba, Mamba 2, Gated DeltaNet, Kimi and short convolutions call,
-functions of their own modules by these names. Out: while `own_recurrences` is active,
-these functions here. transformers' own unroll a loop over tokens or chunks of them,
-start from nothing instead of the state before, or know of padding only as factors on
-their input. Here a prompt is a `scan`, and padding leaves a row's state as it is.
+In: calls by mixers of Mamba, Mamba 2, Gated DeltaNet, Kimi and short convolutions to
+named functions of their own modules. Out: while `own_recurrences` is active, these
+calls run the functions here. transformers' own functions unroll a loop over tokens or
+chunks, start from zeros instead of the previous state, or handle padding only by
+factors on their input. Here a prompt is a `scan`, and padding leaves a row's state
+unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,13 +36,13 @@ from kvc.compiler.hugging_face.recurrent.row_states import (
 )
 from kvc.schema.errors import UnsupportedModel
 
-# Arguments of kernels that kvc has not, and which are no tensors.
+# Arguments of kernels that change the result, are not tensors, and are unsupported.
 _TELLING: Final = frozenset({"scale", "z", "initial_state", "initial_states"})
 
 
 @contextmanager
 def own_recurrences(model: PreTrainedModel) -> Iterator[None]:
-    """Let the mixers of a model call these functions in place of their module's."""
+    """Replace the recurrence functions of a model's modules by those here."""
     with ExitStack() as stack:
         for module in code_of(model):
             for name, adapt in _OWN.items():
@@ -62,17 +63,17 @@ def causal_convolution(
     """Convolve each channel with its weights.
 
     Args:
-        hidden_states: [batch, channels, seq], from the cache: those before it first.
+        hidden_states: [batch, channels, seq], preceded by the inputs from the cache.
         weight: [channels, kernel].
         bias: [channels].
         activation: the name of a function of transformers, applied to the result.
-        others: what says nothing about the result; what may is refused.
+        others: further arguments; one that would change the result is refused.
 
     Returns:
         [batch, channels, seq - kernel + 1].
     """
     _check_others(others)
-    current_call().take_inputs()  # they are `hidden_states`
+    current_call().take_inputs()  # `hidden_states` are these inputs
     kernel = weight.shape[1]
     seq = hidden_states.shape[2] - kernel + 1
     shifted = [
@@ -88,14 +89,14 @@ def convolution_update(
     bias: Tensor | None = None,
     activation: str | None = None,
 ) -> Tensor:
-    """Convolve a single token with the inputs before it, which it joins.
+    """Convolve a single token with the previous inputs, and append it to them.
 
     Args:
         hidden_states: [batch, channels, 1].
         conv_state: [batch, channels, kernel], the last inputs; written.
         weight: [channels, kernel].
         bias: [channels].
-        activation: as of `causal_convolution`.
+        activation: as for `causal_convolution`.
     """
     last = torch.cat([conv_state[..., 1:], hidden_states], dim=-1)
     conv_state.copy_(last)
@@ -124,16 +125,16 @@ def selective_scan(
 
     Args:
         hidden_states: [batch, width, seq].
-        dt: the step of each, [batch, width, seq].
+        dt: the step of each token, [batch, width, seq].
         A: [width, state].
         B: [batch, state, seq].
         C: [batch, state, seq].
-        D: [width], of what passes by the state.
+        D: [width], the factor of the input that bypasses the state.
         z: [batch, width, seq], gates of the results.
         delta_bias: [width], added to `dt`.
         delta_softplus: whether the sum is made positive by softplus.
         return_last_state: whether to return the state [batch, width, state] as well.
-        others: what says nothing about the result; what may is refused.
+        others: further arguments; one that would change the result is refused.
     """
     _check_others(others)
     dtype = hidden_states.dtype
@@ -158,10 +159,10 @@ def selective_scan(
 
 
 def state_update(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return what computes a single token, of which padding changes no state.
+    """Wrap a function for a single token so that padding does not change the state.
 
     Args:
-        original: takes the state, the token, `dt` [batch, ...] and more.
+        original: a function of the state, the token, `dt` [batch, ...] and more.
     """
 
     def update(
@@ -173,7 +174,7 @@ def state_update(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dt_softplus: bool = False,
         **kwargs: object,
     ) -> Tensor:
-        current_call().take_recurrent()  # it is `state`
+        current_call().take_recurrent()  # `state` is this state
         positive = _of_rows(_steps(dt, dt_bias, dt_softplus))
         return original(state, hidden_states, positive, *args, **kwargs)
 
@@ -197,17 +198,17 @@ def chunk_scan(
 
     Args:
         hidden_states: [batch, seq, heads, head_dim].
-        dt: the step of each, [batch, seq, heads].
+        dt: the step of each token, [batch, seq, heads].
         A: [heads].
-        B: [batch, seq, groups, state]; heads in a row share a group.
-        C: likewise.
-        D: [heads], of what passes by the state.
+        B: [batch, seq, groups, state]; neighbouring heads share a group.
+        C: as `B`.
+        D: [heads], the factor of the input that bypasses the state.
         dt_bias: [heads], added to `dt`.
         dt_softplus: whether the sum is made positive by softplus.
         dt_limit: the least and the greatest step.
         return_final_states: whether to return the state [batch, heads, head_dim,
             state] as well.
-        others: what says nothing about the result; what may is refused.
+        others: further arguments; one that would change the result is refused.
     """
     _check_others(others)
     seq, heads, dtype = *hidden_states.shape[1:3], hidden_states.dtype
@@ -239,16 +240,16 @@ def gated_delta_rule(
 
     Args:
         query: [batch, seq, key_heads, key_dim].
-        key: likewise.
-        value: [batch, seq, heads, value_dim]; heads in a row share a key head.
-        g: [batch, seq, heads], logarithms of how much of the state each token leaves.
-        beta: [batch, seq, heads], how much of its value each token writes.
+        key: as `query`.
+        value: [batch, seq, heads, value_dim]; neighbouring heads share a key head.
+        g: [batch, seq, heads], logarithms of the state's decay by each token.
+        beta: [batch, seq, heads], the fraction of its value that each token writes.
         output_final_state: whether to return the state after the last token.
         use_qk_l2norm_in_kernel: whether queries and keys are normalised.
-        others: what says nothing about the result; what may is refused.
+        others: further arguments; one that would change the result is refused.
 
     Returns:
-        [batch, seq, heads, value_dim], and the state if it is asked for.
+        [batch, seq, heads, value_dim], and the state if it is requested.
     """
     _check_others(others)
     seq, shared, dtype = key.shape[1], value.shape[2] // key.shape[2], query.dtype
@@ -264,7 +265,7 @@ def gated_delta_rule(
 def _delta_operands(
     query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, normalised: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return operands of a delta rule in float32, queries scaled, padding left out."""
+    """Return operands of a delta rule in float32, queries scaled, padding zeroed."""
     query, key, value, g, beta = _float32(query, key, value, g, beta)
     if normalised:
         query, key = _normalised(query), _normalised(key)
@@ -285,7 +286,7 @@ def channel_delta_rule(
     """Run the delta rule of Kimi Linear (arXiv 2510.26692) token by token.
 
     Arguments and results are those of `gated_delta_rule`, but `g` [batch, seq, heads,
-    key_dim] says of each channel what tokens leave.
+    key_dim] has a decay for each channel.
     """
     _check_others(others)
     dtype = query.dtype
@@ -298,14 +299,14 @@ def channel_delta_rule(
 
 
 def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes a single token, of which padding changes no state.
+    """Wrap a function for a single token so that padding does not change the state.
 
     Args:
-        original: takes query, key, value, and `g` and `beta` [batch, 1, heads].
+        original: a function of query, key, value, `g` and `beta` [batch, 1, heads].
     """
 
     def update(*args: Tensor, g: Tensor, beta: Tensor, **kwargs: object) -> object:
-        current_call().take_recurrent()  # it is `initial_state`
+        current_call().take_recurrent()  # `initial_state` is this state
         return original(*args, g=of_tokens(g, 1), beta=of_tokens(beta, 1), **kwargs)
 
     return update
@@ -324,10 +325,10 @@ def _normalised(tensor: Tensor) -> Tensor:
 
 
 def _check_others(others: Mapping[str, object]) -> None:
-    """Check that nothing else that is asked for says what the result is.
+    """Check that no other argument changes the result.
 
     Raises:
-        UnsupportedModel: something may.
+        UnsupportedModel: an argument may change it.
     """
     for name, found in others.items():
         tells = name in _TELLING or isinstance(found, Tensor)
@@ -337,7 +338,7 @@ def _check_others(others: Mapping[str, object]) -> None:
 
 
 def _float32(*tensors: Tensor) -> list[Tensor]:
-    """Return tensors as recurrences compute with them, whatever the model's dtype."""
+    """Return tensors in float32, in which recurrences compute for any model dtype."""
     return [tensor.float() for tensor in tensors]
 
 
@@ -355,7 +356,7 @@ def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _: function
 
 
-# By the names of functions in transformers' modules: from one to that in its place.
+# Replacements by the names of functions in transformers' modules.
 _OWN: Final[dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
     "causal_conv1d_fn": _instead(causal_convolution),
     "causal_conv1d_update": _instead(convolution_update),

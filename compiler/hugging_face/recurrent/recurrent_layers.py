@@ -1,10 +1,9 @@
-"""Adapt layers whose recurrence is code of their own, with states of their own.
+"""Adapt layers that have their own code for recurrences and states.
 
 MiniMax keeps its states in a cache of its own, RecurrentGemma in attributes of modules.
-In: such a model. Out: while `adapted_layers` is active, functions here take the place
-of these layers' `forward` in their instances. They keep states in the cache that they
-are given, compute prompts of any length from any state, and let padding leave a row's
-state as it is.
+In: such a model. Out: while `adapted_layers` is active, functions here replace these
+layers' `forward` in their instances. They keep states in the given cache, compute
+prompts of any length from any state, and leave a row's state unchanged for padding.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
         RecurrentGemmaRglru,
     )
 
-_CACHE: Final = "MiniMaxCache"  # the class that MiniMax's module asks a cache to be
+_CACHE: Final = "MiniMaxCache"  # the cache class that MiniMax's module requires
 _DECAY: Final = -8.0  # the constant c of Griffin (De et al., 2024, section 2.4)
 
 
 @contextmanager
 def adapted_layers(model: PreTrainedModel) -> Iterator[None]:
-    """Let layers with states of their own keep them in the cache that they get."""
+    """Let layers with states of their own keep them in the given cache."""
     with ExitStack() as stack:
         for named in code_of(model):
             own = getattr(named, _CACHE, None)
@@ -61,7 +60,7 @@ def adapted_layers(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _numbered(model: PreTrainedModel) -> Iterator[tuple[int, nn.Module]]:
-    """Yield the layers that are adapted, with the number of each in its list."""
+    """Yield each adapted layer with its number."""
     for path, module in model.named_modules():
         if name_of(module) in _LAYERS:
             yield next(int(part) for part in path.split(".") if part.isdigit()), module
@@ -75,10 +74,11 @@ def _lightning(
     past_key_values: Cache,
     **__: object,
 ) -> tuple[Tensor, Tensor]:
-    """Stand for MiniMax's linear attention, whose state decays by a constant.
+    """Replace MiniMax's linear attention, whose state decays by a constant.
 
-    After a token the state [batch, heads, value, key] is `exp(-slope)` of that before
-    it, plus the token's value times its key. A query is multiplied with it.
+    After a token, the state [batch, heads, value, key] is the previous state times
+    `exp(-slope)`, plus the outer product of the token's value and key. A query is
+    multiplied with it.
     """
     seq = hidden_states.shape[1]
     projected = module.act_fn(module.qkv_proj(hidden_states))
@@ -111,7 +111,7 @@ def _griffin(
     past_key_values: Cache,
     **__: object,
 ) -> tuple[Tensor, None]:
-    """Stand for RecurrentGemma's block: a convolution, and a linear recurrence."""
+    """Replace RecurrentGemma's block: a convolution, and a linear recurrence."""
     gate = module.act_fn(module.linear_y(input_states))
     inputs = module.linear_x(input_states).transpose(1, 2)
     before = module.conv1d_width - 1
@@ -131,12 +131,12 @@ def _gated(
     """Run a gated linear recurrence (De et al., 2024) token by token.
 
     Args:
-        unit: its weights.
+        unit: the module with the weights.
         given: [batch, seq, width].
         position_ids: int64 [batch, seq]; a text begins at 0.
 
     Returns:
-        The state float32 [batch, width] after the last token, and the results of all.
+        The state float32 [batch, width] after the last token, and all tokens' results.
     """
     input_gate = _gate(given, unit.input_gate_weight, unit.input_gate_bias)
     left_gate = _gate(given, unit.recurrent_gate_weight, unit.recurrent_gate_bias)
@@ -160,7 +160,7 @@ def _gated(
 
 
 def _gate(given: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a gate [batch, seq, width]: heads are multiplied each by its matrix."""
+    """Return a gate [batch, seq, width]; each head is multiplied by its own matrix."""
     heads, width, _ = weight.shape
     rows = given.reshape(-1, heads, width).transpose(0, 1)
     products = torch.baddbmm(bias[:, None], rows, weight)

@@ -1,7 +1,7 @@
-"""The states of recurrent layers, for rows of which each has its own real tokens.
+"""States of recurrent layers, for rows with their own numbers of real tokens.
 
-In: the call that runs. Out: the state before a layer's tokens, factors that are nothing
-where a token is padding, and a step run over all tokens.
+In: the running call. Out: the state before a layer's tokens, tensors with zeros for
+padding, and a step that is run over all tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ from torch._higher_order_ops.scan import scan
 
 from kvc.compiler.hugging_face.reading.calls import current_call
 
-# What is carried, and what a step takes -> what is carried on, and a result.
+# From the carried state and a step's inputs to the next state and a result.
 RowStep = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
 
 
 def of_tokens(tensor: Tensor, axis: int) -> Tensor:
-    """Return a tensor with zeros where its tokens, along an axis, are padding."""
+    """Replace the entries of padding, along an axis of tokens, by zeros."""
     row_lengths = current_call().row_lengths
     if row_lengths is None:
         return tensor
@@ -28,15 +28,15 @@ def of_tokens(tensor: Tensor, axis: int) -> Tensor:
 
 
 def is_single(seq: int | torch.SymInt) -> bool:
-    """Tell whether a call has a single token; a dynamic number is none."""
+    """Tell whether a call has a single token; False for a dynamic number."""
     return type(seq) is int and seq == 1
 
 
 def state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return the state [batch, ...] that the layer has just asked for, or zeros.
+    """Return the state [batch, ...] that the layer has just requested, or zeros.
 
-    A layer that computes its heads one after another (Zamba's) has asked for the states
-    of all, [batch, heads, ...]; this is the next head's.
+    A layer that computes its heads in sequence (Zamba's) has requested the states of
+    all, [batch, heads, ...]; this returns the next head's.
     """
     call = current_call()
     state = call.take_recurrent()
@@ -52,9 +52,9 @@ def state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
 def scanned(
     step: RowStep, before: Tensor, given: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Run a step over the first axis; return what is left, and all results."""
+    """Run a step over the first axis; return the final state, and all results."""
     if torch.compiler.is_exporting():
-        # Tensors of their own: of views, torch asks whether they are all of another.
+        # Copies, since torch would check whether views cover their whole tensor.
         last, out = scan(step, before, [tensor.clone() for tensor in given])
         return last, out
     made = []

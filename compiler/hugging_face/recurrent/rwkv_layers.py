@@ -1,10 +1,11 @@
 """Adapt RWKV (Peng et al., 2023, version 4), whose model has states without a cache.
 
-In: such a model. Out: while `adapted_rwkv` is active, functions here take the place of
-its layers' `forward` in their instances. They are given a cache as `state`, and keep in
-it the token before, which each layer mixes with its own, and the sums that stand for
-attention. transformers' own unroll a loop over tokens, and divide weights in place when
-the model first runs; here results are divided instead, and weights stay.
+In: such a model. Out: while `adapted_rwkv` is active, functions here replace its
+layers' `forward` in their instances. They get a cache as `state`, and store in it the
+previous token, which each layer mixes with the current one, and the sums that replace
+attention. transformers' own functions unroll a loop over tokens, and divide weights in
+place when the model first runs; here results are divided instead, and weights stay
+unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     )
 
 _MODEL: Final = "rwkv.RwkvModel"
-_TIME, _CHANNEL = range(2)  # which of a layer's two mixed tokens
-_LEAST: Final = -1e38  # the greatest exponent of no tokens
+_TIME, _CHANNEL = range(2)  # index of a layer's two mixed tokens
+_LEAST: Final = -1e38  # greatest exponent before the first token
 
 
 def is_rwkv(model: PreTrainedModel) -> bool:
@@ -45,7 +46,7 @@ def is_rwkv(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def adapted_rwkv(model: PreTrainedModel) -> Iterator[None]:
-    """Let layers of RWKV keep their states in the cache that the model gets."""
+    """Let layers of RWKV keep their states in the model's cache."""
     with ExitStack() as stack:
         for module in model.modules():
             if name_of(module) == _MODEL:
@@ -61,7 +62,7 @@ def _adapt(model: "RwkvModel", stack: ExitStack) -> None:
             function = _LAYERS.get(name_of(module))
             if function is not None:
                 _replace(module, partial(function, module, number, scale), stack)
-    model.layers_are_rescaled = True  # then it halves what layers are given
+    model.layers_are_rescaled = True  # makes the model halve the layers' inputs
     stack.callback(setattr, model, "layers_are_rescaled", rescaled)
 
 
@@ -78,12 +79,12 @@ def _mix_times(
     state: Cache,
     **_: object,
 ) -> tuple[Tensor, Cache]:
-    """Stand for attention: a sum over all tokens, whose weights decay.
+    """Replace attention by a sum over all tokens with decaying weights.
 
     Args:
-        module: its weights.
-        number: of the layer.
-        scale: of the result.
+        module: the module with the weights.
+        number: number of the layer.
+        scale: the divisor's reciprocal, a factor on the result.
         hidden: [batch, seq, width].
         state: the cache.
     """
@@ -105,7 +106,7 @@ def _mix_channels(
     hidden: Tensor,
     state: Cache,
 ) -> tuple[Tensor, Cache]:
-    """Stand for the feed-forward layer, which sees the token before as well."""
+    """Replace the feed-forward layer, which also uses the previous token."""
     shifted = _tokens_before(state, number, _CHANNEL, hidden)
     key = module.key(_mixed(hidden, shifted, module.time_mix_key))
     gate = module.receptance(_mixed(hidden, shifted, module.time_mix_receptance))
@@ -114,11 +115,11 @@ def _mix_channels(
 
 
 def _tokens_before(cache: Cache, number: int, which: int, hidden: Tensor) -> Tensor:
-    """Return [batch, seq, width]: for each token that before it; keep the last one."""
+    """Return each token's predecessor, [batch, seq, width]; store the last token."""
     inputs = cache.update_conv_state(
         hidden.transpose(1, 2), number, state_idx=which, conv_kernel_size=1
     )
-    current_call().take_inputs()  # they are `inputs`
+    current_call().take_inputs()  # `inputs` are these inputs
     return inputs[..., :-1].transpose(1, 2)
 
 
@@ -133,15 +134,16 @@ def _scaled(made: Tensor, scale: float) -> Tensor:
 def _decaying(
     module: "RwkvSelfAttention", key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the state after all tokens, and for each the mean of values so far.
+    """Return the state after all tokens, and for each token the mean of values so far.
 
     A state float32 [batch, 3, width] has sums of values and of weights, both divided by
-    e to the power of the greatest exponent, and that exponent; zeros are no tokens.
+    e to the power of the greatest exponent, and that exponent; it is zero before the
+    first token.
 
     Args:
-        module: how fast weights decay, and what a token's own weight is.
+        module: the module with the decay of weights and the current token's weight.
         key: [batch, seq, width], the logarithms of weights.
-        value: likewise.
+        value: as `key`.
     """
     first, decay = module.time_first.float(), -torch.exp(module.time_decay.float())
 
@@ -151,7 +153,9 @@ def _decaying(
         greatest = greatest.masked_fill(weights == 0, _LEAST)
         seen, total, _ = _added(values, weights, greatest, key + first, value)
         parts = _added(values, weights, greatest + decay, key, value)
-        after = torch.cat([part[:, None] for part in parts], 1)  # no view of another
+        after = torch.cat(
+            [part[:, None] for part in parts], 1
+        )  # not a view of another tensor
         for real in counts:
             after = torch.where(real[:, None], after, before)
         return after, seen / total
@@ -166,7 +170,7 @@ def _decaying(
 
 
 def _real(key: Tensor) -> list[Tensor]:
-    """Return which tokens are no padding, bool [batch, seq, 1]; none: all are."""
+    """Return real tokens as bool [batch, seq, 1]; an empty list if all are real."""
     if current_call().row_lengths is None:
         return []
     ones = torch.ones(key.shape[0], key.shape[1], 1, dtype=torch.bool)
@@ -176,7 +180,7 @@ def _real(key: Tensor) -> list[Tensor]:
 def _added(
     values: Tensor, weights: Tensor, greatest: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add a token to sums of values and weights; return them and their exponent."""
+    """Add a token to sums of values and weights; return the sums and their exponent."""
     reached = torch.maximum(greatest, key)
     kept, new = torch.exp(greatest - reached), torch.exp(key - reached)
     return kept * values + new * value, kept * weights + new, reached

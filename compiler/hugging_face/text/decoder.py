@@ -1,12 +1,11 @@
 """`CachedDecoder`: a causal model of transformers with its cache in buffers.
 
-In: the model and the shapes of its caches. Out: a module, its methods as
-`compile_program` takes them (tokens in, logits out, the cache written), and its states.
-Modules keep their names, so that weights have the same names in a bundle as in a
-checkpoint.
+In: the model and the shapes of its caches. Out: a module, its methods for
+`compile_program` (tokens in, logits out, the cache written), and its states. Modules
+keep their names, so that weights have the same names in a bundle as in a checkpoint.
 
 A `BatchedDecoder` has rows of different lengths, each at a position of its own. Its
-methods have one argument more, the row lengths of a call, and return the logits after
+methods take one more argument, the row lengths of a call, and return the logits after
 the last real token of each row. Rows are padded on the right; the content of the
 padding never matters.
 """
@@ -38,7 +37,7 @@ class CachedDecoder(nn.Module):
 
     kvc_position: Tensor
     kvc_cache: nn.ModuleDict
-    _apart = False  # whether the model is told how many tokens each row holds
+    _apart = False  # whether the model gets the number of tokens of each row
 
     def __init__(
         self,
@@ -54,7 +53,9 @@ class CachedDecoder(nn.Module):
         for name, buffer in decoder._buffers.items():  # BART has a bias of its own
             self.register_buffer(name, buffer)
         _check_names(decoder)
-        self._decoder = (decoder,)  # in a tuple, since its modules are here already
+        self._decoder = (
+            decoder,
+        )  # in a tuple, so that its modules are not registered twice
         self._first = first  # the number of the first position
         self.kvc_cache = nn.ModuleDict(
             {str(i): LayerBuffers(layer, 1, sizes) for i, layer in layers.items()}
@@ -66,7 +67,7 @@ class CachedDecoder(nn.Module):
         self.train(False)
 
     def prefill(self, tokens: Tensor) -> Tensor:
-        """Append tokens int64 [batch, seq]; return the last ones' logits."""
+        """Append tokens int64 [batch, seq]; return the last token's logits."""
         return self._append(1, input_ids=tokens)[:, -1]
 
     def decode(self, token: Tensor) -> Tensor:
@@ -78,13 +79,13 @@ class CachedDecoder(nn.Module):
         return self._append(0, input_ids=tokens)
 
     def prefill_embeds(self, inputs_embeds: Tensor) -> Tensor:
-        """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
+        """Append embeddings [batch, seq, hidden]; return the last one's logits."""
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
 
     def prefill_picture(self, inputs_embeds: Tensor) -> Tensor:
-        """Append embeddings [batch, places, hidden] of a picture, which see each other.
+        """Append embeddings [batch, places, hidden] of a bidirectional picture.
 
-        Returns the last ones' logits.
+        Returns the last one's logits.
         """
         return self._append(1, together=True, inputs_embeds=inputs_embeds)[:, -1]
 
@@ -95,7 +96,7 @@ class CachedDecoder(nn.Module):
         return made
 
     def embed_image(self, pixels: Tensor) -> Tensor:
-        """Return what stands in the places of a picture, float32 [places, hidden].
+        """Return the embeddings of a picture, float32 [places, hidden].
 
         Args:
             pixels: float32 [1, channels, height, width].
@@ -111,11 +112,11 @@ class CachedDecoder(nn.Module):
         positions: Tensor | None = None,
         **inputs: Tensor,
     ) -> Tensor:
-        """Run the model; return the logits of the last `keep` positions, 0: of all.
+        """Run the model; return the logits of the last `keep` positions, 0 for all.
 
-        Of each row as many tokens count as `row_lengths` says, int64 [batch];
-        None: all. Those of a call that are `together` see each other; `positions` are
-        as of `_place`.
+        `row_lengths` int64 [batch] is the number of tokens that count in each row; None
+        for all. With `together`, the call's tokens attend to each other in both
+        directions; `positions` are as for `_place`.
         """
         (given,) = inputs.values()
         seq = given.shape[1]
@@ -133,7 +134,7 @@ class CachedDecoder(nn.Module):
         return logits.float()
 
     def _place(self, call: ModelCall, seq: int, positions: Tensor | None) -> None:
-        """Say where the tokens of a call are, if that is not how many there are."""
+        """Set the positions of a call's tokens, unless they simply count up."""
 
     def _run(
         self,
@@ -143,7 +144,7 @@ class CachedDecoder(nn.Module):
         keep: int,
         inputs: Mapping[str, Tensor],
     ) -> Tensor:
-        """Return the model's logits of the last `keep` positions, 0: of all."""
+        """Return the model's logits of the last `keep` positions, 0 for all."""
         (decoder,) = self._decoder
         with attending(call):
             made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
@@ -152,7 +153,7 @@ class CachedDecoder(nn.Module):
 
 
 def _check_names(decoder: PreTrainedModel) -> None:
-    """Check that all parameters of a model are found under its children.
+    """Check that all parameters of a model belong to its child modules.
 
     Raises:
         UnsupportedModel: it has parameters of its own.
@@ -163,7 +164,7 @@ def _check_names(decoder: PreTrainedModel) -> None:
         raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
 
 
-# These know of positions by the distances that kvc's attention sees alone (ALiBi).
+# These models use positions only in kvc's attention, as distances (ALiBi).
 _WITHOUT_POSITIONS: Final = frozenset({"bloom", "mpt"})
 
 
@@ -173,7 +174,7 @@ class BatchedDecoder(CachedDecoder):
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append tokens int64 [batch, seq], lengths int64 [batch]; return last logits.
 
-        Those of a row without tokens mean nothing.
+        The logits of a row without tokens are meaningless.
         """
         return self._append_last(lengths, input_ids=filled(tokens, lengths))
 
@@ -213,9 +214,9 @@ class BatchedDecoder(CachedDecoder):
 def check_positions(
     decoder: PreTrainedModel, layers: Mapping[int, CachedLayer]
 ) -> None:
-    """Check that rows of a model can be at positions of their own.
+    """Check that rows of a model can have different positions.
 
-    Where no layer attends, there are no positions.
+    Without any attention, there are no positions.
 
     Raises:
         UnsupportedModel: it counts positions by itself, for all rows at once.
@@ -234,7 +235,7 @@ def check_positions(
 def _check_scales(decoder: PreTrainedModel) -> None:
     """Check that no layer scales queries by the position of the first row.
 
-    Llama 4 does where it does not rotate them.
+    Llama 4 does so in layers without rotation.
     """
     for name, module in decoder.named_modules():
         tuned = getattr(module, "attn_temperature_tuning", False)
@@ -249,16 +250,16 @@ def _check_scales(decoder: PreTrainedModel) -> None:
 
 @dataclass(slots=True)
 class _Head:
-    """Whether the layer that makes logits has been given last positions alone."""
+    """Whether the layer that computes logits has been given only last positions."""
 
     reached: bool = False
 
 
 @contextmanager
 def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head]:
-    """Make logits of last positions alone: of a long prompt they are most of the work.
+    """Compute logits only for last positions: they are most of a long prompt's work.
 
-    The head of a model computes each position by itself, so its input may be less.
+    The head of a model computes each position independently, so its input may be cut.
     """
     head = _Head()
     module = decoder.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -278,13 +279,13 @@ def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head
 
 
 def _last_of(states: Tensor, row_lengths: Tensor) -> Tensor:
-    """Return [batch, 1, width]: of states [batch, seq, width] the last real one."""
+    """Select from states [batch, seq, width] the last real one: [batch, 1, width]."""
     last = (row_lengths - 1).clamp(min=0)[:, None, None]
     return states.gather(1, last.expand(-1, 1, states.shape[2]))
 
 
 def filled(tokens: Tensor, row_lengths: Tensor) -> Tensor:
-    """Return tokens or embeddings with 0 in the place of padding, which may be any."""
+    """Return tokens or embeddings with padding, which may be anything, set to 0."""
     padding = torch.arange(tokens.shape[1]) >= row_lengths[:, None]
     shape = (*padding.shape, *[1] * (tokens.dim() - 2))
     return tokens.masked_fill(padding.view(shape), 0)

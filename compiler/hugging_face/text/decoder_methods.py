@@ -1,7 +1,7 @@
-"""The methods of a decoder, and what its sessions choose.
+"""The methods of a decoder, and the sizes that its sessions select.
 
-In: sizes, what each layer caches, what the model takes of pictures. Out: `Method`s of a
-`CachedDecoder` and `StateSpec`s, as `compile_program` takes them.
+In: sizes, the layers' cached tensors, the model's picture input. Out: `Method`s of a
+`CachedDecoder` and `StateSpec`s, as arguments of `compile_program`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,14 +38,14 @@ def methods_of(
     embeds: Tensor | None,
     axes: int = 0,
 ) -> tuple[Method, ...]:
-    """Return what to compile.
+    """Return the methods to compile.
 
     Args:
-        sizes: of the program.
+        sizes: the sizes of the program.
         prefill_sizes: lengths that get a prefill of their own, `prefill_N`.
-        all_logits: also `prefill_all`, which returns the logits of every position.
+        all_logits: whether to add `prefill_all`, which returns every position's logits.
         embeds: an example [1, 1, hidden] for `prefill_embeds`; None: without it.
-        axes: how many numbers of positions come with embeddings.
+        axes: the number of position numbers that come with each embedding.
     """
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     methods = [
@@ -68,7 +68,7 @@ def methods_of(
 
 
 def _with_positions(method: Method, axes: int) -> Method:
-    """Return a method of embeddings that takes their positions, too."""
+    """Return a method of embeddings that also takes their positions."""
     given, *others = method.args
     assert isinstance(given, Tensor)
     positions = torch.zeros(1, axes, given.shape[1], dtype=torch.int64)
@@ -81,14 +81,14 @@ def _with_positions(method: Method, axes: int) -> Method:
 def picture_methods(
     given: PictureInput, sizes: Sizes, embeds: Tensor
 ) -> tuple[Method, ...]:
-    """Return the methods that make embeddings: of a picture, and of tokens beside it.
+    """Return the methods that compute embeddings of pictures and of other tokens.
 
-    They have no state. The places of a picture that see each other have a prefill of
+    They have no state. Pictures whose positions are bidirectional have a prefill of
     their own.
 
     Args:
-        given: what the model takes of a picture.
-        sizes: of the program.
+        given: the model's picture input.
+        sizes: the sizes of the program.
         embeds: an example [1, 1, hidden].
     """
     tokens, dims = torch.zeros(1, 2, dtype=torch.int64), {1: Dim("seq", 1, sizes.chunk)}
@@ -126,7 +126,7 @@ def _method(
 
 
 def rows_of(sizes: Sizes) -> Dim | None:
-    """Return the size that is the number of rows, None for one row."""
+    """Return the dim of the number of rows, None for one row."""
     return Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
 
 
@@ -139,14 +139,14 @@ def linear_layers(layers: Mapping[int, CachedLayer], sizes: Sizes) -> list[int]:
 def states_of(
     layers: Mapping[int, CachedLayer], sizes: Sizes, capacity: str = "capacity"
 ) -> tuple[StateSpec, ...]:
-    """Return what a session chooses: the positions of caches, and rows if many.
+    """Return the states whose number of positions or rows a session selects.
 
-    A ring has as many slots in every session.
+    A ring has the same number of slots in every session.
 
     Args:
-        layers: what they cache.
-        sizes: of the program.
-        capacity: what sessions call the number of positions.
+        layers: the layers' cached tensors.
+        sizes: the sizes of the program.
+        capacity: the session's name for the number of positions.
     """
     positions = Dim(capacity, min(LEAST_LENGTH, sizes.length), sizes.length)
     rows = rows_of(sizes)
@@ -168,17 +168,16 @@ def states_of(
     return tuple(specs)
 
 
-# Decoders whose positions have axes: of a picture its time, row and column
-# (Qwen2-VL).
+# Decoders whose positions have axes: the time, row and column of a picture (Qwen2-VL).
 
 
 AFTER: Final = "kvc_after"
 AXES: Final = 3  # of a position: time, row, column
-NUMBERS: Final = AXES + 1  # that come with embeddings: these, and what follows
+NUMBERS: Final = AXES + 1  # per embedding: the axes, and the following number
 
 
 class AxesDecoder(CachedDecoder):
-    """A `CachedDecoder` that keeps what number follows each token."""
+    """A `CachedDecoder` that stores the next token's position after each token."""
 
     kvc_after: Tensor
 
@@ -194,37 +193,38 @@ class AxesDecoder(CachedDecoder):
         slots = sizes.example_slots()
         found = tower_of(decoder)
         assert found is not None, "its pictures have sizes of their own"
-        self._tower, tower = (found[0],), found[1]  # its modules are here already
+        self._tower, tower = (found[0],), found[1]  # its modules are registered already
         own = self._embed_in_windows if tower.window else self._embed_whole
         vars(self)["embed_image"] = own
-        # Whole numbers: caches of another dtype, which recipes ask for, are of floats.
+        # Integers, since recipes change the dtype of float caches.
         numbers = torch.zeros(1, 1, slots, 1, dtype=torch.int64)
         self.register_buffer(AFTER, numbers, persistent=False)
 
     def prefill_embeds(self, inputs_embeds: Tensor, positions: Tensor) -> Tensor:  # type: ignore[override]
-        """Append embeddings [batch, seq, hidden]; return the last ones' logits.
+        """Append embeddings [batch, seq, hidden]; return the last one's logits.
 
         Args:
-            inputs_embeds: of text and pictures.
-            positions: int64 [batch, 4, seq]: time, row and column of each, and what
-                number follows it, all less the number that follows the token before.
+            inputs_embeds: embeddings of text and pictures.
+            positions: int64 [batch, 4, seq]: time, row and column of each embedding,
+                and the number that follows it, all relative to the number after the
+                previous token.
         """
         return self._append(1, positions=positions, inputs_embeds=inputs_embeds)[:, -1]
 
     def _embed_in_windows(
         self, patches: Tensor, places: Tensor, windows: Tensor, back: Tensor
     ) -> Tensor:
-        """Return embeddings of a picture; args are those of `embeddings_of`."""
+        """Return embeddings of a picture; arguments are those of `embeddings_of`."""
         (tower,) = self._tower
         return embeddings_of(tower, patches, places, windows, back)
 
     def _embed_whole(self, patches: Tensor, places: Tensor) -> Tensor:
-        """Return the same of a tower whose patches all see each other."""
+        """Return embeddings of a picture, for a tower without windows."""
         (tower,) = self._tower
         return embeddings_of(tower, patches, places)
 
     def _place(self, call: ModelCall, seq: int, positions: Tensor | None) -> None:
-        """Say where the tokens of a call are, and write what follows each."""
+        """Set the positions of a call's tokens; store the next position after each."""
         last = (call.start - 1).clamp(min=0)[:, None]
         found = self.kvc_after[:, 0, :, 0].gather(1, last)[:, 0]
         begin = torch.where(call.start > 0, found, 0)[:, None]
@@ -257,6 +257,6 @@ class BatchedAxesDecoder(AxesDecoder, BatchedDecoder):
 
 
 def after_state(sizes: Sizes) -> StateSpec:
-    """Return what a session chooses of the numbers that follow tokens."""
+    """Return the state of next positions, whose capacity a session selects."""
     positions = Dim("capacity", min(LEAST_LENGTH, sizes.length), sizes.length)
     return StateSpec(AFTER, axis=AXIS, capacity=positions, batch=rows_of(sizes))

@@ -1,13 +1,14 @@
 """`CachedEncoderDecoder`: a model with an encoder, its caches in buffers.
 
-In: the model and the shapes of its caches. Out: a `CachedDecoder` with one method more,
+In: the model and the shapes of its caches. Out: a `CachedDecoder` with one more method,
 `encode`, which runs the encoder and writes the cross caches: the keys and values that
-each layer of the decoder makes of the encoder's result. `prefill` and `decode` are
+each layer of the decoder computes from the encoder's result. `prefill` and `decode` are
 those of a decoder, and read the cross caches. In a `BatchedEncoderDecoder` each row has
-an input of its own, and a cross cache as long as that.
+an input of its own, and a cross cache of the input's length.
 
-`encode` runs the whole model. Of the decoder only what makes these keys and values has
-an effect; all else is dropped as dead code, so no part of a model is called by name.
+`encode` runs the whole model. In the decoder only the computation of these keys and
+values has an effect; the rest is removed as dead code, so no part of a model is called
+by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ _TOKENS: Final = "tokens"
 
 
 class CachedEncoderDecoder(CachedDecoder):
-    """Methods over two caches; `kvc_heard` int64 [batch] counts the cross cache's."""
+    """Methods over two caches; `kvc_heard` int64 [batch]: the cross cache's length."""
 
     kvc_heard: Tensor
     kvc_cross: nn.ModuleDict
@@ -70,19 +71,19 @@ class CachedEncoderDecoder(CachedDecoder):
         self.register_buffer(HEARD, none, persistent=False)
 
     def encode(self, tokens: Tensor) -> None:
-        """Run the encoder; keep what the decoder's layers make of its result."""
+        """Run the encoder; store the decoder layers' keys and values of its result."""
         self._encode(tokens)
 
     def encode_features(self, features: Tensor) -> None:
-        """Do the same with features float32 [batch, bands, frames] of sounds."""
+        """Encode features float32 [batch, bands, frames] of sounds, as `encode`."""
         self._encode(features)
 
     def encode_pixels(self, pixels: Tensor) -> None:
-        """Do the same with pixels float32 [batch, channels, height, width]."""
+        """Encode pixels float32 [batch, channels, height, width], as `encode`."""
         self._encode(pixels)
 
     def _encode(self, given: Tensor, row_lengths: Tensor | None = None) -> None:
-        """Run the encoder on what it takes; `row_lengths` says how much of it is real.
+        """Run the encoder on an input, of which `row_lengths` is the real length.
 
         The decoder runs for one token of each row.
         """
@@ -109,7 +110,7 @@ class CachedEncoderDecoder(CachedDecoder):
         cross = CrossCache(self.kvc_cross, call)
         caches = Caches(own, cross, made=map(int, self.kvc_cross))
         given = {of_decoder(model, name): value for name, value in inputs.items()}
-        # Of the encoder's result nothing but its sizes is asked for.
+        # Of the encoder's result only the sizes are used.
         width = getattr(model.get_encoder().config, "hidden_size", 1)
         made = BaseModelOutput(torch.zeros(call.start.shape[0], 1, width))
         with attending(call):
@@ -124,13 +125,13 @@ class CachedEncoderDecoder(CachedDecoder):
 class BatchedEncoderDecoder(BatchedDecoder, CachedEncoderDecoder):
     """A `CachedEncoderDecoder` whose methods take row lengths.
 
-    What an encoder takes has them where its length may be any.
+    An encoder's input has row lengths, too, if its length may vary.
     """
 
     _apart = True
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> None:  # type: ignore[override]
-        """Run the encoder on rows, each by itself, padded on the right."""
+        """Run the encoder on separate rows, padded on the right."""
         self._encode(filled(tokens, lengths), lengths)
 
 
@@ -150,9 +151,9 @@ def encode_method(given: EncoderInput, sizes: Sizes) -> Method:
 def cross_states(
     cross: Mapping[int, CachedLayer], given: EncoderInput, sizes: Sizes
 ) -> tuple[StateSpec, ...]:
-    """Return what a session chooses: how many positions of an encoder it holds.
+    """Return the cross caches, whose number of positions a session selects.
 
-    Where it is always the same number, a session chooses its rows alone.
+    If this number is fixed, a session selects only its rows.
     """
     rows = rows_of(sizes)
     names = [f"{CROSS}.{i}.{n}" for i, layer in cross.items() for n in layer.names()]

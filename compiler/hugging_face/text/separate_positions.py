@@ -1,9 +1,9 @@
-"""Let rows of a model with an encoder be at positions of their own.
+"""Give rows of a model with an encoder separate positions.
 
-Such a model counts positions by itself, from how many tokens its cache holds. In: a
-model. Out: inside `rows_apart`, it takes that number for each row, int64 [batch, 1], as
-caches give it where `ModelCall.apart` says so; `check_apart` compares what it computes
-of rows together with what it computes of each alone, on tensors without values.
+Such a model counts positions by itself, from the number of tokens in its cache. In: a
+model. Out: inside `rows_apart`, it accepts this number for each row, int64 [batch, 1],
+as caches return it if `ModelCall.apart` is set; `check_apart` compares the values that
+it computes for rows together with those for each row alone, on tensors without values.
 """
 
 import inspect
@@ -27,13 +27,13 @@ from kvc.compiler.hugging_face.reading.model_code import model_code
 from kvc.compiler.hugging_face.reading.observing import Meeting, observed
 from kvc.schema.errors import UnsupportedModel
 
-_HELD: Final = (4, 6)  # tokens that each row has before those that are read
+_HELD: Final = (4, 6)  # cached tokens of each row before the test's tokens
 _SEQ: Final = 7
 _HEARD: Final = 5
-# What models with T5's attention, and those with a table of sines, call it.
+# Method names in models with T5's attention, and with a table of sines.
 _BIAS: Final = "compute_bias"
 _SINES: Final = "create_position_ids_from_input_ids"
-# What tables of positions are given: how many tokens there are, and where these are.
+# Arguments of position tables: the number of cached tokens, and positions.
 _HELD_NAME: Final = "past_key_values_length"
 _PLACES: Final = "position_ids"
 _Places = Callable[..., Tensor]
@@ -41,7 +41,7 @@ _Places = Callable[..., Tensor]
 
 @contextmanager
 def rows_apart(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model's tables and biases of positions be of each row."""
+    """Make a model's position tables and biases work with rows' own positions."""
     with ExitStack() as stack:
         for module in model.modules():
             if isinstance(module, PreTrainedModel):
@@ -65,7 +65,7 @@ def rows_apart(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _without_masks(config: PreTrainedConfig) -> Iterator[None]:
-    """Let no mask be made where attention is by code of its own, which needs none."""
+    """Disable masks of models whose own attention needs none."""
     before = config._attn_implementation_internal
     config._attn_implementation_internal = NAME
     try:
@@ -81,9 +81,9 @@ def _biased(
     device: torch.device | None = None,
     past_seen_tokens: Tensor | int = 0,
 ) -> Tensor:
-    """Return a bias [batch, heads, seq, slots], where rows hold different numbers.
+    """Return a bias [batch, heads, seq, slots] for rows with different positions.
 
-    Each query of each row is asked for as if it were the only one.
+    The bias of each query of each row is computed as if it were the only one.
     """
     if not isinstance(past_seen_tokens, Tensor) or past_seen_tokens.dim() == 0:
         return bias(
@@ -106,7 +106,7 @@ def _sines(
     inputs_embeds: Tensor | None = None,
     past_key_values_length: Tensor | int = 0,
 ) -> Tensor:
-    """Stand for a table of sines that asks whether it is long enough (M2M-100)."""
+    """Replace a sine table that checks its own length (M2M-100)."""
     given, padding = past_key_values_length, cast(int, module.padding_idx)
     if input_ids is not None:
         counted: object = getattr(module, _SINES)
@@ -116,7 +116,7 @@ def _sines(
         places = cast(_Places, counted)(inputs_embeds, given, padding)
     table = module.weights
     assert isinstance(table, Tensor), "the module makes it"
-    if isinstance(given, Tensor):  # of the decoder
+    if isinstance(given, Tensor):  # only in the decoder
         places = current_call().within(places, padding + 1)
     return table[places]
 
@@ -124,7 +124,7 @@ def _sines(
 def _within(
     _: nn.Module, given: tuple[object, ...], named: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Keep the places of padding within a table of positions."""
+    """Keep the positions of padding within a position table."""
     places = named.get(_PLACES)
     if isinstance(places, Tensor):
         call = current_call()
@@ -133,12 +133,12 @@ def _within(
 
 
 def _of_rows(_: nn.Module, __: object, made: Tensor) -> Tensor:
-    """Return [batch, seq, width] of positions [1, batch, seq], as BART makes them."""
+    """Return [batch, seq, width] from BART's [1, batch, seq] positions."""
     return made.squeeze(0) if made.dim() == 4 else made
 
 
 def check_apart(model: PreTrainedModel, given: EncoderInput) -> None:
-    """Check that a model computes of rows together what it computes of each alone.
+    """Check that a model computes the same for rows together and for each alone.
 
     Raises:
         UnsupportedModel: it counts positions in another way.
@@ -166,7 +166,7 @@ def check_apart(model: PreTrainedModel, given: EncoderInput) -> None:
 def _read(
     model: PreTrainedModel, given: EncoderInput, held: Sequence[int]
 ) -> list[Meeting]:
-    """Return what a model computes of rows that hold so many tokens."""
+    """Return the values that a model computes for rows with given cached tokens."""
     rows, start = len(held), torch.tensor(held)
     call = ModelCall(start, start + _SEQ, apart=True)
     token = plain_token(model.config.get_text_config())
@@ -181,7 +181,7 @@ def _read(
 
 
 def _is_of(together: Tensor, row: int, alone: Tensor) -> bool:
-    """Tell whether a value of all rows is, of one, what it is alone."""
+    """Tell whether a value of all rows contains one row's value from a run alone."""
     if torch.equal(together, alone):
         return True
     if together.dim() != alone.dim():

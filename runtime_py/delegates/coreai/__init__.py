@@ -1,4 +1,4 @@
-"""The run-time half of the backend `coreai`; README.md says what it does."""
+"""The run-time part of the backend `coreai`; README.md describes it."""
 
 from kvc.runtime.delegates.coreai.backend import CoreAI
 

@@ -1,9 +1,9 @@
-"""Caches in a function: what is written to them, and what queries see of them.
+"""Cache updates and attention over caches, as steps of a function.
 
 In: names of tensors, and the arguments of `kvc::cache_update` and `kvc::attention`.
-Out: the names of results. Which position lies in a slot, and who sees it, is computed
-from the places that the host passes; layers share these steps. Slots that hold nothing
-count as zeros, whatever is in them.
+Out: the names of results. The position held by each cache slot, and the queries that
+see it, are computed from the indices that the host passes; layers share these steps.
+Unwritten slots count as zeros, whatever bytes they contain.
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from kvc.runtime.delegates.coreai.emitting import BOOL, FLOAT, HALF, INT, LEAST,
 from kvc.runtime.delegates.coreai.function import Shape
 from kvc.schema.frozen import frozen
 
-# Of what a mask adds: what is shown stays far above what is hidden (`LEAST`).
+# Bounds of the numbers that a mask adds; visible scores stay far above hidden ones.
 _LARGEST_BIAS = {FLOAT: 1e38, HALF: 30000.0}
 
 
 @frozen
 class Ring:
-    """How the slots of a cache are used.
+    """The use of a cache's slots.
 
     Attributes:
-        circular: whether they are used again; see `kvc.schema.rings`.
-        slots: how many there are.
-        keep: how many first positions stay.
+        circular: whether slots are reused; see `kvc.schema.rings`.
+        slots: the number of slots.
+        keep: the number of first positions that are kept.
     """
 
     circular: bool
@@ -42,12 +42,12 @@ def write(
     """Write rows of a cache.
 
     Args:
-        emitter: takes the steps.
+        emitter: collects the steps.
         cache: [batch, heads, slots, width].
         update: [batch, heads, rows, width].
         start: the first position of each batch row, int32 [batch]; None for 0.
-        lengths: how many rows count, int32 [batch]; None for all.
-        ring: how slots are used.
+        lengths: int32 [batch], the number of rows that are written; None for all.
+        ring: the use of slots.
     """
     update = emitter.cast(update, emitter.dtype(cache))
     batch, heads, rows, width = emitter.shape(update)
@@ -76,19 +76,19 @@ def _column(emitter: Emitter, x: str) -> str:
 
 
 def _over(emitter: Emitter, x: str, shape: Shape) -> str:
-    """Return [batch, slots] with axes of size 1 between."""
+    """Reshape [batch, slots] to `shape`, with axes of size 1; -1 stands for batch."""
     batch = emitter.shape(x)[0]
     return emitter.reshape(x, tuple(batch if n == -1 else n for n in shape))
 
 
 def _between(emitter: Emitter, x: str, most: str) -> str:
-    """Tell what is 0 or more, and less than `most`."""
+    """Return whether elements are from 0 to below `most`, bool."""
     low = emitter.with_number("greater", x, -1)
     return emitter.binary("and", low, emitter.binary("greater", most, x))
 
 
 def _sources(emitter: Emitter, start: str | None, ring: Ring) -> str:
-    """Return which row of an update each slot gets, int32 [batch or 1, slots]."""
+    """Return the row of an update for each slot, int32 [batch or 1, slots]."""
     slots = emitter.places(ring.slots)
     first = emitter.number(0, INT) if start is None else start
     first = _column(emitter, first)
@@ -111,14 +111,14 @@ def _kept_or(emitter: Emitter, kept: str, other: str, ring: Ring) -> str:
 
 
 def _modulo(emitter: Emitter, x: str, ring: Ring) -> str:
-    """Return `x` modulo the slots that are used again, from 0 on also below 0."""
+    """Return `x` modulo the number of reused slots, from 0 on for negative x too."""
     size = ring.slots - ring.keep
     once = emitter.with_number("modulo", x, size)
     return emitter.with_number("modulo", emitter.with_number("add", once, size), size)
 
 
 def _held(emitter: Emitter, total: str, ring: Ring) -> str:
-    """Return which position lies in each slot, int32 [batch, slots]; -1 for none."""
+    """Return the position in each slot, int32 [batch, slots]; -1 for none."""
     slots, end = emitter.places(ring.slots), _column(emitter, total)
     none = emitter.number(-1, INT)
     plain = emitter.where(emitter.binary("greater", end, slots), slots, none)
@@ -133,15 +133,15 @@ def _held(emitter: Emitter, total: str, ring: Ring) -> str:
 
 @frozen
 class Seen:
-    """The arguments of `kvc::attention` that say what is seen; tensors are names.
+    """The arguments of `kvc::attention` that decide visibility; tensors are names.
 
     Attributes:
-        total: how many positions the cache holds, int32 [batch].
-        lengths: how many queries count, int32 [batch]; None for all.
-        causal, left, right: as of `kvc::attention`.
+        total: int32 [batch], the number of positions in the cache.
+        lengths: int32 [batch], the number of real queries; None for all.
+        causal, left, right: as in `kvc::attention`.
         mask: bool or float [batch or 1, heads or 1, queries, positions], or None.
         slopes: float32 [heads], or None.
-        ring: how slots are used.
+        ring: the use of slots.
     """
 
     total: str
@@ -176,7 +176,9 @@ def attend(
     queries = emitter.shape(q)[2]
     count = emitter.number(queries, INT) if seen.lengths is None else seen.lengths
     first = _column(emitter, emitter.binary("sub", seen.total, count))
-    own = emitter.binary("add", first, emitter.places(queries))  # of each query
+    own = emitter.binary(
+        "add", first, emitter.places(queries)
+    )  # position of each query
     ahead = emitter.binary(
         "sub",
         _over(emitter, at, (-1, 1, 1, slots)),
@@ -196,14 +198,14 @@ def attend(
 
 
 def _allowed(emitter: Emitter, ahead: str, at: str, seen: Seen, count: str) -> str:
-    """Return what position, window and length allow, bool [batch, 1, queries, slots].
+    """Return visibility without a mask, bool [batch, 1, queries, slots].
 
     Args:
-        emitter: takes the steps.
-        ahead: how far each slot's position is after each query's.
-        at: position in each slot, -1 for none.
+        emitter: collects the steps.
+        ahead: each slot's position minus each query's.
+        at: the position in each slot, -1 for none.
         seen: the window.
-        count: how many queries count.
+        count: the number of real queries.
     """
     slots = seen.ring.slots
     place = _over(emitter, at, (-1, 1, 1, slots))
@@ -232,20 +234,20 @@ def _allowed(emitter: Emitter, ahead: str, at: str, seen: Seen, count: str) -> s
 def masked(
     emitter: Emitter, allowed: str | None, mask: str, columns: int
 ) -> tuple[str, str | None]:
-    """Return what a mask leaves, and what it adds to scores, None for nothing.
+    """Return the visibility under a mask, and the mask's addition to scores, or None.
 
     Args:
-        emitter: takes the steps.
-        allowed: what is seen without it; None for all.
+        emitter: collects the steps.
+        allowed: the visibility without the mask; None for all.
         mask: bool or float [batch or 1, heads or 1, queries, positions].
-        columns: of the scores; those that the mask has not are hidden.
+        columns: the columns of scores; columns that the mask lacks are hidden.
     """
     is_bool = emitter.dtype(mask) == BOOL
     shape = emitter.shape(mask)
     mask = emitter.part(mask, 3, range(min(columns, shape[3])))
     added = None
     if not is_bool:
-        # What is not -inf; a constant that is infinite has no place in JSON.
+        # Compares with -inf indirectly, since JSON has no infinite constants.
         finite = emitter.with_number("maximum", mask, LEAST[emitter.dtype(mask)])
         shown, added = emitter.binary("equal", finite, mask), finite
     else:
@@ -265,7 +267,7 @@ def masked(
 def scored(
     emitter: Emitter, q: str, keys: str, scale: float, softcap: float | None
 ) -> str:
-    """Return scores [batch, heads, queries, columns]; keys are shared by groups."""
+    """Return scores [batch, heads, queries, columns]; groups of heads share keys."""
     batch, heads, queries, width = emitter.shape(q)
     groups, columns = emitter.shape(keys)[1:3]
     x = emitter.with_number("mul", q, scale)
@@ -285,14 +287,14 @@ def mixed(
     allowed: str | None,
     bias: str | None,
 ) -> str:
-    """Mix values by the softmax of scores; a query that sees nothing gets zeros.
+    """Mix values by the softmax of scores; a query without visible keys gets zeros.
 
     Args:
-        emitter: takes the steps.
+        emitter: collects the steps.
         scores: [batch, heads, queries, columns].
         values: [batch, groups, columns, width].
-        allowed: what is seen, None for all.
-        bias: to add to scores, or None.
+        allowed: the visibility, None for all.
+        bias: an addition to scores, or None.
     """
     dtype = emitter.dtype(scores)
     if bias is not None:
@@ -325,7 +327,7 @@ def attend_to_tokens(
     *,
     causal: bool,
 ) -> str:
-    """Attend among tokens that are there: `aten::scaled_dot_product_attention`."""
+    """Attend without a cache: `aten::scaled_dot_product_attention`."""
     q, keys, values = emitter.alike(*operands)
     queries, columns = emitter.shape(q)[2], emitter.shape(keys)[2]
     allowed, bias = None, None

@@ -1,8 +1,8 @@
-"""The backend `coreai`, at run time: Apple's Core AI, or the runtime's own kernels.
+"""The run-time part of the backend `coreai`: Apple's Core AI, or reference kernels.
 
-In: a block of what `kvc.schema.backends.coreai` takes. Out: a handle that has it run as
-a function of Core AI for each set of sizes; where the library is missing, one that runs
-it with the reference, in float32. States stay with the host between calls.
+In: a block that `kvc.schema.backends.coreai` supports. Out: a handle that runs it as a
+function of Core AI for each set of sizes; without the library, one that runs it with
+the reference, in float32. States stay with the host between calls.
 """
 
 import io
@@ -44,14 +44,14 @@ from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program
 from kvc.schema.ops import DELEGATE
 
-# A folder of files as bytes: a target's own "file" that is a folder there.
+# Pack a folder of files into bytes, for an export that is a folder.
 
 
-_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest that a ZIP archive has
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest date in a ZIP archive
 
 
 def pack_folder(files: Mapping[str, bytes]) -> bytes:
-    """Return an archive of files, by their paths in the folder."""
+    """Return a ZIP archive of files, by their paths in the folder."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(files.items()):
@@ -59,7 +59,7 @@ def pack_folder(files: Mapping[str, bytes]) -> bytes:
     return made.getvalue()
 
 
-# The backend `coreai`, at run time: Apple's Core AI, or the runtime's own kernels.
+# The backend `coreai`.
 
 
 _PRECISIONS: Final = {b"float32": False, b"float16": True}
@@ -72,11 +72,11 @@ class CoreAI(Delegate):
     exports_folder = True
 
     def __init__(self, options: Options) -> None:
-        """Check all partitions, and find the library, unless it is not to be used.
+        """Check all partitions, and find the library unless the reference is requested.
 
         Raises:
             BadProgram: a partition is not for this backend.
-            MissingLibrary: it is missing, and `options.reference` is False.
+            MissingLibrary: the library is missing, and `options.reference` is False.
         """
         self._options = options
         for partition in options.program.delegates:
@@ -88,15 +88,15 @@ class CoreAI(Delegate):
 
     @staticmethod
     def check_library() -> None:
-        """Check that the library is here.
+        """Check that the library is installed.
 
         Raises:
-            MissingLibrary: it is not.
+            MissingLibrary: it is not installed.
         """
         check_installed()
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Return the handle of a partition that has been checked; see `Delegate`."""
+        """Return the handle of a checked partition; see `Delegate`."""
         program = self._options.program
         if self._context is None:
             return ReferenceHandle(program, partition, data)
@@ -117,7 +117,7 @@ class CoreAI(Delegate):
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the system that assets are for, where the library is here."""
+        """Return the system that runs exported assets, if the library is installed."""
         try:
             check_installed()
         except MissingLibrary:
@@ -125,7 +125,7 @@ class CoreAI(Delegate):
         return (TARGET,)
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
-        """Return the asset of all functions, a folder; see `Delegate.export`."""
+        """Return the asset of all functions, as a folder; see `Delegate.export`."""
         mine = [each for _, each in sorted(handles.items())]
         found = [each for each in mine if isinstance(each, CoreAIHandle)]
         functions = [plan.function for each in found for plan in each.all_plans()]
@@ -148,13 +148,13 @@ class CoreAI(Delegate):
         return self._context.packed(self._options.program.names)
 
     def close(self) -> None:
-        """End the process that has the library."""
+        """End the subprocess that has loaded the library."""
         if self._context is not None:
             self._context.close()
 
 
 class CoreAIHandle(Handle):
-    """A partition that runs by Core AI."""
+    """A partition that runs on Core AI."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class CoreAIHandle(Handle):
         self._functions: Sequence[str] = ()
 
     def call_functions(self, names: Sequence[str]) -> None:
-        """Take the names of its functions, in the order of its sizes."""
+        """Set the names of its functions, in the order of its sizes."""
         self._functions = names
 
     def prepare(
@@ -205,10 +205,10 @@ class CoreAIHandle(Handle):
         ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
-        """Return the plan of some sizes.
+        """Return the plan for some sizes.
 
         Raises:
-            BadProgram: Core AI cannot have these sizes.
+            BadProgram: Core AI does not support these sizes.
         """
         key = tuple(sizes.items())
         if key not in self._plans:
@@ -222,18 +222,18 @@ class CoreAIHandle(Handle):
         return self._plans[key]
 
     def all_plans(self) -> list[Plan]:
-        """Return the plans of all sizes."""
+        """Return the plans for all sizes."""
         return [self.plan(sizes) for sizes in self.sizes]
 
     def _together(self, most: int) -> Sequence[Plan] | None:
-        """Return all plans of the program; None where they are more than so many."""
+        """Return all plans of the program; None if there are more than `most`."""
         handles = self._all.values()
         if sum(len(each.sizes) for each in handles) > most:
             return None
         return [plan for each in handles for plan in each.all_plans()]
 
     def _constant(self, name: int) -> Array:
-        """Return named data that the host looks at, which stays in memory."""
+        """Return named data that the host reads; it stays in memory."""
         if name not in self._buffers:
             self._buffers[name] = self._data[self._program.names[name].name]
         return self._buffers[name].array()
@@ -245,7 +245,7 @@ class CoreAIHandle(Handle):
         """Return a weight's elements, in its dtype.
 
         Raises:
-            BadProgram: that dtype has no such numbers.
+            BadProgram: the dtype cannot represent a number.
         """
         name = self._program.names[weight.data].name
         with self._data[name] as buffer:
@@ -265,7 +265,7 @@ class CoreAIHandle(Handle):
 
 
 def _remark(program: Program) -> str:
-    """Say which methods an asset has only in part, "" for none."""
+    """Return a remark on methods that an asset has only in part, or ""."""
     mine = {each.method for each in program.delegates if each.backend == "coreai"}
     parts = [
         method.name
@@ -282,7 +282,7 @@ def _remark(program: Program) -> str:
 
 
 def _weight_of(handles: Sequence[CoreAIHandle], weight: Weight) -> Array:
-    """Return the elements of a weight of any of some partitions."""
+    """Return the elements of a weight from the partition that has it."""
     owner = next(each for each in handles if weight.data in each.names)
     return owner.weight(weight)
 
@@ -291,7 +291,7 @@ def _check(options: Options, partition: Partition) -> None:
     """Check that a partition is for this backend.
 
     Raises:
-        BadProgram: it is not.
+        BadProgram: the partition is not for this backend.
     """
     program = options.program
     where = where_of(program, partition)
@@ -316,10 +316,10 @@ def _not_taken(path: str, where: str, error: Exception) -> BadProgram:
 
 
 def _found() -> bool:
-    """Find the library.
+    """Check that the library is installed, and return True.
 
     Raises:
-        MissingLibrary: it is not here.
+        MissingLibrary: it is not installed.
     """
     check_installed()
     return True

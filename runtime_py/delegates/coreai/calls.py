@@ -1,7 +1,7 @@
 """Bind a partition to arrays of the host, and run it as a function of Core AI.
 
-In: a `Call`, whose memory Core AI's process sees, and the operands of the partition.
-Out: a `Bound`, which converts what goes in, and writes what comes out.
+In: a `Call`, whose memory is shared with Core AI's subprocess, and the operands of the
+partition. Out: a `Bound`, which converts inputs and writes outputs.
 """
 
 from collections.abc import Callable
@@ -33,15 +33,15 @@ class Bound(HostRun[Plan]):
         return partial(self._take, changed)
 
     def _changed_rows(self, changed: Changed) -> Runs | None:
-        """Return the rows of a cache that are written; None where all is changed."""
+        """Return the runs of written rows of a cache; None if all may have changed."""
         if changed.writes is None:
             return None
         runs = self._rows(changed.cache, changed.writes)
-        # The function has the whole cache: what goes into a slot is at that slot.
+        # The function returns the whole cache, so rows are read at their own slots.
         return [[(slot, slot, count) for _, slot, count in parts] for parts in runs]
 
     def _take(self, changed: list[tuple[Changed, Runs | None]]) -> None:
-        """Write what the function has made."""
+        """Write the results of the function to their targets."""
         for take in self._call.plan.takes:
             target = self._outputs[take.output]
             made = self._call.arrays[take.name]
@@ -54,7 +54,7 @@ class Bound(HostRun[Plan]):
                 self._write_rows(each.output, each.cache, made, runs)
 
     def _look_outside(self, plan: Plan) -> None:
-        """Refuse indices that the function has found outside.
+        """Raise for indices that the function has found out of range.
 
         Raises:
             IndexOutOfRange: the first of them.
@@ -70,10 +70,10 @@ class Bound(HostRun[Plan]):
 
 
 def _look(looked: Looked, read: Read) -> None:
-    """Check a place in a cache.
+    """Check a position of a cache access on the host.
 
     Raises:
-        IndexOutOfRange, CacheOverflow, RowLengthOutOfRange, ValueError: it is outside.
+        IndexOutOfRange, CacheOverflow, RowLengthOutOfRange, ValueError: out of range.
     """
     if looked.writes is not None:
         given = looked.writes.start, looked.writes.lengths
@@ -91,7 +91,7 @@ def _look(looked: Looked, read: Read) -> None:
 
 
 def convert_into(target: Array, source: Array) -> None:
-    """Write an array in a dtype of Core AI's: 65520 and more become infinite float16.
+    """Convert an array to a Core AI dtype: 65520 and more become infinite float16.
 
     Raises:
         ValueError: an integer needs more than 32 bits.

@@ -1,8 +1,8 @@
-"""Functions that Core AI has, and calls that are bound to memory: one `Context`.
+"""Functions in Core AI, and calls bound to memory: one `Context` per program.
 
 In: plans. Out: calls. The functions of a program are built together into one asset, in
-which each weight is stored once; where there are more than a few, each is built when a
-call first needs it. What holds for any such process is in `subprocess_calls.py`.
+which each weight is stored once; if there are more than a few, each is built when a
+call first needs it. `subprocess_calls.py` has the parts common to such subprocesses.
 """
 
 import json
@@ -26,23 +26,23 @@ from kvc.runtime.delegates.subprocesses import BUILDING_S, Process
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import MissingLibrary
 
-# Find Core AI: a package of exactly one version, which nothing imports.
+# Find Core AI: a package of exactly one version, which no kvc module imports.
 
 
 PACKAGE: Final = "coreai-core"
 VERSION: Final = "1.0.0b3"
 INSTALL: Final = "pip install 'kvc[coreai]'"
 LIBRARY: Final = "Core AI of Apple"
-# The least version of the systems that an asset is written for.
+# The minimum system version of an asset.
 TARGET: Final = "v27"
 
 
 def check_installed() -> None:
-    """Check that the library is here, without loading it.
+    """Check that the library is installed, without loading it.
 
     Raises:
-        MissingLibrary: it is not, it has another version, or it is for a machine of
-            another kind.
+        MissingLibrary: the library is missing, has another version, or does not support
+            this machine.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine != "x86_64":
@@ -58,31 +58,31 @@ def check_installed() -> None:
         raise MissingLibrary(library=LIBRARY, reason=what, install=INSTALL)
 
 
-# Functions that Core AI has, and calls that are bound to memory: one `Context`.
+# Functions in Core AI, and calls bound to memory.
 
 
 MOST_TOGETHER: Final = 8  # functions that are built when the first of them is needed
 _WORK: Final = Path(worker.__file__)
 
 Read = Callable[[Weight], Array]  # the elements of a weight, in its dtype
-# All plans of a program, with a limit; None where they are more.
+# All plans of a program, given a limit; None if there are more.
 Together = Callable[[int], Sequence[Plan] | None]
 
 
 class Context(ApartContext[Weight, "Call"]):
-    """What a program has in Core AI; used from many threads."""
+    """The functions of a program in Core AI; used by several threads."""
 
     def __init__(self) -> None:
-        """Begin without a process."""
+        """Initialize without starting a subprocess."""
         super().__init__(lambda: Process(_WORK, LIBRARY, "kvc-coreai-"))
 
     def call(self, plan: Plan, together: Together, read: Read) -> "Call":
         """Return a call of a plan, bound to memory of its own.
 
         Args:
-            plan: to run.
-            together: returns what to build with it.
-            read: returns weights.
+            plan: the plan to run.
+            together: returns the plans to build with it.
+            read: returns the elements of weights.
         """
         return self._bound(Call(self, plan, together, read, next(self._numbers)))
 
@@ -96,7 +96,7 @@ class Context(ApartContext[Weight, "Call"]):
     def _write(
         self, process: Process, functions: Sequence[Function], read: Read
     ) -> str:
-        """Write functions, and those of their weights that no other had."""
+        """Write functions, and those of their weights that are not written yet."""
         with ended_if_broken(process):
             weights = (weight for each in functions for weight in each.weights)
             self._write_weights(process, weights, read)
@@ -121,8 +121,8 @@ class Call(ApartCall[Plan]):
     """A plan bound to memory.
 
     Attributes:
-        together: returns what to build with it.
-        read: returns weights.
+        together: returns the plans to build with it.
+        read: returns the elements of weights.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Call(ApartCall[Plan]):
         read: Read,
         number: int,
     ) -> None:
-        """Lay inputs, states and outputs out, and make their memory."""
+        """Allocate memory for inputs, states and outputs."""
         self.together, self.read = together, read
         kinds = {
             name: (tensor.dtype, tensor.shape)
@@ -143,7 +143,7 @@ class Call(ApartCall[Plan]):
         super().__init__(context, plan, plan.function.name, number, memory)
 
     def placed(self) -> Mapping[str, ArrayPlaces]:
-        """Return where inputs, states and outputs lie."""
+        """Return the locations of inputs, states and outputs."""
         function = self.plan.function
         return {
             "inputs": self._placed(function.inputs),

@@ -1,7 +1,7 @@
-"""Collect the steps of a function; what is computed twice is computed once.
+"""Collect the steps of a function; equal steps are added once.
 
-Floats are float32 or float16. Where both meet, float32 is rounded: `Emitter.alike`.
-Names of all but inputs begin with a sign that none of an input has.
+Floats are float32 or float16; steps with both round float32: see `Emitter.alike`. Names
+of tensors that are not inputs begin with a sign that inputs do not have.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from kvc.runtime.memory.arrays import Array
 from kvc.schema.frozen import frozen
 
 FLOAT, HALF, INT, BOOL = "float32", "float16", "int32", "bool"
-LEAST: Final = {  # what hides a score
+LEAST: Final = {  # the value of a hidden score
     FLOAT: float(np.finfo(np.float32).min),
     HALF: float(np.finfo(np.float16).min),
 }
@@ -30,7 +30,7 @@ _TRUTHS: Final = frozenset({"equal", "not_equal", "greater", "and", "or", "not"}
 
 
 class Emitter:
-    """A function that is being made; methods return names of tensors."""
+    """A function under construction; methods return names of tensors."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -48,7 +48,7 @@ class Emitter:
         return self.tensors[name].dtype
 
     def input(self, name: str, dtype: str, shape: Shape) -> str:
-        """Add what a call is given."""
+        """Add an input of calls."""
         self._inputs.append(name)
         self.tensors[name] = Tensor(dtype, shape)
         return name
@@ -61,7 +61,7 @@ class Emitter:
         return name
 
     def constant(self, array: Array) -> str:
-        """Add a small constant: its dtype is one of Core AI's."""
+        """Add a small constant, whose dtype is one of Core AI's."""
         shape = "x".join(map(str, array.shape))
         numbers = array.reshape(-1).tolist()
         name = f"%c_{array.dtype}_{shape}_{numbers}"
@@ -82,7 +82,7 @@ class Emitter:
     def step(
         self, op: str, inputs: Sequence[str], dtype: str, shape: Shape, **facts: Fact
     ) -> str:
-        """Add a step, unless the same is there."""
+        """Add a step, unless an equal one exists."""
         key = (op, tuple(inputs), dtype, shape, tuple(sorted(facts.items())))
         if key not in self._steps:
             name = f"%t{len(self._steps)}"
@@ -91,7 +91,7 @@ class Emitter:
         return self._steps[key].output
 
     def alike(self, *names: str) -> list[str]:
-        """Return tensors with one dtype for all floats: float16 if any is."""
+        """Return tensors with one float dtype: float16 if any is float16."""
         if not any(self.dtype(name) == HALF for name in names):
             return [*names]
         return [self.cast(n, HALF) if self.dtype(n) == FLOAT else n for n in names]
@@ -107,7 +107,7 @@ class Emitter:
         return self.step(op, (x,), self.dtype(x), self.shape(x), **facts)
 
     def binary(self, op: str, x: str, y: str) -> str:
-        """Apply an operator to pairs of elements, broadcast."""
+        """Apply an operator to pairs of elements, with broadcasting."""
         x, y = self.alike(x, y)
         shape = np.broadcast_shapes(self.shape(x), self.shape(y))
         dtype = BOOL if op in _TRUTHS else self.dtype(x)
@@ -118,7 +118,7 @@ class Emitter:
         return self.binary(op, x, self.number(value, self.dtype(x)))
 
     def where(self, condition: str, x: str, y: str) -> str:
-        """Choose elements, broadcast."""
+        """Select elements by a condition, with broadcasting."""
         x, y = self.alike(x, y)
         shape = np.broadcast_shapes(*map(self.shape, (condition, x, y)))
         return self.step("where", (condition, x, y), self.dtype(x), shape)
@@ -159,7 +159,7 @@ class Emitter:
         return self.step("broadcast", (x,), self.dtype(x), shape)
 
     def concat(self, parts: Sequence[str], axis: int) -> str:
-        """Join tensors along an axis."""
+        """Concatenate tensors along an axis."""
         names = self.alike(*parts)
         if len(names) == 1:
             return names[0]
@@ -168,20 +168,20 @@ class Emitter:
         return self.step("concat", names, self.dtype(names[0]), tuple(shape), axis=axis)
 
     def product(self, x: str, y: str) -> str:
-        """Multiply matrices, batches broadcast."""
+        """Multiply matrices, with broadcast batches."""
         x, y = self.alike(x, y)
         one, other = self.shape(x), self.shape(y)
         batch = np.broadcast_shapes(one[:-2], other[:-2])
         return self.step("matmul", (x, y), self.dtype(x), (*batch, one[-2], other[-1]))
 
     def reduce(self, op: str, x: str, axes: Shape) -> str:
-        """Reduce axes, which stay with size 1."""
+        """Reduce axes, which keep size 1."""
         shape = self.shape(x)
         made = tuple(1 if i in axes else n for i, n in enumerate(shape))
         return self.step(op, (x,), self.dtype(x), made, axes=axes)
 
     def rows(self, table: str, index: str) -> str:
-        """Take rows of a table; all indices are within it."""
+        """Take rows of a table; all indices are in range."""
         made = (*self.shape(index), *self.shape(table)[1:])
         return self.step("rows", (table, index), self.dtype(table), made)
 
@@ -191,8 +191,8 @@ class Emitter:
         """Return the function.
 
         Args:
-            name: of it.
-            after: by name of an input that is a state, its new content.
+            name: the function's name.
+            after: the new content of each input that is a state, by the input's name.
             outputs: see `Function`.
         """
         short = {long: f"%c{i}" for i, long in enumerate(self._constants)}
@@ -215,7 +215,7 @@ class Emitter:
         )
 
 
-# An instruction that is being translated, as the functions of operators see it.
+# The instruction that is being translated, as emitters of operators get it.
 
 
 Made = str | list[str]
@@ -226,12 +226,12 @@ class Line:
     """An instruction that is being translated.
 
     Attributes:
-        emitter: takes its steps.
-        read: returns the name of a tensor; a constant float comes in a dtype.
-        shapes: of its results.
-        dtypes: of its results, in Core AI.
-        half: whether products are to be of float16.
-        note: notes what an index may be: from a number on, below another.
+        emitter: collects its steps.
+        read: returns the name of a tensor; a constant float gets the given dtype.
+        shapes: the shapes of its results.
+        dtypes: the Core AI dtypes of its results.
+        half: whether products are computed in float16.
+        note: records the valid range of an index: a minimum, and an exclusive maximum.
     """
 
     emitter: Emitter
@@ -243,7 +243,7 @@ class Line:
 
     @property
     def shape(self) -> Shape:
-        """Return the shape of its only result."""
+        """Return the shape of the instruction's only result."""
         return self.shapes[0]
 
     @property
@@ -256,5 +256,5 @@ class Line:
         return self.read(argument, FLOAT)
 
     def product_of(self, argument: object) -> str:
-        """Return the name of a tensor as products take it."""
+        """Return the name of a tensor in the dtype of products."""
         return self.emitter.cast(self.read(argument, self.wanted), self.wanted)

@@ -1,6 +1,6 @@
-"""A function of Core AI, as plain values: what the process of `worker.py` builds.
+"""A function of Core AI as plain values, which the subprocess of `worker.py` builds.
 
-In: what `translation.py` makes of a block. Out: the same as JSON. All tensors have
+In: the result of `translation.py` for a block. Out: the same as JSON. All tensors have
 names and fixed shapes; dtypes are float32, float16, int32 and bool.
 """
 
@@ -17,14 +17,14 @@ Fact = int | float | str | tuple[int, ...]
 
 @frozen
 class Tensor:
-    """What is known of a tensor."""
+    """The dtype and shape of a tensor."""
 
     dtype: str
     shape: Shape
 
     @property
     def nbytes(self) -> int:
-        """Return how many bytes it has."""
+        """Return its size in bytes."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
@@ -49,11 +49,11 @@ class Weight:
 
 @frozen
 class State:
-    """Memory of the caller's that a call changes.
+    """Memory of the caller that a call changes.
 
     Attributes:
-        name: of its old content, which is an input.
-        after: tensor that is its new content.
+        name: name of the old content, which is an input.
+        after: the tensor that is the new content.
     """
 
     name: str
@@ -62,16 +62,16 @@ class State:
 
 @frozen
 class Function:
-    """A function.
+    """A function as data.
 
     Attributes:
         name: unique in the asset.
-        tensors: all that has a name.
-        inputs: names, in order.
-        states: in order; their names are no inputs.
-        outputs: by the name that a caller knows, the tensor that it is.
+        tensors: all named tensors.
+        inputs: names of the inputs, in order.
+        states: the states in order; their names are not among `inputs`.
+        outputs: the tensor of each output, by the caller's name of the output.
         weights: constants of the program.
-        constants: small ones, with their numbers.
+        constants: small constants, with their numbers.
         steps: in running order.
     """
 
@@ -86,13 +86,13 @@ class Function:
 
     @property
     def passed(self) -> Mapping[str, Tensor]:
-        """Return what a call gives or takes: inputs, states, outputs, by name."""
+        """Return the inputs, states and outputs of a call, by name."""
         given = [*self.inputs, *(state.name for state in self.states)]
         found = {name: self.tensors[name] for name in given}
         return found | {n: self.tensors[made] for n, made in self.outputs.items()}
 
     def as_json(self, places: Mapping[Weight, int]) -> dict[str, object]:
-        """Return it for `json`; `places` are the offsets of weights in their file."""
+        """Return a value for `json`; `places` has the file offsets of weights."""
         return {
             "name": self.name,
             "tensors": {k: [t.dtype, list(t.shape)] for k, t in self.tensors.items()},

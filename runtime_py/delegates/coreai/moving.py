@@ -1,6 +1,6 @@
-"""The operators that make, join and move elements, and views, which are copies there.
+"""Operators that create, concatenate and move elements; views become copies.
 
-In and out as `operators.py` says.
+Inputs and outputs are as in `operators.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ def _arange(
 
 
 def _copy(line: Line, x: object, source: object) -> Made:
-    """Return what a copy leaves in the place of `x`."""
+    """Return the content of `x` after a copy into it."""
     made = line.emitter.cast(line.get(source), line.emitter.dtype(line.get(x)))
     return line.emitter.broadcast(made, line.shape)
 

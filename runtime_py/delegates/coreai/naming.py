@@ -1,7 +1,7 @@
-"""What an asset calls functions, and what goes in and out: the names of the program.
+"""Names of functions, inputs and outputs in an asset, from the program's names.
 
-In: a program, and a partition. Out: names that an app can use, each once: those of
-states, of a method's arguments and of its cursors.
+In: a program, and a partition. Out: unique names for an app: those of states, of a
+method's arguments and of its cursors.
 """
 
 import re
@@ -18,7 +18,7 @@ _LONGEST: Final = 80
 
 
 def name_partition(program: Program, number: int) -> Names:
-    """Return the names of a partition, without sizes."""
+    """Return the names of a partition's function and operands, without sizes."""
     partition = program.delegates[number]
     method = program.methods[partition.method]
     graph = method.blocks[partition.block].graph
@@ -44,11 +44,11 @@ def name_partition(program: Program, number: int) -> Names:
 def name_functions(
     program: Program, sizes: Mapping[int, Sequence[Mapping[str, int]]]
 ) -> Mapping[int, Sequence[str]]:
-    """Return names of functions, each once in the program.
+    """Return the names of functions, unique in the program.
 
     Args:
-        program: whose functions they are.
-        sizes: by the number of a partition, all that it can have; one function each.
+        program: the program.
+        sizes: all sizes of each partition, by its number; each gets a function.
     """
     taken: set[str] = set()
     found = {}
@@ -72,13 +72,13 @@ def plain(name: str) -> str:
 def _argument(name: str) -> str:
     """Return a name of letters, digits, dots and underscores.
 
-    Those of tensors within a function have another sign: none is an argument's.
+    Names of tensors within a function contain another sign, so they differ from these.
     """
     return re.sub(r"[^A-Za-z0-9_.]", "_", name) or "_"
 
 
 def _function(program: Program, number: int) -> str:
-    """Return the name of the method, and a number where that is not enough."""
+    """Return the name of the method, with a number if it has several partitions."""
     names = [
         plain(program.methods[each.method].name)[:_LONGEST]
         for each in program.delegates
@@ -88,7 +88,7 @@ def _function(program: Program, number: int) -> str:
 
 
 def _call_of(method: Method, block: int) -> Instruction | None:
-    """Return the instruction of a method that calls a block; None of another block."""
+    """Return the instruction of a method that runs a block; None within a block."""
     calls = (i for i in method.graph.instructions if i.op == DELEGATE)
     return next((i for i in calls if i.arguments[0] == block), None)
 
@@ -110,7 +110,7 @@ def _operand_name(program: Program, method: Method, operand: object, usual: str)
 
 
 def _output_names(graph: Graph, call: Instruction, usual: Sequence[str]) -> list[str]:
-    """Return `result` for what a method returns, with a number if that is several."""
+    """Return names of outputs: `result` for a method's result, numbered if several."""
     single = len(graph.outputs) == 1
     names = []
     for value, name in zip(call.results, usual, strict=True):
@@ -123,7 +123,7 @@ def _output_names(graph: Graph, call: Instruction, usual: Sequence[str]) -> list
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken, and take it."""
+    """Return an unused name, and mark it as used."""
     made, number = name, 1
     while made in taken or f"{made}_after" in taken:
         number += 1

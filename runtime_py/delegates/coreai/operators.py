@@ -1,8 +1,9 @@
-"""The operators of the list, each as steps of a function.
+"""Translate supported operators to steps of a function.
 
-In: a `Line`, and the operator's arguments with sizes settled. Out: the name of the
-result, or of several. `EMITTERS` has a function for each operator, in the table's order
-of arguments. Where float16 is wanted, products make it, and what follows from them.
+In: a `Line`, and the operator's arguments with fixed sizes. Out: the name of the
+result, or of several. `EMITTERS` has a function for each operator, which takes the
+arguments in the table's order. If float16 is wanted, products and computations on their
+results are float16.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +45,7 @@ def _reversed(line: Line, x: object, number: object, alpha: object) -> Made:
 
 
 def _below(op: str, line: Line, one: object, other: object) -> Made:
-    """Compare by "greater" and "equal"; NaN is neither."""
+    """Compare by "greater" and "equal"; both are false for NaN."""
     emitter, x = line.emitter, line.get(one)
     if isinstance(other, bool | int | float):
         y = emitter.number(other, emitter.dtype(x))
@@ -109,7 +110,7 @@ def _reduce(op: str, line: Line, x: object, axes: object, keep: object) -> Made:
     assert isinstance(axes, tuple)
     name, emitter = line.get(x), line.emitter
     before, rank = emitter.dtype(name), len(emitter.shape(name))
-    # Sums of many numbers are float32.
+    # Sums of many numbers are computed in float32.
     made = emitter.reduce(
         op, emitter.cast(name, FLOAT), tuple(sorted(a % rank for a in axes))
     )
@@ -127,7 +128,7 @@ def _rms_norm(line: Line, x: object, axes: object, weight: object, eps: object) 
 
 
 def _scaled_by(emitter: Emitter, x: str, of: str, least: float) -> str:
-    """Divide by the root of the mean square of a last axis."""
+    """Divide by the root mean square of the last axis."""
     squares = emitter.binary("mul", of, of)
     axis = len(emitter.shape(of)) - 1
     mean = emitter.reduce("mean", squares, (axis,))
@@ -189,7 +190,7 @@ def _rotary(line: Line, x: object, cos: object, sin: object) -> Made:
 
 
 def _table(line: Line, table: object) -> str:
-    """Return cosines or sines for all of the last axis."""
+    """Return cosines or sines for the whole last axis."""
     name = line.get(table)
     shape = line.emitter.shape(name)
     if shape[-1] == line.shape[-1]:
@@ -198,7 +199,7 @@ def _table(line: Line, table: object) -> str:
 
 
 def _rows(line: Line, table: str, index: object, *, wraps: bool = False) -> Made:
-    """Take rows of a table; an index that is outside is noted, and takes another."""
+    """Take rows of a table; an index out of range is recorded, and replaced."""
     emitter, at = line.emitter, line.get(index)
     count = emitter.shape(table)[0]
     line.note(at, -count if wraps else 0, count)
@@ -212,7 +213,7 @@ def _rows(line: Line, table: str, index: object, *, wraps: bool = False) -> Made
 
 
 def _embedding(line: Line, table: object, index: object) -> Made:
-    """Take rows of what may be a product's weight, too: it is stored once."""
+    """Look up rows of a table that may also be a product's weight, stored once."""
     return _rows(line, line.product_of(table), index)
 
 

@@ -1,6 +1,6 @@
-"""What a call of a partition gives Core AI, and takes from it.
+"""The inputs and outputs of a partition's calls in Core AI.
 
-A `Plan` is made for each set of sizes. Values are those of the partition's graph.
+A `Plan` is made for each set of sizes. Values are ids in the partition's graph.
 """
 
 from kvc.runtime.delegates.coreai.function import Function
@@ -11,7 +11,7 @@ from kvc.schema.frozen import frozen
 
 @frozen
 class Feed:
-    """An input or a state, by the name that the function has for it."""
+    """An input or a state, with the function's name for it."""
 
     name: str
     value: int
@@ -19,7 +19,7 @@ class Feed:
 
 @frozen
 class Take:
-    """A result, by the name of the function's output."""
+    """A result, with the name of the function's output."""
 
     name: str
     output: int
@@ -27,13 +27,13 @@ class Take:
 
 @frozen
 class Changed:
-    """A state that is changed.
+    """A state that a call changes.
 
     Attributes:
-        name: of the function's state.
-        output: index among the graph's outputs, of the new content.
+        name: name of the function's state.
+        output: index of the new content among the graph's outputs.
         cache: value of the old content.
-        writes: where its new rows are, if it is changed nowhere else.
+        writes: the writes of new rows, if nothing else changes the state.
     """
 
     name: str
@@ -44,15 +44,15 @@ class Changed:
 
 @frozen
 class Looked:
-    """A place in a cache that the host checks.
+    """A cache access whose positions the host checks.
 
     Attributes:
-        instruction: index of what reads or writes the cache.
-        writes: where it writes; None where it reads.
-        total: value of how many positions there are, where it reads; None otherwise.
-        lengths: value of how many queries count, or None.
-        queries: how many there are.
-        slots: of the cache, None of a ring.
+        instruction: index of the instruction that reads or writes the cache.
+        writes: the location of a write; None for a read.
+        total: value with the number of positions, for a read; None for a write.
+        lengths: value with the number of real queries, or None.
+        queries: the number of queries.
+        slots: the number of slots of the cache, None for a ring.
     """
 
     instruction: int
@@ -65,7 +65,7 @@ class Looked:
 
 @frozen
 class Indexed:
-    """An index that the function has looked at: from a number on, below another."""
+    """An index that the function has checked: minimum, and exclusive maximum."""
 
     instruction: int
     least: int
@@ -77,14 +77,14 @@ class Plan:
     """The calls of a partition at one set of sizes.
 
     Attributes:
-        function: what runs.
+        function: the function to run.
         feeds: its inputs and states.
         takes: its outputs.
         changed: its states.
-        handed: results that need no function.
-        looked: places in caches.
-        indexed: indices; the function's output `OUTSIDE` has the least and the greatest
-            of each that is outside, or 0.
+        handed: results that are computed without the function.
+        looked: cache accesses that the host checks.
+        indexed: checked indices; the function's output `OUTSIDE` has the least and the
+            greatest out-of-range value of each, or 0.
     """
 
     function: Function

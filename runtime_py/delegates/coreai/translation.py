@@ -1,8 +1,8 @@
 """Translate a partition, at one set of sizes, to a function of Core AI and a `Plan`.
 
-In: a block that the list of `kvc.schema.backends.coreai` takes. Out: steps, and what
-the host does before and after. What the block writes over an input is a state of the
-function. Values of int64 are int32 there.
+In: a block that `kvc.schema.backends.coreai` supports. Out: the function's steps, and
+the host's work before and after. An input that the block overwrites is a state of the
+function. Values of int64 become int32.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,17 +50,17 @@ _DTYPES = {
 
 
 class NotTaken(Exception):
-    """A block is not for this backend; the message says why."""
+    """A block is not for this backend; the message has the reason."""
 
 
 @frozen
 class Names:
-    """What a partition's function and operands are called.
+    """Names of a partition's function and operands.
 
     Attributes:
-        function: the function.
-        inputs: one for each of the graph's inputs.
-        outputs: likewise.
+        function: name of the function.
+        inputs: one name for each of the graph's inputs.
+        outputs: one name for each of the graph's outputs.
     """
 
     function: str
@@ -71,10 +71,10 @@ class Names:
 def sizes_of(
     graph: Graph, symbols: Sequence[Symbol]
 ) -> tuple[Mapping[str, int], ...] | None:
-    """Return all sizes that a block can have, those that only arguments say, too.
+    """Return all sizes of a block, including symbols that occur only in arguments.
 
     Returns:
-        None where one may be any within its bounds.
+        None if a size may be any within its bounds.
     """
     types = [value.type for value in graph.values]
     said = (
@@ -92,14 +92,14 @@ def translate(graph: Graph, sizes: Mapping[str, int], names: Names, half: bool) 
     """Return the plan of a block.
 
     Args:
-        graph: the block; its instructions are of the list.
-        sizes: of the program's symbols.
-        names: of the function, and what goes in and out.
-        half: whether to compute float16.
+        graph: the block's graph, of supported operators.
+        sizes: the sizes of the program's symbols.
+        names: the names of the function and its operands.
+        half: whether to compute in float16.
 
     Raises:
-        NotTaken: the host would have to read what Core AI computes, or a tensor has no
-            elements.
+        NotTaken: the host would have to read an intermediate result of Core AI, or a
+            tensor has no elements.
     """
     return _Translator(graph, sizes, names, half).translate()
 
@@ -191,7 +191,7 @@ class _Translator:
         self._made.update(zip(instruction.results, given, strict=True))
 
     def _read(self, ref: object, dtype: str) -> str:
-        """Return the name of an operand, a constant float in a dtype."""
+        """Return the name of an operand; a constant float gets the given dtype."""
         assert isinstance(ref, Ref)
         value = ref.value
         storage = self._graph.values[value].storage
@@ -206,7 +206,7 @@ class _Translator:
         return self._made[value]
 
     def _input_dtype(self, value: int) -> str:
-        """Return the dtype of an input: caches are rounded by the host."""
+        """Return the dtype of an input; the host rounds caches."""
         own = self._dtype(value)
         return HALF if self._half and value in self._caches and own == FLOAT else own
 
@@ -220,16 +220,18 @@ class _Translator:
         return shape
 
     def _note(self, at: str, least: int, most: int) -> None:
-        """Note an index that the function is to look at."""
+        """Record an index that the function has to check."""
         self._indexed.setdefault((at, least, most), Indexed(self._index, least, most))
 
     def _host_value(self, argument: Argument) -> int | None:
-        """Return a value that the host has, None for none."""
+        """Return a value that the host has, None for no argument."""
         if argument is None:
             return None
         assert isinstance(argument, Ref)
         if argument.value not in self._host:
-            raise NotTaken("what says where a cache is read or written is computed")
+            raise NotTaken(
+                "the position of a cache access is computed inside the partition"
+            )
         return argument.value
 
     def _optional(self, argument: Argument) -> str | None:
@@ -325,7 +327,7 @@ class _Translator:
         )
 
     def _changed(self) -> list[Changed]:
-        """Return the states: inputs that outputs are the new content of."""
+        """Return the states: inputs whose new content is an output."""
         found: dict[int, Changed] = {}
         for number, value in enumerate(self._graph.outputs):
             root = self._written(value)
@@ -340,7 +342,7 @@ class _Translator:
         return [*found.values()]
 
     def _written(self, value: int) -> int | None:
-        """Return the input that a value is the new content of."""
+        """Return the input whose new content a value is."""
         maker = self._makers.get(value)
         storage = self._graph.values[value].storage
         if maker is None or OPS[maker.op].aliasing is Aliasing.VIEW:
@@ -351,7 +353,7 @@ class _Translator:
         return root if is_input and alike else None
 
     def _takes(self, states: set[int]) -> tuple[list[Take], list[Handed]]:
-        """Return what becomes of the outputs that are no states."""
+        """Return the other outputs: of the function, or handed through by the host."""
         takes, handed = list[Take](), list[Handed]()
         for number, value in enumerate(self._graph.outputs):
             if value in self._host:
@@ -361,12 +363,12 @@ class _Translator:
         return takes, handed
 
     def _output(self, take: Take) -> str:
-        """Return a result in the dtype that the program says."""
+        """Return a result in the program's dtype."""
         value = self._graph.outputs[take.output]
         return self._emitter.cast(self._made[value], self._dtype(value))
 
     def _outside(self) -> str:
-        """Return of each index the least and the greatest that is outside, or 0."""
+        """Return for each index the least and the greatest out-of-range value, or 0."""
         emitter, parts = self._emitter, list[str]()
         zero = emitter.number(0, INT)
         for name, least, most in self._indexed:
@@ -380,7 +382,7 @@ class _Translator:
 
 
 def _caches_of(instruction: Instruction) -> Sequence[Argument]:
-    """Return the operands of an instruction that are caches."""
+    """Return the cache operands of an instruction."""
     if instruction.op == CACHE_UPDATE:
         return instruction.arguments[:1]
     return instruction.arguments[1:3] if instruction.op == ATTENTION else ()

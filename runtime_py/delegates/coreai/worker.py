@@ -1,15 +1,15 @@
-"""What is asked of the process that calls Core AI; see `serving.py`.
+"""Requests to the subprocess that calls Core AI; see `serving.py`.
 
     open    load the library: paths of Python's packages, the folder to work in
     build   make an asset of functions in a file of the folder, and load it
     store   make an asset of functions as a folder in the folder; return its files
-    bind    settle where a function's tensors lie, in memory that comes with it
-    run     run what is bound
-    forget  give what is bound back
+    bind    set the locations of a function's tensors in shared memory
+    run     run a bound function
+    forget  release a bound function
 
-Functions are those of `function.py`, as JSON; weights lie in one file beside it. What
-an operator computes is what numpy's of that name does; `_Builder` has all of them. This
-imports nothing of kvc: what the library breaks, it breaks here.
+Functions are those of `function.py`, as JSON; weights lie in one file beside it.
+Operators compute as numpy's of the same names; `_Builder` has all of them. This module
+imports nothing of kvc, so a crash of the library stays in the subprocess.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ _SMALL: Final = 64  # elements of a constant that is written out
 _MUTATION: Final = "MutableBuffers.buffer_mutation"
 
 Request = dict[str, Any]
-Value = Any  # a tensor that is being made
+Value = Any  # a tensor under construction
 Thing = Any  # another object of the library, or of numpy
 Placed = tuple[str, str, int, list[int]]
 
 
 class Work:
-    """What the library is asked to keep: functions, and what they are bound to."""
+    """Functions that the library has loaded, and their bindings."""
 
     def __init__(self) -> None:
         self.folder = ""
@@ -50,7 +50,7 @@ class Work:
         os.chdir(folder)
         self.folder = tempfile.tempdir = folder
         import coreai.authoring
-        import coreai.runtime  # noqa: F401  # what it cannot load is told now
+        import coreai.runtime  # noqa: F401  # errors of loading are reported now
 
     def build(self, file: str) -> None:
         """Make an asset of functions, and load them."""
@@ -81,18 +81,18 @@ class Work:
         states: list[Placed],
         outputs: list[Placed],
     ) -> None:
-        """Settle where tensors lie: name, dtype, offset, shape of each."""
+        """Bind a function to tensors: name, dtype, offset and shape of each."""
         held = mmap.mmap(memory, nbytes)
         os.close(memory)
         places = [_arrays(held, placed) for placed in (inputs, states, outputs)]
         self._bound[number] = _Bound(self._functions[name], *places)
 
     def run(self, number: int) -> None:
-        """Run what is bound."""
+        """Run a bound function."""
         self._loop.run_until_complete(self._bound[number].run())
 
     def forget(self, number: int) -> None:
-        """Give what is bound back; nothing of what was never bound."""
+        """Release a bound function, if there is one."""
         self._bound.pop(number, None)
 
 
@@ -106,7 +106,7 @@ def _arrays(held: mmap.mmap, placed: Sequence[Placed]) -> dict[str, Any]:
 
 
 class _Bound:
-    """A function, and arrays over memory that is shared, by name."""
+    """A function, and arrays over shared memory, by name."""
 
     def __init__(
         self,
@@ -116,15 +116,17 @@ class _Bound:
         outputs: dict[str, Any],
     ) -> None:
         self._function = function
-        used = {*function.desc.input_names}  # what nothing reads is no input there
+        used = {
+            *function.desc.input_names
+        }  # the library drops inputs that nothing reads
         self._inputs = {name: a for name, a in inputs.items() if name in used}
         self._states, self._outputs = states, outputs
 
     async def run(self) -> None:
-        """Copy what goes in, run, and copy what comes out.
+        """Copy inputs in, run, and copy outputs out.
 
-        The library's arrays are new ones each time: it does not see what is written to
-        one that it has had.
+        The library's arrays are made anew for each run, since it does not see writes to
+        an array that it has used.
         """
         from coreai.runtime import NDArray
 
@@ -138,7 +140,7 @@ class _Bound:
 
 
 def make_asset(functions: Sequence[Mapping[str, Any]], path: Path) -> Thing:
-    """Write functions as an asset, a folder; equal ones give equal bytes."""
+    """Write functions as an asset, a folder; equal functions give equal bytes."""
     from coreai._compiler.ir import Location
     from coreai.authoring import AIProgram, Context, Module, OSVersion
 
@@ -154,17 +156,17 @@ def make_asset(functions: Sequence[Mapping[str, Any]], path: Path) -> Thing:
 
 
 def _undate(path: Path) -> None:
-    """Write the facts of an asset in order, with a date that is always the same."""
+    """Write the facts of an asset in a fixed order, with a fixed date."""
     found = json.loads(path.read_text())
     found["creationDate"] = "19700101T000000Z"
     path.write_text(json.dumps(found, indent=2, sort_keys=True))
 
 
 class _Builder:
-    """Makes a graph of Core AI of one function.
+    """Builds a graph of Core AI from one function.
 
-    Large constants are resources of the module, by their own names. The library would
-    name them by numbers that are others in each process.
+    Large constants are resources of the module, with their own names. The library would
+    number them differently in each process.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class _Builder:
         self._values: dict[str, Value] = {}
 
     def build(self) -> None:
-        """Add the graph to the module that is open."""
+        """Add the graph to the open module."""
         function, ops = self._function, self._ops
         states = dict(function["states"])
         names = [*function["inputs"], *states]
@@ -194,7 +196,7 @@ class _Builder:
     def _mark_states(
         self, graph: Thing, names: Sequence[str], states: Mapping[str, str]
     ) -> None:
-        """Say which arguments are states, and what becomes of them."""
+        """Mark the arguments that are states, and name their new contents."""
         from coreai._compiler.ir import ArrayAttr, DictAttr, StringAttr
 
         marked = []
@@ -217,7 +219,7 @@ class _Builder:
         return shape
 
     def _get(self, name: str) -> Value:
-        """Return a tensor; a constant is made where it is first needed."""
+        """Return a tensor; a constant is made on first use."""
         if name not in self._values:
             array = self._constant(name)
             if array.size > _SMALL:
@@ -228,7 +230,7 @@ class _Builder:
         return self._values[name]
 
     def _resource(self, name: str, array: Thing) -> Thing:
-        """Return a resource of the module; one for all functions that have it."""
+        """Return a resource of the module, shared by all functions that use it."""
         from coreai._compiler.ir import DenseResourceElementsAttr
 
         is_weight = name in self._function["weights"]
@@ -254,7 +256,7 @@ class _Builder:
     def _step(
         self, op: str, inputs: list[str], output: str, facts: dict[str, Any]
     ) -> None:
-        """Add an operator; its result has the shape that is known."""
+        """Add an operator, whose result has a known shape."""
         given = [self._get(name) for name in inputs]
         special = getattr(self, f"_make_{op}", None)
         if special is not None:
@@ -312,7 +314,7 @@ class _Builder:
     def _make_write(
         self, output: str, x: Value, update: Value, at: Value, axis: int
     ) -> Value:
-        """Write rows from a place on."""
+        """Write rows from an index on."""
         shape, rows = list(x.type.shape), update.type.shape[axis]
         before, after = shape[:axis], shape[axis + 1 :]
         end = self._ops.broadcasting_add(at, self._numbers([rows]))

@@ -1,9 +1,9 @@
 """Caches and attention as calls of MIL.
 
-A cache is written by a slice where one row of the batch writes all that it is given,
-and else slot by slot: a slot becomes the new row that goes there, or stays as it was.
-Attention is a product, a softmax and a product; what a query does not see gets -30000
-added to its score. All layers share what says who sees what.
+If one batch row writes all of its rows, a cache is updated by a slice; otherwise slot
+by slot: each slot becomes its new row, or stays unchanged. Attention is a product, a
+softmax and a product; scores of hidden keys get -30000 added. All layers share the
+visibility masks.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ import numpy as np
 
 from kvc.runtime.delegates.coreml.mil import Emitter, NotTaken, Number, Step, Tensor
 
-_HIDDEN: Final = 30000.0  # taken off a score of float16: its exponential is 0
+_HIDDEN: Final = 30000.0  # subtracted from a float16 score: its exponential is then 0
 
 
 def after(step: Step, start: object, count: object) -> Tensor:
-    """Return positions that lie so many after a start."""
+    """Return the positions that lie `count` after a start."""
     assert isinstance(count, int)
     return step.emitter.pair("add", step.read(start, "int32"), Number(count, "int32"))
 
@@ -70,13 +70,13 @@ def update_cache(
 def _rows_at(
     emitter: Emitter, rows: Tensor, at: Tensor, shape: Sequence[int]
 ) -> Tensor:
-    """Return for each slot the new row that goes there; any row where none does.
+    """Return the new row of each slot, or any row for slots that stay unchanged.
 
     Args:
-        emitter: of the function.
+        emitter: collects the calls.
         rows: [batch, heads, count, width].
-        at: int32 [1 or batch, 1, slots, 1], the number of the row.
-        shape: of the result, [batch, heads, slots, width].
+        at: int32 [1 or batch, 1, slots, 1], the index of each slot's row.
+        shape: the shape of the result, [batch, heads, slots, width].
     """
     count = rows.shape[2]
     if count == 1:
@@ -115,7 +115,7 @@ def _slice_written(
 
 
 def attend(step: Step, *arguments: object) -> Tensor:
-    """Return what queries make of a cache; `kvc::attention`."""
+    """Return the attention of queries to a cache; `kvc::attention`."""
     q, k, v, total, scale, causal, left, right, softcap = arguments[:9]
     mask, slopes, layout, lengths = (arguments[n] for n in (9, 10, 12, 15))
     emitter = step.emitter
@@ -156,7 +156,7 @@ def attend(step: Step, *arguments: object) -> Tensor:
         else:
             added.append(given)
     if slopes is not None:
-        # What lies after the end is hidden, and is not to be raised by how far it is.
+        # Slots after the end are hidden; their distance must not raise the score.
         last = emitter.pair("sub", end, Number(1, "int32"))
         near = emitter.pair("minimum", at, last)
         added.append(_slope(emitter, step.read(slopes, "fp32"), near, own))
@@ -174,7 +174,7 @@ def _mask(step: Step, mask: object) -> Tensor:
 
 
 def _within(step: Step, x: Tensor) -> Tensor:
-    """Return what is added to scores, as large as it may be."""
+    """Return an addition to scores, clipped to its bounds."""
     emitter = step.emitter
     least = emitter.pair("maximum", x, Number(-_HIDDEN, x.dtype))
     return emitter.cast(
@@ -183,13 +183,13 @@ def _within(step: Step, x: Tensor) -> Tensor:
 
 
 def _slope(emitter: Emitter, slopes: Tensor, at: Tensor, own: Tensor) -> Tensor:
-    """Return slopes [heads] times how far away each slot is, [., heads, count, slots].
+    """Return slopes [heads] times the distances of slots, [., heads, count, slots].
 
     Args:
-        emitter: takes the calls.
+        emitter: collects the calls.
         slopes: float32 [heads].
         at: the position of each slot, [1 or batch, 1, slots].
-        own: of each query, [1 or batch, count, 1].
+        own: the position of each query, [1 or batch, count, 1].
     """
     far = emitter.pair("sub", at, own)
     one_head = emitter.reshape(far, (far.shape[0], 1, *far.shape[1:]))
@@ -200,7 +200,7 @@ def _slope(emitter: Emitter, slopes: Tensor, at: Tensor, own: Tensor) -> Tensor:
 
 
 def _positions(emitter: Emitter, end: Tensor, slots: int, ring: bool) -> Tensor:
-    """Return which position lies in each slot, [1 or batch, 1, slots]."""
+    """Return the position in each slot, [1 or batch, 1, slots]."""
     at = _integers(emitter, range(slots), (1, 1, slots))
     if not ring:
         return at
@@ -251,16 +251,16 @@ def _mixed(
     factor: float,
     softcap: object,
 ) -> Tensor:
-    """Return softmax(queries keys + what hides) values; zeros where all is hidden.
+    """Return softmax(queries keys + additions) values; zeros if all keys are hidden.
 
     Args:
-        step: of the attention.
+        step: the attention instruction.
         operands: queries [batch, heads, count, width]; keys and values [batch,
             kv_heads, slots, width].
-        seen: bool [1 or batch, 1 or heads, count, slots], or None for all.
-        added: what is added to scores, of such shapes.
-        factor: of scores.
-        softcap: what scores are kept within, or None.
+        seen: bool [1 or batch, 1 or heads, count, slots], the visibility; None for all.
+        added: additions to scores, of such shapes.
+        factor: the factor on scores.
+        softcap: the bound of scores, or None.
     """
     emitter, dtype = step.emitter, step.dtype
     queries, keys, values = operands
@@ -300,7 +300,7 @@ def _mixed(
 
 
 def _bias(emitter: Emitter, seen: Tensor, dtype: str) -> Tensor:
-    """Return what is added to scores: 0 for what is seen, much less for all else."""
+    """Return the addition to scores: 0 for visible keys, far below 0 for others."""
     there = emitter.pair("sub", emitter.cast(seen, dtype), Number(1, dtype))
     return emitter.pair("mul", there, Number(_HIDDEN, dtype))
 

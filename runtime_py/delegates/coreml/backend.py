@@ -1,8 +1,8 @@
-"""The delegate `coreml`: computes its partitions on the host, and makes `.mlpackage`s.
+"""The delegate `coreml`: runs partitions on the host, and exports `.mlpackage`s.
 
-Core ML is no device of this process, on no system. On the host a partition is run by
-kvc's ordinary kernels, on numbers that are rounded to float16 where Core ML has
-float16. `export` says the methods in Core ML's language.
+Core ML is not used as a device of this process, on any system. On the host a partition
+is run by kvc's ordinary kernels, on numbers that are rounded to float16 where Core ML
+uses float16. `export` translates the methods to Core ML's language.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ UNVERIFIED: Final = (
 
 
 class CoreMl(Delegate):
-    """The run-time half."""
+    """The run-time part."""
 
     runs_on = "Apple's Core ML, its float16 computed on the host"
     exports_folder = True
@@ -49,7 +49,7 @@ class CoreMl(Delegate):
         """Check that PyTorch is installed, whose kernels compute on the host.
 
         Raises:
-            MissingPackage: it is not.
+            MissingPackage: PyTorch is not installed.
         """
         if not has_torch():
             raise missing_torch("Core ML's arithmetic on the host")
@@ -63,7 +63,7 @@ class CoreMl(Delegate):
         """Check the code.
 
         Raises:
-            BadProgram: the backend does not take an operator, or there is a payload.
+            BadProgram: the backend does not support an operator, or there is a payload.
         """
         program = self._program
         taken_block(program, self._path, partition, why_not)
@@ -71,11 +71,11 @@ class CoreMl(Delegate):
         return CoreMlHandle(program, partition, data)
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
-        """Return all methods as functions of one package, a zip archive of it.
+        """Return all methods as functions of one package, as a zip archive.
 
         Raises:
             MissingLibrary: coremltools is missing.
-            ExportFailed: a method is not whole, or cannot be said in Core ML.
+            ExportFailed: a method is incomplete, or cannot be expressed in Core ML.
         """
         held = {
             name: handle
@@ -93,30 +93,32 @@ class CoreMl(Delegate):
         return Packing(key, "", numbers, len(raw), lambda: raw, True, UNVERIFIED)
 
     def packed(self) -> Mapping[str, int]:
-        """Return that nothing is kept."""
+        """Return {}: no packed data is kept."""
         return {}
 
     def close(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: no resource is shared."""
 
 
 def _stored(held: Mapping[int, "CoreMlHandle"], target: str, name: int) -> Array:
     """Return named data of the partitions.
 
     Raises:
-        ExportFailed: it is of others.
+        ExportFailed: the data belongs to other instructions.
     """
     if name not in held:
-        reason = f"constant {name} is read by an instruction that others run"
+        reason = (
+            f"constant {name} is read by an instruction outside of Core ML's partitions"
+        )
         raise ExportFailed(target=target, what="the package", reason=reason)
     return held[name].stored(name)
 
 
 class _Half:
-    """Rounds numbers to float16, and has them as float32."""
+    """Rounds numbers to float16, and returns them as float32."""
 
     def rounded(self, numbers: Floats) -> Floats:
-        """Return the nearest numbers; 65520 and more become infinite."""
+        """Return the nearest float16 numbers; 65520 and more become infinite."""
         with np.errstate(over="ignore"):
             return numbers.astype(np.float16).astype(np.float32)
 
@@ -125,7 +127,7 @@ _HALF = _Half()
 
 
 class CoreMlHandle(FixedPointHandle):
-    """A partition on the host: each result is rounded once where it is float16."""
+    """A partition on the host; each float16 result is rounded once."""
 
     def __init__(
         self, program: Program, partition: Partition, data: Mapping[str, FreeableBuffer]
@@ -147,9 +149,9 @@ class CoreMlHandle(FixedPointHandle):
 
 
 def _kept_as_they_are(graph: Graph) -> frozenset[int]:
-    """Return states as they come, and after rows have been written to them.
+    """Return the values that need no rounding: states before and after row writes.
 
-    Their rows have been rounded already.
+    The written rows have been rounded already.
     """
     updated = {
         value
@@ -161,7 +163,7 @@ def _kept_as_they_are(graph: Graph) -> frozenset[int]:
 
 
 def _read_by_halves(graph: Graph) -> frozenset[int]:
-    """Return the values that are computed with in float16."""
+    """Return the values that float16 computations read."""
     halves = computed_halves(graph)
     return frozenset(
         item.value

@@ -1,7 +1,7 @@
-"""All functions of a package: each method at each of its sizes.
+"""All functions of a package: each method at each combination of sizes.
 
-A state has one shape and one place in all of them. Core ML keeps it where all of them
-write float16 to it, and it begins as zeros.
+A state has one shape and one location in all functions. Core ML holds it if all
+functions write float16 to it, and it begins as zeros.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from kvc.schema.types import symbols_in
 
 
 class CannotExport(Exception):
-    """A method cannot be a function.
+    """A method cannot be exported as a function.
 
     Attributes:
-        what: the method, in words.
-        reason: why.
+        what: description of the method.
+        reason: why it cannot be exported.
     """
 
     def __init__(self, what: str, reason: str) -> None:
@@ -31,7 +31,7 @@ def functions_of(program: Program) -> tuple[Function, ...]:
     """Return the functions of a program's methods.
 
     Raises:
-        CannotExport: a method cannot be one.
+        CannotExport: a method cannot be exported.
     """
     _check_states(program)
     kept = frozenset(
@@ -63,14 +63,14 @@ def _translated(
 
 
 def function_name(method: Method, sizes: Mapping[str, int], program: Program) -> str:
-    """Return a method's name, with those of its sizes that it has several of."""
+    """Return a method's name, followed by the sizes that vary."""
     several = {one.name for one in program.symbols if len(one.sizes) > 1}
     said = (f"_{key}_{size}" for key, size in sorted(sizes.items()) if key in several)
     return method.name + "".join(said)
 
 
 def _sizes_of(program: Program, method: Method) -> Sequence[Mapping[str, int]]:
-    """Return all sizes of a method, those of its states among them."""
+    """Return all combinations of sizes of a method, including those of its states."""
     types = [value.type for graph in method.graphs for value in graph.values]
     found = fixed_sizes(program.symbols, types)
     if found is None:
@@ -85,7 +85,7 @@ def _check_states(program: Program) -> None:
     """Check that each state has one shape.
 
     Raises:
-        CannotExport: one has several.
+        CannotExport: a state has several shapes.
     """
     by_name = {symbol.name: symbol for symbol in program.symbols}
     for state in program.states:

@@ -1,7 +1,8 @@
 """A program of MIL, Core ML's language, as plain values.
 
-`translation.py` makes it of kvc's code, `worker.py` hands it to coremltools. Calls have
-names and parameters of MIL's operators (iOS 18). A tensor has at least one axis.
+`translation.py` makes it from kvc's code, `worker.py` passes it to coremltools. Calls
+use the names and parameters of MIL's operators (iOS 18). A tensor has at least one
+axis.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ Shape = tuple[int, ...]
 
 @frozen
 class Var:
-    """What a call makes, or an input of a function."""
+    """The result of a call, or an input of a function."""
 
     name: str
     dtype: str
@@ -35,13 +36,13 @@ class Var:
 
 @frozen
 class Data:
-    """A constant that is the program's named data, as the package stores it.
+    """A constant that is named data of the program, as stored in the package.
 
     Attributes:
-        name: in the package.
+        name: name in the package.
         data: id of the named data.
-        dtype: that it is stored in; floats are rounded to it.
-        shape: with the same elements in the same order.
+        dtype: dtype in the package; floats are rounded to it.
+        shape: shape in the package, with the same elements in the same order.
     """
 
     name: str
@@ -52,7 +53,7 @@ class Data:
 
 @frozen
 class Numbers:
-    """A constant of the translation's own: `content` is its bytes, little endian."""
+    """A constant made by the translation; `content` is its bytes, little endian."""
 
     name: str
     dtype: str
@@ -61,14 +62,14 @@ class Numbers:
 
     @property
     def array(self) -> Array:
-        """Return its elements."""
+        """Return the constant's elements."""
         found = np.frombuffer(self.content, DTYPES[self.dtype])
         return found.reshape(self.shape)
 
 
 @frozen
 class Number:
-    """A single number; it broadcasts as a tensor without axes does."""
+    """A single number; it broadcasts like a tensor without axes."""
 
     value: float
     dtype: str
@@ -94,11 +95,11 @@ class Function:
     """A function of a package.
 
     Attributes:
-        name: a word.
-        inputs: that the caller gives.
-        states: that the caller keeps, float16.
-        calls: in order.
-        outputs: what is given back.
+        name: name of the function, an identifier.
+        inputs: the inputs from the caller.
+        states: the states that Core ML holds, float16.
+        calls: the calls in order.
+        outputs: the outputs to the caller.
     """
 
     name: str
@@ -129,7 +130,7 @@ class Emitter:
     def call(
         self, kind: str, dtype: str, shape: Sequence[int], /, **inputs: Input
     ) -> Var:
-        """Return what an operator makes of its inputs, computed once."""
+        """Add a pure call, unless an equal one exists, and return its result."""
         key = (kind, dtype, tuple(shape), tuple(inputs.items()))
         marked = tuple((type(each), each) for each in inputs.values())  # 1 is not True
         if (key, marked) not in self._made:
@@ -145,7 +146,7 @@ class Emitter:
         /,
         **inputs: Input,
     ) -> Var:
-        """Return what an operator makes that is not the same each time."""
+        """Add a call whose result may differ each time, and return its result."""
         result = Var(name or f"t{len(self.calls)}", dtype, tuple(shape))
         self.calls.append(Call(kind, result, tuple(inputs.items())))
         return result
@@ -177,7 +178,7 @@ class Emitter:
         return self.call("transpose", x.dtype, shape, x=x, perm=tuple(order))
 
     def part(self, x: Tensor, axis: int, span: range) -> Tensor:
-        """Return some slices along an axis; the range ascends."""
+        """Return a slice along an axis; the range ascends."""
         if span == range(x.shape[axis]):
             return x
         begin, end = [0] * len(x.shape), list(x.shape)
@@ -198,7 +199,7 @@ class Emitter:
         )
 
     def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
-        """Return tensors side by side."""
+        """Concatenate tensors along an axis."""
         shape = list(parts[0].shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
         return self.call(
@@ -206,7 +207,7 @@ class Emitter:
         )
 
     def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return a tensor repeated along axes of size 1, and new first axes."""
+        """Repeat a tensor along axes of size 1, and along new leading axes."""
         wide = self.reshape(x, (*(1,) * (len(shape) - len(x.shape)), *x.shape))
         times = tuple(a // b for a, b in zip(shape, wide.shape, strict=True))
         if set(times) <= {1}:
@@ -214,13 +215,13 @@ class Emitter:
         return self.call("tile", x.dtype, shape, x=wide, reps=times)
 
     def pair(self, kind: str, x: Operand, y: Operand, dtype: str = "") -> Var:
-        """Return what an operator makes of two operands that broadcast."""
+        """Apply an operator to two operands that broadcast."""
         shapes = [each.shape for each in (x, y) if isinstance(each, Tensor)]
         made = dtype or next(e.dtype for e in (x, y) if isinstance(e, Tensor))
         return self.call(kind, made, np.broadcast_shapes(*shapes), x=x, y=y)
 
     def same(self, kind: str, x: Tensor, **settings: Input) -> Var:
-        """Return what an operator makes of each element."""
+        """Apply an operator to each element."""
         return self.call(kind, x.dtype, x.shape, x=x, **settings)
 
 
@@ -229,24 +230,24 @@ def _renamed(x: Data, dtype: str) -> str:
     return f"{stem}_{dtype}"
 
 
-# An instruction that is being translated to MIL.
+# The instruction that is being translated to MIL.
 
 
 class NotTaken(Exception):
-    """Something cannot be said in MIL; the message says what."""
+    """Code cannot be expressed in MIL; the message has the reason."""
 
 
 @frozen
 class Step:
-    """An instruction, and where its operands come from.
+    """An instruction, and access to its operands.
 
     Attributes:
-        emitter: takes its calls.
+        emitter: collects its calls.
         read: returns an operand in a dtype of MIL.
-        constant: returns named data as it is stored in a dtype.
-        common: returns the dtype that tensors are compared in.
-        dtype: of its results.
-        shapes: of its results.
+        constant: returns named data in a storage dtype.
+        common: returns the dtype in which tensors are compared.
+        dtype: the dtype of its results.
+        shapes: the shapes of its results.
     """
 
     emitter: Emitter
@@ -258,5 +259,5 @@ class Step:
 
     @property
     def shape(self) -> Shape:
-        """The shape of its only result."""
+        """Return the shape of the instruction's only result."""
         return self.shapes[0]

@@ -1,7 +1,7 @@
-"""Operators that move elements, or make them of nothing, as calls of MIL.
+"""Operators that move or create elements, as calls of MIL.
 
-In: a `Step`, and the operator's arguments with sizes settled. Out: the result. Views
-are copies here, which Core ML makes cheap or not as it likes.
+In: a `Step`, and the operator's arguments with fixed sizes. Out: the result. Views
+become copies here, which Core ML may optimize.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from kvc.runtime.memory.arrays import Array
 
 
 def fit(step: Step, x: Tensor) -> Tensor:
-    """Return a result in the shape that it has."""
+    """Reshape a result to its declared shape."""
     return step.emitter.reshape(x, step.shape)
 
 
@@ -21,7 +21,7 @@ def reshape(step: Step, x: object, *_: object) -> Tensor:
 
 
 def copy(step: Step, _: object, x: object) -> Tensor:
-    """Return what is written over all of a tensor."""
+    """Return the source that overwrites all of a tensor."""
     return reshape(step, x)
 
 
@@ -51,7 +51,7 @@ def slice_(step: Step, x: object, axis: object, *bounds: object) -> Tensor:
 
 
 def select(step: Step, x: object, axis: object, index: object) -> Tensor:
-    """Take one slice of an axis, which goes."""
+    """Take one slice of an axis, without the axis."""
     assert isinstance(axis, int)
     assert isinstance(index, int)
     held = step.read(x, step.dtype)
@@ -88,7 +88,7 @@ def repeat(step: Step, x: object, times: object) -> Tensor:
 
 
 def cat(step: Step, tensors: object, axis: object) -> Tensor:
-    """Put tensors side by side along an axis."""
+    """Concatenate tensors along an axis."""
     assert isinstance(tensors, tuple)
     assert isinstance(axis, int)
     parts = [step.read(each, step.dtype) for each in tensors]
@@ -96,7 +96,7 @@ def cat(step: Step, tensors: object, axis: object) -> Tensor:
 
 
 def stack(step: Step, tensors: object, axis: object) -> Tensor:
-    """Put tensors side by side along a new axis."""
+    """Stack tensors along a new axis."""
     assert isinstance(tensors, tuple)
     assert isinstance(axis, int)
     along = axis % len(step.shape)
@@ -106,7 +106,7 @@ def stack(step: Step, tensors: object, axis: object) -> Tensor:
 
 
 def full(step: Step, _: object, value: object, *__: object) -> Tensor:
-    """Return one number everywhere."""
+    """Return a tensor of one number."""
     assert isinstance(value, int | float)
     return _numbers(step, np.full(step.shape, value))
 
@@ -123,7 +123,7 @@ def _numbers(step: Step, array: Array) -> Tensor:
     """Return a constant.
 
     Raises:
-        NotTaken: an integer has more than 32 bits.
+        NotTaken: an integer needs more than 32 bits.
     """
     if step.dtype == "int32" and array.size:
         for found in (int(array.min()), int(array.max())):

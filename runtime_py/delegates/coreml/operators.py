@@ -1,7 +1,7 @@
-"""The operators of the list, each as calls of MIL.
+"""Translate supported operators to calls of MIL.
 
-In: a `Step`, and the operator's arguments with sizes settled. Out: the result.
-`EMITTERS` has a function for each operator, in the table's order of arguments.
+In: a `Step`, and the operator's arguments with fixed sizes. Out: the result. `EMITTERS`
+has a function for each operator, which takes the arguments in the table's order.
 """
 
 import math
@@ -22,7 +22,7 @@ from kvc.runtime.delegates.coreml.mil import Data, Number, Operand, Step, Tensor
 from kvc.schema.graph import Ref
 
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
-_LEAST: Final = 6.2e-5  # above the least float16 that has all of its bits
+_LEAST: Final = 6.2e-5  # above the least normal float16
 _TINY: Final = 2.0**-24  # the least float16 above 0
 
 Emit = Callable[..., Tensor | list[Tensor]]
@@ -72,7 +72,7 @@ def _power(step: Step, x: object, exponent: object) -> Tensor:
 
 
 def _log(step: Step, x: object, plus: float = 0.0) -> Tensor:
-    """Return logarithms; Core ML adds a little to its operand, as small as it can."""
+    """Return logarithms; the epsilon that Core ML adds to its operand is minimal."""
     held = step.read(x, step.dtype)
     if plus:
         held = step.emitter.pair("add", held, Number(plus, step.dtype))
@@ -106,7 +106,7 @@ def _clamp(step: Step, x: object, least: object, most: object) -> Tensor:
 def _compare(kind: str, step: Step, x: object, y: object) -> Tensor:
     dtype = step.common((x, y))
     if dtype == "int32" and any(isinstance(e, float) and e % 1 for e in (x, y)):
-        dtype = "fp32"  # an integer is compared with a number between two
+        dtype = "fp32"  # an integer is compared with a fraction
     one, other = (_operand(step, each, dtype) for each in (x, y))
     return moves.fit(step, step.emitter.pair(kind, one, other, "bool"))
 
@@ -143,7 +143,7 @@ def _reduce(kind: str, step: Step, x: object, axes: object, keep: object) -> Ten
 
 
 def _reduced(step: Step, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return a reduction whose axes stay, with one element each."""
+    """Reduce axes, which keep size 1."""
     shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     return step.emitter.call(
         kind, x.dtype, shape, x=x, axes=tuple(axes), keep_dims=True
@@ -178,7 +178,7 @@ def _widened(step: Step, weight: object, scale: object) -> Tensor:
 
 
 def _multiplied(step: Step, x: object, weight: Tensor, bias: object) -> Tensor:
-    """Return x [..., in] times a matrix [out, in], transposed."""
+    """Multiply x [..., in] by a matrix [out, in], transposed."""
     emitter, held = step.emitter, step.read(x, step.dtype)
     rows, width = math.prod(held.shape[:-1]), held.shape[-1]
     flat = emitter.reshape(held, (rows, width))
@@ -207,7 +207,7 @@ def _added_product(
 def _rms_norm(
     step: Step, x: object, _: object, weight: object, epsilon: object
 ) -> Tensor:
-    """Divide by the largest number first, so that no square leaves float16."""
+    """Normalise; divide by the largest number first, so that squares fit float16."""
     emitter, held = step.emitter, step.read(x, step.dtype)
     last = (len(held.shape) - 1,)
     least = epsilon if isinstance(epsilon, float) else _SMALLEST

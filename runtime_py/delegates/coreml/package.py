@@ -1,8 +1,8 @@
-"""Write functions of MIL as an `.mlpackage`, by coremltools in a process of its own.
+"""Write functions of MIL as an `.mlpackage`, by coremltools in a subprocess.
 
 In: functions, and the arrays of their constants. Out: the package as a zip archive of
-its files. coremltools names the package's parts by chance; here their names follow from
-what is in them, so that equal functions give equal bytes.
+its files. coremltools gives the package's parts random names; here the names are
+derived from the contents, so that equal functions give equal bytes.
 """
 
 import io
@@ -36,17 +36,17 @@ from kvc.schema.errors import ExportFailed, MissingLibrary
 VERSION: Final = "9.0"
 PACKAGE: Final = "coremltools"
 SECONDS: Final = 1800
-_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the first that an archive can say
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip archive
 _SPACE: Final = uuid.UUID("8f1a2f0e-6a0e-5b52-9d0c-6b7663000000")
 _LAST_LINES: Final = 6
 _MANIFEST: Final = "Manifest.json"
 
 
 def check_coremltools() -> None:
-    """Check that the right coremltools is installed.
+    """Check that the required version of coremltools is installed.
 
     Raises:
-        MissingLibrary: it is not.
+        MissingLibrary: that version is not installed.
     """
     try:
         found = version(PACKAGE)
@@ -66,13 +66,13 @@ def package_of(
     """Return the package of functions, as a zip archive.
 
     Args:
-        functions: the first is what Core ML runs where it is asked for none.
+        functions: the functions; the first is Core ML's default.
         data: returns the program's named data.
-        target: for messages.
+        target: name of the target, for messages.
 
     Raises:
         MissingLibrary: coremltools is missing.
-        ExportFailed: it refuses something, crashes, or takes too long.
+        ExportFailed: coremltools rejects the functions, crashes, or takes too long.
     """
     check_coremltools()
     with tempfile.TemporaryDirectory(prefix="kvc-coreml-") as name:
@@ -88,16 +88,18 @@ def write_job(
     data: Callable[[int], Array],
     target: str,
 ) -> None:
-    """Write what the other process reads.
+    """Write the files that the subprocess reads.
 
     Raises:
         ExportFailed: an integer does not fit into 32 bits.
     """
     constants = {n: c for f in functions for n, c in f.constants.items()}
-    # A name may be longer than that of a file.
+    # Names may be longer than file names can be.
     files = {name: f"{number}.bin" for number, name in enumerate(constants)}
     job = {
-        "paths": [path for path in sys.path if path],  # coremltools was found by them
+        "paths": [
+            path for path in sys.path if path
+        ],  # the paths on which coremltools was found
         "functions": [_function(function) for function in functions],
         "constants": {n: (c.dtype, c.shape, files[n]) for n, c in constants.items()},
     }
@@ -109,7 +111,7 @@ def write_job(
 def stored(
     constant: Data | Numbers, data: Callable[[int], Array], target: str
 ) -> Array:
-    """Return a constant's elements as the package has them.
+    """Return a constant's elements as stored in the package.
 
     Raises:
         ExportFailed: an integer does not fit into 32 bits.
@@ -147,7 +149,7 @@ def _told(var: Var) -> tuple[str, str, tuple[int, ...]]:
 
 
 def _input(given: Input) -> Mapping[str, object]:
-    """Return an input with the name of its kind."""
+    """Return an input tagged with its kind."""
     match given:
         case Var() | Data() | Numbers():
             return {"tensor": given.name}
@@ -162,9 +164,9 @@ def _input(given: Input) -> Mapping[str, object]:
 
 
 def _run(folder: Path, target: str) -> None:
-    """Have coremltools build the package of a job."""
+    """Run coremltools in a subprocess to build the package of a job."""
     command = [sys.executable, "-I", worker.__file__, str(folder)]
-    ours, held = os.pipe()  # its end tells the worker that this process has ended
+    ours, held = os.pipe()  # the worker ends when this end of the pipe closes
     try:
         done = subprocess.run(
             command,
@@ -192,7 +194,7 @@ def _run(folder: Path, target: str) -> None:
 
 
 def _archive(package: Path) -> bytes:
-    """Return the files of a package, in order, without times."""
+    """Return the files of a package as an archive, in order, without times."""
     files = {
         path.relative_to(package).as_posix(): path.read_bytes()
         for path in sorted(package.rglob("*"))
@@ -207,7 +209,7 @@ def _archive(package: Path) -> bytes:
 
 
 def _manifest(files: Mapping[str, bytes]) -> bytes:
-    """Return the manifest with identifiers that follow from what they name."""
+    """Return the manifest with identifiers derived from the paths that they name."""
     text = files[_MANIFEST].decode()
     for found, entry in json.loads(text)["itemInfoEntries"].items():
         text = text.replace(found, str(uuid.uuid5(_SPACE, entry["path"])))

@@ -1,8 +1,8 @@
 """Inputs, states and outputs of a function of MIL.
 
-Core ML keeps states of float16 that begin as zeros. Other states are inputs, and what
-they become is an output of the name with `_after`. A cursor is such a state, or an
-input of int32; ends and places follow from it.
+Core ML holds float16 states that begin as zeros. Other states are inputs, and their new
+content is an output whose name ends in `_after`. A cursor is such a state, or an int32
+input; ends and token positions are computed from it.
 """
 
 import re
@@ -27,13 +27,13 @@ _INPUTS = {
 
 
 class Places:
-    """What a function is given, keeps and gives back; grows while it is translated.
+    """The inputs, states and outputs of a function; extended during translation.
 
     Attributes:
-        inputs, states: in order.
-        given: values of the method's graph that are there before its first instruction.
-        roots: values of that graph that are states, with the id of the state.
-        exact: states to be kept that have got what is no float16.
+        inputs, states: inputs and states in order.
+        given: values of the method's graph that exist before its first instruction.
+        roots: values of that graph that hold states, with the id of the state.
+        exact: states of Core ML that were assigned a value that is not float16.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Places:
         self.given = [*graph.inputs, *self.roots, *slots]
 
     def value(self, value: int) -> Tensor:
-        """Return a value that is there at the beginning."""
+        """Return a value that exists before the first instruction."""
         graph = self._method.graph
         if value in self._inputs:
             return self._as_value(self._inputs[value], graph.values[value].type)
@@ -82,7 +82,7 @@ class Places:
         return self._field(graph.values[value])
 
     def write(self, state: int, made: Tensor) -> Tensor:
-        """Return the new content of a state, which it becomes."""
+        """Assign a new content to a state, and return it."""
         var = self._of_states[state]
         if state not in self._kept:
             self._after[state] = self._emitter.cast(made, var.dtype)
@@ -95,10 +95,10 @@ class Places:
         )
 
     def refuse_writes(self, inner: Graph, value: int, state: int) -> None:
-        """Refuse a partition that writes a part of a state, which it is lent.
+        """Refuse a partition that writes to a slice of a state.
 
         Raises:
-            NotTaken: it does.
+            NotTaken: the partition writes to it.
         """
         for step in inner.instructions:
             writes = OPS[step.op].aliasing is not Aliasing.VIEW
@@ -107,7 +107,7 @@ class Places:
                 raise NotTaken(f"a part of the state {name!r} is written")
 
     def outputs(self, made: Sequence[Tensor]) -> tuple[Var, ...]:
-        """Return the outputs of the function, in dtypes that one can have."""
+        """Return the outputs of the function, in dtypes that outputs may have."""
         names = (
             ["output"] if len(made) == 1 else [f"output{i}" for i in range(len(made))]
         )
@@ -115,7 +115,7 @@ class Places:
         for state, tensor in sorted(self._after.items()):
             found.append(self._output(f"{self._of_states[state].name}_after", tensor))
         if not found:
-            raise NotTaken("it gives nothing back")
+            raise NotTaken("it has no outputs")
         return tuple(found)
 
     def _output(self, name: str, made: Tensor) -> Var:
@@ -148,7 +148,7 @@ class Places:
         self._of_states[state] = var
 
     def _content(self, state: int) -> Tensor:
-        """Return what a state holds as the call begins."""
+        """Return the content of a state at the start of the call."""
         var = self._of_states[state]
         if state in self._kept:
             return self._emitter.call("read_state", "fp16", var.shape, input=var)
@@ -165,7 +165,7 @@ class Places:
         return slot
 
     def _field(self, value: Value) -> Tensor:
-        """Return a field of a cursor, in the shape that the code reads it in."""
+        """Return a field of a cursor, in the shape of the value that holds it."""
         slot, emitter = value.storage, self._emitter
         assert isinstance(slot, CursorSlot)
         shape = value.type.shape(self._sizes) or (1,)
@@ -177,7 +177,7 @@ class Places:
         return emitter.reshape(found, shape)
 
     def _number(self, slot: CursorSlot, shape: Sequence[int]) -> Tensor | Number:
-        """Return a field of a cursor: for all rows, or for each."""
+        """Return a field of a cursor: for all rows, or for each row."""
         emitter = self._emitter
         match slot.field:
             case CursorField.START:
@@ -209,7 +209,7 @@ class Places:
         return var
 
     def _lengths(self, number: int) -> Tensor | Number:
-        """Return how many tokens of each row count."""
+        """Return the number of tokens that count in each row."""
         advance = self._method.advance_of(number)
         if advance is None:
             return Number(0, "int32")
@@ -221,14 +221,14 @@ class Places:
         return Number(evaluate(advance.tokens, self._sizes), "int32")
 
     def _name(self, name: str) -> str:
-        """Return a word of its own for something that the caller sees."""
+        """Return a unique identifier for a name that the caller sees."""
         word = _new_word(name, self._names)
         self._names.add(word)
         return word
 
 
 def _words_of_states(program: Program) -> Mapping[int, str]:
-    """Return a word for each state, the same in all functions."""
+    """Return an identifier for each state, the same in all functions."""
     taken, words = set[str](), dict[int, str]()
     for number, state in enumerate(program.states):
         words[number] = _new_word(state.name, taken)
@@ -237,7 +237,7 @@ def _words_of_states(program: Program) -> Mapping[int, str]:
 
 
 def _new_word(name: str, taken: Collection[str]) -> str:
-    """Return a word that is none of those taken, nor like a name of `mil.py`."""
+    """Return an unused identifier, unlike the names that `mil.py` makes."""
     word = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
     if word[0].isdigit() or re.fullmatch(r"[ctw][0-9a-f]+\w*", word):
         word = f"{word}_" if not word[0].isdigit() else f"x{word}"

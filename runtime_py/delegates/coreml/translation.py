@@ -1,8 +1,8 @@
 """Translate a method, at one set of sizes, to a function of MIL.
 
-In: a verified program whose methods the backend can say whole: partitions of its own,
-and views around them. Out: a function whose inputs are those of the method, whose
-states are Core ML's. What others than the list run cannot be said: `NotTaken`.
+In: a verified program whose methods Core ML can run completely: partitions of this
+backend, and views around them. Out: a function whose inputs are those of the method,
+and whose states are Core ML's. Other instructions raise `NotTaken`.
 """
 
 import re
@@ -29,7 +29,7 @@ from kvc.schema.graph import Constant, Graph, Instruction, Ref
 from kvc.schema.model import Program
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
-# Which values of a block are float16, and which stay exact.
+# Float16 values of a block, and exact ones.
 
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)
@@ -51,7 +51,7 @@ def computed_halves(graph: Graph) -> frozenset[int]:
 
 
 def stored_halves(graph: Graph) -> frozenset[int]:
-    """Return the values that are rounded to float16 once they have been made."""
+    """Return the values that are rounded to float16 when they are computed."""
     halves = computed_halves(graph)
     exact = {value for value in graph.outputs if value not in halves}
     for step in reversed(graph.instructions):
@@ -76,13 +76,13 @@ def _is_float(graph: Graph, value: int) -> bool:
 
 
 def _read(step: Instruction) -> set[int]:
-    """Return the operands of an instruction that its result is computed with."""
+    """Return the operands from which an instruction computes its result."""
     given = step.arguments[1:2] if step.op == CACHE_UPDATE else step.arguments
     items = [i for a in given for i in (a if isinstance(a, tuple) else (a,))]
     return {item.value for item in items if isinstance(item, Ref)}
 
 
-# Translate a method, at one set of sizes, to a function of MIL.
+# Translation of a method, at one combination of sizes.
 
 
 _DTYPES = {DType.INT64: "int32", DType.INT32: "int32", DType.BOOL: "bool"}
@@ -98,17 +98,18 @@ def translate(
     """Return the function of a method.
 
     Args:
-        program: verified.
-        method: which.
-        sizes: of its symbols.
-        name: of the function.
-        kept: states that Core ML is to keep, float16.
+        program: the verified program.
+        method: index of the method.
+        sizes: the sizes of the program's symbols.
+        name: name of the function.
+        kept: ids of the states that Core ML should hold, float16.
 
     Returns:
-        The function; and those of these states that get what is no float16.
+        The function; and the ids of these states that are assigned other values than
+        float16.
 
     Raises:
-        NotTaken: it cannot be said.
+        NotTaken: the method cannot be expressed.
     """
     emitter = Emitter()
     places = Places(program, method, sizes, kept, emitter)
@@ -129,7 +130,7 @@ def translate(
 
 
 class _Code:
-    """Translates graphs, one inside of another."""
+    """Translates graphs and the blocks within them."""
 
     def __init__(
         self,
@@ -145,12 +146,12 @@ class _Code:
     def run(
         self, graph: Graph, given: Mapping[int, Tensor], roots: Mapping[int, int]
     ) -> dict[int, Tensor]:
-        """Return what a graph makes.
+        """Return the values that a graph computes.
 
         Args:
-            graph: of the method, or of a block.
-            given: its inputs and other values that are there.
-            roots: those that are a state, all of it.
+            graph: the graph of the method, or of a block.
+            given: its inputs, and other values that exist already.
+            roots: values among them that hold a whole state.
         """
         values, halves = dict(given), computed_halves(graph)
         for step in graph.instructions:
@@ -201,7 +202,7 @@ class _Code:
         reason = why_not(step.op, arguments_of(graph, step), types)
         if reason:
             of = "" if step.op in reason else f"{step.op}: "
-            raise NotTaken(f"others run what Core ML does not: {of}{reason}")
+            raise NotTaken(f"Core ML does not run all of the method: {of}{reason}")
         own = Step(
             self._emitter,
             partial(self._read, graph, values),
@@ -225,7 +226,7 @@ class _Code:
         made: Tensor,
         roots: Mapping[int, int],
     ) -> Tensor:
-        """Return a result; where it lies over a state, that becomes it."""
+        """Return a result; assign it to the state whose memory it shares."""
         root = graph.root_of(value)
         if OPS[step.op].aliasing is Aliasing.VIEW or root == value:
             return made
@@ -240,7 +241,7 @@ class _Code:
     def _read(
         self, graph: Graph, values: dict[int, Tensor], ref: object, dtype: str
     ) -> Tensor:
-        """Return an operand in a dtype; "" for its own."""
+        """Return an operand in a dtype; "" for its own dtype."""
         assert isinstance(ref, Ref)
         kind = graph.values[ref.value]
         if isinstance(kind.storage, Constant):
@@ -248,13 +249,15 @@ class _Code:
             return self._emitter.cast(self._constant(graph, ref, exact), dtype or exact)
         found = values.get(ref.value)
         if found is None:
-            raise NotTaken("an instruction of others makes what it reads")
+            raise NotTaken(
+                "its operand is computed by an instruction outside of Core ML"
+            )
         return self._emitter.cast(found, dtype) if dtype else found
 
     def _constant(self, graph: Graph, ref: object, dtype: str) -> Data:
         assert isinstance(ref, Ref)
         storage = graph.values[ref.value].storage
-        assert isinstance(storage, Constant), "the list has looked"
+        assert isinstance(storage, Constant), "the list has checked this"
         name = self._program.names[storage.name].name
         shape = self._shape(graph, ref.value)
         word = re.sub(r"\W", "_", name, flags=re.ASCII)
@@ -263,7 +266,7 @@ class _Code:
     def _common(
         self, graph: Graph, halves: frozenset[int], operands: Sequence[object]
     ) -> str:
-        """Return the dtype that tensors are compared in: the most exact of them."""
+        """Return the dtype in which tensors are compared: the most exact of theirs."""
         found = [
             self._dtype(graph, each.value, halves)
             for each in operands

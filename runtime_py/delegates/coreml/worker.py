@@ -1,10 +1,10 @@
-"""Build an `.mlpackage` by coremltools, in a process of its own.
+"""Build an `.mlpackage` by coremltools, in a subprocess.
 
-It is started as a script with the folder of a job, which has `job.json` (functions, as
-`package.py` writes them) and a file of bytes for each constant. It leaves
-`model.mlpackage` there. coremltools imports what converters need, where it is
-installed: torch, and executorch, which kvc installs without what that depends on.
-Nothing of these is needed here, so they are kept from being imported.
+The script is started with the folder of a job, which has `job.json` (functions, as
+`package.py` writes them) and a file of bytes for each constant. It writes
+`model.mlpackage` there. coremltools imports packages for its converters, if they are
+installed: torch, and executorch, which kvc installs without its dependencies. They are
+not needed here, so their import is blocked.
 """
 
 import json
@@ -23,7 +23,7 @@ _UNWANTED: Final = (
     "xgboost",
     "transformers",
 )
-_LEAST: Final = 10  # elements of what lies in the file of weights
+_LEAST: Final = 10  # elements of a constant stored in the file of weights
 _TYPES: Final = {
     "fp16": "<f2",
     "fp32": "<f4",
@@ -34,13 +34,13 @@ _TYPES: Final = {
 
 
 def hide_converters() -> None:
-    """Keep coremltools from importing what it converts from."""
+    """Block coremltools' imports of packages for its converters."""
     for name in _UNWANTED:
         sys.modules[name] = None  # type: ignore[assignment]
 
 
 def end_with_starter() -> None:
-    """End this process as soon as the one that started it has ended."""
+    """End this process as soon as its parent process has ended."""
 
     def wait() -> None:
         os.read(0, 1)
@@ -61,7 +61,7 @@ def build(folder: Path) -> None:
     for function in job["functions"]:
         program.add_function(function["name"], _function(function, job, folder))
     program.default_function_name = job["functions"][0]["name"]
-    # As `coremltools.utils.save_multifunction` does: what was built is what is written.
+    # As in `coremltools.utils.save_multifunction`: write the program exactly as built.
     program.skip_all_passes = True
     program.export_as_multifunction = True
     model = mil_convert(
@@ -74,7 +74,7 @@ def build(folder: Path) -> None:
     )
     package = folder / "model.mlpackage"
     model.save(str(package))
-    # Maps of protobuf are in any order otherwise.
+    # protobuf would otherwise write maps in any order.
     raw = model.get_spec().SerializeToString(deterministic=True)
     (package / "Data" / "com.apple.CoreML" / "model.mlmodel").write_bytes(raw)
 
@@ -121,7 +121,7 @@ def _given(
     job: Mapping[str, Any],
     folder: Path,
 ) -> object:
-    """Return an input of a call as coremltools takes it."""
+    """Return an input of a call in coremltools' form."""
     import numpy as np
 
     ((kind, value),) = given.items()
@@ -142,16 +142,16 @@ def _given(
 def _tensor(
     name: str, names: dict[str, object], job: Mapping[str, Any], folder: Path
 ) -> object:
-    """Return a tensor by name, a constant where nothing has made it."""
+    """Return a tensor by name; a name without a tensor yet is a constant."""
     import numpy as np
-    from coremltools.converters.mil.mil import Builder as mb  # noqa: N813  # its own way
+    from coremltools.converters.mil.mil import Builder as mb  # noqa: N813  # its usual name
 
     if name not in names:
         dtype, shape, file = job["constants"][name]
         held = np.fromfile(folder / file, _TYPES[dtype]).reshape(shape)
         made = mb.const(val=held, name=name)
         if held.size >= _LEAST and dtype != "bool":
-            made.op.weight_id = name  # functions with the same one share the bytes
+            made.op.weight_id = name  # functions with the same constant share its bytes
         names[name] = made
     return names[name]
 

@@ -1,4 +1,4 @@
-"""The native backend `cpu`, at run time: kvc's own kernels."""
+"""The run-time part of the native backend `cpu`: kvc's own kernels."""
 
 from kvc.runtime.delegates.cpu.backend import Cpu
 

@@ -1,8 +1,8 @@
-"""The backend `cpu`, at run time: the native library, or the runtime's own kernels.
+"""The run-time part of the backend `cpu`: the native library, or reference kernels.
 
-In: a block of what `kvc.schema.backends.cpu` takes. Out: a handle that binds it to a
-list of native steps, without torch; where the library was not built, one that runs it
-with the reference.
+In: a block that `kvc.schema.backends.cpu` supports. Out: a handle that binds it to a
+list of native steps, without torch; if the library was not built, one that runs it with
+the reference.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,10 +34,10 @@ class Cpu(Delegate):
     runs_on = "the processor, by kvc's own kernels"
 
     def __init__(self, options: Options) -> None:
-        """Find the library, unless the reference is asked for.
+        """Find the library, unless the reference is requested.
 
         Raises:
-            MissingLibrary: it is missing, and `options.reference` is False.
+            MissingLibrary: the library is missing, and `options.reference` is False.
         """
         self._options = options
         self._library = library_unless(options.reference, find_library, "cpu")
@@ -47,7 +47,7 @@ class Cpu(Delegate):
         """Check that the library can be used.
 
         Raises:
-            MissingLibrary: it cannot.
+            MissingLibrary: it cannot be used.
         """
         find_library()
 
@@ -62,17 +62,17 @@ class Cpu(Delegate):
         return CpuHandle(method, block, buffers, self._library, self._options.threads)
 
     def packed(self) -> Mapping[str, int]:
-        """Return nothing: weights are used as they lie in the bundle."""
+        """Return {}: weights are used as they lie in the bundle."""
         return {}
 
     def close(self) -> None:
-        """Hold nothing that handles share."""
+        """Do nothing: handles share no resource."""
 
 
 class CpuHandle(Handle):
     """A partition that runs natively.
 
-    All of its data is read and checked at once, by two threads.
+    All of its data is read and checked on first use, by two threads.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class CpuHandle(Handle):
         )
 
     def pack(self) -> None:
-        """Have the data in memory and checked."""
+        """Read and check the data."""
         self._read()
 
     def _read(self) -> Mapping[int, Array]:
-        """Return the data, read and checked when it is asked for first."""
+        """Return the data, read and checked on first use."""
         if self._data is None:
             found: dict[int, Array] = {}
 

@@ -1,8 +1,7 @@
 """Bind a block to sizes and memory: a list of native steps, run by one call.
 
-View ops run here, on numpy arrays; all others become steps with fixed addresses. A
-kernel that wants elements side by side gets a copy where they are not, made by a step
-before it.
+View operators run here, on numpy arrays; all others become steps with fixed addresses.
+If a kernel needs contiguous elements, a step before it copies other operands.
 """
 
 import math
@@ -56,20 +55,20 @@ from kvc.schema.ops.spec import Param, ParamKind
 from kvc.schema.verify.signatures import check_at, sized_together
 
 _COPY = "aten::copy"
-_PRODUCTS = "linears_of_rows"  # of quantized rows, see row_products.py
+_PRODUCTS = "linears_of_rows"  # products of quantized rows, see row_products.py
 _CAST = "aten::_to_copy"
 _CHECK_INDEX = "kvc::check_index"
 _CHECK_SIZE = "kvc::check_size"
 _ATTENTION = "kvc::attention"
 _ATTENTION_PRODUCT = "aten::scaled_dot_product_attention"
-# What strings say, as numbers of kernels.
+# String arguments as numbers for kernels.
 _TEXTS = {
     "linear": 0, "circular": 1,
     "none": 0, "tanh": 1,
     "silu": 0, "gelu": 1, "gelu_tanh": 2,
 }  # fmt: skip
-# Operands, by index among a kernel's tensors after its results, whose rows must lie
-# together: all of the array, to keep it simple.
+# Operands whose rows must be contiguous, by index among a kernel's tensors after its
+# results; the whole array is made contiguous, to keep it simple.
 _PACKED = {
     "aten::linear": (2,),
     "aten::rms_norm": (0, 1),
@@ -84,7 +83,7 @@ _PACKED = {
     "kvc::expert_linear_qd8": (3, 4, 6),
     "kvc::expert_linear_q8": (4, 5, 7),
 }
-# Kernels that write results of any strides; those of the others lie side by side.
+# Kernels that write results with any strides; other results are contiguous.
 _STRIDED = {
     "aten::clone", "aten::cat", "aten::stack", "aten::repeat", "aten::full",
     "kvc::rotary_embedding",
@@ -105,15 +104,15 @@ def bind_steps(
     """Return a function that runs a block of the backend.
 
     Args:
-        method: that the block belongs to, for messages.
-        block: the code, known to hold nothing but what the backend takes.
-        sizes: of the program's symbols.
-        inputs: where the code's lie, as `Handle.prepare` gets them.
-        outputs: likewise.
-        arena: for what lies between.
-        constant: returns the data of a name.
-        library: that runs the steps.
-        threads: how many compute.
+        method: name of the block's method, for messages.
+        block: the code, of supported operators only.
+        sizes: the sizes of the program's symbols.
+        inputs: arrays of the inputs, as passed to `Handle.prepare`.
+        outputs: arrays of the outputs, likewise.
+        arena: memory for intermediate values.
+        constant: returns named data by id.
+        library: the library that runs the steps.
+        threads: the number of threads.
 
     Raises:
         KernelFailed: a view is impossible.
@@ -126,7 +125,7 @@ def bind_steps(
 
 
 class _Binder:
-    """The values of a block at some sizes, and the steps written down so far."""
+    """The values of a block at some sizes, and the steps recorded so far."""
 
     def __init__(
         self,
@@ -142,11 +141,13 @@ class _Binder:
         self._values = Values(graph, sizes, memory)
         self._types = [value.type for value in graph.values]
         self._steps = steps
-        self._owners: list[int] = []  # of each step, the index of its instruction
-        self._told: list[Instruction] = []  # of each step; of merged ones the last
+        self._owners: list[int] = []  # per step: the index of its instruction
+        self._told: list[
+            Instruction
+        ] = []  # per step: its instruction, the last of merged ones
 
     def bind(self, outputs: Sequence[Array]) -> NativeCall:
-        """Bind all instructions, and copies of results that lie elsewhere."""
+        """Bind all instructions, and copies of results to their outputs."""
         index, instructions = 0, self._graph.instructions
         together = sized_together(self._graph)
         groups = products_of_rows(self._graph)
@@ -176,7 +177,7 @@ class _Binder:
         return NativeCall([partition])
 
     def _note(self, owner: int, told: Instruction) -> None:
-        """Record which instruction the steps that are new belong to."""
+        """Record the instruction of the steps that were added last."""
         count = len(self._steps) - len(self._owners)
         self._owners += [owner] * count
         self._told += [told] * count
@@ -253,7 +254,7 @@ class _Binder:
         self._hand_over(outs, made)
 
     def _bind_products(self, *group: Instruction) -> None:
-        """Add one step for rows that are quantized, and all their products."""
+        """Add one step for quantizing rows and for all products of these rows."""
         at = next(i for i, each in enumerate(group) if each.op in LINEARS)
         products, rows = group[at + 1 :], len(group[at].results)
         outs = [
@@ -272,7 +273,7 @@ class _Binder:
     def _rows(
         self, source: Instruction
     ) -> tuple[list[Array | None], list[int], list[float]]:
-        """Return what a step reads that quantizes rows, and how it makes the rows."""
+        """Return operands and settings of a step that computes and quantizes rows."""
         arguments = self._arguments(source)
         match source.op, arguments:
             case op, [gate, up, str(activation)] if op == GLU:
@@ -285,7 +286,7 @@ class _Binder:
         raise AssertionError(source.op)
 
     def _hand_over(self, outs: list[Array], made: list[Array]) -> None:
-        """Add copies of results that were not made where they belong."""
+        """Add copies of results that were not computed in place."""
         for out, array in zip(outs, made, strict=True):
             if out is not array:
                 self._add(_COPY, [out, array])
@@ -341,7 +342,7 @@ class _Binder:
         scale: float | None,
         _grouped: bool,
     ) -> None:
-        """Add attention to all keys; the first query of causal ones sees the first."""
+        """Add attention to all keys; a first causal query sees only the first key."""
         out = _with_axes(out)
         batch, heads, seq, _ = out.shape
         q = np.broadcast_to(_with_axes(q), (batch, heads, seq, q.shape[-1]))
@@ -360,7 +361,7 @@ class _Binder:
         )
 
     def _cast(self, array: Array | None, dtype: "np.dtype[np.generic]") -> Array | None:
-        """Return an array of a dtype, perhaps made by a step."""
+        """Return an array in a dtype, converted by a step if needed."""
         if array is None or array.dtype == dtype:
             return array
         made = np.empty(array.shape, dtype)
@@ -368,7 +369,7 @@ class _Binder:
         return made
 
     def _packed(self, array: Array | None) -> Array | None:
-        """Return an array with elements side by side, perhaps copied by a step."""
+        """Return a contiguous array, copied by a step if needed."""
         if array is None or array.flags.c_contiguous:
             return array
         copy = np.empty(array.shape, array.dtype)
@@ -380,7 +381,7 @@ class _Binder:
 
 
 def _side_by_side(outs: list[Array]) -> list[Array]:
-    """Return where kernels write that put elements side by side."""
+    """Return contiguous arrays for kernels that cannot write strided results."""
     return [
         out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
         for out in outs
@@ -388,14 +389,14 @@ def _side_by_side(outs: list[Array]) -> list[Array]:
 
 
 def _with_axes(array: Array) -> Array:
-    """Return a view with the axes that attention has: [batch, heads, seq, width]."""
+    """Return a view with four axes for attention: [batch, heads, seq, width]."""
     return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
 def _write(
     param: Param, given: object, integers: list[int], numbers: list[float]
 ) -> None:
-    """Write an argument that is no tensor as kernels read it; see kernels.h."""
+    """Write an argument that is not a tensor in the kernels' form; see kernels.h."""
     if isinstance(given, tuple):
         integers.append(len(given))
         integers += given
@@ -413,7 +414,7 @@ def _write(
 
 
 def _whole(given: float | None) -> int:
-    """Return the integer that stands for a number: 0 for a float that has none.
+    """Return the integer form of a number: 0 for a float out of range.
 
     Raises:
         OverflowError: an integer has more than 64 bits.

@@ -1,4 +1,4 @@
-"""The run-time half of the backend `ethosu`: Arm's Ethos-U NPUs, by way of TOSA.
+"""The run-time part of the backend `ethosu`: Arm's Ethos-U NPUs, by way of TOSA.
 
     partition + grids + weights --lowering.py--> TOSA graph, integers alone
       --evaluate.py--> its numbers, on the host

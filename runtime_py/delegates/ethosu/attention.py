@@ -1,9 +1,9 @@
-"""Attention over a cache, and writing it, on integers.
+"""Attention over a cache, and cache updates, on integers.
 
 In: an instruction with values on grids. Out: the tensor of its result. Queries, keys,
-values and exponentials are int16; the greatest exponential of a row is 1, and they are
-divided by their sum after they have been multiplied with the values. So a row may see
-one position or thousands.
+values and exponentials are int16; the greatest exponential of a row is 1. The sum of
+exponentials divides after the product with the values, so that a row may see one
+position or thousands.
 """
 
 import math
@@ -18,12 +18,12 @@ from kvc.runtime.delegates.ethosu.numbers import table_of_lines
 from kvc.runtime.delegates.ethosu.tosa import Element, Shape
 from kvc.schema.graph import Instruction
 
-_PLACES: Final = 1 << 16  # of differences of scores, from 0 on, in a table
+_PLACES: Final = 1 << 16  # entries of a table over score differences
 _ONE: Final = (1 << 15) - 1  # an exponential of 1
 _STEP: Final = 16 * math.log(2) / _PLACES  # of scores; the last place is 2 ** -16
-_HIDDEN: Final = 1 << 28  # steps by which a position that is not seen is lower
-_MOST_COARSER: Final = 16  # by a power of 2: one step then makes all the difference
-# A score: so all that is hidden is lower than all that is seen.
+_HIDDEN: Final = 1 << 28  # steps by which the score of a hidden position is lowered
+_MOST_COARSER: Final = 16  # exponent of 2; a single step then decides
+# The bound of a score: hidden scores stay below all visible ones.
 _FARTHEST: Final = (1 << 27) - (1 << 17)
 
 
@@ -42,7 +42,7 @@ def cache_update(values: LoweredValues, step: Instruction) -> str:
 
 
 def _slots(values: LoweredValues, start: int, heads: int, count: int) -> str:
-    """Return int32 [heads, count]: where the rows of each head go."""
+    """Return int32 [heads, count]: the slot of each row of each head."""
     key = ("slots", start, heads, count)
     if key not in values.shared:
         builder = values.builder
@@ -54,7 +54,7 @@ def _slots(values: LoweredValues, start: int, heads: int, count: int) -> str:
 
 
 def attention(values: LoweredValues, step: Instruction) -> str:
-    """Attend, causally, from queries to what is valid of a cache."""
+    """Attend causally from queries to the valid part of a cache."""
     q, k, v, length = (ref(step.arguments[i]) for i in range(4))
     (_, heads, seq, width), (_, groups, slots, depth) = values.shape(q), values.shape(v)
     given = step.arguments[4]
@@ -74,10 +74,9 @@ def attention(values: LoweredValues, step: Instruction) -> str:
 
 
 def _bounded(values: LoweredValues, products: str, scale: float, reach: float) -> str:
-    """Return int32: scores, which stay near 0 beside what hides them.
+    """Return scores as int32, bounded so that hiding still works.
 
-    Those that could be too large for int32 have steps so much coarser, until they are
-    cut off.
+    Scores that could exceed int32 use coarser steps until they are clipped.
     """
     builder, most = values.builder, scale * reach
     coarser = min(max(0, math.frexp(most)[1] - 31), _MOST_COARSER)
@@ -92,7 +91,7 @@ def _bounded(values: LoweredValues, products: str, scale: float, reach: float) -
 
 
 def _hidden(values: LoweredValues, length: int, seq: int, slots: int) -> str:
-    """Return int32 [1, 1, seq, slots]: 0 where a query sees, else far below 0."""
+    """Return int32 [1, 1, seq, slots]: 0 for visible slots, far below 0 for hidden."""
     key = ("hidden", length, seq, slots)
     if key not in values.shared:
         builder = values.builder
@@ -109,7 +108,7 @@ def _hidden(values: LoweredValues, length: int, seq: int, slots: int) -> str:
 
 
 def _exponentials(values: LoweredValues, scores: str) -> str:
-    """Return int16 of the same shape: exponentials, the greatest of a row about 1."""
+    """Return exponentials as int16 of the same shape; a row's greatest is about 1."""
     builder = values.builder
     below = builder.arithmetic("SUB", scores, builder.reduce("REDUCE_MAX", scores))
     place = values.rescaled(
@@ -120,7 +119,7 @@ def _exponentials(values: LoweredValues, scores: str) -> str:
 
 
 def _exponential(place: Doubles) -> Doubles:
-    """Return what a place of the table stands for; the first is 0, for all below."""
+    """Return the value of a table entry; the first is 0, for all lower scores."""
     exact = np.exp((place - (_PLACES // 2 - 1)) * _STEP)
     made: Doubles = np.where(place <= -_PLACES // 2, 0.0, exact)
     return made
@@ -135,8 +134,8 @@ def _average(
 ) -> str:
     """Return the average of values by weights, on the grid of the result.
 
-    A row of weights sums up to T = m 2 ** (30 - n), its products with values to
-    A 2 ** b. A is moved by the bits that T lacks, so that none of the two is cut.
+    A row of weights sums up to T = m 2 ** (30 - n), its products with values to A 2 **
+    b. A is shifted by the bits that T lacks, so that neither is clipped.
     """
     builder, (groups, rows, slots, depth) = values.builder, sizes
     bits = (slots - 1).bit_length()

@@ -1,7 +1,7 @@
-"""The delegate `ethosu`: computes its partitions on the host, and makes files for NPUs.
+"""The delegate `ethosu`: runs partitions on the host, and exports files for NPUs.
 
 No NPU is a device of this process. On the host a partition is its TOSA graph, computed
-by numpy: the integers that a device gives. `export` compiles the same graphs.
+by numpy with the integers of a device. `export` compiles the same graphs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from kvc.schema.graph import Graph
 
 
 class EthosU(Delegate):
-    """The run-time half."""
+    """The run-time part."""
 
     runs_on = "an Arm Ethos-U NPU, its integers computed on the host"
 
@@ -43,7 +43,7 @@ class EthosU(Delegate):
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the NPUs that files can be made for."""
+        """Return the NPUs that files can be exported for."""
         return tuple(TARGETS)
 
     def init(
@@ -52,8 +52,8 @@ class EthosU(Delegate):
         """Check the code and the grids.
 
         Raises:
-            BadProgram: the backend does not take an operator, or a grid is missing, or
-                one that TOSA does not have.
+            BadProgram: the backend does not support an operator, or a grid is missing,
+                or TOSA does not support a grid.
         """
         program = self._program
         graph = taken_block(program, self._path, partition, why_not).graph
@@ -65,11 +65,11 @@ class EthosU(Delegate):
         return EthosUHandle(graph, grids, every or (), names)
 
     def _check(self, graph: Graph, grids: Mapping[int, Grid], where: str) -> None:
-        """Check what the code is written over, and that all of it has grids.
+        """Check the writes of the code, and that all values have grids.
 
         Raises:
-            BadProgram: a grid is missing, or one that TOSA does not have, or an
-                instruction writes a part of an input.
+            BadProgram: a grid is missing or not supported by TOSA, or an instruction
+                writes to a slice of an input.
         """
         wrong = ""
         for number, value in enumerate(graph.values):
@@ -91,12 +91,12 @@ class EthosU(Delegate):
 
         Raises:
             MissingLibrary: Vela is missing.
-            ExportFailed: it refuses a partition, crashes, or takes too long.
+            ExportFailed: Vela rejects a partition, crashes, or takes too long.
         """
         program, units = self._program, list[Unit]()
         memories = StateMemories(program)
         for number, handle in sorted(handles.items()):
-            assert isinstance(handle, EthosUHandle), "init makes no others"
+            assert isinstance(handle, EthosUHandle), "init makes only these"
             method = program.methods[program.delegates[number].method].name
             states = {
                 value: program.states[state].name
@@ -109,15 +109,15 @@ class EthosU(Delegate):
         return Packing(key, "", tuple(sorted(handles)), len(raw), lambda: raw)
 
     def packed(self) -> Mapping[str, int]:
-        """Return that nothing is kept."""
+        """Return {}: no packed data is kept."""
         return {}
 
     def close(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: no resource is shared."""
 
 
 class EthosUHandle(Handle):
-    """A partition, by the graph of TOSA that it becomes."""
+    """A partition, and its translation to a TOSA graph."""
 
     def __init__(
         self,
@@ -143,12 +143,12 @@ class EthosUHandle(Handle):
     def units(
         self, name: str, method: str, states: Mapping[int, str]
     ) -> Iterator[Unit]:
-        """Yield the partition at each of its sizes.
+        """Yield the partition at each combination of its sizes.
 
         Args:
-            name: of the partition.
-            method: that it belongs to.
-            states: the names of those among its inputs.
+            name: name of the partition.
+            method: name of its method.
+            states: the names of states among its inputs.
         """
         graph = self._graph
         places = {value: f"input {i}" for i, value in enumerate(graph.inputs)}
@@ -169,7 +169,7 @@ class EthosUHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Make the graph at some sizes; see `Handle.prepare`."""
+        """Compile the graph for some sizes; see `Handle.prepare`."""
         return bind_call(
             self._graph,
             self.lowered(sizes),
@@ -186,7 +186,7 @@ class EthosUHandle(Handle):
 
 
 def _results(graph: Graph, places: Mapping[int, str]) -> dict[int, list[str]]:
-    """Return what each result is, in words."""
+    """Return a description of each result."""
     told: dict[int, list[str]] = {value: [] for value in results_of(graph)}
     for number, value in enumerate(graph.outputs):
         told[value].append(f"output {number}")

@@ -1,8 +1,8 @@
-"""Sums, products, functions of one value and rotary embeddings, element by element.
+"""Elementwise operators: sums, products, functions of one value, rotary embeddings.
 
 In: an instruction with values on grids. Out: the tensor of its result. Sums and
-products are int32; a function is a table of its results, between whose entries int16
-lie on straight lines.
+products are int32; a function is a table of its results, with linear interpolation for
+int16.
 """
 
 import math
@@ -22,12 +22,12 @@ from kvc.schema.backends.ethosu import ADDITIONS
 from kvc.schema.backends.grids import Stored
 from kvc.schema.graph import Instruction
 
-# Bits that sums of two grids are computed with, beside those of the values.
+# Bits of the common grid of a sum, in addition to those of the values.
 _ROOM: Final = {Stored.INT8: 20, Stored.INT16: 13}
 _FINER: Final = 64  # steps of int16 in one of int8
 _SHIFTED: Final = {"aten::add.Scalar": 1, "aten::sub.Scalar": -1}
 _Bounds = tuple[float | None, float | None]
-# What cuts values off, which straight lines would round.
+# Functions that clip, which linear interpolation would round off.
 _BOUNDED: Final[Mapping[str, Callable[..., _Bounds]]] = {
     "aten::relu": lambda: (0.0, None),
     "aten::clamp": lambda least, most: (least, most),
@@ -57,7 +57,7 @@ def function(values: LoweredValues, step: Instruction) -> str:
 
 
 def addition(values: LoweredValues, step: Instruction) -> str:
-    """Add on a grid of int32 that both operands reach exactly enough."""
+    """Add on a grid of int32 that is fine enough for both operands."""
     one, other, result = ref(step.arguments[0]), ref(step.arguments[1]), step.results[0]
     grids = [values.grid(one), values.grid(other)]
     room = min(_ROOM[grid.stored] for grid in grids)
@@ -83,7 +83,7 @@ def product(values: LoweredValues, step: Instruction) -> str:
 
 
 def rotary_embedding(values: LoweredValues, step: Instruction) -> str:
-    """Turn the halves of the last axis by angles (RoFormer, Su 2021)."""
+    """Rotate the halves of the last axis by angles (RoFormer, Su 2021)."""
     builder, result = values.builder, step.results[0]
     x, cos, sin = (ref(one) for one in step.arguments)
     shape, grid = values.shape(x), values.grid(x)
@@ -117,7 +117,7 @@ def _applied(
 
 
 def _as_fine_int16(values: LoweredValues, x: int) -> tuple[str, float]:
-    """Return int16 without a zero that are spread over a table, and their scale."""
+    """Return a value as int16 that use a table's full range, and their scale."""
     grid, name = values.grid(x), values.as_int16(x)
     if grid.stored is Stored.INT16:
         return name, grid.scale
@@ -126,7 +126,7 @@ def _as_fine_int16(values: LoweredValues, x: int) -> tuple[str, float]:
 
 
 def _half(values: LoweredValues, name: str, part: int, half: int) -> str:
-    """Return a half of the last axis, or all of it where it is no longer."""
+    """Return a half of the last axis, or all of an axis that is only a half."""
     shape = values.builder.shape(name)
     start = (0,) * (len(shape) - 1) + (part * half,)
     return values.builder.slice(name, start, (*shape[:-1], half))
@@ -135,7 +135,7 @@ def _half(values: LoweredValues, name: str, part: int, half: int) -> str:
 def _bounded(
     values: LoweredValues, x: int, result: int, least: float | None, most: float | None
 ) -> str:
-    """Cut a value off at numbers of its own grid, and of a finer result."""
+    """Clip a value at bounds of its own grid, and at those of a finer result."""
     coarse, fine = values.grid(x).scale, values.grid(result).scale
     made = values.without_zero(x)
     outward = (math.floor, math.ceil) if coarse > fine else (round, round)
@@ -154,7 +154,7 @@ def _cut_off(
     scale: float,
     rounded: tuple[Callable[[float], int], Callable[[float], int]],
 ) -> str:
-    """Cut int32 off at two numbers, in steps of a scale, each rounded in its way."""
+    """Clip int32 at two bounds, in steps of a scale, each with its own rounding."""
     for kind, bound, whole in zip(("MAXIMUM", "MINIMUM"), bounds, rounded, strict=True):
         if bound is not None:
             steps = max(-(1 << 16), min(1 << 16, bound / scale))
@@ -163,9 +163,9 @@ def _cut_off(
 
 
 def _shifted(values: LoweredValues, x: int, result: int, by: float) -> str:
-    """Add a number, on a grid of int32 that both values reach exactly enough.
+    """Add a number, on a grid of int32 that is fine enough for both values.
 
-    Straight lines between entries of a table would be bent where these are cut off.
+    A table would interpolate wrongly where its entries are clipped.
     """
     grid, made = values.grid(x), values.grid(result)
     room = min(_ROOM[one.stored] for one in (grid, made))

@@ -1,9 +1,9 @@
-"""Compute a TOSA graph with numpy: the integers that the specification says, exactly.
+"""Compute a TOSA graph with numpy: exactly the integers of the specification.
 
 In: a graph of this backend, arrays of integers for its inputs. Out: arrays of the types
-of its outputs. Numbers are int64; products of matrices are taken in float64, which has
-all of their 48 bits, and a fast kernel. The rounding of RESCALE is SINGLE_ROUND: half a
-step is added before the shift (TOSA 1.0, 2.13.2).
+of its outputs. Numbers are int64; matrix products are computed in float64, which holds
+all of their 48 bits, and has a fast kernel. The rounding of RESCALE is SINGLE_ROUND:
+half a step is added before the shift (TOSA 1.0, 2.13.2).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ def _rescale(
 ) -> Wide:
     shifted = (x - zero) * multiplier + (np.int64(1) << (shift - 1))
     result: Wide = (shifted >> shift) + out
-    return result.reshape(x.shape)  # of no axis too, beside one multiplier
+    return result.reshape(x.shape)  # also without any axis, if there is one multiplier
 
 
 def _convolution(
@@ -74,13 +74,13 @@ def _multiply(_: Operator, one: Wide, other: Wide, shift: Wide) -> Wide:
 
 
 def _shifted_left(_: Operator, one: Wide, other: Wide) -> Wide:
-    """Move the bits of int32 to the left; those that leave it are lost."""
+    """Shift the bits of int32 left; bits that leave it are lost."""
     made: Wide = (one << other).astype(np.int32).astype(np.int64)
     return made
 
 
 def _leading_zeros(operator: Operator, x: Wide) -> Wide:
-    """Count zeros before the first bit of int32; below 0 there are none."""
+    """Count the leading zeros of int32; 0 for negative numbers."""
     _, bits = np.frexp(x.astype(np.float64))  # x is below 2 ** bits
     made: Wide = np.where(x < 0, 0, 32 - bits)
     return made
@@ -110,7 +110,7 @@ def _depthwise(
 
 
 def _patches(operator: Operator, x: Wide, kernel: Sequence[int]) -> Wide:
-    """Return what a kernel sees, [n, height, width, y, x, channels]."""
+    """Return the patches under a kernel, [n, height, width, y, x, channels]."""
     names = ("pad", "stride", "dilation")
     pad, stride, dilation = (operator.attributes[name] for name in names)
     assert isinstance(pad, tuple)

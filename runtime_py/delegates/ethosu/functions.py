@@ -1,6 +1,6 @@
-"""Functions of one value, in float64; an NPU looks their results up in a table.
+"""Functions of one value in float64; an NPU looks their results up in a table.
 
-In: arrays, and what else an operator takes. Out: arrays of the same shape.
+In: arrays, and other arguments of an operator. Out: arrays of the same shape.
 """
 
 import math
@@ -61,20 +61,20 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Doubles]]] = {
 }
 
 
-# A power of an int32, for numbers of any size: its first bits, looked up in a table.
+# Powers of an int32 of any size, by a table over its leading bits.
 
 
 INVERSE_BITS, ROOT_BITS = 22, 21  # a result of 1 is 2 ** bits
-_TOP: Final = 30  # the bit that a mantissa of 1 is
+_TOP: Final = 30  # the bit that represents a mantissa of 1
 _INVERSE_ONE: Final = 1 << (INVERSE_BITS - 7)
 _ROOT_ONE: Final = 1 << (ROOT_BITS - 7)
 _HALF_PLACES: Final = 1 << 15
 
 
 def inverse(builder: GraphBuilder, x: str) -> tuple[str, str]:
-    """Return 1 / m, 2 ** 22 of one, and by how many bits x was moved to m.
+    """Return 1 / m in units of 2 ** -22, and the left shift from x to the mantissa m.
 
-    The entry for 1 is one step short of 2 ** 15, which int16 does not have.
+    The entry for 1 is one step below 2 ** 15, which exceeds int16.
     """
     moved = builder.with_number("SUB", builder.leading_zeros(x), 1)
     mantissa = builder.arithmetic("LOGICAL_LEFT_SHIFT", x, moved)
@@ -87,7 +87,7 @@ def inverse(builder: GraphBuilder, x: str) -> tuple[str, str]:
 
 
 def inverse_root(builder: GraphBuilder, x: str) -> tuple[str, str]:
-    """Return m ** -0.5, 2 ** 21 of one, and half of by how many bits x was moved."""
+    """Return m ** -0.5 in units of 2 ** -21, and half of the left shift from x to m."""
     moved = builder.with_number("SUB", builder.leading_zeros(x), 1)
     half = builder.with_number("ARITHMETIC_RIGHT_SHIFT", moved, 1)
     even = builder.arithmetic("ADD", half, half)
@@ -100,6 +100,6 @@ def inverse_root(builder: GraphBuilder, x: str) -> tuple[str, str]:
 
 
 def _place(builder: GraphBuilder, mantissa: str, middle: int, shift: int) -> str:
-    """Return the place of a mantissa in a table whose middle is at place 0."""
+    """Return the index of a mantissa in a table whose middle has the index 0."""
     off = builder.with_number("SUB", mantissa, middle)
     return builder.rescale(off, [(1 << 30, 30 + shift)], (0, 0), Element.INT16)

@@ -2,7 +2,7 @@
 
 In: a partition's code and grids, its TOSA graph, arrays for inputs and outputs. Out: a
 function that reads all inputs, computes, and writes outputs and the new contents of
-inputs. Of a cache it writes the new rows alone.
+inputs. In caches it writes only the new rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +31,14 @@ _Check = Callable[[], None]
 
 @frozen
 class _Target:
-    """Where a result goes.
+    """The target of a result.
 
     Attributes:
-        array: what it is written to.
-        place: of the result, among those of the TOSA graph.
-        grid: of its integers.
-        rows: of a cache, where the first new row is and how many there are; None where
-            all is written.
+        array: the array to write.
+        place: index of the result among those of the TOSA graph.
+        grid: the grid of its integers.
+        rows: for a cache, the first new row and the number of new rows; None to write
+            the whole array.
     """
 
     array: Array
@@ -55,15 +55,15 @@ def bind_call(
     inputs: Sequence[Array],
     outputs: Sequence[Array],
 ) -> Callable[[], None]:
-    """Return what runs a partition.
+    """Return a function that runs a partition.
 
     Args:
-        graph: its code.
-        tosa: what it is at these sizes.
-        grids: of its values.
-        sizes: of the symbols.
+        graph: the partition's graph.
+        tosa: its TOSA graph at these sizes.
+        grids: the grids of its values.
+        sizes: the sizes of the symbols.
         inputs: arrays of the graph's inputs.
-        outputs: likewise.
+        outputs: arrays of the graph's outputs.
     """
     given = dict(zip(graph.inputs, inputs, strict=True))
     places = {value: place for place, value in enumerate(results_of(graph))}
@@ -84,7 +84,7 @@ def bind_call(
 def _caches(
     graph: Graph, sizes: Mapping[str, int], given: Mapping[int, Array]
 ) -> tuple[list[_Check], dict[int, tuple[Array, int]]]:
-    """Return what has to hold of positions, and where caches are written, by value."""
+    """Return the checks of positions, and the written rows of caches, by value."""
     checks, rows = list[_Check](), dict[int, tuple[Array, int]]()
 
     def count(value: int) -> int:
@@ -121,7 +121,7 @@ def _run(
     sources: Sequence[tuple[Array, Grid | None]],
     targets: Sequence[_Target],
 ) -> None:
-    """Run a graph: all inputs are read before anything is written."""
+    """Run a graph; all inputs are read before any output is written."""
     for check in checks:
         check()
     given = [

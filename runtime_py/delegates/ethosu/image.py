@@ -1,8 +1,8 @@
-"""The file of a target: the command streams of all partitions, and what they take.
+"""The exported file of a target: command streams of all partitions, and a report.
 
-In: graphs by partition and sizes. Out: a zip archive of a TFLite file for each, and
-`report.json`, which comes first: inputs and outputs in order, with their grids, memory
-and cycles as Vela says them. Equal graphs give equal bytes.
+In: graphs by partition and sizes. Out: a zip archive with a TFLite file for each,
+preceded by `report.json`: inputs and outputs in order, with their grids, and memory and
+cycles as reported by Vela. Equal graphs give equal bytes.
 """
 
 import io
@@ -26,7 +26,7 @@ TARGETS: Final = {
 }
 _OF_U85: Final = frozenset({"MATMUL", "SCATTER", "REDUCE_MAX"})
 _REPORT: Final = "report.json"
-_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the first that an archive can say
+_DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip archive
 
 
 @frozen
@@ -34,11 +34,11 @@ class Unit:
     """A partition at some sizes.
 
     Attributes:
-        name: of its file, without a suffix.
-        method: that it belongs to.
-        graph: of TOSA.
-        inputs, outputs: the grid of each, None of integers of the model, and what it
-            is in words.
+        name: name of its file, without a suffix.
+        method: name of its method.
+        graph: its TOSA graph.
+        inputs, outputs: the grid and a description of each; the grid is None for
+            integers of the model.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Unit:
 
 
 def image_of(target: str, units: Sequence[Unit]) -> bytes:
-    """Return the file of a target.
+    """Return the exported file of a target.
 
     Raises:
         MissingLibrary: Vela is missing.
-        ExportFailed: it does not compile a graph, or the NPU does not run it.
+        ExportFailed: Vela cannot compile a graph, or the NPU cannot run it.
     """
     check_vela()
     report, files = [], dict[str, bytes]()
@@ -80,10 +80,10 @@ def image_of(target: str, units: Sequence[Unit]) -> bytes:
 
 
 def _check_operators(graph: TosaGraph, target: str, what: str) -> None:
-    """Check, before Vela says less, that an NPU has what a graph was made for.
+    """Check that an NPU supports a graph's operators, with a clearer error than Vela's.
 
     Raises:
-        ExportFailed: it has not.
+        ExportFailed: an operator is not supported.
     """
     found = {operator.kind for operator in graph.operators} & _OF_U85
     if target.startswith("u55") and found:

@@ -1,8 +1,7 @@
 """The values of a partition while its TOSA graph is made: names, grids, shapes.
 
-In: the partition's code, grids, sizes, constants. Out: for a value, the tensor that it
-is, as it is stored or brought to other integers. What operators make of tensors is in
-the files beside this one.
+In: the partition's code, grids, sizes, constants. Out: the tensor of a value, as stored
+or converted to other integers. The files beside this one translate operators.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +23,11 @@ _ONE: Final = (1 << 30, 30)  # a multiplier and a shift that are 1
 
 
 class LoweredValues:
-    """Tensors by value.
+    """Maps values to tensors.
 
     Attributes:
-        builder: what makes them.
-        shared: names of tensors that several operators make of the same, by what they
-            are.
+        builder: builds the tensors.
+        shared: names of tensors that several operators use, by a key of their content.
     """
 
     def __init__(
@@ -46,18 +44,18 @@ class LoweredValues:
         self.shared: dict[object, str] = {}
 
     def take_inputs(self) -> None:
-        """Make the graph's inputs: int32 for integers of the model."""
+        """Create the graph's inputs: int32 for integers of the model."""
         for value in self._graph.inputs:
             grid = self._grids.get(value)
             element = Element.INT32 if grid is None else ELEMENTS[grid.stored]
             self._names[value] = self.builder.input(self.shape(value), element)
 
     def place(self, value: int, name: str) -> None:
-        """Say which tensor a value is."""
+        """Set the tensor of a value."""
         self._names[value] = name
 
     def name(self, value: int) -> str:
-        """Return the tensor of a value; that of a constant is made on first need."""
+        """Return the tensor of a value; that of a constant is made on first use."""
         if value not in self._names:
             grid, content = self._grids[value], self.constant(value)
             whole = grid.integers(content.astype(np.float32))
@@ -79,7 +77,7 @@ class LoweredValues:
         return self._graph.values[value].type.shape(self._sizes)
 
     def argument(self, argument: object) -> object:
-        """Return an argument with sizes as numbers."""
+        """Return an argument with symbolic sizes evaluated."""
         if isinstance(argument, tuple):
             return tuple(self.argument(item) for item in argument)
         if isinstance(argument, Affine):
@@ -95,7 +93,7 @@ class LoweredValues:
         return self.builder.rescale(name, [number], (x.zero, y.zero), element)
 
     def without_zero(self, value: int, scale: float = 1.0, rank: int = 0) -> str:
-        """Return int32 without a zero, with axes of 1 before its own up to a rank."""
+        """Return int32 with zero at 0, with leading axes of size 1 up to a rank."""
         name, shape = self.name(value), self.shape(value)
         ones = (1,) * (rank - len(shape))
         name, zero = self.builder.reshape(name, ones + shape), self.grid(value).zero
@@ -104,14 +102,14 @@ class LoweredValues:
         )
 
     def as_int16(self, value: int) -> str:
-        """Return int16 without a zero, of the value's scale, for a matrix product."""
+        """Return int16 with zero at 0 and the value's scale, for a matrix product."""
         name, grid = self.name(value), self.grid(value)
         if grid.stored is Stored.INT16:
             return name
         return self.builder.rescale(name, [_ONE], (grid.zero, 0), Element.INT16)
 
     def reach(self, value: int) -> int:
-        """Return how far `as_int16` is from 0 at most."""
+        """Return the greatest magnitude of `as_int16`."""
         return 255 if self.grid(value).stored is Stored.INT8 else 1 << 15
 
     def stored(
@@ -121,13 +119,13 @@ class LoweredValues:
         scales: Sequence[float],
         reaches: Sequence[float] = (),
     ) -> str:
-        """Bring int32 or int48 of some scales to the grid of a result.
+        """Rescale int32 or int48 to the grid of a result.
 
         Args:
             made: the tensor.
-            result: the value that it is to be.
-            scales: one, or one for each of the last axis.
-            reaches: of an int48, the greatest number that it has, for each scale.
+            result: the value that the tensor becomes.
+            scales: one scale, or one for each element of the last axis.
+            reaches: for int48, the greatest magnitude for each scale.
 
         Raises:
             ScaleOutOfRange: a scale is more than integers express.
@@ -158,7 +156,7 @@ class LoweredValues:
 
 
 def ref(argument: object) -> int:
-    """Return the value that an argument is."""
+    """Return the value id of an argument."""
     assert isinstance(argument, Ref)
     return argument.value
 

@@ -1,9 +1,9 @@
-"""Make a TOSA graph of a partition, at fixed sizes.
+"""Translate a partition, at fixed sizes, to a TOSA graph.
 
 In: the partition's code, the grid of each value, its constants. Out: a graph of int8
 and int16, whose inputs are those of the partition, and whose outputs are those of the
-partition and the new contents of inputs that it writes. What becomes of an operator is
-below, in `products.py`, `elementwise.py`, `normalization.py` and `attention.py`.
+partition and the new contents of inputs that it writes. Operators are translated below,
+in `products.py`, `elementwise.py`, `normalization.py` and `attention.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,13 +36,13 @@ def lower(
     """Return the TOSA graph of a partition.
 
     Args:
-        graph: the partition's code, of what the backend takes alone.
-        grids: of all its values.
-        sizes: of the symbols.
-        constant: returns named data.
+        graph: the partition's graph, of supported operators only.
+        grids: the grids of all its values.
+        sizes: the sizes of the symbols.
+        constant: returns named data by id.
 
     Raises:
-        ScaleOutOfRange: two grids are too far apart.
+        ScaleOutOfRange: the scales of two grids differ too much.
     """
     values = LoweredValues(graph, grids, sizes, constant)
     values.take_inputs()
@@ -62,12 +62,12 @@ def _made(values: LoweredValues, step: Instruction) -> Sequence[str]:
 
 
 def results_of(graph: Graph) -> Sequence[int]:
-    """Return the values that a TOSA graph gives, each once: outputs, new contents."""
+    """Return the outputs of a TOSA graph: outputs and new contents, each value once."""
     return list(dict.fromkeys((*graph.outputs, *written_inputs(graph).values())))
 
 
 def written_inputs(graph: Graph) -> dict[int, int]:
-    """Return which inputs are written: input -> the value that is its new content."""
+    """Return the written inputs: input -> the value that is its new content."""
     found = {}
     inputs = {*graph.inputs}
     views = _views(graph)
@@ -88,11 +88,11 @@ def _views(graph: Graph) -> set[int]:
     }
 
 
-# Copies, views, joins and splits as TOSA's: elements in other places.
+# Copies, views, concatenations and splits, which only move elements.
 
 
 def join(values: LoweredValues, step: Instruction) -> str:
-    """Join tensors along an axis."""
+    """Concatenate tensors along an axis."""
     joined, result = step.arguments[0], step.results[0]
     assert isinstance(joined, tuple)
     axis = whole(values.argument(step.arguments[1])) % len(values.shape(result))
@@ -101,7 +101,7 @@ def join(values: LoweredValues, step: Instruction) -> str:
 
 
 def copy(values: LoweredValues, step: Instruction) -> str:
-    """Return a value in the place of another."""
+    """Return a copy on the grid of the result."""
     return values.on_grid_of(ref(step.arguments[1]), step.results[0])
 
 
@@ -120,7 +120,7 @@ def split(values: LoweredValues, step: Instruction) -> Sequence[str]:
 
 
 def view(values: LoweredValues, step: Instruction) -> str:
-    """Show the elements of a value in another way; it is on the same grid."""
+    """Translate a view; the result is on the same grid."""
     builder, result, x = values.builder, step.results[0], ref(step.arguments[0])
     arguments = [values.argument(one) for one in step.arguments]
     name = values.on_grid_of(x, result)

@@ -1,8 +1,8 @@
 """RMS norms on integers.
 
 In: an instruction with values on grids. Out: the tensor of its result. Each row is
-moved to the left until its greatest number has 15 bits; its sum of squares is exact, in
-48 bits. So a token of small numbers loses no more than its grid says.
+shifted left until its greatest number has 15 bits; its sum of squares is exact, in 48
+bits. A token of small numbers thus loses no more precision than its grid implies.
 """
 
 import math
@@ -26,11 +26,10 @@ _MOST_MOVED: Final = 15
 def rms_norm(values: LoweredValues, step: Instruction) -> str:
     """Return x / sqrt(mean(x ** 2) + epsilon) * weight, over the last axis.
 
-    With rows of q steps, moved or not, squares sum up to S 2 ** bits; S is
-    m 2 ** (30 - 2 h), so that x / rms = q 2 ** h m ** -0.5 * sqrt(width / 2 ** bits)
-    / 2 ** 15: the scale is gone, but for epsilon. Where epsilon has more than 30 bits
-    beside the squares, both are made smaller by 4 ** halvings, and the root by 2 **
-    halvings.
+    For rows of q steps, shifted or not, the sum of squares is S 2 ** bits; S is m 2 **
+    (30 - 2 h), so that x / rms = q 2 ** h m ** -0.5 * sqrt(width / 2 ** bits) / 2 **
+    15: the scale cancels, except for epsilon. If epsilon needs more than 30 bits beside
+    the squares, both are divided by 4 ** halvings, and the root by 2 ** halvings.
     """
     builder, result = values.builder, step.results[0]
     x, weight, given = ref(step.arguments[0]), step.arguments[2], step.arguments[3]
@@ -58,12 +57,12 @@ def rms_norm(values: LoweredValues, step: Instruction) -> str:
 
 
 def _moved(builder: GraphBuilder, numbers: str, steps: float) -> tuple[str, str]:
-    """Move each row to the left, as far as 16 bits and epsilon allow.
+    """Shift each row left, as far as 16 bits and epsilon allow.
 
     Args:
-        builder: what makes tensors.
+        builder: builds the tensors.
         numbers: int32 [1, rows, width], of 16 bits.
-        steps: epsilon in steps of a sum of squares, where a row is not moved.
+        steps: epsilon in steps of a sum of squares, for a row that is not shifted.
 
     Returns:
         int32 [1, rows, width]; epsilon for each row, int32 [1, rows, 1].
@@ -85,7 +84,7 @@ def _moved(builder: GraphBuilder, numbers: str, steps: float) -> tuple[str, str]
 
 
 def _sum_of_squares(values: LoweredValues, numbers: str, bits: int) -> str:
-    """Return int32 [1, rows, 1]: the sum of squares of each row, by 2 ** -bits."""
+    """Return int32 [1, rows, 1]: the sum of squares of each row, times 2 ** -bits."""
     builder, (_, rows, width) = values.builder, values.builder.shape(numbers)
     name = values.rescaled(numbers, [1.0], Element.INT16)
     made = builder.matmul(
@@ -96,7 +95,7 @@ def _sum_of_squares(values: LoweredValues, numbers: str, bits: int) -> str:
 
 
 def _int16_of(weight: Array) -> tuple[Integers, float]:
-    """Return a weight as integers of 16 bits, and their scale."""
+    """Return a weight as 16-bit integers, and their scale."""
     exact = weight.astype(np.float32)
     reach = float(np.abs(exact).max(initial=0.0))
     grid = symmetric(Range(-reach, reach), Stored.INT16)

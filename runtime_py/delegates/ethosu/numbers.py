@@ -1,7 +1,7 @@
 """Scales as integers, and tables of functions.
 
-In: real numbers that grids are apart. Out: multipliers and shifts of RESCALE, and the
-results of a function: 256 for int8, 513 for int16, which lie on lines between these.
+In: ratios of scales, as real numbers. Out: multipliers and shifts of RESCALE, and
+tables of functions: 256 results for int8, 513 for int16, which interpolates linearly.
 """
 
 import math
@@ -18,7 +18,7 @@ _BITS: Final = 31
 _LEAST_SHIFT, _MOST_SHIFT = 2, 62
 
 
-LINES: Final = 128  # places between two entries of a table for int16
+LINES: Final = 128  # distance of two entries in a table for int16
 _ENTRIES: Final = 513
 _MOST: Final = (1 << 15) - 1
 
@@ -26,14 +26,14 @@ _MOST: Final = (1 << 15) - 1
 def multiplier_of(scale: float, bits: int = _BITS) -> tuple[int, int]:
     """Return a multiplier and a shift: scale = multiplier / 2 ** shift.
 
-    A scale too small for the greatest shift has fewer bits.
+    A scale below the range of shifts has fewer significant bits.
 
     Args:
         scale: the number.
-        bits: that the multiplier has, below 2 ** bits.
+        bits: number of bits of the multiplier, which is below 2 ** bits.
 
     Raises:
-        ScaleOutOfRange: it is below 0, or greater than a shift of 2 allows.
+        ScaleOutOfRange: the scale is below 0, or greater than a shift of 2 allows.
     """
     if not 0 <= scale < math.inf:
         raise ScaleOutOfRange(scale=scale, most=2.0 ** (bits - _LEAST_SHIFT))
@@ -53,7 +53,7 @@ def table_of(
 ) -> NDArray[np.int8]:
     """Return a function of int8 as 256 integers on the grid of its result."""
     given = x.numbers(np.arange(-128, 128, dtype=np.int32)).astype(np.float64)
-    with np.errstate(all="ignore"):  # what is far outside of what is ever given
+    with np.errstate(all="ignore"):  # for inputs far outside of the actual range
         made = function(given).astype(np.float32)
     return y.integers(made).astype(np.int8)
 
@@ -65,13 +65,13 @@ def table_of_lines(
 ) -> NDArray[np.int16]:
     """Return a function of int16 as 513 integers, `LINES` apart.
 
-    Two neighbours differ by less than 2 ** 15, as TOSA demands: where the function is
-    steeper, which is outside of what is ever given, it is cut off.
+    Two neighbours differ by less than 2 ** 15, as TOSA requires: a steeper function,
+    which occurs only outside of the actual range, is clipped.
 
     Args:
-        function: in real numbers.
-        x_scale: of what it is given.
-        y_scale: of the integers.
+        function: the function of real numbers.
+        x_scale: the scale of the argument.
+        y_scale: the scale of the result.
     """
     places = (np.arange(_ENTRIES, dtype=np.float64) - _ENTRIES // 2) * LINES
     given: NDArray[np.float64] = places * x_scale

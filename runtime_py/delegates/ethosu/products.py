@@ -1,4 +1,4 @@
-"""Linear layers and convolutions as TOSA's: int8 weights, a scale for each channel.
+"""Linear layers and convolutions in TOSA: int8 weights, with a scale per channel.
 
 In: an instruction with values on grids. Out: the tensor of its result. Sums are int32
 for int8, int48 for int16. TOSA's images are [n, height, width, channels].
@@ -63,11 +63,11 @@ def convolution(values: LoweredValues, step: Instruction) -> str:
 class _Product:
     """The weight and the bias of a product as integers.
 
-    The axes are in the model's order. Beside a large bias, tiny weights have a scale so
-    great that the bias is an integer.
+    The axes are in the model's order. If the bias is large and weights are tiny, scales
+    are increased so that the bias still fits an integer.
 
     Attributes:
-        weight: of int8.
+        weight: int8, in the model's order.
         scales: float32 [channels].
     """
 
@@ -83,7 +83,7 @@ class _Product:
         )
 
     def made(self, kind: str, image: str, turned: Integers, geometry: Geometry) -> str:
-        """Convolve, with the weight in TOSA's order; on the result's grid."""
+        """Convolve with the weight in TOSA's order; the result is on its own grid."""
         sums = self.scales.astype(np.float64) * self._grid.scale
         exact = np.rint(self._bias() / sums)
         bias = np.clip(exact, -self._most_bias, self._most_bias).astype(np.int64)
@@ -96,7 +96,7 @@ class _Product:
         return self._values.stored(made, result, scales, self._reaches(bias))
 
     def _reaches(self, bias: Array) -> Sequence[float]:
-        """Return how large a channel's sum of products of int16 becomes at most."""
+        """Return the greatest possible sum of int16 products of each channel."""
         if self._grid.stored is not Stored.INT16:
             return ()
         each = np.abs(self.weight).reshape(len(self.weight), -1).sum(1, np.int64)
@@ -121,9 +121,9 @@ def _as_image(values: LoweredValues, name: str, line: bool) -> str:
 def _fitted(
     values: LoweredValues, image: str, kernel: Shape, geometry: Geometry
 ) -> tuple[str, Geometry]:
-    """Leave out what no step of a convolution reaches, as TOSA demands.
+    """Cut off the end of axes that no step of a convolution uses, as TOSA requires.
 
-    It is the end of an axis: first of its padding, then of the image.
+    Padding is cut off first, then the image.
     """
     size, pad = list(values.builder.shape(image)), list(geometry["pad"])
     for axis in (0, 1):
@@ -138,7 +138,7 @@ def _fitted(
 
 
 def _pair(argument: object) -> tuple[int, int]:
-    """Return what is said of height and width; of a line, 1 or nothing of height."""
+    """Return numbers for height and width; a single one is for the width."""
     assert isinstance(argument, tuple)
     numbers = [whole(one) for one in argument]
     return (1, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[-1])

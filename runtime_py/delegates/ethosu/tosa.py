@@ -1,8 +1,8 @@
-"""TOSA graphs as values: tensors, operators, and a builder for them.
+"""TOSA graphs as values: tensors, operators, and a graph builder.
 
-They are of TOSA 1.0, its profile of integers with the extension EXT-INT16. An
-operator's inputs are in the order of the specification, with zero points, multipliers
-and shapes as constants among them.
+Graphs are of TOSA 1.0, its integer profile with the extension EXT-INT16. An operator's
+inputs are in the order of the specification, with zero points, multipliers and shapes
+as constants among them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ Attribute = int | bool | tuple[int, ...]
 
 
 class Element(Enum):
-    """The type of a tensor's elements; a SHAPE is a constant that says sizes."""
+    """The type of a tensor's elements; a SHAPE is a constant that holds sizes."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -29,7 +29,7 @@ class Element(Enum):
 
     @property
     def numpy(self) -> "np.dtype[np.generic]":
-        """Return the numpy dtype that holds it."""
+        """Return the numpy dtype that holds the elements."""
         wide = self in (Element.INT48, Element.SHAPE)
         return np.dtype("int64" if wide else self.value)
 
@@ -40,9 +40,9 @@ class Tensor:
 
     Attributes:
         name: unique in the graph.
-        element: type of its elements.
-        shape: of a SHAPE, how many sizes it says.
-        content: of a constant, None of any other.
+        element: the type of its elements.
+        shape: its shape; for a SHAPE, the number of sizes.
+        content: the elements of a constant, None for other tensors.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Operator:
     """One operation.
 
     Attributes:
-        kind: by the specification's name.
+        kind: the specification's name of the operator.
         inputs, output: names of tensors.
-        attributes: by the schema's names, all that it has.
+        attributes: all its attributes, by the schema's names.
     """
 
     kind: str
@@ -72,8 +72,8 @@ class TosaGraph:
     """A graph without control flow.
 
     Attributes:
-        tensors: by name.
-        operators: in running order; constants have none.
+        tensors: all tensors, by name.
+        operators: in running order; constants need no operator.
         inputs, outputs: names of tensors.
     """
 
@@ -90,7 +90,7 @@ _NO_ZERO: Final = np.zeros(1, np.int8)
 
 
 class GraphBuilder:
-    """Makes a graph, operator by operator; a method returns the name of its result."""
+    """Builds a graph, operator by operator; methods return the names of results."""
 
     def __init__(self) -> None:
         self._tensors: dict[str, Tensor] = {}
@@ -99,7 +99,7 @@ class GraphBuilder:
         self._inputs: list[str] = []
 
     def graph(self, outputs: Sequence[str]) -> TosaGraph:
-        """Return the graph; an output that is an input, or stands twice, is copied."""
+        """Return the graph; outputs that are inputs or are repeated are copied."""
         taken: list[str] = []
         for name in outputs:
             own = name in self._inputs or name in taken
@@ -124,7 +124,7 @@ class GraphBuilder:
         return name
 
     def constant(self, content: Array, element: Element) -> str:
-        """Add a constant; equal ones are one."""
+        """Add a constant, unless an equal one exists."""
         made = np.ascontiguousarray(content, element.numpy)
         key = (element, made.shape, made.tobytes())
         if key not in self._constants:
@@ -139,13 +139,13 @@ class GraphBuilder:
         zeros: tuple[int, int],
         element: Element,
     ) -> str:
-        """Multiply by numbers of 2 ** -shift, one or one for each of the last axis.
+        """Multiply by numbers of 2 ** -shift: one, or one per element of the last axis.
 
         Args:
-            value: of any type of integers.
-            numbers: a multiplier and a shift each; of an int48, multipliers of int16.
-            zeros: the zero of the operand and that of the result.
-            element: of the result.
+            value: a tensor of any integer type.
+            numbers: multiplier and shift of each; for int48, multipliers of int16.
+            zeros: the zero points of the operand and the result.
+            element: the type of the result.
         """
         multipliers, shifts = zip(*numbers, strict=True)
         given = self._tensors[value]
@@ -169,13 +169,13 @@ class GraphBuilder:
         return self._operate("RESCALE", inputs, given.shape, element, attributes)
 
     def arithmetic(self, kind: str, one: str, other: str) -> str:
-        """Compute one result of two int32, of equal rank; sizes of 1 are repeated.
+        """Compute with two int32 of equal rank; sizes of 1 are broadcast.
 
         Args:
             kind: ADD, SUB, MAXIMUM, MINIMUM, LOGICAL_LEFT_SHIFT, or
                 ARITHMETIC_RIGHT_SHIFT, which rounds down.
             one: the first operand.
-            other: the second.
+            other: the second operand.
         """
         attributes: dict[str, Attribute] = {}
         if kind == "ARITHMETIC_RIGHT_SHIFT":
@@ -186,23 +186,23 @@ class GraphBuilder:
         return self._operate(kind, (one, other), shape, Element.INT32, attributes)
 
     def with_number(self, kind: str, one: str, number: int) -> str:
-        """Return `arithmetic` of int32 and a number."""
+        """Apply `arithmetic` to int32 and a number."""
         ones = (1,) * len(self.shape(one))
         constant = self.constant(np.full(ones, number), Element.INT32)
         return self.arithmetic(kind, one, constant)
 
     def multiply(self, one: str, other: str, shift: int = 0) -> str:
-        """Multiply two int32 by 2 ** -shift, halves up, as `arithmetic` does."""
+        """Multiply two int32, times 2 ** -shift, halves up; sizes of 1 broadcast."""
         shape = np.broadcast_shapes(self.shape(one), self.shape(other))
         inputs = (one, other, self.constant(np.array([shift]), Element.INT8))
         return self._operate("MUL", inputs, shape, Element.INT32)
 
     def leading_zeros(self, value: str) -> str:
-        """Count the zeros before the first bit of each int32."""
+        """Count the leading zero bits of each int32."""
         return self._like("CLZ", (value,))
 
     def reduce(self, kind: str, value: str) -> str:
-        """REDUCE_MAX or REDUCE_SUM of int32 over the last axis, which becomes 1."""
+        """Reduce int32 by REDUCE_MAX or REDUCE_SUM over the last axis, to size 1."""
         axis = len(self.shape(value)) - 1
         attributes: dict[str, Attribute] = {"axis": axis}
         if kind == "REDUCE_MAX":
@@ -211,7 +211,7 @@ class GraphBuilder:
         return self._operate(kind, (value,), shape, Element.INT32, attributes)
 
     def matmul(self, one: str, other: str) -> str:
-        """Multiply int16 matrices without zeros, [n, a, b] and [n, b, c], to int48."""
+        """Multiply int16 [n, a, b] and [n, b, c] to int48; zero points are 0."""
         zero = self.constant(np.zeros(1), Element.INT16)
         (n, rows, _), (_, _, columns) = self.shape(one), self.shape(other)
         inputs = (one, other, zero, zero)
@@ -224,10 +224,10 @@ class GraphBuilder:
         return self._operate("SCATTER", inputs, shape, self.element(values))
 
     def table(self, value: str, entries: Array) -> str:
-        """Look values up: int8 among 256 int8, that of -128 first; or int16.
+        """Look values up in a table: int8 in 256 int8, that of -128 first; or int16.
 
-        An int16 finds its place among 513 of them, whose distances are 128; the result
-        is an int32, 128 times what lies there on straight lines between entries.
+        An int16 is looked up in 513 entries at distances of 128; the result is an
+        int32, 128 times the linear interpolation between entries.
         """
         element = self.element(value)
         inputs = (value, self.constant(entries, element))
@@ -243,16 +243,16 @@ class GraphBuilder:
         zero: int,
         geometry: Mapping[str, Shape],
     ) -> str:
-        """CONV2D or DEPTHWISE_CONV2D of [n, height, width, channels].
+        """Convolve [n, height, width, channels] by CONV2D or DEPTHWISE_CONV2D.
 
         Sums are int32 for int8, int48 for int16.
 
         Args:
-            kind: which.
+            kind: name of the operator.
             value: the operand.
             weight: int8 [out, height, width, in]; depthwise [height, width, in, 1].
-            bias: [out], of the type of sums.
-            zero: of the operand.
+            bias: [out], of the type of the sums.
+            zero: the zero point of the operand.
             geometry: `pad` top, bottom, left, right; `stride` and `dilation` y, x.
         """
         element = self.element(value)
@@ -275,7 +275,7 @@ class GraphBuilder:
         return self._operate(kind, inputs, shape, made, attributes)
 
     def concat(self, values: Sequence[str], axis: int) -> str:
-        """Join tensors along an axis."""
+        """Concatenate tensors along an axis."""
         shapes = [self.shape(value) for value in values]
         total = sum(shape[axis] for shape in shapes)
         shape = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
@@ -283,21 +283,21 @@ class GraphBuilder:
         return self._operate("CONCAT", tuple(values), shape, element, {"axis": axis})
 
     def slice(self, value: str, start: Shape, size: Shape) -> str:
-        """Take a part of a tensor."""
+        """Take a slice of a tensor."""
         if size == self.shape(value):
             return value
         inputs = (value, self._sizes(start), self._sizes(size))
         return self._operate("SLICE", inputs, size, self._tensors[value].element)
 
     def reshape(self, value: str, shape: Shape) -> str:
-        """Say other sizes of the same elements in order."""
+        """Reshape a tensor; the elements keep their order."""
         if shape == self.shape(value):
             return value
         inputs = (value, self._sizes(shape))
         return self._operate("RESHAPE", inputs, shape, self._tensors[value].element)
 
     def transpose(self, value: str, order: Shape) -> str:
-        """Put axes in another order."""
+        """Permute axes."""
         if order == tuple(range(len(order))):
             return value
         old = self.shape(value)
@@ -343,12 +343,12 @@ class GraphBuilder:
 def _slid(
     sizes: Sequence[int], kernel: Sequence[int], geometry: Mapping[str, Shape]
 ) -> Shape:
-    """Return how often a kernel fits, along height and width: whole steps alone."""
+    """Return the number of steps of a kernel along height and width, all whole."""
     pad, found = geometry["pad"], []
     for axis, (size, reach) in enumerate(zip(sizes, kernel, strict=True)):
         room = size + pad[2 * axis] + pad[2 * axis + 1]
         left = room - geometry["dilation"][axis] * (reach - 1) - 1
         steps, rest = divmod(left, geometry["stride"][axis])
-        assert not rest, "TOSA has no steps that are cut off"
+        assert not rest, "TOSA allows no partial step"
         found.append(steps + 1)
     return tuple(found)

@@ -1,7 +1,7 @@
 """Write a graph as a file of TOSA 1.0, by the layout of `tosa.fbs` (Arm, 2026-08).
 
-In: a graph. Out: the bytes of the file, equal for equal graphs. Only what the graphs of
-this backend have is known here.
+In: a graph. Out: the bytes of the file, equal for equal graphs. It supports only the
+operators that this backend uses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ _ELEMENTS: Final = {  # the enum DType
     Element.INT48: 6,
 }
 _INT48_NBYTES: Final = 6
-# The number of an operator, in the enum Op and in the union Attribute, and the fields
-# of its attribute in order.
+# For each operator: its number in the enum Op and in the union Attribute, and the
+# fields of its attribute in order.
 KINDS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     "CONV2D": (3, ("pad", "stride", "dilation", "local_bound", "acc_type")),
     "DEPTHWISE_CONV2D": (5, ("pad", "stride", "dilation", "local_bound", "acc_type")),
@@ -70,7 +70,7 @@ _UNSIGNED: Final = ("rounding_mode", "acc_type", "nan_mode")  # enums of uint32
 
 
 def tosa_bytes(graph: TosaGraph) -> bytes:
-    """Return the file of a graph."""
+    """Encode a graph as a TOSA file."""
     from flatbuffers.builder import Builder  # reading bundles does without
 
     builder = Builder(1 << 12)
@@ -88,7 +88,7 @@ def _version(builder: "Builder") -> int:
     builder.StartObject(4)
     for slot, number in enumerate(VERSION):
         builder.PrependInt32Slot(slot, number, -1)
-    builder.PrependBoolSlot(3, False, True)  # no draft
+    builder.PrependBoolSlot(3, False, True)  # not a draft
     made: int = builder.EndObject()
     return made
 
@@ -173,7 +173,7 @@ def _tensor(builder: "Builder", tensor: Tensor) -> int:
 
 
 def _raw(tensor: Tensor) -> bytes:
-    """Return the bytes of a constant; an int48 has six."""
+    """Return the bytes of a constant; an int48 has six bytes."""
     assert tensor.content is not None, "a constant"
     raw = tensor.content.tobytes()
     if tensor.element is not Element.INT48:
@@ -195,7 +195,7 @@ def _shape(builder: "Builder", shape: Tensor) -> int:
 
 
 def _octets(builder: "Builder", raw: bytes) -> int:
-    """Write bytes at a multiple of 8."""
+    """Write bytes, aligned to 8."""
     builder.StartVector(1, len(raw), _ALIGN)
     builder.head -= len(raw)
     builder.Bytes[builder.head : builder.head + len(raw)] = raw

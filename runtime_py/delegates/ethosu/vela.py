@@ -1,8 +1,7 @@
-"""Run Vela, Arm's compiler for Ethos-U, in a process of its own.
+"""Run Vela, Arm's compiler for Ethos-U, in a subprocess.
 
-In: a TOSA file, the name of an NPU. Out: the compiled file, and what Vela says of
-memory and cycles. Vela has native code: a crash or an endless run of it ends that
-process, and nothing else.
+In: a TOSA file, the name of an NPU. Out: the compiled file, and Vela's report of memory
+and cycles. Vela has native code: a crash or an endless loop ends only the subprocess.
 """
 
 import csv
@@ -26,14 +25,14 @@ _LAST_LINES: Final = 12
 
 @frozen
 class Compiled:
-    """What Vela makes of a graph.
+    """Vela's output for a graph.
 
     Attributes:
         content: a TFLite file with one custom operator, the command stream.
-        sram_nbytes, other_nbytes: memory that a run takes in SRAM, and in DRAM or flash
-            beside it, constants and the command stream among it.
-        cycles: of a run, as Vela estimates them.
-        macs: multiplications of a run.
+        sram_nbytes, other_nbytes: memory that a run takes in SRAM, and in DRAM or
+            flash, including constants and the command stream.
+        cycles: Vela's estimate of the cycles of a run.
+        macs: the number of multiplications of a run.
     """
 
     content: bytes
@@ -44,10 +43,10 @@ class Compiled:
 
 
 def check_vela() -> None:
-    """Check that the right Vela is installed.
+    """Check that the required version of Vela is installed.
 
     Raises:
-        MissingLibrary: it is not.
+        MissingLibrary: that version is not installed.
     """
     try:
         found = version(PACKAGE)
@@ -66,14 +65,14 @@ def compile_graph(raw: bytes, npu: str, target: str, what: str) -> Compiled:
     """Compile a TOSA file.
 
     Args:
-        raw: the file.
-        npu: as Vela names it, such as ethos-u85-256.
-        target: for messages.
-        what: is compiled, for messages.
+        raw: the content of the file.
+        npu: Vela's name of the NPU, such as ethos-u85-256.
+        target: name of the target, for messages.
+        what: description of the graph, for messages.
 
     Raises:
-        ExportFailed: Vela refuses it, leaves operators to a processor, crashes, or
-            takes too long.
+        ExportFailed: Vela rejects the graph, leaves operators to a processor, crashes,
+            or takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="kvc-vela-") as folder:
         given = Path(folder) / f"{_NAME}.tosa"
@@ -85,15 +84,15 @@ def compile_graph(raw: bytes, npu: str, target: str, what: str) -> Compiled:
         try:
             return _made(Path(folder))
         except (OSError, ValueError, KeyError) as error:
-            ended = f"what Vela wrote cannot be read ({type(error).__name__}: {error})"
+            ended = f"Vela's output cannot be read ({type(error).__name__}: {error})"
             raise _failed(target, what, ended, told) from error
 
 
 def _made(folder: Path) -> Compiled:
-    """Read what Vela has written.
+    """Read Vela's output files.
 
     Raises:
-        OSError, ValueError, KeyError: something is missing, or of another form.
+        OSError, ValueError, KeyError: a file or entry is missing, or has another form.
     """
     (summary,) = folder.glob("*.csv")
     with summary.open(newline="") as file:
@@ -112,7 +111,7 @@ _MEMORIES: Final = ("sram", "dram", "on_chip_flash", "off_chip_flash")
 
 
 def _run(given: Path, npu: str, target: str, what: str) -> list[str]:
-    """Run Vela beside a file; return what it prints."""
+    """Run Vela in the folder of a file; return its printed lines."""
     command = [
         *(sys.executable, "-I", *COMMAND, str(given)),
         *("--accelerator-config", npu, "--output-dir", str(given.parent)),

@@ -1,6 +1,6 @@
-"""The run-time half of the backend `mlx`: Apple's MLX, on a Mac's GPU or any processor.
+"""The run-time part of the backend `mlx`: Apple's MLX, on a Mac's GPU or any processor.
 
-backend.py: what the runtime asks; library.py: whether MLX is here
+backend.py: the delegate's interface; library.py: whether MLX is usable
 evaluation.py: a block, instruction by instruction; functions.py, attention.py
 states.py: states as arrays of MLX
 """

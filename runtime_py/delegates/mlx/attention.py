@@ -23,7 +23,7 @@ def update_cache(
     """Return a cache [batch, heads, slots, width] with new rows in it.
 
     Raises:
-        IndexOutOfRange, CacheOverflow, RowLengthOutOfRange: they do not fit.
+        IndexOutOfRange, CacheOverflow, RowLengthOutOfRange: the rows do not fit.
     """
     batch, _, slots, _ = cache.shape
     count, ring = update.shape[2], mode == "circular"
@@ -67,7 +67,7 @@ def attend(
     lengths: mx.array | None,
     keep: int,
 ) -> mx.array:
-    """Return what queries make of a cache; `kvc::attention`."""
+    """Return the attention of queries to a cache; `kvc::attention`."""
     batch, _, count, _ = q.shape
     slots = k.shape[2]
     end = total.reshape(-1, 1, 1)
@@ -128,16 +128,17 @@ def mixed(
     scale: float | None,
     softcap: float | None,
 ) -> mx.array:
-    """Return softmax(queries keys) values; zeros where nothing is seen.
+    """Return softmax(queries keys) values; zeros if no key is visible.
 
     Args:
         q: [..., heads, count, width].
         k: [..., kv_heads, slots, width].
-        v: likewise.
-        seen: bool, broadcasts to [..., heads, count, slots]; None for all.
-        added: what is added to scores, likewise.
-        scale: of scores; None for one over the root of the width.
-        softcap: what they are kept within.
+        v: [..., kv_heads, slots, width].
+        seen: the visibility, bool, broadcasts to [..., heads, count, slots]; None for
+            all.
+        added: an addition to scores, of such a shape.
+        scale: factor on the scores; None for one over the root of the width.
+        softcap: bound of the scores.
     """
     keys, values = k.astype(q.dtype), v.astype(q.dtype)
     group = q.shape[-3] // keys.shape[-3] if q.ndim > 2 else 1

@@ -1,7 +1,7 @@
-"""The backend `mlx`, at run time: MLX, or the runtime's own kernels without it.
+"""The run-time part of the backend `mlx`: MLX, or reference kernels without it.
 
-Weights are copied to MLX once, and int8 ones are laid out as it multiplies by them.
-States that only this backend touches are arrays of MLX. Calls of a process take turns.
+Weights are copied to MLX once, and int8 weights are rearranged for its products. States
+that only this backend uses are arrays of MLX. Calls in a process take turns.
 """
 
 import threading
@@ -42,7 +42,7 @@ from typing import Final
 
 from kvc.schema.errors import MissingLibrary
 
-# Tell whether MLX is here without importing it, and import it.
+# Check that MLX is installed without importing it, and import it.
 
 
 VERSION: Final = "0.32.4"
@@ -63,10 +63,10 @@ def import_mlx() -> ModuleType:
 
 
 def check_installed() -> None:
-    """Check that MLX of the right version is installed, with something that computes.
+    """Check that the required MLX is installed, together with a package that computes.
 
     Raises:
-        MissingLibrary: it is not.
+        MissingLibrary: it is not installed.
     """
     try:
         found = version("mlx")
@@ -82,7 +82,7 @@ def check_installed() -> None:
 
 
 def _computes() -> bool:
-    """Tell whether the library is there that another package, `mlx-cpu` or so, has."""
+    """Tell whether the library of another package, such as `mlx-cpu`, is installed."""
     spec = find_spec("mlx.core")
     if spec is None or spec.origin is None:
         return False
@@ -94,7 +94,7 @@ def _missing(reason: str) -> MissingLibrary:
     return MissingLibrary(library=f"mlx {VERSION}", reason=reason, install=install)
 
 
-# The backend `mlx`, at run time: MLX, or the runtime's own kernels without it.
+# The backend `mlx`.
 
 
 _turn = threading.Lock()  # MLX computes with the threads of one stream
@@ -119,10 +119,10 @@ class Mlx(Delegate):
 
     @staticmethod
     def check_library() -> None:
-        """Check that MLX is here, by loading it.
+        """Check that MLX can be loaded.
 
         Raises:
-            MissingLibrary: it is not.
+            MissingLibrary: it cannot be loaded.
         """
         import_mlx()
 
@@ -130,8 +130,8 @@ class Mlx(Delegate):
         """Check the code.
 
         Raises:
-            BadProgram: the backend does not take an operator, or a part of an input is
-                written, or there is a payload.
+            BadProgram: the backend does not support an operator, or a slice of an input
+                is written, or there is a payload.
         """
         program, path = self._options.program, self._options.path
         block = taken_block(program, path, partition, why_not)
@@ -158,13 +158,13 @@ class Mlx(Delegate):
         return MlxOwner(groups, sizes, initial)
 
     def packed(self) -> Mapping[str, int]:
-        """Return the bytes of weights that MLX has, by name."""
+        """Return the bytes of weights that MLX holds, by name."""
         names = self._options.program.names
         kept = {} if self._weights is None else self._weights.nbytes()
         return {names[n].name: nbytes for n, nbytes in sorted(kept.items())}
 
     def close(self) -> None:
-        """Let go of the weights."""
+        """Release the weights."""
         if self._weights is not None:
             self._weights.clear()
         for buffer in self._held.values():
@@ -173,7 +173,7 @@ class Mlx(Delegate):
 
 
 def written_inputs(graph: Graph) -> dict[int, int]:
-    """Return which inputs are written: input -> the value that is its new content."""
+    """Return the written inputs: input -> the value that is its new content."""
     return {
         graph.root_of(value): value
         for step in graph.instructions
@@ -184,7 +184,7 @@ def written_inputs(graph: Graph) -> dict[int, int]:
 
 
 class MlxHandle(Handle):
-    """A partition that MLX runs."""
+    """A partition that runs on MLX."""
 
     def __init__(self, method: str, block: Block, weights: "Weights") -> None:
         self._method, self._graph, self._weights = method, block.graph, weights
@@ -211,10 +211,10 @@ class MlxHandle(Handle):
         inputs: Sequence[Buffer],
         targets: Sequence[tuple[int, Buffer]],
     ) -> None:
-        """Compute everything, then write it.
+        """Compute all results, then write them.
 
         Raises:
-            Unbegun: from what went wrong: nothing has been written.
+            Unbegun: an error before anything was written, as its cause.
         """
         from kvc.runtime.delegates.mlx.states import MlxState
 
@@ -248,11 +248,11 @@ class MlxHandle(Handle):
         return made
 
     def close(self) -> None:
-        """Nothing: the backend has the data."""
+        """Do nothing: the backend holds the data."""
 
 
 def _array(buffer: object) -> object:
     import mlx.core as mx
 
-    assert isinstance(buffer, np.ndarray), "the host owns what nobody else does"
+    assert isinstance(buffer, np.ndarray), "the host owns all other buffers"
     return mx.array(np.ascontiguousarray(buffer))

@@ -1,8 +1,8 @@
-"""Compute a block with arrays of MLX: values in, values out.
+"""Compute a block with arrays of MLX: input arrays in, result arrays out.
 
-MLX writes down what is asked for and computes it when it is looked at. Indices and
-places are looked at for their checks, all else at the end. Nothing is written anywhere
-before all has been computed.
+MLX is lazy: it computes an array when its content is read. Indices and positions are
+read for their checks, everything else at the end. Nothing is written before all results
+have been computed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ class Weights:
     """The named data of partitions, as arrays of MLX; each is made once.
 
     Args:
-        read: returns named data by its number.
+        read: returns named data by id.
     """
 
     def __init__(self, read: Callable[[int], Array]) -> None:
@@ -50,7 +50,7 @@ class Weights:
         self._packed: dict[tuple[int, int], Packed] = {}
 
     def plain(self, name: int) -> mx.array:
-        """Return data as it is."""
+        """Return data unchanged."""
         if name not in self._plain:
             self._plain[name] = mx.array(self._read(name))
         return self._plain[name]
@@ -63,14 +63,14 @@ class Weights:
         return self._packed[weight, scale]
 
     def nbytes(self) -> Mapping[int, int]:
-        """Return how many bytes are kept, by named data."""
+        """Return the bytes that are held, by named data."""
         found = {name: array.nbytes for name, array in self._plain.items()}
         for (weight, _), one in self._packed.items():
             found[weight] = found.get(weight, 0) + one.weight.nbytes
         return found
 
     def clear(self) -> None:
-        """Let go of all."""
+        """Release all arrays."""
         self._plain.clear()
         self._packed.clear()
 
@@ -79,10 +79,10 @@ class Evaluation:
     """One run of a block at some sizes.
 
     Args:
-        method: the name of its method, for messages.
+        method: name of the block's method, for messages.
         graph: the block's code.
-        sizes: of the program's symbols.
-        weights: of the partitions.
+        sizes: the sizes of the program's symbols.
+        weights: the named data of the partitions.
         given: the graph's inputs.
     """
 
@@ -102,7 +102,7 @@ class Evaluation:
         """Compute all instructions.
 
         Raises:
-            KvcError: one fails.
+            KvcError: an instruction fails.
         """
         for index, step in enumerate(self._graph.instructions):
             try:
@@ -111,7 +111,7 @@ class Evaluation:
                 fail(self._method, index, step, error)
 
     def value(self, value: int) -> mx.array:
-        """Return a value that is there."""
+        """Return a value that is a constant or computed already."""
         storage = self._graph.values[value].storage
         if isinstance(storage, Constant) and value not in self._values:
             return self._weights.plain(storage.name)
@@ -126,7 +126,7 @@ class Evaluation:
             (result,) = step.results
             made = self._made(result)
             found = self._computed(step, made).astype(made.dtype)
-            if 0 in made.shape:  # it is checked, but MLX is not asked for nothing
+            if 0 in made.shape:  # checked, but MLX does not compute empty arrays
                 found = mx.zeros(made.shape, dtype=made.dtype)
             self._values[result] = found.reshape(made.shape)
 
@@ -152,7 +152,7 @@ class Evaluation:
     def _name(self, argument: Argument) -> int:
         assert isinstance(argument, Ref)
         storage = self._graph.values[argument.value].storage
-        assert isinstance(storage, Constant), "the list has looked"
+        assert isinstance(storage, Constant), "the list has checked this"
         return storage.name
 
     def _made(self, value: int) -> Result:

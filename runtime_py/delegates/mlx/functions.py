@@ -1,8 +1,8 @@
-"""The operators of the list as functions of arrays of MLX.
+"""The supported operators as functions of arrays of MLX.
 
-In: an operator's arguments in the table's order, tensors as arrays, sizes settled; the
-type and shape of its result. Out: the result, in any dtype: who calls casts it.
-Indices are checked, since MLX reads outside of an array without a word.
+In: an operator's arguments in the table's order, tensors as arrays, with fixed sizes;
+the type and shape of its result. Out: the result, in any dtype; the caller casts it.
+Indices are checked, since MLX silently reads out of bounds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +19,12 @@ from kvc.schema.frozen import frozen
 
 Number = int | float | bool
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
-_GROUPS: Final = (128, 64, 32)  # how many weights MLX has a scale for
+_GROUPS: Final = (128, 64, 32)  # group sizes of MLX: weights that share a scale
 
 
 @frozen
 class Result:
-    """What an operator is to make."""
+    """The shape and dtype of an operator's result."""
 
     shape: tuple[int, ...]
     dtype: mx.Dtype
@@ -131,7 +131,7 @@ def _addmm(
 ) -> mx.array:
     product = x @ y
     product = product if alpha == 1 else alpha * product
-    if beta == 0:  # what is not finite in the bias is left out, too
+    if beta == 0:  # this also drops infinities and NaN in the bias
         return product
     return product + (bias if beta == 1 else beta * bias)
 
@@ -172,10 +172,10 @@ def _rotary(made: Result, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array
 
 
 def checked(index: mx.array, size: int, least: int = 0) -> mx.array:
-    """Return indices of so many elements, of which some may count from the end.
+    """Return indices into `size` elements, checked; with `least` < 0 some are negative.
 
     Raises:
-        IndexOutOfRange: one is outside.
+        IndexOutOfRange: an index is out of range.
     """
     for found in index.reshape(-1).tolist():
         if not least <= found < size:
@@ -213,14 +213,14 @@ def _indexed(made: Result, x: mx.array, indices: Sequence[mx.array]) -> mx.array
 
 @frozen
 class Packed:
-    """An int8 matrix [out, in] with its scales, as MLX multiplies by it.
+    """An int8 matrix [out, in] with its scales, in the layout of MLX's products.
 
     Attributes:
-        weight: uint32 [out, in / 4], four weights plus 128 in each; or int8 [out, in]
-            where rows cannot be cut into groups.
-        scales: float32 [out, groups], of each group; or [out].
+        weight: uint32 [out, in / 4], each with four weights plus 128; or int8 [out, in]
+            if rows cannot be divided into groups.
+        scales: float32 [out, groups], one for each group; or [out].
         biases: float32 [out, groups]: -128 scales; None for int8.
-        group: how many weights share a scale, 0 for int8.
+        group: the number of weights that share a scale, 0 for int8.
     """
 
     weight: mx.array
@@ -229,7 +229,7 @@ class Packed:
     group: int
 
     def times(self, x: mx.array) -> mx.array:
-        """Return x [..., in] times the matrix, transposed."""
+        """Multiply x [..., in] by the matrix, transposed."""
         if self.biases is None:
             return (x @ self.weight.astype(mx.float32).T) * self.scales
         return mx.quantized_matmul(
@@ -244,7 +244,7 @@ class Packed:
 
 
 def packed(weight: np.ndarray, scale: np.ndarray) -> Packed:
-    """Return an int8 matrix as MLX multiplies by it."""
+    """Rearrange an int8 matrix for MLX's products."""
     rows, columns = weight.shape
     group = next((one for one in _GROUPS if columns % one == 0 and rows), 0)
     if not (group and columns):

@@ -1,8 +1,8 @@
-"""States as arrays of MLX: the owner of those that only its partitions touch.
+"""States as arrays of MLX, and the owner of those that only its partitions use.
 
-An array of MLX is a value, so a state is a place that holds one, and a call puts
-another one there when it has been computed. A clone holds the same values until either
-writes; nothing is copied for it.
+An array of MLX is immutable, so a state is a variable that holds one, and a call
+assigns a new array when it has been computed. A clone holds the same arrays until
+either assigns new ones; nothing is copied for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class MlxState(StateBuffer):
     """The memory of a state.
 
     Attributes:
-        value: what it holds.
+        value: the array that the state holds.
     """
 
     __slots__ = ("value",)
@@ -41,14 +41,14 @@ class MlxState(StateBuffer):
 
 
 class MlxStore:
-    """States that are alike; see `Store`.
+    """Equal states; see `Store`.
 
     Args:
-        owner: of them.
-        group: which.
-        sizes: of the program's symbols.
-        initial: returns what a state begins as.
-        held: what they hold, of a clone; None for their initial content.
+        owner: the owner of the states.
+        group: the group that these states belong to.
+        sizes: the sizes of the program's symbols.
+        initial: returns the initial content of a state.
+        held: the arrays of a clone's states; None for the initial content.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class MlxStore:
             self._put(state, where, own)
 
     def fill(self, span: Span) -> None:
-        """Give a span its initial content again."""
+        """Reset a span to its initial content."""
         if span.low >= span.high:
             return
         where = self._where(span)
@@ -101,13 +101,13 @@ class MlxStore:
                 self._put(state, where, self.first(number)[where])
 
     def give_back(self, span: Span) -> None:
-        """Keep the memory: MLX has it in one piece."""
+        """Do nothing: an array of MLX cannot be freed in part."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Nothing: what a clone holds does not change."""
+        """Do nothing: the arrays of a clone do not change."""
 
     def first(self, state: int) -> Array:
-        """Return a copy of what one of the states begins as."""
+        """Return a copy of the initial content of a state."""
         number = self.group.declared[state].initial
         if number is not None:
             return np.array(self._initial(number))
@@ -115,7 +115,7 @@ class MlxStore:
 
     def _put(self, state: MlxState, where: Where, content: Array) -> None:
         if content.size:
-            made = mx.array(state.value)  # another place with the same value
+            made = mx.array(state.value)  # another array with the same content
             made[where] = mx.array(np.ascontiguousarray(content))
             mx.eval(made)
             state.value = made
@@ -136,7 +136,7 @@ def _copied(value: mx.array, where: Where) -> Array:
 
 
 class MlxOwner:
-    """Who owns the states; see `Owner`. All work is done when a function returns."""
+    """The owner of the states; see `Owner`. Functions wait for their own work."""
 
     def __init__(
         self,
@@ -154,25 +154,25 @@ class MlxOwner:
         ]
 
     def clone(self, held: Sequence[int]) -> "MlxOwner":
-        """Return an owner of the same values."""
+        """Return an owner of the same arrays."""
         twin = MlxOwner(*self._again, self)
         for store in (*self.stores, *twin.stores):
             store.shared = True
         return twin
 
     def values(self) -> Sequence[Sequence[mx.array]]:
-        """Return what the states hold, by store."""
+        """Return the arrays of the states, by store."""
         return [[state.value for state in store.states] for store in self.stores]
 
     def discard(self, rule: ResetRule) -> None:
-        """Let states with a reset rule begin anew."""
+        """Reset states with a reset rule."""
         for store in self.stores:
             if store.group.first.reset is rule:
                 store.fill(WHOLE)
 
     def synchronise(self) -> None:
-        """Nothing is under way: whoever is asked for something waits for it."""
+        """Do nothing: every function waits for its own work."""
 
     def close(self) -> None:
-        """Let go of the values."""
+        """Release the arrays."""
         self.stores = ()

@@ -1,4 +1,4 @@
-"""The backend `qnn`, at run time: Qualcomm's HTP; README.md says what has been run."""
+"""The run-time part of the backend `qnn`: Qualcomm's HTP; README.md lists tests."""
 
 from kvc.runtime.delegates.qnn.backend import Qnn
 

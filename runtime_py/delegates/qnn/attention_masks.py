@@ -1,10 +1,10 @@
-"""What queries see of a cache, as numbers: the host's part of attention.
+"""Attention masks over caches as numbers: the host's part of attention.
 
 In: the operands of `kvc::attention`, and of the `kvc::cache_update` that writes its
-keys, as arrays of the host. Out: a number to add to each score, which hides what a
-query does not see, and which slots of the old content are seen at all. The device gets
-the old content and the new rows side by side, so columns are first the slots, then the
-new rows. Which position lies in a slot is the same question for both.
+keys, as arrays of the host. Out: a number to add to each score, which hides invisible
+keys, and which slots of the old content are visible at all. The device gets the old
+content and the new rows side by side, so columns are first the slots, then the new
+rows. Both kinds of columns are mapped to positions in the same way.
 """
 
 from collections.abc import Sequence
@@ -32,17 +32,17 @@ Integers = npt.NDArray[np.int64]
 
 @frozen
 class Sight:
-    """The arguments of an attention that say what is seen; tensors are values.
+    """The arguments of an attention that decide visibility; tensors are value ids.
 
     Attributes:
-        batch, queries, slots: sizes.
-        heads: how many see differently: 1 where all see alike.
-        total: how many positions the cache holds afterwards, int64 [batch].
-        lengths: how many queries count, int64 [batch]; None for all.
-        causal, left, right, ring, keep: as of `kvc::attention`.
+        batch, queries, slots: sizes of the operands.
+        heads: the number of heads with different masks: 1 if all heads share one.
+        total: int64 [batch], the number of positions in the cache afterwards.
+        lengths: int64 [batch], the number of real queries; None for all.
+        causal, left, right, ring, keep: as in `kvc::attention`.
         mask: bool or float32 [batch or 1, heads or 1, queries, positions], or None.
         slopes: float32 [heads], or None.
-        writes: of the update whose result is attended to; None without one.
+        writes: the writes of the update that the attention reads; None without one.
     """
 
     batch: int
@@ -62,21 +62,21 @@ class Sight:
 
     @property
     def columns(self) -> int:
-        """How many keys there are: slots, then new rows."""
+        """Return the number of keys: slots, then new rows."""
         return self.slots + (self.writes.rows if self.writes else 0)
 
     @property
     def bias_shape(self) -> tuple[int, int, int, int]:
-        """The shape of what is added to scores, [batch, heads, queries, keys]."""
+        """Return the shape of the addition to scores, [batch, heads, queries, keys]."""
         return self.batch, self.heads, self.queries, self.columns
 
     def measure(self, read: Read) -> tuple[Floats, Floats, Bools]:
-        """Return what a call sees.
+        """Return the visibility in a call.
 
         Returns:
             bias, float32 of `bias_shape`; seeing, float32 of that shape with one
-            column, 1 for queries that see something and 0 for others; kept, bool
-            [batch, slots], which slots of the old content anything sees.
+            column, 1 for queries with a visible key and 0 for others; kept, bool
+            [batch, slots], the slots of the old content that any query sees.
 
         Raises:
             IndexOutOfRange, CacheOverflow, RowLengthOutOfRange, ValueError: lengths or
@@ -107,7 +107,7 @@ class Sight:
             _apply(read(self.mask), row, at, bias, seen)
 
     def _positions(self, read: Read, row: int, total: int) -> Integers:
-        """Return which position lies in each column; -1 for none."""
+        """Return the position in each column; -1 for none."""
         at = np.full(self.slots, -1, np.int64)
         if not self.ring:
             at[:total] = np.arange(total)
@@ -128,12 +128,12 @@ class Sight:
         return np.concatenate([at, new])
 
     def _held(self, total: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the positions that a ring holds: kept ones, and the last."""
+        """Return the ranges of positions in a ring: kept ones, and the last ones."""
         first = oldest(total, self.slots, self.keep)
         return (0, min(self.keep, total)), (first, total)
 
     def _allowed(self, queries: Integers, at: Integers, count: int) -> Bools:
-        """Return bool [queries, columns]: what position, window and length allow."""
+        """Return visibility by position, window and length, bool [queries, columns]."""
         distance = at[None, :] - queries[:, None]
         allowed: Bools = np.broadcast_to(at >= 0, distance.shape).copy()
         ahead = 0 if self.causal else self.right
@@ -146,7 +146,7 @@ class Sight:
 
 
 def _apply(mask: Array, row: int, at: Integers, bias: Floats, seen: Bools) -> None:
-    """Hide or add what a mask says of the positions in columns."""
+    """Apply a mask to visibility or bias, by the positions in columns."""
     own = mask[min(row, mask.shape[0] - 1)]  # [heads or 1, queries, positions]
     there = (at >= 0) & (at < own.shape[-1])
     picked = own[..., np.where(there, at, 0)]
@@ -159,18 +159,18 @@ def _apply(mask: Array, row: int, at: Integers, bias: Floats, seen: Bools) -> No
         bias += np.where(np.isfinite(added), added, 0) * there
 
 
-# What an attention has of a cache: where it was written, and what hides its scores.
+# Cache operands of an attention: their updates, and the grid that hides scores.
 
 
 @frozen
 class Update:
-    """A `kvc::cache_update` that has been met.
+    """A translated `kvc::cache_update`.
 
     Attributes:
         cache: value of the old content.
         rows: the device's name of the new rows.
-        place: operands that say where the rows go.
-        writes: where they go.
+        place: the operands that define where the rows are written.
+        writes: the locations of the rows.
     """
 
     cache: int
@@ -182,15 +182,15 @@ class Update:
 def same_place(
     written: Sequence[Update | None], layout: object, keep: object
 ) -> Writes | None:
-    """Return where keys and values are written, None where they are not.
+    """Return the common writes of keys and values, None if neither is written.
 
     Args:
         written: the update of the keys, and that of the values.
-        layout: in which attention reads them.
-        keep: likewise, how many stay at the start of a ring.
+        layout: the layout in which attention reads them.
+        keep: the number of first positions that the ring keeps, for attention.
 
     Raises:
-        NotTaken: they are written at two places, or in another layout.
+        NotTaken: they are written at different positions, or in another layout.
     """
     one, other = written
     if one is None and other is None:
@@ -203,6 +203,6 @@ def same_place(
 
 
 def hiding(grids: Grids) -> Grid:
-    """Return the grid of what hides scores, of any attention."""
+    """Return the grid of the numbers that hide scores, for all attentions."""
     ends = [reach_of(grid) for grid in grids.scores.values()]
     return grid_of((-max(high - low for low, high in ends) - HIDING, 0.0))

@@ -1,9 +1,9 @@
-"""The backend `qnn`, at run time: Qualcomm's HTP, or the runtime's own kernels.
+"""The run-time part of the backend `qnn`: Qualcomm's HTP, or reference kernels.
 
-In: a block of what `kvc.schema.backends.qnn` takes. Out: a handle that has it run as a
-graph of the device for each set of sizes; where the library is missing, one that runs
-it with the reference, in float32, or, what is on integers, on the same integers with
-numpy. States stay with the host.
+In: a block that `kvc.schema.backends.qnn` supports. Out: a handle that runs it as a
+graph of the device for each set of sizes; without the library, one that runs it with
+the reference, in float32, or for integers, with numpy on the same integers. States stay
+with the host.
 """
 
 import warnings
@@ -64,18 +64,18 @@ class Qnn(Delegate):
     runs_on = "the HTP of a Snapdragon"
 
     def __init__(self, options: Options) -> None:
-        """Check all partitions, and find the library, unless it is not to be used.
+        """Check all partitions, and find the library unless the reference is requested.
 
         Raises:
             BadProgram: a partition is not for this backend.
-            MissingLibrary: it is missing, and `options.reference` is False, or a device
-                was asked for.
+            MissingLibrary: the library is missing, and `options.reference` is False, or
+                a device was requested.
         """
         self._options = options
         for number, partition in enumerate(options.program.delegates):
             if partition.backend == "qnn":
                 _check(options, number)
-        # A device that was asked for is not replaced by the reference.
+        # A requested device is not replaced by the reference.
         asked = options.reference is None and options.device is not None
         find = partial(_find, options.device)
         found = library_unless(False if asked else options.reference, find, "qnn")
@@ -85,10 +85,10 @@ class Qnn(Delegate):
 
     @staticmethod
     def check_library() -> None:
-        """Check that the library is here.
+        """Check that the library is installed.
 
         Raises:
-            MissingLibrary: it is not.
+            MissingLibrary: it is not installed.
         """
         check_installed()
 
@@ -102,7 +102,7 @@ class Qnn(Delegate):
         ]
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Return the handle of a partition that has been checked; see `Delegate`."""
+        """Return the handle of a checked partition; see `Delegate`."""
         program = self._options.program
         if self._context is not None:
             found = self._contexts(partition, data)
@@ -114,10 +114,10 @@ class Qnn(Delegate):
     def _contexts(
         self, partition: Partition, data: Mapping[str, FreeableBuffer]
     ) -> Mapping[str, Stored]:
-        """Return the graphs that the bundle holds for the device that was asked for.
+        """Return the bundle's prebuilt graphs for the requested device.
 
         Raises:
-            BadProgram: what holds them is damaged.
+            BadProgram: the data of these graphs is damaged.
         """
         names = self._options.program.names
         mine = [n for n in partition.names if names[n].format == self._form]
@@ -144,7 +144,7 @@ class Qnn(Delegate):
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the architectures, where the library is here."""
+        """Return the architectures, if the library is installed."""
         try:
             check_installed()
         except MissingLibrary:
@@ -172,7 +172,7 @@ class Qnn(Delegate):
         return self._context.packed(self._options.program.names)
 
     def close(self) -> None:
-        """End the process that has the library."""
+        """End the subprocess that has loaded the library."""
         if self._context is not None:
             self._context.close()
 
@@ -229,10 +229,10 @@ class QnnHandle(Handle):
         ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
-        """Return the plan of some sizes.
+        """Return the plan for some sizes.
 
         Raises:
-            BadProgram: the device cannot have these sizes.
+            BadProgram: the device does not support these sizes.
         """
         key = tuple(sorted(sizes.items()))
         if key not in self._plans:
@@ -249,10 +249,10 @@ class QnnHandle(Handle):
         return self._plans[key]
 
     def _graph(self, plan: Plan) -> Graph | None:
-        """Return the graph of a plan that the bundle holds; None where it has none.
+        """Return the bundle's prebuilt graph of a plan; None without one.
 
         Raises:
-            BadProgram: what it holds was made of something else.
+            BadProgram: the graph was built from another model.
         """
         found = self._found.get(plan.model.name)
         if found is None:
@@ -271,10 +271,10 @@ class QnnHandle(Handle):
         return found.hexdigest()
 
     def stored(self, context: Context) -> Iterator[Stored]:
-        """Yield the graphs of all sizes, each in a context.
+        """Yield the graphs of all sizes, each in its own context.
 
         Raises:
-            NativeCallFailed, WorkerLost: the library does not make one.
+            NativeCallFailed, WorkerLost: the library fails to build one.
         """
         for sizes in self.sizes:
             plan = self.plan(sizes)
@@ -282,7 +282,7 @@ class QnnHandle(Handle):
             yield Stored(plan.model.name, self._digest(plan), name, content)
 
     def weight(self, stored: Weight) -> Array:
-        """Return a weight's elements: as they are, on a grid, or in float16."""
+        """Return a weight's elements: unchanged, on a grid, or in float16."""
         found = self._buffers[stored.data].array()
         turned = found.T if stored.transposed else found
         if stored.is_exact:
@@ -302,7 +302,7 @@ def _check(options: Options, number: int) -> None:
     """Check that a partition is for this backend.
 
     Raises:
-        BadProgram: it is not.
+        BadProgram: the partition is not for this backend.
     """
     program, partition = options.program, options.program.delegates[number]
     where = where_of(program, partition)
@@ -321,10 +321,10 @@ def _check(options: Options, number: int) -> None:
 
 
 def _grids_of(options: Options, partition: Partition) -> qnn_fixed.Grids | None:
-    """Return the grids that a partition is computed on, None for float16.
+    """Return the grids of a partition, None for float16.
 
     Raises:
-        BadProgram: its payload has none that the device can have.
+        BadProgram: the payload has no grids that the device supports.
     """
     if not partition.payload:
         return None
@@ -335,10 +335,10 @@ def _grids_of(options: Options, partition: Partition) -> qnn_fixed.Grids | None:
 
 
 def _find(device: int | None) -> int:
-    """Return the architecture to build for, by the number of a device.
+    """Return the architecture to build for, by the index of a device.
 
     Raises:
-        MissingLibrary: the library is not here.
+        MissingLibrary: the library is not installed.
     """
     check_installed()
     if device is not None:

@@ -1,7 +1,7 @@
 """Bind a partition to arrays of the host, and run it as a graph of the device.
 
-In: a call, whose memory the device sees, and the operands of the partition. Out: a
-`Bound`, which rounds what goes in, and writes what comes out.
+In: a call, whose memory is shared with the device, and the operands of the partition.
+Out: a `Bound`, which rounds inputs and writes results.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Bound(HostRun[Plan]):
         return partial(self._take, runs)
 
     def _take(self, runs: dict[Rows, Runs]) -> None:
-        """Write what the device has made."""
+        """Write the device's results to their targets."""
         for value, takes in self._taken():
             made = self._numbers(value)
             for take in takes:
@@ -48,7 +48,7 @@ class Bound(HostRun[Plan]):
                     np.copyto(target, made.reshape(target.shape))
 
     def _fill(self) -> None:
-        """Write what the device is given."""
+        """Write the device's inputs."""
         measured: dict[Sight, Measured] = {}
         for feed in self._call.plan.feeds:
             self._fill_one(feed, self._call.arrays[feed.name], measured)
@@ -72,7 +72,7 @@ class Bound(HostRun[Plan]):
                 _fill_past(target, self._read(value), kept, store)
 
     def _store(self, name: str, target: Array, source: Array) -> None:
-        """Write numbers as the device has them: in float16, or as integers."""
+        """Write numbers in the device's form: float16, or integers on a grid."""
         grid = self._call.plan.grids.get(name)
         if grid is None:
             round_into(target, source)
@@ -80,7 +80,7 @@ class Bound(HostRun[Plan]):
             target[...] = grid.integers(source.astype(np.float32))
 
     def _numbers(self, name: str) -> Array:
-        """Return what the device has made, as numbers."""
+        """Return a result of the device as numbers."""
         made, grid = self._call.arrays[name], self._call.plan.grids.get(name)
         return made if grid is None else grid.numbers(made.astype(np.int32))
 
@@ -93,13 +93,13 @@ class Bound(HostRun[Plan]):
 def _fill_past(
     target: Array, old: Array, kept: Array, store: Callable[[Array, Array], None]
 ) -> None:
-    """Write the slots that are seen, and zeros elsewhere, for 0 times what is there.
+    """Write the visible slots, and zeros elsewhere, since hidden slots must be finite.
 
     Args:
         target: float16 or uint16 [batch, heads, slots, width].
-        old: the same, of any float.
+        old: the old content, of the same shape, any float.
         kept: bool [batch, slots].
-        store: writes numbers to a target.
+        store: converts and writes numbers to a target.
     """
     for row in range(len(kept)):
         seen = int(kept[row].sum())

@@ -1,8 +1,8 @@
-"""Graphs that the device has, and calls that are bound to memory: one `Context`.
+"""Graphs on the device, and calls bound to memory: one `Context` per program.
 
 In: plans. Out: calls. All graphs of a program share one context of the device. A graph
-is built when a call first needs it, or comes from the bundle. What holds for any such
-process is in `subprocess_calls.py`.
+is built when a call first needs it, or comes from the bundle. `subprocess_calls.py` has
+the parts common to such subprocesses.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,15 +33,15 @@ from kvc.runtime.memory.arrays import Array
 
 _WORK: Final = Path(worker.__file__)
 
-Read = Callable[[Stored], Array]  # the elements of a weight, as the device has them
+Read = Callable[[Stored], Array]  # the elements of a weight, in the device's dtype
 Graph = tuple[str, bytes]  # its name in a context, and the context
 
 
 class Context(ApartContext[Stored, "Call"]):
-    """What a program has on the device; used from many threads."""
+    """The graphs of a program on the device; used by several threads."""
 
     def __init__(self, architecture: int) -> None:
-        """Take the architecture that graphs are built for; nothing is started."""
+        """Set the architecture that graphs are built for; nothing is started."""
         super().__init__(lambda: Process(_WORK, LIBRARY, "kvc-qnn-"))
         self._architecture = architecture
 
@@ -49,16 +49,16 @@ class Context(ApartContext[Stored, "Call"]):
         """Return a call of a plan, bound to memory of its own.
 
         Args:
-            plan: to run.
-            read: returns its weights.
-            found: the graph where it is there already, None to build it.
+            plan: the plan to run.
+            read: returns the elements of its weights.
+            found: the prebuilt graph, None to build it.
         """
         return self._bound(Call(self, plan, read, found, next(self._numbers)))
 
     def _build(self, process: Process, call: "Call") -> Iterable[str]:
         model, file = call.plan.model, _file_of(call.plan.model)
-        # A graph that is begun and not finished stays in the context of all, and the
-        # library then makes no other one there.
+        # An unfinished graph stays in the shared context, and the library then refuses
+        # to build others there.
         with ended_if_broken(process):
             do = self._write_graph(process, call)
             process.ask(
@@ -67,7 +67,7 @@ class Context(ApartContext[Stored, "Call"]):
         return [model.name]
 
     def _write_graph(self, process: Process, call: "Call") -> str:
-        """Write what a graph is made of, and return what is to be done with it."""
+        """Write the files of a graph, and return the request to make for it."""
         model = call.plan.model
         if call.found is None:
             self._write(process, call.plan, call.read)
@@ -79,7 +79,7 @@ class Context(ApartContext[Stored, "Call"]):
         return "load"
 
     def _write(self, process: Process, plan: Plan, read: Read) -> None:
-        """Write a model, and those of its weights that no other had."""
+        """Write a model, and those of its weights that are not written yet."""
         self._write_weights(process, plan.stored, read)
         pairs = zip(plan.model.weights, plan.stored, strict=True)
         weights = (
@@ -123,7 +123,7 @@ def _context_of(model: Model) -> str:
 
 
 def _within(model: Model, own_name: str) -> Model:
-    """Return a model that takes its graph out of the context beside it."""
+    """Return a model that loads its graph from the context file beside it."""
     facts: dict[str, Attribute] = {
         "main_context": 1,
         "embed_mode": 0,
@@ -141,8 +141,8 @@ class Call(ApartCall[Plan]):
     """A plan bound to memory.
 
     Attributes:
-        read: returns weights.
-        found: the graph where it is there already.
+        read: returns the elements of weights.
+        found: the prebuilt graph, if there is one.
     """
 
     def __init__(
@@ -153,14 +153,14 @@ class Call(ApartCall[Plan]):
         found: Graph | None,
         number: int,
     ) -> None:
-        """Lay inputs and outputs out, and make their memory."""
+        """Allocate memory for inputs and outputs."""
         self.read, self.found = read, found
         passed = (*plan.model.inputs, *plan.model.outputs)
         kinds = {value.name: (value.dtype, value.shape) for value in passed}
         super().__init__(context, plan, plan.model.name, number, ("kvc-qnn", kinds))
 
     def placed(self) -> Mapping[str, ArrayPlaces]:
-        """Return where inputs and outputs lie; dtypes are numbers of ONNX."""
+        """Return the locations of inputs and outputs; dtypes are ONNX's numbers."""
         model = self.plan.model
         return {
             "inputs": self._placed(model.inputs),

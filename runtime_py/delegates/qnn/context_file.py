@@ -1,12 +1,12 @@
-"""The file of a target: contexts of all graphs of a program, as the library wrote them.
+"""The file of a target: contexts of all graphs of a program, as built by the library.
 
     magic, 8 bytes | length of the header, 4 bytes | header, JSON | contexts, aligned
 
-The header says which library and which target they are for, and of each graph what it
-was made of, its name in its context, and where that lies. Such a file comes from a
-bundle, so nothing in it is trusted: what it says is checked here before the library
-sees any of it. What a context computes cannot be checked; so it is used only where the
-caller asks for its device.
+The header names the library and the target, and for each graph the digest of its model,
+its name in its context, and the location of the context. Such a file comes from a
+bundle, so it is not trusted: its header is checked here before the library reads any of
+it. The computation of a context cannot be checked, so contexts are used only if the
+caller requests the device.
 """
 
 import json
@@ -28,10 +28,10 @@ class Stored:
     """A graph in a context of its own.
 
     Attributes:
-        model: the name of the model that it was made of.
-        digest: of that model and of its weights.
-        graph: its name in the context.
-        content: the context.
+        model: name of the model that it was built from.
+        digest: digest of this model and its weights.
+        graph: name of the graph in the context.
+        content: the bytes of the context.
     """
 
     model: str
@@ -41,11 +41,11 @@ class Stored:
 
 
 class BadContexts(Exception):
-    """A target's file is damaged, or for something else; the message says how."""
+    """A target's file is damaged, or for another target; the message has the reason."""
 
 
 def write_contexts(target: str, graphs: Sequence[Stored]) -> bytes:
-    """Return the file of a target."""
+    """Encode the file of a target."""
     described, at = {}, 0
     for one in graphs:
         described[one.model] = {
@@ -68,7 +68,7 @@ def read_contexts(raw: bytes, target: str) -> dict[str, Stored]:
     """Return the graphs of a file, by the names of their models.
 
     Raises:
-        BadContexts: it is damaged, or for another target or library.
+        BadContexts: the file is damaged, or for another target or library.
     """
     header, start = _header(raw)
     if header.get("target") != target:
@@ -82,7 +82,7 @@ def read_contexts(raw: bytes, target: str) -> dict[str, Stored]:
 
 
 def _header(raw: bytes) -> tuple[Mapping[str, object], int]:
-    """Return the header, and where contexts begin."""
+    """Return the header, and the offset of the contexts."""
     if raw[: len(MAGIC)] != MAGIC:
         raise BadContexts("it does not begin as such a file does")
     nbytes = int.from_bytes(raw[len(MAGIC) : _START], "little")
@@ -104,9 +104,9 @@ def _stored(model: str, described: object, raw: bytes, start: int) -> Stored:
     offset, nbytes = facts.get("offset"), facts.get("nbytes")
     texts = isinstance(digest, str) and isinstance(graph, str)
     if not texts or not 0 < len(str(graph)) <= MAX_NAME or not str(graph).isascii():
-        raise BadContexts(f"what it says of the graph {model[:MAX_NAME]!r} is no text")
+        raise BadContexts(f"the entry of the graph {model[:MAX_NAME]!r} is not text")
     if type(offset) is not int or type(nbytes) is not int:
-        raise BadContexts(f"the graph {model[:MAX_NAME]!r} has no place")
+        raise BadContexts(f"the graph {model[:MAX_NAME]!r} has no offset")
     room = len(raw) - start
     if not (0 <= offset <= room and 0 < nbytes <= room - offset):
         raise BadContexts(f"the graph {model[:MAX_NAME]!r} lies outside of the file")

@@ -1,9 +1,9 @@
-"""Sigmoids, SiLU, GELU, exponentials and softmax in float16, of tanh and exponentials.
+"""Sigmoid, SiLU, GELU, exponential and softmax in float16, by tanh and exponentials.
 
 In: an emitter of float16, the name of a tensor. Out: nodes. The device's own `Sigmoid`,
-`Gelu` and `Softmax` are off by more than a rounding; its `Tanh`, and its `Exp` of what
-is small, are not (its emulator, 2026-11). On integers its own are exact to some steps,
-and take fewer of them.
+`Gelu` and `Softmax` are off by more than a rounding; its `Tanh`, and its `Exp` of small
+numbers, are not (its emulator, 2026-11). On integers its own operators are exact to
+some steps, and need fewer of them.
 """
 
 import math
@@ -13,15 +13,15 @@ from kvc.runtime.delegates.qnn.emitting import Emitter
 
 # The emulator's exponential is NaN above 11.09, and for numbers such as -300.
 EXPONENTS: Final = -20.0, 11.0859375  # of 0, and of 65248
-# gelu(x) = x / 2 (1 + tanh(x (a + b x^2 + ...))). The first is exact, for it is how
-# that GELU is defined. The second is a fit to the error function by least squares of
-# what it changes in the result: 3e-5 at the most, a sixteenth of a rounding around 1.
+# gelu(x) = x / 2 (1 + tanh(x (a + b x^2 + ...))). The first polynomial is exact, since
+# it defines that GELU. The second is a least-squares fit to the error function, by its
+# effect on the result: 3e-5 at most, a sixteenth of a rounding around 1.
 _ROOT: Final = math.sqrt(2 / math.pi)
 _GELUS: Final = {
     "gelu_tanh": (_ROOT, _ROOT * 0.044715),
     "gelu": (0.797457904, 0.0370509492, -0.000358852354),
 }
-_FAR: Final = 4.0  # beyond it both are x or 0, to a rounding; the fit turns at 7
+_FAR: Final = 4.0  # beyond it both are x or 0 after rounding; the fit fails at 7
 
 
 def sigmoid(emitter: Emitter, x: str, output: str) -> str:
@@ -67,7 +67,7 @@ def _opened(emitter: Emitter, halved: str, inner: str, output: str) -> str:
 
 
 def bounded(emitter: Emitter, x: str, ends: tuple[float, float], output: str) -> str:
-    """Add what keeps a tensor between two numbers."""
+    """Add nodes that clip a tensor to a range."""
     for op, key, end in (("Max", "least", ends[0]), ("Min", "most", ends[1])):
         number = emitter.number(f"{output}_{key}", end)
         x = emitter.node(op, (x, number), f"{output}_not_{key}", emitter.shapes[x])
@@ -75,7 +75,7 @@ def bounded(emitter: Emitter, x: str, ends: tuple[float, float], output: str) ->
 
 
 def exponential(emitter: Emitter, x: str, output: str) -> str:
-    """Add e^x, of what is so small or so large that it has one."""
+    """Add e^x, with x clipped to the range in which float16 can represent it."""
     kept = bounded(emitter, x, EXPONENTS, output)
     return emitter.node("Exp", (kept,), output, emitter.shapes[x])
 
@@ -83,14 +83,14 @@ def exponential(emitter: Emitter, x: str, output: str) -> str:
 def softmax(emitter: Emitter, x: str, output: str, seeing: str | None = None) -> str:
     """Add a softmax along the last axis.
 
-    Its largest exponent is 0. A quotient of two tensors is off by three roundings where
-    the second is one number (its emulator, 2026-11), and one over a number by one.
+    Its largest exponent is 0. A quotient of two tensors is off by three roundings if
+    the second has one column (its emulator, 2026-11), and a reciprocal by one.
 
     Args:
-        emitter: takes the nodes.
+        emitter: collects the nodes.
         x: exponents [..., columns].
-        output: the name for the result.
-        seeing: factor [..., 1] on each row of it, or None.
+        output: the name of the result.
+        seeing: factor [..., 1] on each row of the result, or None.
     """
     shape = emitter.shapes[x]
     row, along = (*shape[:-1], 1), emitter.integers(f"{output}_axes", [-1])

@@ -1,4 +1,4 @@
-"""Collect the nodes of a model, with the shape of all that has a name."""
+"""Collect the nodes of a model, with the shapes of all named tensors."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ Shape = tuple[int, ...]
 
 
 class NotTaken(Exception):
-    """A block is not for this backend; the message says why."""
+    """A block is not for this backend; the message has the reason."""
 
 
 class Emitter:
-    """A model of float16 that is being made.
+    """A float16 model under construction.
 
     Attributes:
         is_fixed: whether it computes on integers, as a `FixedEmitter` does.
-        shapes: of inputs, weights, numbers and what nodes make, by name.
-        made: names of what nodes make.
+        shapes: shapes of inputs, weights, numbers and node results, by name.
+        made: names of node results.
     """
 
     is_fixed = False
@@ -57,16 +57,16 @@ class Emitter:
         """Add a node with one result, and return its name.
 
         Args:
-            op: its operator.
-            inputs: names.
-            output: the name for its result.
-            shape: of the result.
-            reach: from where to where the result reaches; integers need it where it
-                does not follow from the operands.
-            like: what the result is stored like, instead.
-            row_sum: the most that the sizes of a product's first operand add up to in
-                a row, where that is known.
-            attributes: of the operator.
+            op: the node's operator.
+            inputs: names of the operands.
+            output: the name of the result.
+            shape: shape of the result.
+            reach: range of the result; integers need it if it cannot be derived from
+                the operands.
+            like: name of a tensor whose grid the result gets instead.
+            row_sum: the greatest sum of magnitudes in a row of a product's first
+                operand, if known.
+            attributes: attributes of the operator.
         """
         return self._add(op, inputs, output, shape, attributes)
 
@@ -88,19 +88,19 @@ class Emitter:
         return "float16"
 
     def converted(self, name: str, output: str, grid: Grid) -> str:
-        """Return a tensor on a grid: none is, here."""
+        """Return a tensor unchanged: float16 has no grids."""
         return name
 
     def reach(self, name: str) -> Reach | None:
-        """Return from where to where a tensor reaches, where that matters."""
+        """Return the range of a tensor's numbers; None in float16."""
         return None
 
     def reach_like(self, name: str) -> Reach:
-        """Refuse to say from where to where what will have a name reaches."""
-        raise NotTaken("numbers of float16 reach anywhere")
+        """Refuse to return the range of a future tensor."""
+        raise NotTaken("float16 numbers have no known range")
 
     def gated(self, name: str, kind: str) -> Reach | None:
-        """Likewise of an activation of a tensor."""
+        """Return the range of an activation's result; None in float16."""
         return None
 
     def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
@@ -115,13 +115,13 @@ class Emitter:
         return name
 
     def weight(self, name: str, shape: Shape, grid: Grid | None = None) -> str:
-        """Add a weight, once, whose place is not known yet."""
+        """Add a weight, once; its offset is set later."""
         self._weights[name] = Weight(name, self.kind(name), shape, 0, 0)
         self.shapes[name] = shape
         return name
 
     def channels(self, name: str, scale: str, shape: Shape) -> str:
-        """Refuse a matrix of int8, which is for integers."""
+        """Refuse an int8 matrix, which only integer models have."""
         raise NotTaken("a matrix of int8 among numbers of float16")
 
     def number(self, name: str, value: float) -> str:
@@ -136,7 +136,7 @@ class Emitter:
         return name
 
     def reshape(self, x: str, output: str, shape: Shape) -> str:
-        """Add a reshape, unless nothing changes."""
+        """Add a reshape, unless the shape stays the same."""
         if self.shapes[x] == shape:
             return x
         sizes = self.integers(f"{output}_shape", shape)

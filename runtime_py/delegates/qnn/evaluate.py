@@ -1,8 +1,8 @@
-"""Run a model of integers with numpy: the reference of what the device computes.
+"""Run a model of integers with numpy: the reference for the device.
 
-In: a plan on grids. Out: its outputs. Each node is computed in float32 of operands that
-lie on their grids, and rounded to the nearest number of its own, halves to even. The
-device may be off by some steps, as the page of this folder says.
+In: a plan on grids. Out: its outputs. Each node is computed in float32 from operands on
+their grids, and rounded to the nearest number of its own grid, halves to even. The
+device may be off by some steps, as the README of this folder describes.
 """
 
 import math
@@ -24,7 +24,7 @@ _erf: Final = np.frompyfunc(math.erf, 1, 1)
 
 
 class HostContext:
-    """Stands for the device where its library is missing."""
+    """Replaces the device when its library is missing."""
 
     def call(self, plan: Plan, read: Read, found: object) -> "HostCall":
         """Return a call of a plan, bound to memory of its own."""
@@ -35,12 +35,12 @@ class HostCall:
     """A plan that numpy runs.
 
     Attributes:
-        plan: what it runs.
+        plan: the plan.
         arrays: memory of inputs and outputs, by name.
     """
 
     def __init__(self, plan: Plan, read: Read) -> None:
-        """Make the memory, and read the weights."""
+        """Allocate the memory, and read the weights."""
         self.plan, model = plan, plan.model
         values = (*model.inputs, *model.outputs)
         self.arrays: Mapping[str, Array] = {
@@ -50,7 +50,7 @@ class HostCall:
         self._constants |= {each.name: read(each) for each in plan.stored}
 
     def run(self) -> None:
-        """Make the outputs of the inputs."""
+        """Compute the outputs from the inputs."""
         given = {
             value.name: self.arrays[value.name] for value in self.plan.model.inputs
         }
@@ -59,14 +59,14 @@ class HostCall:
             self.arrays[name][...] = array
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 def evaluate(model: Model, given: Mapping[str, Array]) -> dict[str, Array]:
     """Return the outputs of a model.
 
     Args:
-        model: of the operators that are written for integers.
+        model: a model with operators that are implemented for integers.
         given: inputs, weights and constants, by name.
     """
     values = dict(given)
@@ -83,7 +83,7 @@ def _made(node: Node, arrays: Sequence[Array]) -> Array:
 def _widen(
     attributes: Attributes, x: Integers, scale: Floats, zero: Integers
 ) -> Floats:
-    """Return (x - zero) * scale; of a matrix, a scale for each column."""
+    """Return (x - zero) * scale; a matrix has a scale for each column."""
     steps = (x.astype(np.int32) - zero.astype(np.int32)).astype(np.float32)
     made: Floats = steps * scale
     return made

@@ -1,11 +1,11 @@
 """Collect the nodes of a model whose tensors are integers on grids.
 
-In: what `Emitter` takes, and the grids of values. Out: each node between nodes that
-widen its operands (`DequantizeLinear`) and one that rounds its result
-(`QuantizeLinear`), which is how ONNX says that it is computed on integers. They are
-uint16. Of two tensors of 16 bits the device multiplies the second one's upper 8 bits
-alone, or, as int16, 14 bits (its emulator, 2026-11); 16 by 8 bits are exact. So the
-second one is divided into halves of 8 bits, each is multiplied, and they are added.
+In: the arguments of `Emitter`, and the grids of values. Out: each node between nodes
+that widen its operands (`DequantizeLinear`) and one that rounds its result
+(`QuantizeLinear`), ONNX's form of integer computation. Tensors are uint16. In a product
+of two 16-bit tensors the device uses only the upper 8 bits of the second, or for int16,
+14 bits (its emulator, 2026-11); 16 by 8 bits are exact. The second tensor is therefore
+divided into halves of 8 bits, which are multiplied separately and added.
 """
 
 import math
@@ -25,9 +25,9 @@ from kvc.schema.backends.qnn_fixed import LARGEST, LINEAR
 from kvc.schema.calibration import Range
 
 Known = TypeVar("Known", Grid, Reach)
-_HALF: Final = 128.5  # steps: what is left of a number whose multiple of 256 is gone
+_HALF: Final = 128.5  # steps: the greatest remainder after a multiple of 256
 _MOVES: Final = ("Reshape", "Transpose", "Slice", "Expand")
-# The grids that the device computes these on, whatever a model says.
+# Grids that the device uses for these operators, whatever a model declares.
 _FIXED: Final = {
     "Sigmoid": Grid(Stored.UINT16, 1 / 65536),
     "Softmax": Grid(Stored.UINT16, 1 / 65536),
@@ -36,16 +36,16 @@ _FIXED: Final = {
 
 
 class FixedEmitter(Emitter):
-    """A model of integers that is being made.
+    """An integer model under construction.
 
     Attributes:
-        grids: of tensors of 16 bits, by name.
+        grids: grids of 16-bit tensors, by name.
     """
 
     is_fixed = True
 
     def __init__(self, own: Mapping[str, Grid]) -> None:
-        """Take the grids of what has a name that is known beforehand."""
+        """Set the grids of tensors that are known beforehand."""
         super().__init__()
         self.grids: dict[str, Grid] = {}
         self._own = own
@@ -85,7 +85,7 @@ class FixedEmitter(Emitter):
         own: Grid | None,
         reach: Reach | None,
     ) -> tuple[Grid, list[str]]:
-        """Return the grid that a node computes on, and its inputs as it takes them."""
+        """Return the grid on which a node computes, and its converted inputs."""
         if op in _MOVES:
             return self.grids[inputs[0]], [*inputs]
         if op == "Concat":
@@ -116,7 +116,7 @@ class FixedEmitter(Emitter):
         grid: Grid,
         row_sum: float,
     ) -> str:
-        """Multiply two tensors: the second one's halves, which are then added."""
+        """Multiply by the high and low bytes of the second tensor; add the products."""
         one, other = inputs
         high, low = self._halves_of(other)
         most = max(map(abs, reach_of(self.grids[one])))
@@ -130,7 +130,7 @@ class FixedEmitter(Emitter):
         return self._between("Add", parts, output, shape, grid, {})
 
     def _halves_of(self, name: str) -> tuple[str, str]:
-        """Return int8 tensors that add up to one: what is divisible, and the rest."""
+        """Return two int8 tensors with the same sum: multiples of 256, and the rest."""
         if name in self._halves:
             return self._halves[name]
         step = max(map(abs, reach_of(self.grids[name]))) / (127 * 256 + 127)
@@ -159,7 +159,7 @@ class FixedEmitter(Emitter):
         return self._rounded(made, output, grid)
 
     def _real(self, name: str) -> str:
-        """Add what widens a tensor, for one node alone; integers of sizes stay."""
+        """Add a node that dequantizes a tensor, for one use; sizes stay integers."""
         output, shape = f"{name}_r{next(self._numbers)}", self.shapes.get(name, ())
         if name in self._channels:
             inputs = [name, self._channels[name], f"{name}_zero"]
@@ -175,7 +175,7 @@ class FixedEmitter(Emitter):
         return self._add("QuantizeLinear", inputs, output, self.shapes[real], {})
 
     def _scale_of(self, grid: Grid) -> tuple[str, str]:
-        """Return the names of a grid's scale and zero, which the model has once."""
+        """Return the names of a grid's scale and zero, which the model stores once."""
         name = self._written.setdefault(grid, f"grid{len(self._written)}")
         self._constants[f"{name}_scale"] = np.array(grid.scale, np.float32)
         self._constants[f"{name}_zero"] = np.array(grid.zero, kind_of(grid))
@@ -188,19 +188,19 @@ class FixedEmitter(Emitter):
         return self._rounded(self._real(name), output, grid)
 
     def reach(self, name: str) -> Reach | None:
-        """Return from where to where a tensor reaches."""
+        """Return the range of a tensor's numbers."""
         return reach_of(self.grids[name])
 
     def reach_like(self, name: str) -> Reach:
-        """Return from where to where what will have a name reaches."""
+        """Return the range of a future tensor's numbers, by its known grid."""
         return reach_of(self._known(name, self._own.get(name)))
 
     def gated(self, name: str, kind: str) -> Reach | None:
-        """Return from where to where an activation of a tensor reaches."""
+        """Return the range of an activation's result."""
         return gated(kind, reach_of(self.grids[name]))
 
     def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
-        """Multiply by one over a number: the device divides to a dozen steps."""
+        """Multiply by the reciprocal: the device's division is off by a dozen steps."""
         factor = self.number(f"{output}_factor", 1 / number)
         return self.node("Mul", (x, factor), output, shape)
 
@@ -215,7 +215,7 @@ class FixedEmitter(Emitter):
         return super().weight(name, shape)
 
     def channels(self, name: str, scale: str, shape: Shape) -> str:
-        """Add a matrix of int8 [in, out], and float32 [out], its scales."""
+        """Add an int8 matrix [in, out], and its scales, float32 [out]."""
         self._weights[name] = Weight(name, "int8", shape, 0, 0)
         self._weights[scale] = Weight(scale, "float32", shape[1:], 0, 0)
         self._constants[f"{name}_zero"] = np.zeros(shape[1], np.int8)
@@ -223,7 +223,7 @@ class FixedEmitter(Emitter):
         return name
 
     def number(self, name: str, value: float) -> str:
-        """Add a number, which is one end of its grid."""
+        """Add a number as a constant, on a grid that ends at this number."""
         grid = grid_of((min(value, 0.0), max(value, 0.0)))
         self.grids[name] = grid
         self._constants[name] = np.array([0 if value < 0 else 65535], np.uint16)
@@ -248,10 +248,10 @@ def kind_of(grid: Grid) -> np.dtype[np.generic]:
 
 
 def grid_of(reach: Reach) -> Grid:
-    """Return the grid of uint16 that covers a reach.
+    """Return the grid of uint16 that covers a range.
 
     Raises:
-        NotTaken: it is too wide.
+        NotTaken: the range is too wide.
     """
     return asymmetric(_bounded(reach), Stored.UINT16)
 
@@ -262,11 +262,11 @@ def _bounded(reach: Reach) -> Range:
     return Range(*reach)
 
 
-# Operators of the list that are other nodes on integers than in float16.
+# Operators whose nodes differ between integers and float16.
 
 
 def _linear(step: Step, x: object, weight: object, scale: object, bias: object) -> Made:
-    """Multiply by int8, then add: the product reaches as far as the result lets it."""
+    """Multiply by int8, then add the bias; the sum's range gives the product's."""
     assert step.channels is not None
     turned, given = step.channels(weight, scale), step.read(x)
     if bias is None:
@@ -277,7 +277,7 @@ def _linear(step: Step, x: object, weight: object, scale: object, bias: object) 
 
 
 def _before(step: Step, added: str) -> Reach:
-    """Return from where to where a result reached before something was added to it."""
+    """Return the range of a sum's first operand, from the ranges of sum and addend."""
     made, more = step.emitter.reach_like(step.name), step.emitter.reach(added)
     assert more is not None
     return made[0] - more[1], made[1] - more[0]
@@ -286,7 +286,7 @@ def _before(step: Step, added: str) -> Reach:
 def _layer_norm(
     step: Step, x: object, axes: object, weight: object, bias: object, eps: object
 ) -> Made:
-    """Subtract the mean, and normalise that: the device's own is 20 steps off."""
+    """Subtract the mean, then normalise; the device's own operator is 20 steps off."""
     assert isinstance(eps, float)
     name, emitter = step.read(x), step.emitter
     along = emitter.integers(f"{step.name}_axes", [-1])

@@ -1,6 +1,6 @@
-"""Find Qualcomm's library: two packages of exactly one version, which nothing imports.
+"""Find Qualcomm's library: two packages of exactly one version.
 
-Here they are only looked for; the process of `worker.py` imports them.
+They are not imported here; the subprocess of `worker.py` imports them.
 """
 
 import platform
@@ -13,7 +13,7 @@ from kvc.schema.errors import MissingLibrary
 VERSIONS: Final = {"onnxruntime-qnn": "2.7.0", "onnxruntime": "1.32.0"}
 INSTALL: Final = "pip install 'kvc[qnn]'"
 LIBRARY: Final = "QNN of Qualcomm"
-# Those that have been run, the oldest first: what each is part of.
+# Tested architectures, the oldest first, each with a chip that has it.
 ARCHITECTURES: Final = {
     68: "Snapdragon 888",
     69: "Snapdragon 8 Gen 1",
@@ -26,11 +26,11 @@ USUAL: Final = 75
 
 
 def check_installed() -> None:
-    """Check that the library is here, without loading it.
+    """Check that the library is installed, without loading it.
 
     Raises:
-        MissingLibrary: it is not, it has another version, or it is for a machine of
-            another kind.
+        MissingLibrary: the library is missing, has another version, or does not support
+            this machine.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine != "x86_64":

@@ -1,9 +1,9 @@
-"""Models in ONNX's form, written without its library: what ONNX Runtime is given.
+"""Models in ONNX's format, written without its library, for ONNX Runtime.
 
-In: nodes, what goes in and out, weights. Out: the bytes of a `ModelProto`
-(`onnx.proto`, IR version 10), the same for the same model. Weights lie in a file beside
-the model (`external_data`), so that several models share them; small constants lie in
-the model itself.
+In: nodes, inputs, outputs, weights. Out: the bytes of a `ModelProto` (`onnx.proto`, IR
+version 10), equal for equal models. Weights lie in a file beside the model
+(`external_data`), so that several models share them; small constants lie in the model
+itself.
 """
 
 import struct
@@ -35,10 +35,10 @@ class Node:
 
     Attributes:
         op: its type, such as `MatMul`.
-        inputs: names of values; "" for one that is left out.
-        outputs: likewise.
-        attributes: by name.
-        domain: of the operator, "" for ONNX's own.
+        inputs: names of values; "" for an omitted one.
+        outputs: names of values.
+        attributes: the attributes, by name.
+        domain: domain of the operator, "" for ONNX's own.
     """
 
     op: str
@@ -50,7 +50,7 @@ class Node:
 
 @frozen
 class Value:
-    """What goes into a model, or comes out of it: its name, dtype and shape."""
+    """An input or output of a model: its name, dtype and shape."""
 
     name: str
     dtype: str
@@ -59,7 +59,7 @@ class Value:
 
 @frozen
 class Weight:
-    """A constant, whose bytes lie in a file beside the model from an offset on."""
+    """A constant, whose bytes lie at an offset of a file beside the model."""
 
     name: str
     dtype: str
@@ -73,12 +73,12 @@ class Model:
     """A model with fixed shapes.
 
     Attributes:
-        name: of its graph.
-        nodes: in an order in which they can run.
-        inputs: what it is given.
-        outputs: what it makes.
+        name: name of its graph.
+        nodes: the nodes in running order.
+        inputs: the inputs of the model.
+        outputs: the outputs of the model.
         weights: constants in the file of weights.
-        constants: small ones, by name.
+        constants: small constants, by name.
     """
 
     name: str
@@ -93,8 +93,8 @@ def encode_model(model: Model, weights_file: str = "") -> bytes:
     """Return a model as a `ModelProto`.
 
     Args:
-        model: what to write.
-        weights_file: the name of the file of weights, beside the model.
+        model: the model.
+        weights_file: name of the file of weights, beside the model.
     """
     graph = [_field(1, _node(node)) for node in model.nodes]
     graph.append(_field(2, model.name.encode()))
@@ -167,12 +167,12 @@ def _value(value: Value) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Return a field of a length and bytes."""
+    """Return a length-delimited field."""
     return bytes([*_varint(number << 3 | 2), *_varint(len(content))]) + content
 
 
 def _number(number: int, value: int) -> bytes:
-    """Return a field of an integer, which is 64 bits wide where it is negative."""
+    """Return an integer field; a negative integer is encoded in 64 bits."""
     return bytes([*_varint(number << 3), *_varint(value % (1 << 64))])
 
 

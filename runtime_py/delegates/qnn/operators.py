@@ -1,8 +1,8 @@
-"""The operators of the list, each as nodes of ONNX.
+"""Translate supported operators to nodes of ONNX.
 
-In: a `Step`, and the operator's arguments with sizes settled. Out: the name of the
-result, or of several. `EMITTERS` has a function for each operator, in the table's order
-of arguments; views of what the device makes are copies there.
+In: a `Step`, and the operator's arguments with fixed sizes. Out: the name of the
+result, or of several. `EMITTERS` has a function for each operator, which takes the
+arguments in the table's order; views of the device's tensors become copies.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_nor
 
 
 def _apply(op: str, step: Step, *tensors: object) -> Made:
-    """Apply an operator of ONNX to tensors that are broadcast to one rank."""
+    """Apply an operator of ONNX to tensors, reshaped to one rank."""
     names = [step.read(each) for each in tensors]
     rank = len(step.shape)
     wide = [step.widened(n, rank, f"wide{i}") for i, n in enumerate(names)]
@@ -133,7 +133,7 @@ def _exponential(step: Step, x: object) -> Made:
 
 
 def _rotary(step: Step, x: object, cos: object, sin: object) -> Made:
-    """Turn halves: [first cos - second sin, second cos + first sin]."""
+    """Rotate halves: [first cos - second sin, second cos + first sin]."""
     name, emitter = step.read(x), step.emitter
     axis, half = len(step.shape) - 1, step.shape[-1] // 2
     spans = {"first": range(half), "second": range(half, 2 * half)}
@@ -157,7 +157,7 @@ def _rotary(step: Step, x: object, cos: object, sin: object) -> Made:
 
 
 def _table(step: Step, table: object, key: str, axis: int, span: range) -> str:
-    """Return cosines or sines for a half: tables of half the width serve both."""
+    """Return cosines or sines for a half; a table of half width serves both halves."""
     name = step.widened(step.read(table), len(step.shape), key)
     if step.shape_of(name)[-1] == len(span):
         return name
@@ -185,7 +185,7 @@ def _attention_product(
 
 
 def _kept_finite(step: Step, mask: str) -> str:
-    """Return a mask whose rows of `-inf` alone make no softmax of nothing."""
+    """Clip a mask, so that rows of only `-inf` give a defined softmax."""
     least = step.number("least", -LARGEST_BIAS)
     shape = step.shape_of(mask)
     return step.widened(

@@ -1,9 +1,9 @@
-"""What a call of a partition gives the device, and takes from it.
+"""The inputs and results of a partition's calls on the device.
 
-A `Plan` is made for each set of sizes. Feeds are what the device is given: operands
-rounded to float16 or to a grid, the old content of caches, and what hides parts of
-them. Takes are what it makes: results, and new rows of caches. Values are those of the
-partition's graph that the host has: inputs, constants and views of them.
+A `Plan` is made for each set of sizes. Feeds are the device's inputs: operands rounded
+to float16 or to a grid, the old content of caches, and attention masks. Takes are its
+results: whole results, and new rows of caches. Values are those of the partition's
+graph that the host has: inputs, constants and views of them.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from kvc.schema.frozen import frozen
 
 @frozen
 class Whole:
-    """An operand, all of it."""
+    """A whole operand."""
 
     name: str
     value: int
@@ -27,7 +27,7 @@ class Whole:
 
 @frozen
 class Past:
-    """The old content of a cache, where a sight sees it; zeros elsewhere."""
+    """The old content of a cache, with zeros in slots that a mask hides."""
 
     name: str
     value: int
@@ -36,7 +36,7 @@ class Past:
 
 @frozen
 class Bias:
-    """What is added to the scores of an attention."""
+    """The addition of a mask to the scores of an attention."""
 
     name: str
     sight: Sight
@@ -44,7 +44,7 @@ class Bias:
 
 @frozen
 class Seeing:
-    """1 for each query that sees a key, 0 for others, which give zeros."""
+    """A factor per query: 1 if it sees a key, 0 if not, which gives zeros."""
 
     name: str
     sight: Sight
@@ -55,7 +55,7 @@ Feed = Whole | Past | Bias | Seeing
 
 @frozen
 class Made:
-    """A result, all of it; `output` is its index among the graph's outputs."""
+    """A whole result; `output` is its index among the graph's outputs."""
 
     name: str
     output: int
@@ -66,10 +66,10 @@ class Rows:
     """New rows of a cache, [batch, heads, rows, width].
 
     Attributes:
-        name: of the device's result.
-        output: index among the graph's outputs, of the cache's new content.
+        name: name of the device's result.
+        output: index of the cache's new content among the graph's outputs.
         cache: value of the old content.
-        writes: where the rows go.
+        writes: the locations of the rows.
     """
 
     name: str
@@ -80,15 +80,15 @@ class Rows:
 
 @frozen
 class Stored:
-    """A constant of the device's, in the file of weights.
+    """A constant of the device, in the file of weights.
 
     Attributes:
-        name: of the weight there.
-        data: id of the named data that it is.
+        name: name of the weight there.
+        data: id of its named data.
         transposed: whether its two axes are swapped.
-        grid: that it is rounded to; None where it is rounded to float16, or left as it
-            is.
-        is_exact: whether it is left as it is.
+        grid: the grid that it is rounded to; None if it is rounded to float16, or
+            unchanged.
+        is_exact: whether it is unchanged.
     """
 
     name: str
@@ -103,11 +103,11 @@ class Plan:
     """The calls of a partition at one set of sizes.
 
     Attributes:
-        model: what the device runs; its weights have no offsets yet.
-        stored: the model's weights, by what they are.
+        model: the device's model; its weights have no offsets yet.
+        stored: the origin of each weight of the model.
         feeds: the model's inputs, in its order.
-        takes: the model's outputs, in its order, each with all that is made of it.
-        handed: what needs no device.
+        takes: the model's outputs, in its order, each with all uses of it.
+        handed: results that need no device.
         grids: of the model's inputs and outputs, by name; empty in float16.
     """
 

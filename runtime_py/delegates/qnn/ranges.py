@@ -1,7 +1,7 @@
-"""Reaches: from how small to how large what a node makes can become.
+"""Ranges of a node's results: the least and the greatest number.
 
-In: an operator of ONNX, the reaches of its operands. Out: that of its result, where it
-follows from them. What follows from none, a product above all, samples have to tell.
+In: an operator of ONNX, the ranges of its operands. Out: the range of its result, if it
+can be derived. Others, such as those of products, come from samples.
 """
 
 import math
@@ -12,9 +12,9 @@ from kvc.schema.backends.grids import Grid
 
 Reach = tuple[float, float]
 
-# Scores of float16 cannot be hidden by adding: a hidden one is so far below the least.
-LARGEST_BIAS: Final = 30000.0  # of a score of float16, beside what hides
-HIDING: Final = 17.0  # its exponential is less than a step of 65536
+# In float16, the addition that hides a score must exceed this bound.
+LARGEST_BIAS: Final = 30000.0  # of a float16 score, apart from hiding
+HIDING: Final = 17.0  # distance at which an exponential is below 1 / 65536
 _GATES: Final = {"silu": -0.2785, "gelu": -0.17, "gelu_tanh": -0.1701}
 
 
@@ -25,7 +25,7 @@ def reach_of(grid: Grid) -> Reach:
 
 
 def gated(kind: str, x: Reach) -> Reach:
-    """Return what an activation makes of a reach: none of them is monotone."""
+    """Return the range of an activation over a range; activations are not monotone."""
     low, high = (_opened(kind, each) for each in x)
     return min(_GATES[kind], low, high), max(low, high, 0.0)
 

@@ -1,7 +1,7 @@
-"""A `Step`: an instruction that becomes nodes of ONNX, and what nodes are added with.
+"""A `Step`: an instruction that becomes nodes of ONNX, with methods to add nodes.
 
-In: an emitter, and the names of operands. Out: nodes, among them those of attention,
-which several operators are.
+In: an emitter, and the names of operands. Out: nodes, including those of attention,
+which several operators share.
 """
 
 import math
@@ -14,7 +14,7 @@ from kvc.runtime.delegates.qnn.ranges import HIDING, Reach
 from kvc.schema.frozen import frozen
 
 Made = str | list[str]
-_SHARES: Final = 1.25  # what softmax makes adds up to 1, and each is rounded
+_SHARES: Final = 1.25  # bound of a softmax's sum, whose terms are rounded
 
 
 @frozen
@@ -22,13 +22,13 @@ class Step:
     """An instruction that is being translated.
 
     Attributes:
-        emitter: takes its nodes.
+        emitter: collects its nodes.
         read: returns the device's name of a tensor.
-        names: for its results.
-        shapes: of its results.
-        weight: returns the name of a constant, transposed if asked for.
-        channels: returns the name of a matrix of int8, turned, by it and its scales.
-        scores: from where to where those of an attention reach, on integers.
+        names: names for its results.
+        shapes: shapes of its results.
+        weight: returns the name of a constant, transposed if requested.
+        channels: returns the name of a transposed int8 matrix, for it and its scales.
+        scores: the range of an attention's scores, on integers.
     """
 
     emitter: Emitter
@@ -41,16 +41,16 @@ class Step:
 
     @property
     def name(self) -> str:
-        """The name for its only result."""
+        """Return the name for the instruction's only result."""
         return self.names[0]
 
     @property
     def shape(self) -> Shape:
-        """The shape of its only result."""
+        """Return the shape of the instruction's only result."""
         return self.shapes[0]
 
     def shape_of(self, name: str) -> Shape:
-        """Return the shape of what has a name."""
+        """Return the shape of a named tensor."""
         return self.emitter.shapes[name]
 
     def node(
@@ -63,7 +63,7 @@ class Step:
         like: str = "",
         row_sum: float = math.inf,
     ) -> str:
-        """Add a node; what is made is the result, or a part on the way to it."""
+        """Add a node for the result, or for an intermediate `part`."""
         output = f"{self.name}_{part}" if part else self.name
         made = self.shape if shape is None else shape
         return self.emitter.node(
@@ -75,7 +75,7 @@ class Step:
         return self.emitter.number(f"{self.name}_{part}", value)
 
     def widened(self, name: str, rank: int, part: str) -> str:
-        """Return a tensor with axes of size 1 before its own, up to a rank."""
+        """Return a tensor with leading axes of size 1, up to a rank."""
         shape = self.shape_of(name)
         wide = (*(1,) * (rank - len(shape)), *shape)
         return self.emitter.reshape(name, f"{self.name}_{part}", wide)
@@ -96,13 +96,13 @@ class Step:
 
         Args:
             q: [batch, heads, queries, width].
-            sizes: of q.
+            sizes: the shape of q.
             content: keys and values [batch, groups, columns, ...].
-            groups: heads of keys, each shared by neighbouring heads of queries.
-            columns: how many keys.
+            groups: the number of key heads, each shared by neighbouring query heads.
+            columns: the number of keys.
             scale: factor on the scores.
-            softcap: as of `kvc::attention`.
-            bias: to add to scores [batch, heads, queries, columns], or None.
+            softcap: as in `kvc::attention`.
+            bias: the addition to scores [batch, heads, queries, columns], or None.
             seeing: factor on the weights of each query, or None.
         """
         batch, heads, queries, width = sizes
@@ -137,8 +137,8 @@ class Step:
     def softmax(self, x: str, output: str, seeing: str | None = None) -> str:
         """Add a softmax along the last axis, with a factor [..., 1] or without one.
 
-        The factor is not on what is mixed: there the library made a program that
-        crashes.
+        The factor is not applied after mixing values: for that, the library built a
+        program that crashes.
         """
         emitter, shape = self.emitter, self.shape_of(x)
         if not emitter.is_fixed:

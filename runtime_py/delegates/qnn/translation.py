@@ -1,10 +1,10 @@
 """Translate a partition, at one set of sizes, to a model of ONNX and a `Plan`.
 
-In: a block that the list of `kvc.schema.backends.qnn` takes, or, with grids, that of
-`qnn_fixed`. Out: nodes of float16 or on integers, and what the host does before and
-after. A cache is not an operand that the device changes: it is given the old content,
-attends to that and to the new rows side by side, and gives the new rows back. So a
-cache's new content may be read by attention alone.
+In: a block that `kvc.schema.backends.qnn` supports, or with grids, `qnn_fixed`. Out:
+nodes of float16 or on integers, and the host's work before and after. The device does
+not change caches: it gets the old content, attends to it and to the new rows side by
+side, and returns the new rows. A cache's new content may therefore be read by attention
+only.
 """
 
 from collections.abc import Mapping
@@ -45,14 +45,14 @@ def translate(
     """Return the plan of a block.
 
     Args:
-        graph: the block; its instructions are of the list.
-        sizes: of the program's symbols.
-        name: of the model.
-        grids: to compute on; None for float16.
+        graph: the block's graph, of supported operators.
+        sizes: the sizes of the program's symbols.
+        name: name of the model.
+        grids: the grids to compute on; None for float16.
 
     Raises:
-        NotTaken: a cache's new content is read by others than attention, a tensor
-            has no elements, or there is no grid for one.
+        NotTaken: another instruction than attention reads a cache's new content, a
+            tensor has no elements, or a value has no grid.
     """
     return _Translator(graph, sizes, grids).translate(name)
 
@@ -94,14 +94,14 @@ class _Translator:
         )
 
     def _grids_of(self, model: Model) -> Mapping[str, Grid]:
-        """Return the grids of what goes into a model, and comes out of it."""
+        """Return the grids of a model's inputs and outputs."""
         if not isinstance(self._emitter, FixedEmitter):
             return {}
         grids = self._emitter.grids
         return {v.name: grids[v.name] for v in (*model.inputs, *model.outputs)}
 
     def _grid(self, value: int) -> Grid | None:
-        """Return the grid of a value; None in float16, or where there is none."""
+        """Return the grid of a value; None in float16, or without a grid."""
         return None if self._grids is None else self._grids.values.get(value)
 
     def _translate(self, instruction: Instruction) -> None:
@@ -118,13 +118,13 @@ class _Translator:
             self._compute(instruction)
 
     def _check(self, instruction: Instruction) -> None:
-        """Look that the host has what it is to check."""
+        """Check that the host has the operands of a check instruction."""
         for argument in instruction.arguments:
             if isinstance(argument, Ref):
                 self._host_value(argument)
 
     def _on_host(self, instruction: Instruction) -> bool:
-        """Tell whether an instruction is a view of what the host has."""
+        """Tell whether an instruction is a view of a value that the host has."""
         first = instruction.arguments[0] if instruction.arguments else None
         is_view = OPS[instruction.op].aliasing is Aliasing.VIEW
         return is_view and isinstance(first, Ref) and first.value in self._host
@@ -150,11 +150,13 @@ class _Translator:
         )
 
     def _read(self, ref: object) -> str:
-        """Return the device's name of an operand, which it is given if need be."""
+        """Return the device's name of an operand, which is fed if necessary."""
         assert isinstance(ref, Ref)
         value = ref.value
         if value in self._updates:
-            raise NotTaken("a cache's new content is read by others than attention")
+            raise NotTaken(
+                "an instruction other than attention reads a cache's new content"
+            )
         if value in self._names:
             return self._names[value]
         storage = self._graph.values[value].storage
@@ -171,19 +173,19 @@ class _Translator:
         assert isinstance(ref, Ref)
         storage = self._graph.values[ref.value].storage
         if not isinstance(storage, Constant):
-            raise NotTaken("a weight is no constant")
+            raise NotTaken("a weight is not a constant")
         shape = self._shape(ref.value)
         if transposed:
             shape = shape[::-1]
         name = f"w{storage.name}{'t' if transposed else ''}"
         grid = self._grid(ref.value)
-        if name in self._stored:  # a constant that two values are has the first's grid
+        if name in self._stored:  # a constant of two values has the first one's grid
             return name
         self._stored[name] = Stored(name, storage.name, transposed, grid)
         return self._emitter.weight(name, shape, grid)
 
     def _channels(self, ref: object, scale: object) -> str:
-        """Return the device's name of a matrix of int8 [out, in], turned."""
+        """Return the device's name of an int8 matrix [out, in], transposed."""
         assert isinstance(ref, Ref)
         assert isinstance(scale, Ref)
         shape = self._shape(ref.value)[::-1]
@@ -191,10 +193,10 @@ class _Translator:
         return self._emitter.channels(turned, scales, shape)
 
     def _exact(self, ref: Ref, transposed: bool) -> str:
-        """Return the device's name of a constant that it has as it is."""
+        """Return the device's name of a constant that is stored unchanged."""
         storage = self._graph.values[ref.value].storage
         if not isinstance(storage, Constant):
-            raise NotTaken("a weight is no constant")
+            raise NotTaken("a weight is not a constant")
         name = f"w{storage.name}{'t' if transposed else 's'}"
         self._stored[name] = Stored(name, storage.name, transposed, None, True)
         return name
@@ -223,7 +225,7 @@ class _Translator:
         assert isinstance(mode, str)
         assert isinstance(keep, int)
         if cache.value not in self._host:
-            raise NotTaken("a cache is made by another instruction of the partition")
+            raise NotTaken("another instruction of the partition computes a cache")
         assert isinstance(update, Ref)
         writes = Writes(
             self._host_value(start),
@@ -239,7 +241,7 @@ class _Translator:
         self._updates[result] = Update(cache.value, rows, place, writes)
 
     def _on_grid_of(self, value: int, name: str, output: str) -> str:
-        """Return a tensor as another value is stored."""
+        """Return a tensor on the grid of another value."""
         if self._grids is None:
             return name
         grid = self._grid(value)
@@ -248,12 +250,14 @@ class _Translator:
         return self._emitter.converted(name, output, grid)
 
     def _host_value(self, argument: Argument) -> int | None:
-        """Return a value that the host has, None for none."""
+        """Return a value that the host has, None for no argument."""
         if argument is None:
             return None
         assert isinstance(argument, Ref)
         if argument.value not in self._host:
-            raise NotTaken("what says where a cache is read or written is computed")
+            raise NotTaken(
+                "the position of a cache access is computed inside the partition"
+            )
         return argument.value
 
     def _attend(self, instruction: Instruction) -> None:
@@ -267,7 +271,7 @@ class _Translator:
         written = [self._updates.get(each.value) for each in (k, v)]
         writes = same_place(written, layout, keep)
         valid = self._host_value(instruction.arguments[3])
-        assert valid is not None, "its signature says that it is there"
+        assert valid is not None, "its signature requires it"
         apart = slopes is not None or (
             isinstance(mask, Ref) and self._shape(mask.value)[1] > 1
         )
@@ -344,7 +348,7 @@ class _Translator:
         return self._feed(("past", value, sight), feed, shape, grid)
 
     def _outputs(self) -> tuple[dict[str, list[Made | Rows]], list[Handed]]:
-        """Return what becomes of each output, by the device's name where it has one."""
+        """Return the device's results with their uses, and outputs handed through."""
         takes: dict[str, list[Made | Rows]] = {}
         handed: list[Handed] = []
         for number, value in enumerate(self._graph.outputs):
@@ -360,7 +364,7 @@ class _Translator:
         return takes, handed
 
     def _given_back(self, name: str) -> str:
-        """Return a name that can be a model's output: of what a node makes."""
+        """Return a node's result as a model's output, copied if it is no result."""
         if name in self._emitter.made:
             return name
         copy = f"{name}_out"

@@ -1,14 +1,14 @@
-"""What is asked of the process that calls Qualcomm's library; see `serving.py`.
+"""Requests to the subprocess that calls Qualcomm's library; see `serving.py`.
 
     open    load the library: paths of Python's packages, the folder to work in
-    build   make a graph of a model in the folder, in the context that all graphs share
-    store   make a context of its own of a model, as a file of the folder
-    load    take a graph out of a context in the folder
-    bind    settle where a graph's inputs and outputs lie in memory that comes with it
-    run     run what is bound
-    forget  give what is bound back
+    build   make a graph of a model in the folder, in the context shared by all graphs
+    store   make a separate context of a model, as a file of the folder
+    load    load a graph from a context in the folder
+    bind    set the locations of a graph's inputs and outputs in shared memory
+    run     run a bound graph
+    forget  release a bound graph
 
-This imports nothing of kvc: what the library breaks, it breaks here.
+This module imports nothing of kvc, so a crash of the library stays in the subprocess.
 """
 
 import mmap
@@ -24,7 +24,7 @@ Request = dict[str, Any]
 
 
 class Work:
-    """What the library is asked to keep: graphs, and what they are bound to."""
+    """Graphs that the library has loaded, and their bindings."""
 
     def __init__(self) -> None:
         self.folder = ""
@@ -52,7 +52,7 @@ class Work:
             raise RuntimeError("the library finds no device")
 
     def build(self, name: str, model: str, arch: int) -> None:
-        """Make a graph; its context is that of all graphs of this process."""
+        """Build a graph in the context that all graphs of this process share."""
         entries = {
             "ep.context_enable": "1",
             "ep.context_embed_mode": "0",
@@ -62,7 +62,7 @@ class Work:
         self._sessions[name] = self._session(model, arch, entries)
 
     def store(self, name: str, model: str, arch: int) -> str:
-        """Make a context of its own, `NAME_qnn.bin`; return its graph's name there."""
+        """Build a separate context, `NAME_qnn.bin`; return its graph's name there."""
         entries = {
             "ep.context_enable": "1",
             "ep.context_embed_mode": "0",
@@ -72,7 +72,7 @@ class Work:
         return graph_name(Path(f"{name}.onnx").read_bytes())
 
     def load(self, name: str, model: str, arch: int) -> None:
-        """Take a graph out of a context."""
+        """Load a graph from a context."""
         self._sessions[name] = self._session(model, arch, {})
 
     def bind(
@@ -84,9 +84,10 @@ class Work:
         inputs: list[Place],
         outputs: list[Place],
     ) -> None:
-        """Settle where inputs and outputs lie.
+        """Set the locations of inputs and outputs.
 
-        Of each its name, its dtype as `TensorProto.DataType` has it, offset and shape.
+        Each is given by name, dtype (a number of `TensorProto.DataType`), offset and
+        shape.
         """
         import ctypes
 
@@ -102,18 +103,18 @@ class Work:
         self._bound[number] = session, binding, held
 
     def run(self, number: int) -> None:
-        """Run what is bound."""
+        """Run a bound graph."""
         session, binding, _ = self._bound[number]
         session.run_with_iobinding(binding)
 
     def forget(self, number: int) -> None:
-        """Give what is bound back."""
+        """Release a bound graph."""
         self._bound.pop(number, None)
 
     def _session(self, model: str, arch: int, entries: Mapping[str, str]) -> Any:  # noqa: ANN401  # a class of the library
-        """Return a session of which no part runs on this processor.
+        """Return a session that runs no part of a model on this processor.
 
-        The library's emulator of it apart.
+        Only the library's emulator runs here.
         """
         options = self._runtime.SessionOptions()
         options.log_severity_level = 4
@@ -127,7 +128,7 @@ class Work:
 
 
 def graph_name(model: bytes) -> str:
-    """Return what the model beside a context says its graph is called."""
+    """Return the graph's name from the model beside a context."""
     for number, graph in _fields(model):
         if number == 7:
             for inner, node in _fields(graph):
@@ -135,7 +136,7 @@ def graph_name(model: bytes) -> str:
                     found = _attribute(node, b"partition_name")
                     if found:
                         return found.decode()
-    raise RuntimeError("the library has not said what a graph is called")
+    raise RuntimeError("the library has not written a graph's name")
 
 
 def _attribute(node: bytes, wanted: bytes) -> bytes:
@@ -148,7 +149,7 @@ def _attribute(node: bytes, wanted: bytes) -> bytes:
 
 
 def _fields(message: bytes) -> "list[tuple[int, bytes]]":
-    """Return the fields of a message that have lengths; others are left out."""
+    """Return the length-delimited fields of a message; others are skipped."""
     at, found = 0, []
     while at < len(message):
         key, at = _varint(message, at)

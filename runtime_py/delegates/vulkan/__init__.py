@@ -1,4 +1,4 @@
-"""The run-time half of the backend `vulkan`: methods and their states on a device."""
+"""The run-time part of the backend `vulkan`: methods and their states on a device."""
 
 from kvc.runtime.delegates.vulkan.backend import Vulkan
 

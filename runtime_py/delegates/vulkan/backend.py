@@ -1,8 +1,7 @@
-"""The backend `vulkan`, at run time: a device, or the runtime's own kernels.
+"""The run-time part of the backend `vulkan`: a device, or reference kernels.
 
-In: a block of what `kvc.schema.backends.vulkan` takes. Out: a handle that binds it to
-steps of shaders on one device; where there is no Vulkan, one that runs it with the
-reference.
+In: a block that `kvc.schema.backends.vulkan` supports. Out: a handle that binds it to
+steps of shaders on one device; without Vulkan, one that runs it with the reference.
 """
 
 import threading
@@ -53,11 +52,11 @@ class Vulkan(Delegate):
     runs_on = "a GPU with Vulkan"
 
     def __init__(self, options: Options) -> None:
-        """Check all partitions, then open the device, unless it is not to be used.
+        """Check all partitions, then open the device unless the reference is requested.
 
         Raises:
             BadProgram: a partition is not for this backend.
-            MissingLibrary: there is none, and `options.reference` is False.
+            MissingLibrary: there is no device, and `options.reference` is False.
         """
         self._options = options
         blocks = [
@@ -65,7 +64,7 @@ class Vulkan(Delegate):
             for partition in options.program.delegates
             if partition.backend == "vulkan"
         ]
-        # A device that was asked for is not replaced by the reference.
+        # A requested device is not replaced by the reference.
         asked = options.reference is None and options.device is not None
         reference = False if asked else options.reference
         find = partial(_open, options.device)
@@ -80,16 +79,16 @@ class Vulkan(Delegate):
 
     @staticmethod
     def check_library() -> None:
-        """Check that there is a device.
+        """Check that a device can be opened.
 
         Raises:
-            MissingLibrary: there is none.
+            MissingLibrary: there is no device.
         """
         open_device()
 
     @staticmethod
     def devices() -> Sequence[FoundDevice]:
-        """Return what Vulkan finds; see `Delegate.devices`."""
+        """Return the devices that Vulkan finds; see `Delegate.devices`."""
         return [
             FoundDevice(
                 f"vulkan:{each.number}",
@@ -101,7 +100,7 @@ class Vulkan(Delegate):
         ]
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Return the handle of a partition that has been checked; see `Delegate`."""
+        """Return the handle of a checked partition; see `Delegate`."""
         program = self._options.program
         method = program.methods[partition.method]
         block = method.blocks[partition.block]
@@ -116,20 +115,20 @@ class Vulkan(Delegate):
     def owner(
         self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
     ) -> Owner | None:
-        """Return memory of the device for states; see `Delegate.owner`."""
+        """Return device memory for states; see `Delegate.owner`."""
         if self._device is None:
             return None
         return DeviceOwner(self._device, groups, sizes, initial)
 
     def load(self, buffers: Mapping[int, FreeableBuffer]) -> None:
-        """Have weights where the device reads them, each once.
+        """Load weights into memory that the device reads, each once.
 
-        Where device and host share memory these are the host's own pages, if the driver
-        takes them; else copies.
+        If device and host share memory and the driver accepts it, these are the host's
+        own pages; otherwise copies.
 
         Raises:
-            OutOfMemory: they do not fit.
-            DigestMismatch, FileChanged: they are damaged.
+            OutOfMemory: the weights do not fit.
+            DigestMismatch, FileChanged: the weights are damaged.
         """
         assert self._device is not None, "handles of the reference load nothing"
         with self._loading:
@@ -161,11 +160,11 @@ class Vulkan(Delegate):
         return found
 
     def weight(self, number: int) -> Array:
-        """Return what stands for a weight that is loaded."""
+        """Return the array that represents a loaded weight."""
         return self._weights[number]
 
     def memory(self, workspace: Workspace) -> Sequence[DeviceBuffer]:
-        """Return what all partitions of a context see: scratch memory first."""
+        """Return the buffers for all partitions of a context, scratch memory first."""
         device = self._device
         assert device is not None, "handles of the reference ask for nothing"
         what, shared = "scratch memory on a Vulkan device", not device.separate
@@ -178,7 +177,7 @@ class Vulkan(Delegate):
         return {names[n].name: self._weights[n].nbytes for n in sorted(self._copied)}
 
     def close(self) -> None:
-        """Give the weights' memory back, the device's before pages of the host."""
+        """Release the weights' memory, the device's buffers before the host's pages."""
         self._weights.clear()
         self._copied.clear()
         for memory in self._buffers:
@@ -233,7 +232,7 @@ class VulkanHandle(Handle):
         return Bound(device, mirrors, steps, places, binder.fail_at)
 
     def _lent_for_writing(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        """Return the inputs that the code writes over."""
+        """Return the inputs that the code overwrites."""
         graph = self._block.graph
         accesses = (a for update in self._block.updates for a in update.accesses)
         roots = {access.root for access in accesses}
@@ -243,15 +242,15 @@ class VulkanHandle(Handle):
         return [b for v, b in lent if isinstance(graph.values[v].storage, Caller)]
 
     def pack(self) -> None:
-        """Have the weights on the device."""
+        """Load the weights to the device."""
         self._backend.load(self._buffers)
 
     def close(self) -> None:
-        """Nothing: the backend frees the data, once no buffer is over it."""
+        """Do nothing: the backend frees the data after the buffers over it."""
 
 
 def _open(number: int | None) -> Device:
-    """Open a device; warn once of a program, which is taken where there is no other."""
+    """Open a device; warn once if it is software, for want of another one."""
     device = open_device(number)
     if number is None and device.found.kind is Kind.SOFTWARE and not _told:
         _told.append(device.found.name)
@@ -272,14 +271,14 @@ def _checked_block(options: Options, partition: Partition) -> Block:
     """Return the code of a partition.
 
     Raises:
-        BadProgram: it is not for this backend.
+        BadProgram: the code is not for this backend.
     """
     refuse_payload(options.program, options.path, partition)
     return taken_block(options.program, options.path, partition, why_not)
 
 
 def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
-    """Yield numbers of arrays that fit one allocation; one array may be too large."""
+    """Yield groups of arrays that fit one allocation; one array alone may exceed it."""
     chunk: list[int] = []
     nbytes = 0
     for number, array in arrays.items():
@@ -293,7 +292,7 @@ def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
 
 
 def _imported(device: Device, arrays: Mapping[int, Array]) -> list[DeviceBuffer] | None:
-    """Return buffers over the pages that arrays lie in; None where they are copied."""
+    """Return buffers over the pages of arrays; None if they must be copied."""
     if device.separate or not device.imports:
         return None
     made: list[DeviceBuffer] = []
@@ -310,10 +309,10 @@ def _imported(device: Device, arrays: Mapping[int, Array]) -> list[DeviceBuffer]
 def _load_chunk(
     device: Device, arrays: Mapping[int, Array], made: list[DeviceBuffer]
 ) -> dict[int, Array]:
-    """Copy weights to one new buffer, which is added to what was made.
+    """Copy weights to a new buffer, and append the buffer to `made`.
 
     Raises:
-        OutOfMemory: they do not fit.
+        OutOfMemory: the weights do not fit.
     """
     offsets, end = dict[int, int](), 0
     for number, array in arrays.items():
@@ -334,7 +333,7 @@ def _at(memory: DeviceBuffer, offset: int, like: Array) -> Array:
 def upload(
     device: Device, memory: DeviceBuffer, pairs: Sequence[tuple[Array, Array]]
 ) -> None:
-    """Copy arrays of the host to their places on the device."""
+    """Copy arrays of the host to arrays of the device."""
     for target, source in pairs:
         if memory.shared:
             copy_into(target, source)
@@ -362,8 +361,8 @@ def _on_host(buffers: Sequence[Buffer]) -> list[Array]:
 
 
 def _inside(buffer: Buffer, mirrors: Mirrors) -> Array:
-    """Return what stands for an operand on the device."""
+    """Return the array that represents an operand on the device."""
     if isinstance(buffer, DeviceState):
         return buffer.array
-    assert isinstance(buffer, np.ndarray), "no other backend owns what this one sees"
+    assert isinstance(buffer, np.ndarray), "no other backend owns its operands"
     return mirrors.array(buffer)

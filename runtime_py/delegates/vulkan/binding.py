@@ -1,8 +1,8 @@
 """Bind a block to sizes and memory: a list of steps of shaders, submitted at once.
 
-View ops run here, on arrays that stand for the device's memory; all others become
-steps. What moves with every token (the position, the valid length) is memory that the
-steps read, so decode is bound and recorded once.
+View operators run here, on arrays that represent the device's memory; all others become
+steps. Numbers that change with every token (the position, the valid length) lie in
+memory that the steps read, so decode is bound and recorded once.
 """
 
 from bisect import bisect_right
@@ -40,24 +40,25 @@ _CACHE_OVERFLOW, _INDEX_OUT_OF_RANGE, _ROW_LENGTH, _BAD_LENGTH = 1, 2, 3, 4  # s
 
 
 class Places:
-    """Buffers of the device, found by the addresses of arrays over them."""
+    """Buffers of the device, searchable by the addresses of arrays over them."""
 
     def __init__(self, buffers: Sequence[DeviceBuffer]) -> None:
-        """Take the buffers that there are."""
+        """Set the initial buffers."""
         self._buffers = sorted(buffers, key=_place_of)
         self._bases = [buffer.base for buffer in self._buffers]
 
     def add(self, buffer: DeviceBuffer) -> None:
-        """Add one more."""
+        """Add a buffer."""
         place = bisect_right(self._buffers, _place_of(buffer), key=_place_of)
         self._bases.insert(place, buffer.base)
         self._buffers.insert(place, buffer)
 
     def find(self, address: int) -> int:
-        """Return where an array that begins somewhere does for shaders.
+        """Convert the start address of an array to its address for shaders.
 
-        Of buffers that share pages, it lies whole in the last that begins before it;
-        of several that begin at one page, in the longest, which holds all the others.
+        Buffers may share pages: an array lies completely in the last buffer that begins
+        before it; of several that begin at the same page, in the longest, which
+        contains the others.
         """
         buffer = self._buffers[bisect_right(self._bases, address) - 1]
         assert buffer.holds(address), "it lies in memory of the device"
@@ -69,11 +70,11 @@ def _place_of(buffer: DeviceBuffer) -> tuple[int, int]:
 
 
 class Bound:
-    """A partition that is bound and recorded: call it to run it.
+    """A partition that is bound and recorded; call it to run it.
 
     Attributes:
-        mirrors: what it copies between host and device.
-        dispatches: how many it submits at once.
+        mirrors: the copies between host and device.
+        dispatches: the number of dispatches in a submission.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Bound:
             OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
         """
         self.mirrors, self._fail_at = mirrors, fail_at
-        # What the commands reach stays as long as they do.
+        # The commands' buffers must live as long as the commands.
         self._kept = places
         what = "the steps of a partition on a Vulkan device"
         table = DeviceBuffer(device, steps.nbytes, what, shared=True)
@@ -103,7 +104,7 @@ class Bound:
         )
 
     def __call__(self) -> None:
-        """Copy in, submit once, wait, copy out."""
+        """Copy inputs, submit once, wait, copy outputs."""
         self.mirrors.copy_in()
         self._commands.run()
         fault = self.mirrors.fault()
@@ -113,7 +114,7 @@ class Bound:
 
 
 class Binder:
-    """The values of a block at some sizes, and the steps written down so far."""
+    """The values of a block at some sizes, and the steps recorded so far."""
 
     def __init__(
         self,
@@ -123,14 +124,14 @@ class Binder:
         memory: GraphMemory,
         steps: Steps,
     ) -> None:
-        """Take a block that holds nothing but what the backend takes.
+        """Bind a block of supported operators only.
 
         Args:
-            method: that the block belongs to, for messages.
-            block: the code.
-            sizes: of the program's symbols.
-            memory: where its values lie: arrays that stand for the device's memory.
-            steps: to write down.
+            method: name of the block's method, for messages.
+            block: the block.
+            sizes: the sizes of the program's symbols.
+            memory: its values, as arrays that represent the device's memory.
+            steps: collects the steps.
         """
         self._method, self._graph, self._sizes = method, block.graph, sizes
         self._first_write = first_write(block)
@@ -139,10 +140,10 @@ class Binder:
         self._steps = steps
 
     def bind(self, outputs: Sequence[Array]) -> None:
-        """Bind all instructions, and copies of results that lie elsewhere.
+        """Bind all instructions, and copies of results to their outputs.
 
         Raises:
-            KernelFailed: a view is impossible, or an operand too large.
+            KernelFailed: a view is impossible, or an operand is too large.
         """
         together = sized_together(self._graph)
         for index, instruction in enumerate(self._graph.instructions):
@@ -159,10 +160,10 @@ class Binder:
                 self._copy_out(value, target, made)
 
     def _copy_out(self, value: int, target: Array, made: Array) -> None:
-        """Copy a result to where the caller wants it.
+        """Copy a result to the caller's output.
 
         Raises:
-            KernelFailed: it has more elements than a shader can count.
+            KernelFailed: the result has more elements than a shader can count.
         """
         steps = self._graph.instructions
         makers = (i for i, step in enumerate(steps) if value in step.results)
@@ -174,10 +175,11 @@ class Binder:
             fail(self._method, index, step, error)
 
     def fail_at(self, step: int, fault: int, facts: Sequence[int]) -> NoReturn:
-        """Raise the error that the reference would.
+        """Raise the error that the reference would raise.
 
         Raises:
-            Unbegun: from it, where nothing was written that outlives the call.
+            Unbegun: with that error as its cause, if nothing was written that outlives
+                the call.
         """
         index = self._steps.owners[step]
         instruction = self._graph.instructions[index]
@@ -185,7 +187,7 @@ class Binder:
             error = _error(fault, facts, self._is_index(instruction))
             fail(self._method, index, instruction, error)
         except KvcError as error:
-            # What writes checks all that it is told before its first write.
+            # Steps that write check all their arguments before the first write.
             if index < self._first_write + (fault != _BAD_LENGTH):
                 raise Unbegun from error
             raise

@@ -1,8 +1,8 @@
-"""Memory of a device in large allocations: drivers allow a process 4096 of them.
+"""Large allocations of device memory, since drivers allow a process only 4096.
 
-In: how many bytes, aligned how, of which type of memory. Out: a `Piece` of an
-allocation. Small ones are parts of *blocks*, which go back to the driver once nothing
-lies in them; a large one is an allocation of its own.
+In: size, alignment and type of memory. Out: a `Piece` of an allocation. Small pieces
+are parts of *blocks*, which are freed when they are empty; a large piece is an
+allocation of its own.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ ADDRESSES: Final = 2  # VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
 
 
 class Allocating(Protocol):
-    """What a device has that allocates memory."""
+    """The parts of a device that allocate memory."""
 
     functions: Functions
     handle: c_void_p
@@ -32,11 +32,11 @@ class Allocating(Protocol):
 
 
 class Allocation:
-    """Memory of the driver, with the runs of it that are free: (offset, nbytes).
+    """Memory from the driver, with its free runs: (offset, nbytes).
 
     Attributes:
-        handle: of the memory.
-        mapped: where the host sees it, 0 where it does not.
+        handle: handle of the memory.
+        mapped: its address for the host, 0 if it is not mapped.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Allocation:
         self.mapped = pointer.value
 
     def take(self, nbytes: int, align: int) -> int | None:
-        """Return where a run of this length begins, None where none is free."""
+        """Return the offset of a free run of this length, None if there is none."""
         for number, (start, length) in enumerate(self.free):
             offset = align_up(start, align)
             rest = start + length - offset - nbytes
@@ -78,7 +78,7 @@ class Allocation:
         return None
 
     def give(self, offset: int, nbytes: int) -> None:
-        """Take a run back, and join it with those beside it."""
+        """Free a run, and merge it with its free neighbours."""
         insort(self.free, (offset, nbytes))
         joined: list[tuple[int, int]] = []
         for start, length in self.free:
@@ -90,7 +90,7 @@ class Allocation:
 
     @property
     def is_free(self) -> bool:
-        """Tell whether nothing lies in it."""
+        """Tell whether all of it is free."""
         return self.free == [(0, self.nbytes)]
 
 
@@ -99,8 +99,8 @@ class Piece:
 
     Attributes:
         memory: handle of the allocation.
-        offset: in it.
-        mapped: where the host sees the run, 0 where it does not.
+        offset: offset in the allocation.
+        mapped: address of the run for the host, 0 if it is not mapped.
     """
 
     def __init__(self, allocation: Allocation, offset: int, nbytes: int) -> None:
@@ -110,12 +110,12 @@ class Piece:
 
 
 class Blocks:
-    """The allocations of a device; used from many threads."""
+    """The allocations of a device; used by several threads."""
 
     def __init__(self, device: Allocating) -> None:
         self._device, self._lock = device, threading.Lock()
         self._blocks: dict[tuple[int, bool], list[Allocation]] = {}
-        # What finalizers give back; they may run while this thread holds the lock.
+        # Pieces freed by finalizers, which may run while this thread holds the lock.
         self._given: deque[Piece] = deque()
         self.allocations = 0
 
@@ -123,10 +123,10 @@ class Blocks:
         """Return memory.
 
         Args:
-            nbytes: how much.
-            align: of its offset in what the driver gives.
-            kind: type of memory.
-            mapped: whether the host must see it.
+            nbytes: size of the memory.
+            align: alignment of its offset in the driver's allocation.
+            kind: index of the memory type.
+            mapped: whether the host must be able to access it.
 
         Raises:
             OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
@@ -147,7 +147,7 @@ class Blocks:
             return Piece(made, offset, nbytes)
 
     def give(self, piece: Piece) -> None:
-        """Give memory back, from wherever; the driver gets it at once if it can be."""
+        """Free memory from any thread; the driver gets it back at once if possible."""
         self._given.append(piece)
         if self._lock.acquire(blocking=False):
             try:

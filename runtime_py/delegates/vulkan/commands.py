@@ -1,7 +1,7 @@
 """Commands that are recorded once, and submitted for each call.
 
-In: copies between buffers, and dispatches of shaders. Out: `Commands`, whose `run` is
-one submission, waited for.
+In: copies between buffers, and dispatches of shaders. Out: `Commands`, whose `run`
+makes one submission and waits for its end.
 """
 
 import ctypes
@@ -28,12 +28,12 @@ class Dispatch:
     """One run of a shader.
 
     Attributes:
-        shader: its name.
-        step: where the step lies that it reads, for shaders.
-        number: of the step.
-        op: what it does of what the shader can.
-        count: how many results, rows or the like it makes.
-        groups: how many workgroups run.
+        shader: name of the shader.
+        step: the address of its step for shaders.
+        number: number of the step.
+        op: number of the operation within the shader.
+        count: the number of results, rows or other units that it computes.
+        groups: the number of workgroups.
     """
 
     shader: str
@@ -46,7 +46,7 @@ class Dispatch:
 
 @frozen
 class Copy:
-    """A run of bytes of one buffer, copied to the same place of another."""
+    """A run of bytes that is copied to the same offset of another buffer."""
 
     source: DeviceBuffer
     target: DeviceBuffer
@@ -55,7 +55,7 @@ class Copy:
 
 
 class Commands:
-    """A recorded command buffer; it goes with the last reference."""
+    """A recorded command buffer, freed with its last reference."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class Commands:
         dispatches: Sequence[Dispatch],
         after: Sequence[Copy],
     ) -> None:
-        """Record copies, dispatches, and copies again; each waits for those before.
+        """Record copies, dispatches and copies; each waits for the previous ones.
 
         Args:
-            device: that runs them.
-            faults: where shaders tell faults.
+            device: the device that runs them.
+            faults: the address where shaders report faults.
             before: copies to the device.
             dispatches: in running order.
             after: copies from the device.
@@ -107,10 +107,10 @@ class Commands:
     def run(self) -> None:
         """Run the commands, and wait for their end.
 
-        After an interrupt, wherever it comes, nothing runs any more when this raises.
+        Even after an interrupt, no command is running when this raises.
 
         Raises:
-            DeviceLost: the device does not work any more.
+            DeviceLost: the device has stopped working.
             OutOfMemory: there is too little memory.
         """
         try:
@@ -163,5 +163,5 @@ class Commands:
 
 
 def _destroy(process: int, device: Device, kind: str, handle: int) -> None:
-    if os.getpid() == process:  # a child of a fork has no device of its parent's
+    if os.getpid() == process:  # a forked child must not use the parent's device
         device.functions.tell(f"vkDestroy{kind}", device.handle, handle, None)

@@ -1,8 +1,8 @@
-"""The devices that Vulkan finds here, and the one that a process computes on.
+"""Vulkan's devices on this machine, and the devices that a process has opened.
 
-In: the functions of Vulkan. Out: `find_devices`, what there is and whether kvc can use
-it; `open_device`, a device with a queue, its kinds of memory, and pipelines of kvc's
-own shaders. Nothing here knows of programs.
+In: the functions of Vulkan. Out: `find_devices`, which lists devices and whether kvc
+can use them; `open_device`, which returns a device with a queue, its memory types, and
+pipelines of kvc's own shaders. This module knows nothing of programs.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ class Instance:
     """Vulkan in this process."""
 
     def __init__(self, functions: Functions) -> None:
-        """Open it.
+        """Create the instance.
 
         Raises:
             MissingLibrary: no driver is installed.
@@ -52,7 +52,7 @@ class Instance:
         self.devices = [c_void_p(handle) for handle in handles[: count.value]]
 
     def describe(self, number: int) -> Found:
-        """Return what there is to know of a device."""
+        """Return the properties of a device."""
         device, tell = self.devices[number], self.functions.tell
         about = s.PhysicalDeviceProperties2()
         tell("vkGetPhysicalDeviceProperties2", device, byref(about))
@@ -94,7 +94,7 @@ class Instance:
         return tuple(name for name, value in has.items() if not value)
 
     def extensions(self, number: int) -> frozenset[bytes]:
-        """Return the extensions that a device has."""
+        """Return the extensions of a device."""
         count, name = c_uint32(), "vkEnumerateDeviceExtensionProperties"
         device = self.devices[number]
         self.functions.call(name, device, None, byref(count), None)
@@ -103,7 +103,7 @@ class Instance:
         return frozenset(one.extensionName for one in found[: count.value])
 
     def family(self, number: int) -> int | None:
-        """Return the family of queues that compute, of a device; None for none."""
+        """Return the index of a queue family that can compute; None without one."""
         count, name = c_uint32(), "vkGetPhysicalDeviceQueueFamilyProperties"
         device = self.devices[number]
         self.functions.tell(name, device, byref(count), None)
@@ -114,22 +114,22 @@ class Instance:
 
 
 class Device:
-    """A device with one queue; used from many threads.
+    """A device with one queue; used by several threads.
 
     Attributes:
-        found: what it is.
-        functions: of Vulkan.
-        handle: of the device.
-        family: of its queue.
-        layout: of all pipelines: no descriptors, some push constants.
-        separate: whether its memory is apart from the host's.
-        largest: bytes that it allocates at once.
-        blocks: what it has allocated.
-        imports: whether it can use pages of the host as they are.
+        found: its properties.
+        functions: the functions of Vulkan.
+        handle: handle of the device.
+        family: the queue's family.
+        layout: layout of all pipelines: no descriptors, some push constants.
+        separate: whether its memory is separate from the host's.
+        largest: the maximum size of an allocation in bytes.
+        blocks: its memory allocations.
+        imports: whether it can use pages of the host directly.
     """
 
     def __init__(self, instance: Instance, number: int) -> None:
-        """Open a device that lacks nothing.
+        """Open a device that has everything kvc needs.
 
         Raises:
             OutOfMemory, NativeCallFailed: the driver refuses.
@@ -137,7 +137,7 @@ class Device:
         self.functions, self.found = instance.functions, instance.describe(number)
         self.handle, self._lock = c_void_p(), threading.Lock()
         family = instance.family(number)
-        assert family is not None, "the device lacks nothing"
+        assert family is not None, "the device has been checked"
         self.family = family
         names = instance.extensions(number)
         self._create(instance, number, [_HOST_PAGES] if _HOST_PAGES in names else [])
@@ -212,7 +212,7 @@ class Device:
         return int(self._make(name, wanted).value)
 
     def pipeline(self, shader: str) -> s.HANDLE:
-        """Return the pipeline of one of kvc's shaders, made on first need."""
+        """Return the pipeline of one of kvc's shaders, made on first use."""
         with self._lock:
             if shader not in self._pipelines:
                 self._pipelines[shader] = self._compile(shader)
@@ -236,12 +236,12 @@ class Device:
         return made
 
     def memory_type(self, allowed: int, *, visible: bool, device: bool) -> int | None:
-        """Return a type of memory; None where there is none of this sort.
+        """Return the index of a memory type; None if no type fits.
 
         Args:
-            allowed: a bit for each type that may be.
-            visible: whether the host must see it.
-            device: whether it must be the device's own.
+            allowed: a bit mask of the allowed types.
+            visible: whether the host must be able to access it.
+            device: whether it must be local to the device.
         """
         flags = visible * (_VISIBLE | _COHERENT) | device * _DEVICE_LOCAL
         kinds = self.memory.memoryTypes[: self.memory.memoryTypeCount]
@@ -251,15 +251,16 @@ class Device:
         return None
 
     def heap_nbytes(self, memory_type: int) -> int:
-        """Return how many bytes there are of a type of memory, used or not."""
+        """Return the size of the heap of a memory type, used or not."""
         heap = self.memory.memoryTypes[memory_type].heapIndex
         return int(self.memory.memoryHeaps[heap].size)
 
     def submit(self, submission: s.SubmitInfo, fence: int) -> None:
-        """Hand recorded commands to the queue.
+        """Submit recorded commands to the queue.
 
         Raises:
-            DeviceLost: it does not work any more; so does every later call.
+            DeviceLost: the device has stopped working; every later call raises this,
+                too.
             OutOfMemory: there is too little memory.
         """
         self.check()
@@ -267,14 +268,14 @@ class Device:
             self._watched("vkQueueSubmit", self._queue, 1, byref(submission), fence)
 
     def wait(self, fence: s.HANDLE) -> None:
-        """Wait until a fence says that its commands have ended, and reset it.
+        """Wait until the commands of a fence have ended, and reset the fence.
 
-        Python handles signals in between. After an interrupt, or whatever else a
-        handler raises, this waits on: memory is the caller's again when it returns or
-        raises.
+        Python handles signals in between. After an interrupt, or another exception of a
+        handler, the wait goes on: the caller may use the memory again when this returns
+        or raises.
 
         Raises:
-            DeviceLost: the device was lost meanwhile.
+            DeviceLost: the device has stopped working meanwhile.
         """
         interrupt: BaseException | None = None
         while True:
@@ -292,13 +293,13 @@ class Device:
             raise interrupt
 
     def settle(self, fence: s.HANDLE) -> None:
-        """Wait for all that was submitted, and leave a fence as it is before a run.
+        """Wait for all submitted work, and reset a fence for the next run.
 
-        For who does not know whether its commands were submitted. Another interrupt
-        changes nothing.
+        Used when it is unknown whether commands were submitted. Further interrupts are
+        ignored.
 
         Raises:
-            DeviceLost: the device was lost meanwhile.
+            DeviceLost: the device has stopped working meanwhile.
         """
         while True:
             try:
@@ -308,7 +309,7 @@ class Device:
                     self.functions.call("vkResetFences", self.handle, 1, byref(fence))
             except KvcError:
                 raise
-            except BaseException:  # who waits raises the first one
+            except BaseException:  # the caller raises the first one
                 continue
             return
 
@@ -320,10 +321,10 @@ class Device:
             raise
 
     def check(self) -> None:
-        """Check that the device has not been lost.
+        """Check that the device still works.
 
         Raises:
-            DeviceLost: it has.
+            DeviceLost: the device has stopped working.
         """
         if self._lost:
             raise DeviceLost(backend="vulkan", what=self._lost)
@@ -334,7 +335,7 @@ def _functions() -> Functions:
     return Functions()
 
 
-# By process: a child of a fork has none of its parent's threads, nor its devices.
+# By process: a forked child has none of its parent's threads or devices.
 _instances: dict[int, Instance] = {}
 _devices: dict[tuple[int, int], Device] = {}
 _opening = threading.Lock()
@@ -348,10 +349,10 @@ def _instance() -> Instance:
 
 
 def find_devices() -> Sequence[Found]:
-    """Return what Vulkan finds here.
+    """Return the devices that Vulkan finds.
 
     Raises:
-        MissingLibrary: there is no Vulkan.
+        MissingLibrary: Vulkan is not installed.
     """
     with _opening:
         instance = _instance()
@@ -359,10 +360,10 @@ def find_devices() -> Sequence[Found]:
 
 
 def choose(found: Sequence[Found]) -> Found:
-    """Return which device is used where nobody says: software only as a last resort.
+    """Return the default device; software is the last resort.
 
     Raises:
-        MissingLibrary: there is none that can be used.
+        MissingLibrary: no device can be used.
     """
     order = (Kind.DISCRETE, Kind.INTEGRATED, Kind.VIRTUAL, Kind.OTHER, Kind.SOFTWARE)
     usable = [device for device in found if not device.missing]
@@ -374,10 +375,10 @@ def choose(found: Sequence[Found]) -> Found:
 
 
 def open_device(number: int | None = None) -> Device:
-    """Return a device by its number, opened on first need; None for the best one.
+    """Return a device by its number, opened on first use; None for the default one.
 
     Raises:
-        MissingLibrary: there is no Vulkan, or no device that can be used.
+        MissingLibrary: Vulkan is not installed, or no device can be used.
         OutOfMemory, NativeCallFailed: the driver refuses.
     """
     found = find_devices()

@@ -1,4 +1,4 @@
-"""What Vulkan tells of a device: its kind, its memory, what it lacks."""
+"""The properties of a Vulkan device: kind, memory, and missing features."""
 
 from enum import IntEnum
 
@@ -6,7 +6,7 @@ from kvc.schema.frozen import frozen
 
 
 class Kind(IntEnum):
-    """VkPhysicalDeviceType."""
+    """The kind of a device, VkPhysicalDeviceType."""
 
     OTHER = 0
     INTEGRATED = 1
@@ -20,11 +20,11 @@ class Found:
     """A device that Vulkan has found.
 
     Attributes:
-        number: how `vulkan:N` names it, in the order of the loader.
-        name: what the driver calls it.
-        kind: what it is.
-        nbytes: of its own memory.
-        missing: what kvc needs and it does not have; nothing where kvc can use it.
+        number: N in its name `vulkan:N`, in the order of the loader.
+        name: the driver's name of the device.
+        kind: its kind.
+        nbytes: the size of its own memory.
+        missing: features that kvc needs and the device lacks; empty if kvc can use it.
     """
 
     number: int
@@ -35,12 +35,12 @@ class Found:
 
     @property
     def what(self) -> str:
-        """Say what it is."""
+        """Return a description of the device."""
         kinds = {Kind.SOFTWARE: "a program of the host", Kind.OTHER: "of another kind"}
         kind = kinds.get(self.kind, self.kind.name.lower())
         return f"{self.name} ({kind}, {self.nbytes / 1e9:.1f} GB)"
 
     @property
     def why_not(self) -> str:
-        """Say what it lacks, "" for nothing."""
+        """Return its missing features as text, "" for none."""
         return f"lacks {', '.join(self.missing)}" if self.missing else ""

@@ -1,7 +1,7 @@
-"""The functions of Vulkan that kvc calls, and what their results mean.
+"""The functions of Vulkan that kvc calls, and the meaning of their results.
 
-In: the loader of the system, `libvulkan`. Out: one `Functions`, whose calls are
-checked: what Vulkan returns is success, or an error of kvc.
+In: the system's loader, `libvulkan`. Out: one `Functions`, which checks calls: an error
+result becomes an exception of kvc.
 """
 
 import ctypes
@@ -77,13 +77,13 @@ _PLAIN: Final = {
 
 
 class Functions:
-    """The functions of the loader; one in a process, used from many threads."""
+    """The functions of the loader; one per process, used by several threads."""
 
     def __init__(self) -> None:
         """Load the loader.
 
         Raises:
-            MissingLibrary: there is none, or it is older than Vulkan 1.2.
+            MissingLibrary: there is no loader, or it is older than Vulkan 1.2.
         """
         name = _LOADERS.get(sys.platform, "libvulkan.so.1")
         try:
@@ -106,13 +106,13 @@ class Functions:
         function.restype = c_int32 if name in _CHECKED else None
 
     def call(self, name: str, *arguments: object) -> int:
-        """Call a function that returns a result; 0 is success, above it no error.
+        """Call a function that returns a result code; a negative code is an error.
 
         Raises:
-            OutOfMemory: there is too little, of the device or of the host.
-            DeviceLost: the device does not work any more.
-            MissingLibrary: there is a loader, but no driver of a device.
-            NativeCallFailed: it fails for another reason.
+            OutOfMemory: device or host have too little memory.
+            DeviceLost: the device has stopped working.
+            MissingLibrary: there is a loader, but no driver.
+            NativeCallFailed: the function fails for another reason.
         """
         result: int = getattr(self._library, name)(*arguments)
         if result < 0:
@@ -124,12 +124,12 @@ class Functions:
         getattr(self._library, name)(*arguments)
 
     def address_of_function(self, device: c_void_p, name: str) -> int:
-        """Return where a function of an extension that the device has begins."""
+        """Return the address of an extension's function of the device."""
         found: int = self._library.vkGetDeviceProcAddr(device, name.encode())
         return found
 
     def address(self, device: c_void_p, about: object) -> int:
-        """Return where a buffer lies for shaders."""
+        """Return the address of a buffer for shaders."""
         found: int = self._library.vkGetBufferDeviceAddress(device, about)
         return found
 
@@ -137,10 +137,10 @@ class Functions:
 def host_pointer_types(
     functions: Functions, device: c_void_p, kind: int, address: int
 ) -> int:
-    """Return the types of memory that pages of the host can be, a bit each.
+    """Return a bit mask of memory types that pages of the host can be imported as.
 
     Raises:
-        NativeCallFailed: the driver does not take these pages.
+        NativeCallFailed: the driver refuses these pages.
     """
     name = "vkGetMemoryHostPointerPropertiesEXT"
     found = functions.address_of_function(device, name)
@@ -153,7 +153,7 @@ def host_pointer_types(
 
 
 def error_of(name: str, result: int) -> Exception:
-    """Return the error that a negative result stands for."""
+    """Return the error for a negative result code."""
     if result in _NO_MEMORY:
         return OutOfMemory(what=f"a Vulkan device ({name})", nbytes=0)
     if result == _LOST:

@@ -1,8 +1,8 @@
-"""Pages of the host that a device uses as they are, without a copy.
+"""Pages of the host that a device uses directly, without a copy.
 
-In: arrays of the host, such as weights in a mapped file. Out: buffers over the pages
-that they lie in, from which shaders read. Where a driver does not take the pages, as of
-a file that is mapped to be read alone, the caller copies.
+In: arrays of the host, such as weights in a mapped file. Out: buffers over their pages,
+from which shaders read. If a driver refuses the pages, such as those of a file that is
+mapped read-only, the caller copies them.
 """
 
 import mmap
@@ -29,14 +29,14 @@ _PAGE: Final = mmap.PAGESIZE
 
 
 class HostBuffer(DeviceBuffer):
-    """Whole pages of the host; they must stay until it is closed."""
+    """A buffer over whole pages of the host, which must outlive it."""
 
     def __init__(self, device: Device, low: int, high: int) -> None:
-        """Let a device see the pages from one address to another.
+        """Import the pages from one address to another.
 
         Raises:
-            NativeCallFailed, OutOfMemory: the driver does not take them.
-            DeviceLost: the device does not work any more.
+            NativeCallFailed, OutOfMemory: the driver refuses the pages.
+            DeviceLost: the device has stopped working.
         """
         device.check()
         self.device, self.nbytes, self.shared = device, high - low, True
@@ -66,10 +66,10 @@ class HostBuffer(DeviceBuffer):
         device, tell = self.device, self.device.functions.tell
         tell("vkGetBufferMemoryRequirements", device.handle, self.handle, byref(needs))
         allowed = needs.memoryTypeBits & kinds
-        # Without a flush the device may not see what is written to other types.
+        # Memory of other types would need a flush before the device sees writes.
         kind = device.memory_type(allowed, visible=True, device=False)
         if kind is None or needs.size > self.nbytes:
-            reason = "no type of memory is for these pages"
+            reason = "no memory type fits these pages"
             raise NativeCallFailed(library="Vulkan", what="an import", reason=reason)
         pages = s.ImportHostPointerInfo(handleType=_ALLOCATION, pHostPointer=low)
         flags = s.MemoryAllocateFlagsInfo(pNext=s.address_of(pages), flags=ADDRESSES)
@@ -80,9 +80,9 @@ class HostBuffer(DeviceBuffer):
 
 
 def pages_of(arrays: Sequence[Array], largest: int) -> list[tuple[int, int]]:
-    """Return runs of pages that arrays lie in, each array in one, ascending.
+    """Return ascending runs of pages that contain the arrays, each array in one.
 
-    Runs that touch are one, up to `largest` bytes; then they may share a page.
+    Adjacent runs are merged, up to `largest` bytes; beyond, two runs may share a page.
     """
     runs = sorted((address_of(a), address_of(a) + a.nbytes) for a in arrays if a.size)
     found: list[tuple[int, int]] = []
@@ -95,6 +95,6 @@ def pages_of(arrays: Sequence[Array], largest: int) -> list[tuple[int, int]]:
 
 
 def _free(process: int, device: Device, buffer: int, memory: int) -> None:
-    if os.getpid() == process:  # a child of a fork has no device of its parent's
+    if os.getpid() == process:  # a forked child must not use the parent's device
         device.functions.tell("vkDestroyBuffer", device.handle, buffer, None)
         device.functions.tell("vkFreeMemory", device.handle, memory, None)

@@ -1,7 +1,7 @@
-"""From operators that read or write at indices, and of caches, to steps of shaders.
+"""Translate operators with indices, and operators over caches, to steps of shaders.
 
-Kernels are as those of `kernels.py`. Of operators that write, the result is the operand
-that is written, with its old content. All indices are checked before the first write.
+Kernels are as in `kernels.py`. For operators that write, the result is the written
+operand with its old content. All indices are checked before the first write.
 """
 
 import math
@@ -33,7 +33,7 @@ def _check(steps: Steps, index: Array, low: int, high: int) -> None:
 def _moves(
     indices: Sequence[Array], strides: Sequence[int], sizes: Sequence[int]
 ) -> dict[int, int]:
-    """Return the integers that say how indices move: strides in elements, and sizes."""
+    """Return step integers for index operands: strides in elements, and axis sizes."""
     found = {0: len(indices)}
     for number, (stride, size) in enumerate(zip(strides, sizes, strict=True)):
         found |= {3 + 2 * number: stride, 4 + 2 * number: size}
@@ -41,22 +41,22 @@ def _moves(
 
 
 class Picked:
-    """Some axes of an array, picked by indices, which are broadcast to one shape.
+    """An array with some axes replaced by indices, which are broadcast to one shape.
 
-    What is picked has the axes that are kept and, where the picked ones stand side by
-    side, the indices' in their place; else the indices' first.
+    If the replaced axes are adjacent, the indices' axes take their place in the result;
+    otherwise they come first.
 
     Attributes:
-        shape: of what is picked.
-        base: the array, of that shape, at index 0 of each picked axis.
-        indices: of the axes that are picked, each of that shape.
-        strides: along them, in elements.
-        sizes: of them.
-        moved: the axes that indices stand for in `shape`.
+        shape: shape of the result.
+        base: the array, viewed in that shape, at index 0 of each replaced axis.
+        indices: the indices of the replaced axes, each viewed in that shape.
+        strides: strides of the replaced axes, in elements.
+        sizes: sizes of the replaced axes.
+        moved: the axes of `shape` that come from indices.
     """
 
     def __init__(self, x: Array, indices: Sequence[Array | None]) -> None:
-        check_span(x)  # which indices move over
+        check_span(x)  # whose elements indices address
         given = {axis: index for axis, index in enumerate(indices) if index is not None}
         axes = list(given)
         kept = [axis for axis in range(x.ndim) if axis not in given]
@@ -99,7 +99,7 @@ def _put(
     moved: Sequence[int],
     add: float | None = None,
 ) -> None:
-    """Add a step that writes values of the shape of `base`; those in order last."""
+    """Add a step that writes values shaped as `base`; `moved` axes run fastest."""
     kept = [axis for axis in range(base.ndim) if axis not in moved]
     order = [*kept, *moved]
     base, values, *indices = (a.transpose(order) for a in (base, values, *indices))
@@ -153,7 +153,7 @@ def index_tensor(
 
 
 def _along(x: Array, axis: int, shape: tuple[int, ...]) -> tuple[Array, dict[int, int]]:
-    """Return x at index 0 of an axis, as an array of a shape, and how indices move."""
+    """Return x at index 0 of an axis, viewed in a shape, and the step's integers."""
     check_span(x)
     steps = [0 if i == axis else step for i, step in enumerate(x.strides)]
     integers = _moves([x], [x.strides[axis] // x.itemsize], [x.shape[axis]])
@@ -243,7 +243,7 @@ def scatter_value(
 
 
 def append(steps: Steps, out: Sequence[Array], update: Array, axis: int) -> None:
-    """Write after what lies there; the result is as long as both."""
+    """Write after the old content; the result is as long as both."""
     (whole,) = out
     start = whole.shape[axis] - update.shape[axis]
     before = (slice(None),) * (axis % whole.ndim)
@@ -274,7 +274,7 @@ def cache_update(
     integers = {0: axis, 1: mode == "circular", 2: keep}
     groups = max(
         1, -(-update.size // 64)
-    )  # one checks where rows begin, also of nothing
+    )  # one group checks starts of rows, even without rows
     steps.add(
         "caches", _UPDATE, tensors, count=update.size, groups=groups, integers=integers
     )
@@ -308,7 +308,7 @@ def check_rows(
     )
 
 
-# Of operators that write, without the operand that is written.
+# Kernels of operators that write; the written operand is not among the arguments.
 UPDATES: dict[str, Kernel] = {
     "aten::index_copy": index_copy,
     "aten::index_put": index_put,

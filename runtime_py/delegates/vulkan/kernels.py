@@ -1,7 +1,7 @@
-"""From operators to steps of shaders: elements, copies, reductions.
+"""Translate elementwise operators, copies and reductions to steps of shaders.
 
 A kernel gets the arrays of its results, and the arguments of an instruction in the
-order of its signature, arrays for tensors. It writes results of any strides.
+order of its signature, with arrays for tensors. It writes results with any strides.
 """
 
 import math
@@ -17,7 +17,7 @@ from kvc.runtime.memory.arrays import Array
 Kernel = Callable[..., None]
 Where = tuple[int | slice | EllipsisType, ...]
 WHOLE: Final = 64
-# The numbers of elementwise.comp.
+# Operation numbers of elementwise.comp.
 _SAME, _ADD, _SUB, _RSUB, _MUL, _DIV, _MAX, _MIN, _POWER = range(9)
 _COMPARED = {"eq": 9, "ne": 10, "lt": 11, "le": 12, "gt": 13, "ge": 14}
 _WHERE, _CLAMP = 15, 16
@@ -38,13 +38,13 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def _op(op: int, arrays: Sequence[Array | None]) -> int:
-    """Return the number of an op for the class of its arrays."""
+    """Return the operation number for the dtypes of the arrays."""
     floats = any(a is not None and a.dtype.kind == "f" for a in arrays)
     return op if floats else WHOLE + op
 
 
 def _scalars(**given: object) -> dict[str, dict[int, float] | dict[int, int]]:
-    """Return numbers by index (`_2=x`), as floats and as integers."""
+    """Return numbers by index (`_2=x` has index 2), as floats and as integers."""
     found = {int(name[1:]): value for name, value in given.items()}
     return {
         "numbers": {i: float(v) for i, v in found.items()},  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def _scalars(**given: object) -> dict[str, dict[int, float] | dict[int, int]]:
 
 
 def _whole(value: object) -> int:
-    """Return the integer that stands for a number; 0 for what no integer can be."""
+    """Return the integer form of a number; 0 if an integer cannot represent it."""
     if isinstance(value, float) and not (
         math.isfinite(value) and _LEAST <= value <= _MOST
     ):
@@ -187,7 +187,7 @@ def triangle(op: int) -> Kernel:
 def cat(steps: Steps, out: Sequence[Array], parts: Sequence[Array], axis: int) -> None:
     start, (made,) = 0, out
     for part in parts:
-        if part.ndim != made.ndim:  # torch takes an empty vector beside anything
+        if part.ndim != made.ndim:  # torch accepts empty vectors among other shapes
             continue
         end = start + part.shape[axis]
         before = (slice(None),) * (axis % made.ndim)
@@ -207,7 +207,7 @@ def stack(
 def repeat(steps: Steps, out: Sequence[Array], x: Array, times: Sequence[int]) -> None:
     (made,) = out
     x = x.reshape((1,) * (made.ndim - x.ndim) + x.shape)
-    if not made.size:  # what is there no times may have elements
+    if not made.size:  # an operand repeated 0 times may have elements
         return
     shape = [n for pair in zip(times, x.shape, strict=True) for n in pair]
     tiles = np.lib.stride_tricks.as_strided(
@@ -243,7 +243,7 @@ def rotary(
 
 
 def _reduce(op: int) -> Kernel:
-    """Reduce along axes, all where none are given: results first one, then an index."""
+    """Reduce along axes, or all without axes; the first result is the value."""
 
     def kernel(
         steps: Steps,

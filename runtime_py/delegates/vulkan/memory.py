@@ -1,10 +1,10 @@
-"""Memory of a device, and the arrays that stand for parts of it.
+"""Memory of a device, and arrays that represent parts of it.
 
 In: a device, a number of bytes. Out: a `DeviceBuffer`. Its arrays have addresses,
-shapes and strides as all arrays do, so that the view operators of programs work on
-them; from such an array follows where its elements lie for a shader. Where the host
-sees the memory (it is `shared`), these addresses are real. Else they are reserved, and
-nobody may read there.
+shapes and strides like all arrays, so that the view operators of programs work on them;
+an array's address gives the address of its elements for a shader. If the host can
+access the memory (it is `shared`), these addresses are real. Otherwise they are only
+reserved, and must not be read.
 """
 
 import ctypes
@@ -25,20 +25,20 @@ from kvc.runtime.memory.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import OutOfMemory
 
-USAGE: Final = 0x20000 | 0x20 | 3  # addresses of it, storage, copies from and to it
+USAGE: Final = 0x20000 | 0x20 | 3  # address, storage, copy source and copy target
 
 
 class DeviceBuffer:
-    """A run of a device's memory; it goes with the last reference.
+    """A run of a device's memory, freed with its last reference.
 
     Attributes:
-        device: whose it is.
-        nbytes: how long it is.
-        shared: whether arrays over it can be read and written here.
+        device: the device.
+        nbytes: size of the memory.
+        shared: whether the host can read and write arrays over it.
         bytes: all of it, uint8 [nbytes].
-        handle: of the buffer.
-        base: where arrays over it begin.
-        address: where it begins for shaders.
+        handle: handle of the buffer.
+        base: the start address of arrays over it.
+        address: its start address for shaders.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class DeviceBuffer:
         shared: bool,
         local: bool = True,
     ) -> None:
-        """Allocate memory; what it is for is told where there is none.
+        """Allocate memory.
 
         Args:
-            device: whose.
-            nbytes: how long.
-            what: it is for, for messages.
-            shared: whether the host must see it.
-            local: whether it should be the device's own, if there is some.
+            device: the device.
+            nbytes: size of the memory.
+            what: description of its use, for messages.
+            shared: whether the host must be able to access it.
+            local: whether device-local memory is preferred.
 
         Raises:
-            OutOfMemory: there is not as much.
+            OutOfMemory: there is not enough memory.
         """
         device.check()
         self.device, self.nbytes, self.shared = device, nbytes, shared
@@ -93,7 +93,7 @@ class DeviceBuffer:
         self._free = when_gone(self, _free, os.getpid(), device, self.handle, piece)
 
     def close(self) -> None:
-        """Give the memory back; nothing uses it any more."""
+        """Free the memory, which is no longer used."""
         self._free()
 
     def _allocate(
@@ -119,22 +119,22 @@ class DeviceBuffer:
         return np.ndarray(shape, dtype.numpy, self.bytes.data, offset)
 
     def holds(self, address: int) -> bool:
-        """Tell whether an array that begins somewhere lies here."""
+        """Tell whether an array that begins at an address lies in this buffer."""
         return 0 <= address - self.base < len(self.bytes)
 
     def place(self, address: int) -> int:
-        """Return where what arrays have at an address lies for shaders."""
+        """Convert an address of an array to the address for shaders."""
         return self.address + address - self.base
 
 
 def _reserve(length: int) -> Array:
-    """Return addresses where there is nothing."""
+    """Reserve addresses without memory."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
     return np.frombuffer(mmap.mmap(-1, length, flags=flags), np.uint8)
 
 
 def bytes_at(address: int, length: int) -> Array:
-    """Return memory that the host sees."""
+    """Return host memory at an address as uint8."""
     mapped = memoryview((ctypes.c_uint8 * length).from_address(address))
     return np.frombuffer(mapped, np.uint8)
 
@@ -142,9 +142,10 @@ def bytes_at(address: int, length: int) -> Array:
 def when_gone(
     owner: object, free: Callable[..., None], *arguments: object
 ) -> "weakref.finalize[..., object]":
-    """Have something freed once its owner is gone, but not as the process ends.
+    """Free a resource once its owner is gone, but not at the end of the process.
 
-    A thread may still wait for the device then, and all of it goes with the process.
+    A thread may still wait for the device then, and the process frees everything
+    anyway.
     """
     made = weakref.finalize(owner, free, *arguments)
     made.atexit = False
@@ -152,7 +153,7 @@ def when_gone(
 
 
 def _free(process: int, device: Device, buffer: int, piece: Piece | None) -> None:
-    if os.getpid() == process:  # a child of a fork has no device of its parent's
+    if os.getpid() == process:  # a forked child must not use the parent's device
         device.functions.tell("vkDestroyBuffer", device.handle, buffer, None)
         if piece is not None:
             device.blocks.give(piece)

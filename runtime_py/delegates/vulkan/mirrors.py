@@ -1,9 +1,9 @@
-"""Memory of the host that a partition reads or writes, and its place on the device.
+"""Device copies of host memory that a partition reads or writes.
 
 In: arrays of the host, operands and results of a partition. Out: arrays over a buffer
-of the device with the same shapes and strides, and what copies their elements there
-before a run, and back after it. Arrays that overlap on the host overlap there, too.
-Where the device's memory is apart, a second buffer that both see lies between.
+of the device with the same shapes and strides, and the copies of their elements before
+and after a run. Arrays that overlap on the host overlap there, too. If the device's
+memory is separate, a staging buffer that both can access lies between.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _NO_FAULT = 0xFFFFFFFF
 
 @frozen
 class _Region:
-    """A run of the host's memory, and whether it is read, written."""
+    """A run of the host's memory, and whether it is read or written."""
 
     low: int
     high: int
@@ -32,21 +32,21 @@ class _Region:
 
 
 class Mirrors:
-    """The places of arrays; one for each prepared partition.
+    """The device arrays of one prepared partition.
 
     Attributes:
-        buffer: what shaders see.
-        before, after: copies that commands make around a run.
-        read_nbytes, written_nbytes: of the host's arrays, in each run.
+        buffer: the buffer that shaders use.
+        before, after: copies that commands make before and after a run.
+        read_nbytes, written_nbytes: bytes of the host's arrays that each run copies.
     """
 
     def __init__(
         self, device: Device, read: Sequence[Array], written: Sequence[Array]
     ) -> None:
-        """Place arrays that are read before a run, and written after it.
+        """Place arrays that are read before a run, or written after it.
 
         Raises:
-            OutOfMemory, DeviceLost, NativeCallFailed: there is no memory.
+            OutOfMemory, DeviceLost, NativeCallFailed: memory cannot be allocated.
         """
         own = [a for a in read if a.size]
         made = list({place_of(a): a for a in written if a.size}.values())
@@ -66,7 +66,7 @@ class Mirrors:
         if inputs == len(order):
             faults, offset = _next(offset, 0), _next(offset, 0) + FAULTS_NBYTES
         uploaded = max(faults + FAULTS_NBYTES, ends[both])
-        what = "what a Vulkan device reads and writes in a call"
+        what = "memory that a Vulkan device reads and writes in a call"
         shared = not device.separate
         self.buffer = staging = DeviceBuffer(device, offset, what, shared=shared)
         self.before: Sequence[Copy] = ()
@@ -85,17 +85,17 @@ class Mirrors:
 
     @property
     def faults(self) -> int:
-        """Return where shaders tell faults."""
+        """Return the address where shaders report faults."""
         return self.buffer.address + self._faults
 
     def array(self, array: Array) -> Array:
-        """Return what stands for an array of the host on the device."""
+        """Return the device array for an array of the host."""
         if not array.size:
             return array
         return self._over(self.buffer, array)
 
     def copy_in(self) -> None:
-        """Copy what is read to where commands take it from."""
+        """Copy inputs to the memory from which commands read."""
         for target, source in self._in:
             copy_into(target, source)
         self._fault[0] = _NO_FAULT
@@ -106,7 +106,7 @@ class Mirrors:
         return None if step == _NO_FAULT else (step, kind, self._facts.tolist())
 
     def copy_out(self) -> None:
-        """Copy what was written to the host's arrays."""
+        """Copy results to the host's arrays."""
         for target, source in self._out:
             copy_into(target, source)
 
@@ -120,7 +120,7 @@ class Mirrors:
 
 
 def _next(offset: int, address: int) -> int:
-    """Return the next place that is aligned as an address is."""
+    """Return the next offset with the same alignment as an address."""
     return align_up(offset) + address % 64
 
 
@@ -139,7 +139,7 @@ def _regions(read: Sequence[Array], written: Sequence[Array]) -> list[_Region]:
 
 
 def _run(array: Array) -> tuple[int, int]:
-    """Return where the bytes of an array begin and end."""
+    """Return the start and end address of an array's bytes."""
     spans = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
     low = address_of(array) + sum(span for span in spans if span < 0)
     high = address_of(array) + sum(span for span in spans if span > 0)

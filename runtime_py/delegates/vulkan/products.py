@@ -1,4 +1,4 @@
-"""From operators to steps of shaders: norms of rows, products of matrices, attention.
+"""Translate row norms, matrix products and attention to steps of shaders.
 
 Kernels are as those of `kernels.py`.
 """
@@ -13,8 +13,8 @@ from kvc.runtime.delegates.vulkan.kernels import Kernel
 from kvc.runtime.delegates.vulkan.steps import ABSENT, Steps, seen_as
 from kvc.runtime.memory.arrays import Array
 
-_TILE: Final = 16  # rows and columns that matmul.comp takes together
-_MOST_ROWS: Final = 8  # that matvec.comp takes together
+_TILE: Final = 16  # rows and columns per workgroup of matmul.comp
+_MOST_ROWS: Final = 8  # rows per workgroup of matvec.comp
 
 
 def _rows(
@@ -90,7 +90,7 @@ def _product(
     alpha: float = 1,
     beta: float = 1,
 ) -> None:
-    """Add a step for [..., m, k] times [..., k, n]; batches are broadcast to `out`."""
+    """Add a step for [..., m, k] times [..., k, n]; batches broadcast to `out`."""
     *batch, m, n = out.shape
     depth = x.shape[-1]
     x = np.broadcast_to(x, (*batch, m, depth))
@@ -174,7 +174,7 @@ def attention(
     if heads and not k.shape[1]:
         raise ValueError(f"{heads} heads of queries over none of keys")
     right = 0 if causal else right
-    # No window is wider, and positions of one lie within 64 bits.
+    # Wider windows change nothing, and these positions fit 64 bits.
     bounds = [ABSENT if b is None else min(b, 1 << 61) for b in (left, right)]
     numbers = {
         0: width**-0.5 if scale is None and width else scale or 0,
@@ -183,7 +183,7 @@ def attention(
     tensors = [made, q, k, v, valid, mask, slopes, sinks, k_scale, v_scale, lengths]
     integers = {0: layout == "circular", 1: bounds[0], 2: bounds[1], 3: keep, 4: total}
     count = batch * heads * seq
-    groups = max(1, count)  # one checks lengths, also of nothing
+    groups = max(1, count)  # one group checks lengths, even without queries
     steps.add(
         "attention",
         0,
@@ -206,7 +206,7 @@ def attention_product(
     scale: float | None,
     _grouped: bool,
 ) -> None:
-    """Attend to all keys; the first query of causal ones sees the first."""
+    """Attend to all keys; a first causal query sees only the first key."""
     made, q, k, v = (
         array.reshape((1,) * (4 - array.ndim) + array.shape)
         for array in (out[0], q, k, v)
@@ -235,11 +235,11 @@ PRODUCTS: dict[str, Kernel] = {
 }
 
 
-# From operators of quantized rows and weights to steps of shaders.
+# Operators of quantized rows and weights.
 
 
 _ROWS, _CACHE, _LINEAR = range(3)
-_MOST_INT8_ROWS: Final = 8  # that quantized.comp takes together
+_MOST_INT8_ROWS: Final = 8  # rows per workgroup of quantized.comp
 
 
 def quantize_rows(steps: Steps, out: Sequence[Array], x: Array) -> None:

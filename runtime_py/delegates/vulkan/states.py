@@ -1,9 +1,9 @@
-"""States in the memory of a device: the owner of those that only its partitions touch.
+"""States in device memory, and the owner of those that only its partitions use.
 
 In: groups of states, the sizes that a session fixed, initial values. Out: a store for
-each group, whose buffers only this backend's partitions look into. All work is done
-when a function returns. Where the host sees the memory it is read and written there;
-else by copies that the device makes.
+each group, whose buffers only this backend's partitions access. All work is complete
+when a function returns. If the host can access the memory, it is read and written
+directly; otherwise by copies on the device.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +37,8 @@ class DeviceState(StateBuffer):
     """The memory of a state.
 
     Attributes:
-        memory: of its store.
-        array: what stands for the state, of its shape.
+        memory: the memory of its store.
+        array: the array that represents the state, in its shape.
     """
 
     __slots__ = ("array", "memory")
@@ -51,7 +51,7 @@ class DeviceState(StateBuffer):
 
 
 class DeviceStore:
-    """States that are alike, in one buffer; see `Store`."""
+    """Equal states in one buffer; see `Store`."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class DeviceStore:
                 self._write(self._all[where], self.first(state)[where[1:]])
 
     def give_back(self, span: Span) -> None:
-        """Keep the memory: a device's comes in one piece."""
+        """Do nothing: device memory is one allocation, not freed in parts."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Nothing: a clone has memory of its own."""
+        """Do nothing: a clone has memory of its own."""
 
     def first(self, state: int) -> Array:
         number = self.group.declared[state].initial
@@ -151,9 +151,7 @@ class DeviceStore:
         steps = Steps(places.find, _no_memory)
         write_down(steps)
         table = self._staging(64 + steps.nbytes)
-        content = (
-            b"\xff" * 64 + steps.content()
-        )  # no fault, and what could be told of it
+        content = b"\xff" * 64 + steps.content()  # no fault, and room for its facts
         table.bytes[: len(content)] = np.frombuffer(content, np.uint8)
         dispatches = steps.dispatches(table.address + 64)
         Commands(self._device, table.address, (), dispatches, ()).run()
@@ -173,7 +171,7 @@ def _no_memory(nbytes: int) -> Array:
 
 
 class DeviceOwner:
-    """Who owns the states; see `Owner`."""
+    """The owner of the states; see `Owner`."""
 
     def __init__(
         self,
@@ -182,7 +180,7 @@ class DeviceOwner:
         sizes: Mapping[str, int],
         initial: InitialValue,
     ) -> None:
-        """Allocate memory, and fill it.
+        """Allocate memory, and fill it with initial values.
 
         Raises:
             OutOfMemory: there is too little.
@@ -208,10 +206,10 @@ class DeviceOwner:
                 store.fill(WHOLE)
 
     def synchronise(self) -> None:
-        """Nothing is under way: whoever is asked for something waits for it.
+        """Check the device; every function has waited for its own work.
 
         Raises:
-            DeviceLost: the device does not work any more.
+            DeviceLost: the device has stopped working.
         """
         self.device.check()
 

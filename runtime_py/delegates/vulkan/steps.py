@@ -1,6 +1,6 @@
-"""The steps of a partition: which shader runs, on which operands.
+"""The steps of a partition: their shaders and operands.
 
-In: arrays that stand for the device's memory, and numbers. Out: the bytes that shaders
+In: arrays that represent the device's memory, and numbers. Out: the bytes that shaders
 read (`step.glsl` has their layout), and a `Dispatch` for each step.
 """
 
@@ -21,17 +21,17 @@ _INTEGERS, _NUMBERS = 16, 8
 _HEAD: Final = struct.Struct(f"<{_INTEGERS}q{_NUMBERS}f")
 _TENSOR: Final = struct.Struct(f"<Qii{MAX_RANK}i{MAX_RANK}i")
 _NO_TENSOR: Final = bytes(_TENSOR.size)
-_MOST_GROUPS: Final = 65_535  # that every device runs at once
+_MOST_GROUPS: Final = 65_535  # the number that every device supports
 _MOST: Final = 1 << 31  # elements that a shader can count
 _WHOLE: Final = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 class Steps:
-    """The steps that have been written down so far.
+    """The steps recorded so far.
 
     Attributes:
-        owners: of each step, the index of the instruction that it belongs to.
-        instruction: the index of the one whose steps come next.
+        owners: for each step, the index of its instruction.
+        instruction: the index of the instruction whose steps come next.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Steps:
         place: Callable[[int], int],
         reserve: Callable[[int], Array],
     ) -> None:
-        """Take how addresses of arrays become the device's, and what lends memory.
+        """Set the conversion of addresses, and the source of memory.
 
         Args:
-            place: from where an array begins to where it does for shaders.
-            reserve: returns so many bytes that last as long as the steps, uint8 [n].
+            place: converts an array's start address to the address for shaders.
+            reserve: returns memory that lives as long as the steps, uint8 [n].
         """
         self._place, self._reserve = place, reserve
         self._content: list[bytes] = []
@@ -62,20 +62,20 @@ class Steps:
         integers: Mapping[int, int] | None = None,
         numbers: Mapping[int, float] | None = None,
     ) -> None:
-        """Write a step down; one that makes nothing and has no groups is none.
+        """Record a step, unless it computes nothing and has no groups.
 
         Args:
-            shader: its name.
-            op: what it does of what the shader can.
-            tensors: in the order of the shader.
-            count: how many results, rows or the like it makes.
-            groups: how many workgroups; None for one for each 64 of `count`.
-            integers: by number.
-            numbers: by number.
+            shader: name of the shader.
+            op: number of the operation within the shader.
+            tensors: the operands in the order of the shader.
+            count: the number of results, rows or other units that it computes.
+            groups: the number of workgroups; None for one per 64 of `count`.
+            integers: integer parameters by index.
+            numbers: float parameters by index.
 
         Raises:
             ValueError: an operand has too many elements.
-            OverflowError: an integer has more than 64 bits.
+            OverflowError: an integer needs more than 64 bits.
         """
         if groups is None:
             groups = -(-count // 64)
@@ -98,12 +98,12 @@ class Steps:
         )
 
     def temporary(self, shape: tuple[int, ...], dtype: "np.dtype[np.generic]") -> Array:
-        """Return memory for what only these steps see."""
+        """Return memory that only these steps use."""
         nbytes = math.prod(shape) * dtype.itemsize
         return np.ndarray(shape, dtype, self._reserve(nbytes).data)
 
     def packed(self, array: Array) -> Array:
-        """Return an array with elements side by side, perhaps copied by a step."""
+        """Return a contiguous array, copied by a step if needed."""
         if array.flags.c_contiguous:
             return array
         made = self.temporary(array.shape, array.dtype)
@@ -111,7 +111,7 @@ class Steps:
         return made
 
     def copy(self, target: Array, source: Array) -> None:
-        """Copy elements, broadcast to the target, of whatever dtype."""
+        """Copy elements of any dtype, broadcast to the target."""
         self.each(64, [whole_bits(target), whole_bits(source)])
 
     def each(
@@ -122,7 +122,7 @@ class Steps:
         integers: Mapping[int, int] | None = None,
         merge: bool = True,
     ) -> None:
-        """Compute each element of the first tensor from those of the others there."""
+        """Compute each element of the first tensor from those of the others."""
         target = tensors[0]
         assert target is not None, "the result is there"
         shown = [
@@ -136,15 +136,15 @@ class Steps:
 
     @property
     def nbytes(self) -> int:
-        """Return how long the table of all steps is."""
+        """Return the size of the table of all steps."""
         return self._nbytes
 
     def content(self) -> bytes:
-        """Return the table."""
+        """Return the table as bytes."""
         return b"".join(self._content)
 
     def dispatches(self, table: int) -> list[Dispatch]:
-        """Return all dispatches, of a table at an address."""
+        """Return all dispatches, for a table at an address."""
         return [make(table) for make in self._dispatches]
 
     def _encode(
@@ -157,42 +157,42 @@ class Steps:
             raise OverflowError("an integer has more than 64 bits")
         head = _HEAD.pack(*integers, *numbers)
         found = [_NO_TENSOR if each is None else self._tensor(each) for each in tensors]
-        # Shaders look at what they may be given; what is not is absent.
+        # Shaders read all tensors they could have; missing ones are marked absent.
         return head + b"".join(found) + _NO_TENSOR * max(0, 11 - len(found))
 
     def _tensor(self, array: Array) -> bytes:
         dtype = DType.from_numpy(array.dtype)
-        assert dtype is not None, "of a dtype that kvc has"
+        assert dtype is not None, "of a dtype of kvc"
         size, rank = array.itemsize, array.ndim
         if rank > MAX_RANK:
             raise ValueError(f"{rank} dims")
         check_span(array)
         strides = [stride // size for stride in array.strides]
         none = [0] * (MAX_RANK - rank)
-        # Along an axis of one element no stride counts, and it may be any.
+        # The stride of an axis of one element does not matter, and may be any number.
         strides = [
             step if n > 1 else 0 for n, step in zip(array.shape, strides, strict=True)
         ]
-        # What has no elements is there all the same, and nowhere.
+        # An empty tensor is present, but has no address.
         place = self._place(address_of(array)) if array.size else 1
         return _TENSOR.pack(place, dtype, rank, *array.shape, *none, *strides, *none)
 
 
 def check_count(count: int) -> None:
-    """Check that a shader can count so many elements.
+    """Check that a shader can count `count` elements.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: it cannot count as many.
     """
     if count >= _MOST:
         raise ValueError(f"{count} elements, of which a shader counts {_MOST}")
 
 
 def check_span(array: Array) -> None:
-    """Check that offsets of all elements are ints of a shader.
+    """Check that offsets of all elements fit a shader's int.
 
     Raises:
-        ValueError: they are not.
+        ValueError: an offset does not fit.
     """
     pairs = zip(array.shape, array.strides, strict=True)
     span = sum((n - 1) * abs(stride) for n, stride in pairs) // array.itemsize
@@ -201,18 +201,18 @@ def check_span(array: Array) -> None:
 
 
 def _single(value: float) -> float:
-    """Return a number that float32 has: what is too great is infinite."""
+    """Return a number as float32; a number that is too large becomes infinite."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
 
 
 def whole_bits(array: Array) -> Array:
-    """Return an array's bits as integers, which no shader changes."""
+    """Return an array's bits as integers, which no shader converts."""
     return array.view(_WHOLE[array.itemsize])
 
 
 def merged(arrays: Sequence[Array | None]) -> list[Array | None]:
-    """Return arrays of one shape with fewer axes: those that lie alike become one."""
+    """Merge axes of arrays of one shape that are contiguous in all of them."""
     given = [array for array in arrays if array is not None]
     dims: list[int] = []
     steps: list[list[int]] = [[] for _ in given]
@@ -234,11 +234,11 @@ def merged(arrays: Sequence[Array | None]) -> list[Array | None]:
 
 
 def strided(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
-    """Return an array that begins where another does, of another shape and strides."""
+    """Return an array at the same address with another shape and other strides."""
     return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=False)
 
 
 def seen_as(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """Return a view of another shape; None where the strides allow none."""
+    """Return a view of another shape; None if the strides allow none."""
     made = array.reshape(shape)
     return made if not made.size or address_of(made) == address_of(array) else None

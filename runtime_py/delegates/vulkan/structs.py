@@ -1,7 +1,7 @@
-"""The structures of `vulkan_core.h` that kvc fills in or reads, as ctypes has them.
+"""The structures of `vulkan_core.h` that kvc fills in or reads, for ctypes.
 
-Only those of Vulkan 1.2 that a compute queue needs. Names are those of the header,
-without `Vk`. `sType` is set when a structure is made.
+Only structures of Vulkan 1.2 for a compute queue are here. Names are those of the
+header, without `Vk`. `sType` is set when a structure is created.
 """
 
 import ctypes
@@ -20,17 +20,17 @@ from ctypes import (
 )
 from typing import Final, TypeAlias
 
-HANDLE: TypeAlias = c_uint64  # of what is no dispatchable object
+HANDLE: TypeAlias = c_uint64  # handle of a non-dispatchable object
 DISPATCHABLE: TypeAlias = c_void_p
 MAX_HEAPS: Final = 16
 MAX_TYPES: Final = 32
 _LIMITS_NBYTES: Final = 504  # of VkPhysicalDeviceLimits on 64 bits
-_INVOCATIONS_OFFSET: Final = 232  # there
+_INVOCATIONS_OFFSET: Final = 232  # in VkPhysicalDeviceLimits
 _SPARSE_NBYTES: Final = 20
 
 
 class _Typed(Structure):
-    """A structure that begins with what it is, and a chain of extensions."""
+    """A structure that begins with its type, and a chain of extensions."""
 
     kind = -1
 
@@ -70,7 +70,7 @@ class InstanceCreateInfo(_Typed):
 
 
 class PhysicalDeviceProperties(Structure):
-    """VkPhysicalDeviceProperties, one of its limits by name."""
+    """VkPhysicalDeviceProperties, with a field for only one of its limits."""
 
     _fields_ = [
         ("apiVersion", c_uint32),
@@ -371,7 +371,7 @@ class SubmitInfo(_Typed):
 
 
 def address_of(structure: Structure) -> int:
-    """Return where a structure lies, for `pNext`; it must outlive its use."""
+    """Return the address of a structure, for `pNext`; the structure must outlive it."""
     return ctypes.addressof(structure)
 
 

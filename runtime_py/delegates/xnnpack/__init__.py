@@ -1,4 +1,4 @@
-"""The XNNPACK backend, at run time: graphs run by the library, through ctypes."""
+"""The run-time part of the backend `xnnpack`: subgraphs run by the library."""
 
 from kvc.runtime.delegates.xnnpack.backend import Xnnpack
 

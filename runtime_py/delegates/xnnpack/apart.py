@@ -1,26 +1,27 @@
-"""Make native calls that call back into Python in a separate thread, safe from signals.
+"""Make native calls with Python callbacks in a separate thread, safe from signals.
 
-Python handles signals in the main thread, and may do so as a callback begins. C then
-loses the exception and takes the callback to have returned zero. In another thread this
-cannot happen, and an interrupt waits until the call has returned.
+Python handles signals in the main thread, and may do so when a callback begins. C then
+loses the exception and continues as if the callback had returned zero. In another
+thread this cannot happen, and an interrupt waits until the call has returned.
 """
 
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from typing import Final
 
-# An interrupt escapes a loop that catches it only between two of its turns, and this
-# many loops only if others come at the very next moments at which Python looks for one.
+# The number of nested loops that catch interrupts. An interrupt escapes a loop only
+# between two iterations, so it escapes all loops only if further interrupts follow at
+# the very next moments at which Python checks for one.
 _LOOPS: Final = 4
 
 
 def call_apart(function: Callable[[], int]) -> int:
-    """Return what a function returns that is called in another thread; wait for it.
+    """Call a function in another thread, wait for it, and return its result.
 
     Raises:
-        BaseException: what the function raised; or what a signal's handler raised
-            first meanwhile, after the function has returned.
-        RuntimeError: the system gives no thread.
+        BaseException: the function's exception; or the first exception of a signal
+            handler meanwhile, raised after the function has returned.
+        RuntimeError: the system refuses to start a thread.
     """
     call = _Call(function)
     _wait(call, _LOOPS)
@@ -31,9 +32,10 @@ def call_apart(function: Callable[[], int]) -> int:
 
 
 def _wait(call: "_Call", loops: int) -> None:
-    """Return once a call has ended, and keep what is raised here meanwhile.
+    """Wait until a call has ended, and keep exceptions that are raised here meanwhile.
 
-    The handlers call nothing, since Python may raise an interrupt after any call.
+    The exception handlers call nothing, since Python may raise an interrupt after any
+    call.
     """
     while not call.ended:
         try:
@@ -46,15 +48,15 @@ def _wait(call: "_Call", loops: int) -> None:
 
 
 class _Call:
-    """A function that is called once, however many threads are started for it.
+    """A function that runs once, however many threads are started for it.
 
-    Locks are those of C: an interrupt in the midst of the methods of `threading.Event`
-    would leave its lock held for ever, and in those of `threading.Thread` would let it
-    seem over too early.
+    Locks are those of C: an interrupt within a method of `threading.Event` could leave
+    its lock held for ever, and within one of `threading.Thread` could make the thread
+    seem to have ended too early.
 
     Attributes:
-        ended: nothing runs any more, and nothing will.
-        returned, raised: by the function.
+        ended: whether nothing runs any more, and nothing will.
+        returned, raised: the result or exception of the function.
         refused: a failure to start a thread.
         interrupt: the first exception of a signal's handler.
     """
@@ -62,7 +64,7 @@ class _Call:
     def __init__(self, function: Callable[[], int]) -> None:
         self._function = function
         self._started = False
-        # Who decides what becomes of the call: the first to put itself here.
+        # Decides who runs the call: the first that puts itself here.
         self._owner: dict[str, object] = {}
         self._done = allocate_lock()
         self._done.acquire()
@@ -75,13 +77,15 @@ class _Call:
     def start_or_wait(self) -> None:
         """Start a thread unless one runs, and wait for the end.
 
-        An interrupt may break it off anywhere; then it is called again.
+        An interrupt may stop this anywhere; the caller then calls it again.
         """
         if not self._started and self.refused is None:
             try:
                 start_new_thread(self._run, ())
                 self._started = True
-            except RuntimeError as error:  # of a handler, perhaps: the thread may run
+            except (
+                RuntimeError
+            ) as error:  # perhaps raised by a handler: the thread may run
                 self.refused = error
         if self.refused is not None and self._owner.setdefault("", self) is self:
             self.ended = True

@@ -1,6 +1,6 @@
-"""The XNNPACK backend, at run time: the library, or the reference of its arithmetic.
+"""The run-time part of the backend `xnnpack`: the library, or its reference.
 
-In: a block of what `kvc.schema.backends.xnnpack` takes. Out: a handle that runs it,
+In: a block that `kvc.schema.backends.xnnpack` supports. Out: a handle that runs it,
 with the library if it is installed, otherwise with the runtime's own kernels, which
 compute the same: int8 and int4 linears over activations quantized per row, float32
 between them.
@@ -39,30 +39,30 @@ from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program
 from kvc.schema.uses import PACKED
 
-# The name of the form that the library packs to on this machine.
+# The name of the library's packing format on this machine.
 
 
 _BUILD_DIGITS: Final = 12
 _CPU: Final = Path("/proc/cpuinfo")
-# What the library chooses kernels by on x86, as Linux calls it.
+# CPU flags, in Linux's names, by which the library selects kernels on x86.
 _FLAGS: Final = (
     *("ssse3", "sse4_1", "avx", "f16c", "fma", "avx2", "gfni"),
     *("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi"),
     *("avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("avx_vnni", "avx_vnni_int8", "amx_int8"),
 )
-# What Linux says of other processors: their extensions, and who made which.
+# Lines of /proc/cpuinfo on other processors: extensions and manufacturer.
 _OTHERS: Final = re.compile(r"(?:Features|CPU (?:implementer|part|variant))\s*:.*")
 
 
 def packed_format(library: Library) -> str:
-    """Return the format, xnnpack:BUILD:FEATURES, of what a library packs here."""
+    """Return the library's packing format here, xnnpack:BUILD:FEATURES."""
     return f"xnnpack:{library.build[:_BUILD_DIGITS]}:{processor_features()}"
 
 
 @cache
 def processor_features() -> str:
-    """Return what the processor has that kernels are chosen by, in plain characters."""
+    """Return the processor features that select kernels, in plain characters."""
     try:
         text = _CPU.read_text()
     except OSError:
@@ -71,7 +71,7 @@ def processor_features() -> str:
 
 
 def describe_processor(machine: str, text: str) -> str:
-    """Return what `/proc/cpuinfo` says of a kind of machine, as one word."""
+    """Return a word for a processor, from its `/proc/cpuinfo`."""
     found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
     if found is not None:
         flags = set(found[1].split())
@@ -82,7 +82,7 @@ def describe_processor(machine: str, text: str) -> str:
 
 
 def stored_names(program: Program, packed_format: str) -> Mapping[str, str]:
-    """Return the names of data that is packed in a format, by the keys of packings."""
+    """Return the names of data packed in a format, by the keys of packings."""
     return {
         named.name.removeprefix(PACKED): named.name
         for named in program.names
@@ -90,7 +90,7 @@ def stored_names(program: Program, packed_format: str) -> Mapping[str, str]:
     }
 
 
-# The XNNPACK backend, at run time: the library, or the reference of its arithmetic.
+# The backend `xnnpack`.
 
 
 _NATIVE: Final = "cpu"  # the backend of kvc's own kernels
@@ -102,10 +102,10 @@ class Xnnpack(Delegate):
     runs_on = "the processor, by XNNPACK"
 
     def __init__(self, options: Options) -> None:
-        """Find the library, unless the reference is asked for.
+        """Find the library, unless the reference is requested.
 
         Raises:
-            MissingLibrary: it is missing, and `options.reference` is False.
+            MissingLibrary: the library is missing, and `options.reference` is False.
         """
         self._options = options
         self._library = library_unless(options.reference, find_library, "xnnpack")
@@ -113,7 +113,7 @@ class Xnnpack(Delegate):
         self._copies = Copies()
 
     def _take(self, library: Library) -> Weights:
-        """Return an empty cache that finds what the program holds for this machine."""
+        """Return an empty cache that knows the program's packed data."""
         form = packed_format(library)
         return Weights(library, stored_names(self._options.program, form))
 
@@ -122,16 +122,16 @@ class Xnnpack(Delegate):
         """Check that the library can be used.
 
         Raises:
-            MissingLibrary: it cannot.
+            MissingLibrary: it cannot be used.
         """
         find_library()
 
     @staticmethod
     def packed_format() -> str:
-        """Return the format of what the library packs here; see `Delegate`.
+        """Return the library's packing format here; see `Delegate`.
 
         Raises:
-            MissingLibrary: it cannot be used.
+            MissingLibrary: the library cannot be used.
         """
         try:
             return packed_format(find_library())
@@ -163,9 +163,10 @@ class Xnnpack(Delegate):
     def _handle_of_nothing(
         self, partition: Partition, data: Mapping[str, FreeableBuffer]
     ) -> Handle:
-        """Return what runs a partition at sizes that the library refuses.
+        """Return a handle for a partition at sizes that the library refuses.
 
-        kvc's own kernels, which need no torch, where they take all of the partition.
+        It uses kvc's own kernels, which need no torch, if they support all of the
+        partition; otherwise the reference.
         """
         if native_library() is not None:
             with suppress(BadProgram):
@@ -179,7 +180,7 @@ class Xnnpack(Delegate):
 
         Raises:
             NativeCallFailed: the library refuses a partition.
-            KvcError: the data of a weight cannot be had.
+            KvcError: the data of a weight cannot be read.
         """
         weights, used = self._weights, {}
         for partition, handle in handles.items():
@@ -202,14 +203,14 @@ class Xnnpack(Delegate):
         )
 
     def packed(self) -> Mapping[str, int]:
-        """Return how many bytes are packed or copied, by data name."""
+        """Return the bytes that are packed or copied, by data name."""
         total: Counter[str] = Counter(self._copies.nbytes())
         if self._weights is not None:
             total.update(self._weights.packed())
         return total
 
     def close(self) -> None:
-        """Give packed weights back; all contexts and handles have been closed."""
+        """Free packed weights; all contexts and handles have been closed."""
         if self._weights is not None:
             self._weights.close()
         self._copies.close()

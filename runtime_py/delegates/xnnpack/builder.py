@@ -1,7 +1,7 @@
 """Record the nodes of a subgraph: each method adds one node and returns its result.
 
 In: tensors, numbers and shapes. Out: `Builder.nodes`. Shapes of results are computed
-here as the library computes them later, so that ops are written without them.
+here as the library computes them later, so that operators are translated without them.
 """
 
 import ctypes
@@ -47,11 +47,11 @@ MAX_PARTS = 4  # XNN_MAX_OUTPUTS
 
 
 class Builder:
-    """Nodes in the order in which they run.
+    """Collects nodes in running order.
 
     Attributes:
-        nodes: what has been recorded.
-        sizes: of the symbols, for what a shape cannot say in symbols.
+        nodes: the nodes so far.
+        sizes: the sizes of the symbols, for shapes that cannot be symbolic.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -60,11 +60,11 @@ class Builder:
         self._scalars: dict[bytes, Literal] = {}
 
     def literal(self, array: Array) -> Literal:
-        """Return numbers as a constant; float32 of any shape."""
+        """Return numbers as a constant, float32 of any shape."""
         return Literal(array.shape, array=np.ascontiguousarray(array, np.float32))
 
     def scalar(self, value: float) -> Literal:
-        """Return a number as a constant without dims; equal ones are one."""
+        """Return a number as a constant without dims; equal ones are shared."""
         array = np.array(value, np.float32)
         key = array.tobytes()
         if key not in self._scalars:
@@ -74,14 +74,14 @@ class Builder:
     def unary(
         self, op: Unary, x: Tensor, first: float | None = None, second: float = 0
     ) -> Tensor:
-        """Compute each element by itself, with the op's parameters."""
+        """Compute elementwise, with the operator's parameters."""
         y = Tensor(x.dims)
         given = None if first is None else UnaryParameters(first, second)
         parameters = None if given is None else ctypes.byref(given)
         return self._add("unary", op, parameters, x, y, 0, result=y)
 
     def clamp(self, x: Tensor, least: float, greatest: float) -> Tensor:
-        """Bound each element; infinite bounds bound nothing."""
+        """Clip each element; infinite bounds have no effect."""
         return self.unary(Unary.CLAMP, x, least, greatest)
 
     def binary(self, op: Binary, a: Tensor, b: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Builder:
         return self._add("softmax", x, y, 0, result=y)
 
     def copy(self, x: Tensor) -> Tensor:
-        """Return the same elements in memory of their own."""
+        """Copy a tensor into memory of its own."""
         y = Tensor(x.dims)
         return self._add("copy", x, y, 0, result=y)
 
@@ -116,13 +116,13 @@ class Builder:
     def fully_connected(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, in_out: bool = False
     ) -> Tensor:
-        """Return x [..., in] times the weight [out, in], plus bias [out].
+        """Multiply x [..., in] by the weight [out, in], transposed; add bias [out].
 
         Args:
             x: float32, or quantized rows.
             weight: of a kind that fits.
             bias: float32.
-            in_out: the weight is [in, out].
+            in_out: whether the weight is [in, out].
         """
         y = Tensor((*x.dims[:-1], weight.dims[1 if in_out else 0]))
         flags = TRANSPOSE_WEIGHTS if in_out else 0
@@ -140,7 +140,7 @@ class Builder:
         return self._add("batch_matrix_multiply", a, b, y, flags, result=y)
 
     def transpose(self, x: Tensor, order: Sequence[int]) -> Tensor:
-        """Reorder the axes; chains become one, axes of size 1 move for nothing."""
+        """Permute the axes; chains are merged, and axes of size 1 need no copy."""
         before = order_of(x)
         if before is not None:
             (base,) = x.producer.inputs  # type: ignore[union-attr]  # it has an order
@@ -154,7 +154,7 @@ class Builder:
         return self._add("static_transpose", len(order), places, x, y, 0, result=y)
 
     def reshape(self, x: Tensor, dims: Dims) -> Tensor:
-        """Return the same elements in another shape; chains of this become one."""
+        """Reshape a tensor; chains of reshapes are merged."""
         base = unshaped(x)
         if base.dims == dims:
             return base
@@ -182,7 +182,7 @@ class Builder:
             axis: not negative.
             begin: negative to count from the axis's end.
             end: zero or negative to count from the axis's end.
-            size: what lies between them.
+            size: the number of elements in between.
         """
         rank = len(x.dims)
         y = Tensor((*x.dims[:axis], size, *x.dims[axis + 1 :]))
@@ -200,7 +200,7 @@ class Builder:
         return parts
 
     def join(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
-        """Return tensors one after another along an axis."""
+        """Concatenate tensors along an axis."""
         rest = list(tensors)
         while len(rest) > 1:
             some, rest = tuple(rest[:MAX_JOINED]), rest[MAX_JOINED:]
@@ -215,7 +215,7 @@ class Builder:
     def pad(
         self, x: Tensor, before: Sequence[int], after: Sequence[int], value: float
     ) -> Tensor:
-        """Surround with a number."""
+        """Pad with a number."""
         widths = zip(before, x.dims, after, strict=True)
         y = Tensor(tuple(add_dims(b + a, size) for b, size, a in widths))
         given = (len(before), size_array(before), size_array(after), value)
@@ -229,7 +229,7 @@ class Builder:
         Args:
             x: float32.
             size: height and width of the result.
-            corners: whether the outermost elements stay where they are.
+            corners: whether corner elements keep their positions.
             dims: shape of the result.
         """
         y = Tensor(dims)
@@ -248,14 +248,14 @@ class Builder:
         """Convolve x [batch, height, width, channels].
 
         Args:
-            name: of the function: `convolution_2d`, `depthwise_convolution_2d`, which
-                takes each channel by itself, or `deconvolution_2d`.
-            numbers: padding (top, right, bottom, left), of a deconvolution what is
-                added to its size, kernel, stride and dilation (height, width each),
-                then groups with channels in and out of each, or results per channel
-                with the number of channels.
+            name: name of the function: `convolution_2d`, `depthwise_convolution_2d`,
+                which convolves each channel separately, or `deconvolution_2d`.
+            numbers: padding (top, right, bottom, left), for a deconvolution the output
+                padding, kernel, stride and dilation (height, width each), then groups
+                with channels in and out of each, or results per channel with the number
+                of channels.
             x: float32.
-            weight: as `layouts.py` says.
+            weight: the weight in a layout of `layouts.py`.
             bias: float32 [channels of the result].
             dims: shape of the result.
         """
@@ -279,7 +279,7 @@ class Builder:
 
 
 def _call_of(step: Step) -> tuple[str, tuple[object, ...]]:
-    """Return the function that takes a step, and its arguments before the tensors."""
+    """Return the function for a step, and its arguments before the tensors."""
     match step:
         case Whole(shape):
             return "static_reshape", (len(shape), size_array(shape))

@@ -1,8 +1,8 @@
-"""Check a block for what the library takes for granted.
+"""Check a block for assumptions of the library.
 
 In: a block whose structure, types and memory have been verified. Out: nothing, or an
-error before any native call. The library assumes that each operand at the border is
-float32, and that the three results of `kvc::quantize_rows` are used as one value.
+error before any native call. The library assumes that each input and output is float32,
+and that the three results of `kvc::quantize_rows` are used as one value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ _ROWS = 3  # how many of its first arguments are quantized rows
 
 class _Pinned(Protocol):
     def pinned(self, name: int, layout: str = ...) -> Array:
-        """Return the data of a name, arranged."""
+        """Return the data of a name in a layout."""
 
 
 def check_ops(graph: Graph, where: str) -> None:
-    """Check that XNNPACK can run every instruction, and takes every input and output.
+    """Check that XNNPACK supports every instruction, input and output.
 
     Raises:
-        BadProgram: for the first that it cannot.
+        BadProgram: an instruction is not supported; the error names the first.
     """
     check_taken(graph, "xnnpack", why_not, where)
     rows: dict[int, tuple[int, ...]] = {}  # result of quantize_rows -> all three
@@ -53,7 +53,7 @@ def check_ops(graph: Graph, where: str) -> None:
 def _misuse_of_rows(
     instruction: Instruction, rows: Mapping[int, tuple[int, ...]]
 ) -> str:
-    """Return how an instruction takes quantized rows apart, "" when it does not."""
+    """Return how an instruction misuses quantized rows, or ""."""
     op, arguments = instruction.op, instruction.arguments
     if op in QUANTIZED_LINEARS:
         first = next(_references(arguments[:1]))
@@ -65,7 +65,7 @@ def _misuse_of_rows(
 
 
 def _references(arguments: tuple[Argument, ...]) -> Iterator[int]:
-    """Yield the ids of values among arguments, those in lists too."""
+    """Yield the ids of values among arguments, including those in lists."""
     for argument in arguments:
         if isinstance(argument, Ref):
             yield argument.value
@@ -76,7 +76,7 @@ def _references(arguments: tuple[Argument, ...]) -> Iterator[int]:
 def _check_border(
     graph: Graph, rows: Mapping[int, tuple[int, ...]], where: str
 ) -> None:
-    """Check the types of what comes in and goes out, read by an instruction or not."""
+    """Check the types of inputs and outputs, even if no instruction uses them."""
     ends = [(f"input {i}", value) for i, value in enumerate(graph.inputs)]
     ends += [(f"output {i}", value) for i, value in enumerate(graph.outputs)]
     for place, value in ends:
@@ -89,12 +89,12 @@ def _check_border(
 
 
 def _check_filled(graph: Graph, where: str) -> None:
-    """Check that what is made in the memory of an input is made of other memory.
+    """Check that values written to an input's memory are not computed from it.
 
     The library may write any of its outputs before it has read all of its inputs.
     """
     filled, read = set[int](), set[int]()
-    old = {value: value for value in graph.inputs}  # views of inputs as they come
+    old = {value: value for value in graph.inputs}  # views of inputs' old content
     for step in graph.instructions:
         taken = [old[v] for v in _references(step.arguments) if v in old]
         if OPS[step.op].aliasing is Aliasing.VIEW:
@@ -114,14 +114,14 @@ def check_scales(
     """Check that the scales of all quantized weights are positive normal numbers.
 
     Raises:
-        BadProgram: for the first that are not.
+        BadProgram: a scale is not positive and normal; the error names the first.
         KvcError: as `FreeableBuffer.array`.
     """
     for index, instruction in enumerate(graph.instructions):
         if instruction.op not in QUANTIZED_LINEARS:
             continue
         name = _scales_of(graph, instruction)
-        # Arranged as the library is given them, so that there is one copy.
+        # In the layout that the library gets, so that only one copy is made.
         layout = ROWS if instruction.op == "kvc::linear_qb4" else PLAIN
         scales = statics.pinned(name, layout).astype(np.float32)
         least = np.finfo(np.float32).smallest_normal
@@ -134,7 +134,7 @@ def check_scales(
 
 
 def _scales_of(graph: Graph, instruction: Instruction) -> int:
-    """Return the name of a linear's scales, which `check_ops` has found constant."""
+    """Return the id of a linear's scales, which `check_ops` has found constant."""
     argument = instruction.arguments[_SCALES]
     assert isinstance(argument, Ref)
     storage = graph.values[argument.value].storage

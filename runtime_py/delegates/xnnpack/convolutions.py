@@ -1,11 +1,11 @@
 """Convolutions along one axis or two, transposed ones too, with a constant weight.
 
-The library has the channels last, so each node gets transposes before and after it. A
-convolution along one axis becomes one along two, the first of size 1.
+The library's layout has the channels last, so each node gets transposes before and
+after it. A convolution along one axis becomes one along two, the first of size 1.
 
-NaN and infinities are torch's, but where each channel is convolved by itself with a
-kernel of another size than 3, 4, 9 or 25: then those of a picture's elements after the
-window become NaN in it, since the library multiplies these by 0.
+NaN and infinities are as in torch, except in depthwise convolutions with a kernel of
+another size than 3, 4, 9 or 25: a NaN or infinity of the picture becomes NaN also in
+windows that end just before it, since the library multiplies it by 0.
 """
 
 from collections.abc import Mapping
@@ -79,20 +79,20 @@ def _transposed(
 
 
 def _channels_last(b: Builder, x: Tensor) -> Tensor:
-    """Return x [batch, channels, ...] as [batch, height, width, channels]."""
+    """Convert x [batch, channels, ...] to [batch, height, width, channels]."""
     turned = b.transpose(x, [0, *range(2, len(x.dims)), 1])
     dims = turned.dims
     return b.reshape(turned, (dims[0], *_pair(dims[1:-1], 1), dims[-1]))
 
 
 def _channels_second(b: Builder, y: Tensor, dims: Dims) -> Tensor:
-    """Return y [batch, height, width, channels] as [batch, channels, ...]."""
+    """Convert y [batch, height, width, channels] to [batch, channels, ...]."""
     y = b.reshape(y, (dims[0], *dims[2:], dims[1]))
     return b.transpose(y, [0, len(dims) - 1, *range(1, len(dims) - 1)])
 
 
 def _pair(numbers: Dims, missing: int) -> Dims:
-    """Return the numbers of height and width, given those of one axis or two."""
+    """Return numbers for height and width, given those of one or two axes."""
     return numbers if len(numbers) == 2 else (missing, *numbers)
 
 

@@ -1,19 +1,19 @@
-"""Ops on single elements, and on pairs of elements.
+"""Elementwise operators of one and two operands.
 
-Each entry records nodes for one op: from the builder, the result's dims and the op's
-arguments to the result.
+Each entry records the nodes of an operator: a function of the builder, the result's
+dims and the operator's arguments returns the result.
 
-NaN stays NaN. Infinities are torch's, but the logarithm of infinity is 88.4 or
-infinite, and sigmoid beyond -1e20 and 1e20 right or NaN, depending on the processor.
-Results are within 5e-7 of exact ones, relatively, with these exceptions: exp beyond -5
-and 5 (5e-6), infinite from 88.37 on, where float32 goes to 88.72; log near 1 (5e-7
-absolute); gelu (1e-6 absolute); roots of more than 8.5e37 and logarithms of more than
-2.4e38, which are wrong; sigmoid below -76, which is 2e-33 or less (measured on AVX2 and
-AVX-512, 2026-11).
+NaN stays NaN. Infinities are as in torch, but the logarithm of infinity is 88.4 or
+infinite, and sigmoid beyond -1e20 and 1e20 is right or NaN, depending on the processor.
+Relative errors are within 5e-7, with these exceptions: exp beyond -5 and 5 (5e-6),
+infinite from 88.37 on, where float32 goes to 88.72; log near 1 (5e-7 absolute); gelu
+(1e-6 absolute); roots of more than 8.5e37 and logarithms of more than 2.4e38, which are
+wrong; sigmoid below -76, which is 2e-33 or less (measured on AVX2 and AVX-512,
+2026-11).
 
-Left to other kernels for their numbers: the library's sine and cosine, which are 1.6e-5
-off at 1e7 and any number from 1e9 on (547 at most there), and its copysign, since it
-does not keep the sign of a zero.
+Other kernels compute sine, cosine and copysign: the library's sine and cosine are
+1.6e-5 off at 1e7 and arbitrary from 1e9 on (up to 547), and its copysign loses the sign
+of a zero.
 """
 
 import math
@@ -39,7 +39,7 @@ def _binary(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Operand) -> Te
 
 
 def _extreme(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Tensor) -> Tensor:
-    """Return the greater or the less; the library's may lose a NaN of either."""
+    """Return the maximum or minimum; restore NaN, which XNNPACK may lose."""
     y = b.binary(op, x, other)
     for each in (x, other):  # weights may hold NaN, too
         y = _kept(b, y, each)
@@ -47,17 +47,17 @@ def _extreme(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Tensor) -> Te
 
 
 def _keeping(op: Unary, b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Compute what the library makes a number of NaN by."""
+    """Apply an operator that turns NaN into a number in the library; restore NaN."""
     return _kept(b, b.unary(op, x), x)
 
 
 def _kept(b: Builder, y: Tensor, x: Tensor) -> Tensor:
-    """Return y, but NaN where x is; a product keeps the sign of a zero."""
+    """Return y, with NaN wherever x is NaN; the product keeps the sign of a zero."""
     return b.binary(Binary.MULTIPLY, y, b.clamp(x, 1, 1))
 
 
 def not_numbers(b: Builder, x: Tensor) -> Tensor:
-    """Return NaN where x is NaN, zero elsewhere; bounds keep NaN."""
+    """Return NaN where x is NaN, zero elsewhere; clipping keeps NaN."""
     return b.clamp(x, 0, 0)
 
 
@@ -83,9 +83,9 @@ def _operand(b: Builder, x: Operand) -> Tensor:
 
 
 def _root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Take square roots; the library's of infinity is NaN, so that is added after.
+    """Take square roots; infinity is handled separately, where XNNPACK gives NaN.
 
-    The other way round, by taking away what is too much: that of -0.0 stays -0.0.
+    The excess is subtracted afterwards, not added, so that the root of -0.0 stays -0.0.
     """
     finite = b.clamp(x, -math.inf, float(np.finfo(np.float32).max))
     less = b.binary(Binary.SUBTRACT, finite, x)
@@ -93,7 +93,7 @@ def _root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
 
 
 def _reciprocal_root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Divide by roots; the library's own reciprocal root of 0 is NaN."""
+    """Divide 1 by square roots; the library's own reciprocal root of 0 is NaN."""
     return _reciprocal(b, dims, _root(b, dims, x))
 
 
@@ -117,7 +117,7 @@ def _relu(b: Builder, dims: Dims, x: Tensor) -> Tensor:
 def _clamp(
     b: Builder, dims: Dims, x: Tensor, least: Number | None, greatest: Number | None
 ) -> Tensor:
-    """Bound by numbers that are not NaN."""
+    """Clip to bounds that are not NaN."""
     low = -math.inf if least is None else least
     return b.clamp(x, low, math.inf if greatest is None else greatest)
 
@@ -132,9 +132,9 @@ def _clamp_by_tensors(
 
 
 def _truncate(b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Round towards 0: what is below is rounded up, and less that of -x.
+    """Round towards 0: the ceiling of min(x, 0) minus the ceiling of min(-x, 0).
 
-    A zero keeps its sign, as it would not in a sum.
+    A zero keeps its sign, which a sum would lose.
     """
     up, other = (
         b.unary(Unary.CEILING, b.clamp(each, -math.inf, 0))

@@ -1,8 +1,8 @@
-"""Where the inputs and outputs of a runtime lie: in the caller's memory if possible.
+"""Place the inputs and outputs of a runtime, in the caller's memory if possible.
 
-In: arrays of any strides. Out: their addresses, and what must be copied before and
-after a run: an operand that is strided, not aligned, or at the end of readable memory,
-and an output that lies over an input.
+In: arrays of any strides. Out: their addresses, and the copies to make before and after
+a run: for an operand that is strided, not aligned, or at the end of readable memory,
+and for an output that shares memory with an input.
 """
 
 import ctypes
@@ -24,12 +24,12 @@ class Externals:
     """The operands of a prepared run.
 
     Attributes:
-        values: where they lie, by external id: inputs, then outputs.
-        before: (to, from) to be copied before a run.
-        after: (to, from) to be copied after it.
+        values: addresses by external id: inputs, then outputs.
+        before: (target, source) of copies before a run.
+        after: (target, source) of copies after a run.
         kept: the memory that `values` points to.
         aligned: whether each operand's elements lie at multiples of their size, as
-            kvc's own kernels want them that copy.
+            kvc's own copying kernels require.
     """
 
     values: "ctypes.Array[ExternalValue]"
@@ -40,7 +40,7 @@ class Externals:
 
 
 def place_externals(inputs: Sequence[Array], outputs: Sequence[Array]) -> Externals:
-    """Return where the library finds operands, in place where it can use them so."""
+    """Return the library's addresses of operands, in place if they can be used so."""
     before: list[tuple[Array, Array]] = []
     after: list[tuple[Array, Array]] = []
     kept: list[Array] = []
@@ -79,7 +79,7 @@ def is_readable_behind(array: Array, nbytes: int) -> bool:
 
 
 def _end_of_memory(array: Array) -> int:
-    """Return where the memory ends that an array is a view of, as far as it says so."""
+    """Return the end of the memory that an array is a view of, 0 if unknown."""
     owner: object = array
     while isinstance(owner, np.ndarray) and owner.base is not None:
         owner = owner.base
@@ -87,6 +87,6 @@ def _end_of_memory(array: Array) -> int:
         return address_of(owner) + owner.nbytes
     try:
         whole: Array = np.frombuffer(owner, np.uint8)  # type: ignore[call-overload]
-    except (TypeError, ValueError, BufferError):  # no buffer, or an empty one
+    except (TypeError, ValueError, BufferError):  # not a buffer, or an empty one
         return 0
     return address_of(whole) + whole.nbytes

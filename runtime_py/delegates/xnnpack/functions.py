@@ -1,8 +1,8 @@
-"""The C functions of XNNPACK and pthreadpool that are called, with their types.
+"""The C functions of XNNPACK and pthreadpool that kvc calls, with their types.
 
 In: the two loaded libraries. Out: the same, with argument and result types set on every
-function below, so that numbers and addresses can be passed as they are. Names and order
-of arguments are those of `xnnpack.h`. Every `xnn_` function that is not in `_RESULTS`
+function below, so that numbers and addresses can be passed directly. Names and order of
+arguments are those of `xnnpack.h`. Every `xnn_` function that is not in `_RESULTS`
 returns a status, 0 for success; all run without the GIL.
 """
 
@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 INVALID_ID: Final = 0xFFFFFFFF
-EXTRA_NBYTES: Final = 16  # XNN_EXTRA_BYTES: kernels read so far past an operand
+EXTRA_NBYTES: Final = 16  # XNN_EXTRA_BYTES: kernels read this far past an operand
 EXTRA_SCALES: Final = 15  # XNN_EXTRA_QUANTIZATION_PARAMS after rows of scales
 MAX_RANK: Final = 6  # XNN_MAX_TENSOR_DIMS
 EXTERNAL_INPUT: Final = 1
@@ -30,7 +30,7 @@ TRANSPOSE_WEIGHTS: Final = 1
 
 
 class Datatype(IntEnum):
-    """What a value of a subgraph consists of: `enum xnn_datatype`."""
+    """The datatype of a subgraph's value: `enum xnn_datatype`."""
 
     FP32 = 1
     FP16 = 2
@@ -80,7 +80,7 @@ class Binary(IntEnum):
 
 
 class Reduction(IntEnum):
-    """How elements become one: `enum xnn_reduce_operator`."""
+    """A reduction operation: `enum xnn_reduce_operator`."""
 
     SUM = 0
     SUM_OF_SQUARES = 1
@@ -97,13 +97,13 @@ class UnaryParameters(ctypes.Structure):
 
 
 class ExternalValue(ctypes.Structure):
-    """`struct xnn_external_value`: where an input or output lies."""
+    """`struct xnn_external_value`: the address of an input or output."""
 
     _fields_ = (("id", c_uint32), ("address", c_void_p))
 
 
 class Fingerprint(ctypes.Structure):
-    """`struct xnn_fingerprint`: a packing, and a digest of what it makes here."""
+    """`struct xnn_fingerprint`: a packing, and a digest of its result here."""
 
     _fields_ = (("id", c_uint32), ("value", c_uint32))
 
@@ -157,9 +157,9 @@ _RUNTIME: Final = ctypes.c_void_p
 _ID: Final = c_uint32
 _FLAGS: Final = c_uint32
 
-# What the definition of a value ends with: external id, flags, where the id is put.
+# Last arguments of a value's definition: external id, flags, pointer for the id.
 _VALUE: Final = (_ID, _FLAGS, _IDS)
-# What the definition of a node ends with: input, output, flags.
+# Last arguments of a node's definition: input, output, flags.
 _NODE: Final = (_ID, _ID, _FLAGS)
 
 _SUBGRAPHS: Final[Mapping[str, Sequence[object]]] = {
@@ -245,7 +245,7 @@ _RUNTIMES: Final[Mapping[str, Sequence[object]]] = {
     "xnn_reshape_runtime": (_RUNTIME,),
     "xnn_setup_runtime_v2": (_RUNTIME, c_size_t, ctypes.POINTER(ExternalValue)),
     "xnn_invoke_runtime": (_RUNTIME,),
-    # what is asked for, room for it, and how much it takes
+    # requested property, room for it, and its size
     "xnn_get_runtime_profiling_info": (
         *(_RUNTIME, ctypes.c_int, c_size_t, c_void_p, ctypes.POINTER(c_size_t)),
     ),
@@ -267,7 +267,7 @@ def declare_xnnpack(library: ctypes.CDLL) -> None:
     """Set the types of all functions of XNNPACK.
 
     Raises:
-        AttributeError: the library has no such function.
+        AttributeError: the library lacks a function.
     """
     for table in (_SUBGRAPHS, _NODES, _RUNTIMES):
         for name, arguments in table.items():
@@ -280,7 +280,7 @@ def declare_pools(library: ctypes.CDLL) -> None:
     """Set the types of all functions of pthreadpool.
 
     Raises:
-        AttributeError: the library has no such function.
+        AttributeError: the library lacks a function.
     """
     for name, (result, arguments) in _POOLS.items():
         _declare(library, name, result, arguments)
@@ -289,7 +289,7 @@ def declare_pools(library: ctypes.CDLL) -> None:
 def _declare(
     library: ctypes.CDLL, name: str, result: object, arguments: Sequence[object]
 ) -> None:
-    # ctypes has no types for what may stand here.
+    # ctypes has no type for the values allowed here.
     function: Any = getattr(library, name)
     function.restype = result
     function.argtypes = tuple(arguments)

@@ -17,7 +17,7 @@ from kvc.schema.backends.xnnpack import CONVOLUTIONS
 from kvc.schema.graph import Constant, Graph, Instruction, Ref
 from kvc.schema.types import Affine, Dim, Symbol
 
-# Which sizes must not be 0 for the library.
+# Sizes that must not be 0 for the library.
 
 
 # The index of the first matrix among the arguments; the second comes next.
@@ -25,13 +25,13 @@ _PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::matmul": 0, "aten::add
 
 
 def dims_that_must_be(graph: Graph) -> tuple[Affine, ...]:
-    """Return the symbolic dims of which the library takes none for 0, each once."""
+    """Return the symbolic dims that must not be 0 for the library, each once."""
     dims = (dim for step in graph.instructions for dim in _dims_of(graph, step))
     return tuple(dict.fromkeys(dim for dim in dims if isinstance(dim, Affine)))
 
 
 def _dims_of(graph: Graph, step: Instruction) -> Iterator[Dim]:
-    """Yield the dims of an instruction that may not be 0."""
+    """Yield the dims of an instruction that must not be 0."""
     if step.op == "aten::softmax.int":
         yield from graph.values[step.results[0]].type.dims[-1:]
     elif step.op in CONVOLUTIONS:
@@ -54,7 +54,7 @@ def _dims_of(graph: Graph, step: Instruction) -> Iterator[Dim]:
 
 
 class XnnpackHandle(Handle):
-    """A partition; each context has a runtime of it. Used from many threads."""
+    """A partition; each context has its own runtime. Used by several threads."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class XnnpackHandle(Handle):
 
         Raises:
             NativeCallFailed: the library refuses the partition or the sizes.
-            KvcError: the data of a weight cannot be had.
+            KvcError: the data of a weight cannot be read.
         """
         if any(dim.evaluate(sizes) == 0 for dim in self._never_0):
             handle = workspace.own((self, "of nothing"), self._of_nothing)
@@ -94,7 +94,7 @@ class XnnpackHandle(Handle):
         return runtime.prepare(on_host(inputs), on_host(outputs), sizes)
 
     def pack(self) -> frozenset[Identity]:
-        """Pack all weights, and return what they are; raises as `prepare`."""
+        """Pack all weights, and return their identities; raises as `prepare`."""
         sizes = {symbol.name: symbol.lower for symbol in self._symbols}
         workspace = Workspace(Arena(0))
         try:
@@ -105,7 +105,7 @@ class XnnpackHandle(Handle):
         return frozenset(self._statics.identities)
 
     def close(self) -> None:
-        """Hold nothing: runtimes go with their contexts, packed weights with all."""
+        """Do nothing: contexts own the runtimes, the backend owns packed weights."""
 
     def _runtime(self, workspace: Workspace) -> Runtime:
         # One for all handles of a backend; made first, so that it goes last.

@@ -1,7 +1,7 @@
-"""The identity of a packed weight: the digests of all that is packed into it, and how.
+"""The identity of a packed weight: a digest of the packed contents and the packing.
 
 In: a program and names of its data. Out: identities that are equal if the packed bytes
-are, in every process.
+are equal, in every process.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from kvc.schema.model import Program
 
 @frozen
 class Identity:
-    """A weight with its scales, its bias and its arrangement; compared by digest.
+    """A weight with its scales, bias and layout; compared by digest.
 
     Attributes:
-        digest: of contents, dtypes, shapes, layout and the call that packs.
-        weight: its name.
-        layout: how its bytes are arranged for the library.
-        nbytes: how many they are.
-        packed_bound: a size in bytes that no packing of it exceeds.
+        digest: digest of contents, dtypes, shapes, layout and the call that packs.
+        weight: name of the weight.
+        layout: the layout of its bytes for the library.
+        nbytes: the size of the weight.
+        packed_bound: an upper bound on the size of any packing of it.
     """
 
     digest: bytes
@@ -37,10 +37,10 @@ class Identity:
 
     @property
     def is_asked_for(self) -> bool:
-        """Tell whether XNNPACK asks the cache for it before it packs it.
+        """Tell whether XNNPACK looks the packing up in the cache before packing.
 
-        Constants of batches of matrices it packs into memory of each runtime instead,
-        and what a transposed convolution has packed it shows the cache afterwards.
+        It packs constants of batches of matrices into memory of each runtime instead,
+        and adds packings of transposed convolutions to the cache without a lookup.
         """
         batches = self.layout in (BATCHES, BATCHES_TRANSPOSED)
         return not batches and not is_transposed(self.layout)
@@ -55,15 +55,16 @@ def identify(
 ) -> Identity:
     """Return the identity of a weight.
 
-    The library's own seed is the same for packings that differ in their shape, or in
-    the groups of a convolution. So all that an operator is made with tells them apart.
+    The library's own seed is equal for packings that differ in their shape, or in the
+    groups of a convolution. Therefore all arguments of an operator's creation are part
+    of the identity.
 
     Args:
-        program: that has the names.
-        names: ids of the weight, its scales and its bias; None for what there is not.
-        layout: how its bytes are arranged.
-        shape: in which the library is given it.
-        call: the function that it is for, and the numbers that this is given.
+        program: the program with the names.
+        names: ids of the weight, its scales and its bias; None for a missing one.
+        layout: the layout of its bytes.
+        shape: the shape that the library is given.
+        call: the function that packs it, with its numeric arguments.
     """
     sizes = ",".join(map(str, shape))
     parts = hashlib.sha256(f"{layout} [{sizes}] {call};".encode())
@@ -78,10 +79,10 @@ def identify(
 
 
 def _packed_bound(shape: tuple[int, ...], nbytes: int) -> int:
-    """Return a size that no packing of a weight exceeds.
+    """Return an upper bound on the size of any packing of a weight.
 
     Kernels pad both sides of a matrix to at most 256 elements of at most 8 bytes, and
-    add less than 64 bytes a row; at the least, nothing is padded more than 256 times.
+    add less than 64 bytes a row; in general, nothing is padded more than 256 times.
     """
     if len(shape) == 2:
         rows, columns = (size + 256 for size in shape)
@@ -91,15 +92,15 @@ def _packed_bound(shape: tuple[int, ...], nbytes: int) -> int:
 
 def _describe(program: Program, name: int) -> bytes:
     named = program.names[name]
-    # The type, too: the same bytes as [2, 3] and as [3, 2] have the same seed.
+    # The type is included: the same bytes as [2, 3] and as [3, 2] have the same seed.
     return program.blobs[named.blob].digest + f"+{named.type}".encode()
 
 
 def entry_key(library: Library, identity: Identity, seed: int, fingerprint: int) -> str:
-    """Return what a packing is called in every process.
+    """Return a name for a packing that is valid in every process.
 
-    The library's fingerprint has two parts: which packing, and a digest of what this
-    machine makes of it.
+    The library's fingerprint has two parts: the kind of packing, and a digest of this
+    machine's result of it.
     """
     found = library.xnn.xnn_get_fingerprint(fingerprint)
     value = found.contents.value if found else 0
@@ -107,5 +108,5 @@ def entry_key(library: Library, identity: Identity, seed: int, fingerprint: int)
 
 
 def digest_in(key: str) -> str:
-    """Return the digest of the identity, in hexadecimal, that `entry_key` put in."""
+    """Return the hexadecimal digest of the identity in a key of `entry_key`."""
     return key.partition("-")[0]

@@ -1,7 +1,7 @@
-"""Translate views, joins and copies, which move elements without computing.
+"""Translate views, concatenations and copies, which move elements unchanged.
 
-A view that keeps the order of the elements costs one reshape, however long the chain;
-any other view is a copy here.
+Views that keep the order of the elements become one reshape, however long their chain;
+any other view becomes a copy.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ def _select(b: Builder, dims: Dims, x: Tensor, axis: int, index: Dim) -> Tensor:
 
 
 def _part(b: Builder, x: Tensor, axis: int, start: Dim, end: Dim, size: Dim) -> Tensor:
-    """Return the elements of an axis between two places, `size` of them."""
+    """Return `size` elements of an axis, between two indices."""
     whole = x.dims[axis]
     if size == whole:
         return x
@@ -63,7 +63,7 @@ def _part(b: Builder, x: Tensor, axis: int, start: Dim, end: Dim, size: Dim) -> 
 
 
 def _begin(place: Dim, size: Dim) -> int:
-    """Return where a slice begins, counted back from the end if negative."""
+    """Return the start of a slice; a negative number counts from the end."""
     if isinstance(place, int):
         return max(place, 0)
     back = add_dims(place, size, -1)
@@ -72,7 +72,7 @@ def _begin(place: Dim, size: Dim) -> int:
 
 
 def _end(place: Dim, size: Dim) -> int:
-    """Return where a slice ends, counted back from the end unless positive."""
+    """Return the end of a slice; zero or below counts from the end."""
     if isinstance(place, int):
         return place
     back = add_dims(place, size, -1)
@@ -107,7 +107,7 @@ def _stack(b: Builder, dims: Dims, tensors: tuple[Tensor, ...], axis: int) -> Te
 
 
 def _expand(b: Builder, dims: Dims, x: Tensor, _: object) -> Tensor:
-    """Repeat axes of size 1: times 1, which is broadcast."""
+    """Repeat axes of size 1, by a product with ones that broadcasts."""
     padded = (1,) * (len(dims) - len(x.dims)) + x.dims
     if padded == dims:
         return b.reshape(x, dims)
@@ -121,7 +121,7 @@ def _expand(b: Builder, dims: Dims, x: Tensor, _: object) -> Tensor:
 def _pad(
     b: Builder, dims: Dims, x: Tensor, widths: tuple[int, ...], value: float
 ) -> Tensor:
-    """Pad; widths are before and after, the last axis first."""
+    """Pad; `widths` has (before, after) per axis, the last axis first."""
     missing = len(x.dims) - len(widths) // 2
     before = [*[0] * missing, *widths[0::2][::-1]]
     after = [*[0] * missing, *widths[1::2][::-1]]

@@ -1,4 +1,4 @@
-"""How the bytes of a weight, and its scales, are arranged before XNNPACK packs them."""
+"""Layouts of a weight's bytes, and of its scales, before XNNPACK packs them."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -10,38 +10,38 @@ from kvc.runtime.delegates.xnnpack.nodes import Dims, Tensor
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.types import evaluate
 
-PLAIN: Final = "plain"  # as they are, read as [out, in]
-IN_OUT: Final = "in_out"  # as they are, read as [in, out]
-BATCHES: Final = "batches"  # as they are, read as matrices [..., in, out]
-BATCHES_TRANSPOSED: Final = "batches_transposed"  # as they are, as [..., out, in]
-OHWI: Final = "ohwi"  # of a convolution: [out, height, width, in of a group]
-HWO: Final = "hwo"  # of a convolution of each channel alone: [height, width, out]
-_OHWI_OF_IOHW: Final = "ohwi of iohw, groups:"  # of a transposed convolution
-ROWS: Final = "rows"  # row after row, where `kvc::linear_qb4` has eight side by side
+PLAIN: Final = "plain"  # unchanged bytes, read as [out, in]
+IN_OUT: Final = "in_out"  # unchanged bytes, read as [in, out]
+BATCHES: Final = "batches"  # unchanged bytes, read as matrices [..., in, out]
+BATCHES_TRANSPOSED: Final = "batches_transposed"  # unchanged bytes, as [..., out, in]
+OHWI: Final = "ohwi"  # convolution: [out, height, width, in of a group]
+HWO: Final = "hwo"  # depthwise convolution: [height, width, out]
+_OHWI_OF_IOHW: Final = "ohwi of iohw, groups:"  # transposed convolution
+ROWS: Final = "rows"  # row after row; `kvc::linear_qb4` interleaves eight
 
-# Layouts that share the bytes of the plain one. They are told apart all the same, since
-# what XNNPACK makes of them differs.
+# Layouts with the bytes of the plain one. They are distinct, since XNNPACK packs them
+# differently.
 AS_THEY_ARE: Final = frozenset({PLAIN, IN_OUT, BATCHES, BATCHES_TRANSPOSED})
 
 
 def ohwi_of_iohw(groups: int) -> str:
-    """Return the layout of a transposed convolution's weight of so many groups."""
+    """Return the layout of a transposed convolution's weight with `groups` groups."""
     return f"{_OHWI_OF_IOHW}{groups}"
 
 
 def is_transposed(layout: str) -> bool:
-    """Tell whether it is one of those of transposed convolutions."""
+    """Tell whether a layout is of a transposed convolution."""
     return layout.startswith(_OHWI_OF_IOHW)
 
 
 def arrange(weight: Array, layout: str) -> Array:
-    """Return a weight as XNNPACK is to find it, contiguous; the same array if it is so.
+    """Return a weight in a layout, contiguous; unchanged if it has that layout.
 
     Args:
         weight: of a convolution [out, in of a group, width] or [out, in of a group,
-            height, width]; of a transposed one [in, out of a group, ...]; int4
-            [out / 8, in / 8, 8, 4], or the scales beside it [out / 8, in / block, 8];
-            as it is otherwise.
+            height, width]; of a transposed one [in, out of a group, ...]; int4 [out /
+            8, in / 8, 8, 4], or its scales [out / 8, in / block, 8]; otherwise already
+            in the layout.
         layout: one of the names above.
     """
     if layout in AS_THEY_ARE:
@@ -56,7 +56,7 @@ def arrange(weight: Array, layout: str) -> Array:
 
 
 def _turned(weight: Array, groups: int) -> Array:
-    """Return [out, height, width, in of a group] of [in, out of a group, ...]."""
+    """Convert [in, out of a group, ...] to [out, height, width, in of a group]."""
     inner, each, high, wide = weight.shape
     apart = weight.reshape(groups, inner // groups, each, high, wide)
     made = np.ascontiguousarray(apart.transpose(0, 2, 3, 4, 1))
@@ -64,13 +64,13 @@ def _turned(weight: Array, groups: int) -> Array:
 
 
 def _rows(side_by_side: Array) -> Array:
-    """Return [out, n] of [out / 8, n, 8]; of four bytes as one number, too."""
+    """Convert [out / 8, n, 8] to [out, n]; elements may be groups of four bytes."""
     groups, count, rows = side_by_side.shape[:3]
     turned = side_by_side.reshape(groups, count, rows).transpose(0, 2, 1)
     return np.ascontiguousarray(turned).reshape(groups * rows, count)
 
 
-# Shapes of tensors, and how each was derived.
+# Shapes of tensors, and their origin.
 
 
 RESHAPES: Final = frozenset(
@@ -79,14 +79,14 @@ RESHAPES: Final = frozenset(
 
 
 def unshaped(x: Tensor) -> Tensor:
-    """Return the tensor whose elements are x's in the same order, before reshapes."""
+    """Return the tensor before x's reshapes, with the same elements in order."""
     while x.producer is not None and x.producer.function in RESHAPES:
         (x,) = x.producer.inputs
     return x
 
 
 def order_of(x: Tensor) -> list[int] | None:
-    """Return the order in which x has the axes of what it was transposed from."""
+    """Return the axis order of the transpose that computes x, None for another node."""
     if x.producer is None or x.producer.function != "static_transpose":
         return None
     order = x.producer.arguments[1]
@@ -103,15 +103,15 @@ def broadcast(a: Dims, b: Dims) -> Dims:
 
 
 def size_array(sizes: Sequence[int]) -> "ctypes.Array[ctypes.c_size_t]":
-    """Return sizes as the library takes them."""
+    """Return sizes as a C array."""
     return (ctypes.c_size_t * len(sizes))(*sizes)
 
 
 def signed_array(numbers: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
-    """Return numbers with signs as the library takes them."""
+    """Return signed numbers as a C array."""
     return (ctypes.c_int64 * len(numbers))(*numbers)
 
 
 def shape_of(dims: Dims, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return dims under sizes."""
+    """Return dims evaluated for sizes."""
     return tuple(evaluate(dim, sizes) for dim in dims)

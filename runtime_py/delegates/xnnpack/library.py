@@ -1,8 +1,8 @@
-"""Find the XNNPACK library in the `executorch` wheel, and load it without importing it.
+"""Find the XNNPACK library in the `executorch` wheel, and load it without the wheel.
 
-In: what is installed. Out: a `Library` of exactly the version that the rest was written
+In: the installed packages. Out: a `Library` of exactly the version that kvc was written
 for. Only three shared libraries of the wheel are loaded. They find each other by their
-own search path, and bind to nothing that torch brings, since no symbol is made global.
+own search path, and bind to nothing of torch, since no symbol is made global.
 """
 
 import ctypes
@@ -30,22 +30,22 @@ _STATUSES: Final = (
 
 
 class Library:
-    """The loaded library; one in a process, used from many threads.
+    """The loaded library; one per process, used by several threads.
 
     Attributes:
         xnn: the functions of `xnnpack.h`, with their types.
-        invoke: address of `xnn_invoke_runtime`.
-        ask: the same of `xnn_get_runtime_profiling_info`.
-        build: hexadecimal identifier of the kernels that the library was built of.
-        features: what it knows of the processor, as bytes that it compares by.
+        invoke: the address of `xnn_invoke_runtime`.
+        ask: the address of `xnn_get_runtime_profiling_info`.
+        build: hexadecimal identifier of the library's kernels.
+        features: processor features as the library has detected them, as bytes.
     """
 
     def __init__(self, folder: Path) -> None:
         """Load and initialise the library in a folder.
 
         Raises:
-            OSError, AttributeError: it cannot be loaded, or lacks a function.
-            NativeCallFailed: it refuses this machine.
+            OSError, AttributeError: the library cannot be loaded, or lacks a function.
+            NativeCallFailed: the library refuses this machine.
         """
         self._threads = ctypes.CDLL(str(folder / _THREADPOOL))
         self.xnn = ctypes.CDLL(str(folder / _XNNPACK))
@@ -55,18 +55,18 @@ class Library:
         self.ask = _address_of(self.xnn, "xnn_get_runtime_profiling_info")
         self.check(self.xnn.xnn_initialize(None), "xnn_initialize")
         self.build = self._identify()
-        # `cpuinfo_isa`: a flag a byte.
+        # `cpuinfo_isa`: one byte per flag.
         flags = (ctypes.c_char * _FEATURES_NBYTES).in_dll(self._threads, "cpuinfo_isa")
         self.features = bytes(flags)
         self._pools: dict[tuple[int, int], int] = {}
-        # `Lent` of native/pool.h, by pool: what they are lent by, and the pool.
+        # For each pool, `Lent` of native/pool.h: function and pool.
         self._lent: dict[int, ctypes.Array[ctypes.c_void_p]] = {}
 
     def check(self, status: int, what: str) -> None:
-        """Check what a call has returned.
+        """Check the status of a call.
 
         Raises:
-            NativeCallFailed: it is not success.
+            NativeCallFailed: the status is not success.
         """
         if status:
             known = 0 <= status < len(_STATUSES)
@@ -74,32 +74,33 @@ class Library:
             raise NativeCallFailed(library="XNNPACK", what=what, reason=reason)
 
     def pool(self, threads: int) -> int | None:
-        """Return the address of the process's pool of so many threads.
+        """Return the address of the process's pool of a number of threads.
 
         Calls on one pool from several threads wait for each other, operator by operator
         (pthreadpool holds a mutex while it runs one). None for one thread: then each
         caller computes by itself, and none waits.
 
         Raises:
-            OutOfMemory: there are no threads to be had.
+            OutOfMemory: the threads cannot be started.
         """
         if threads == 1:
             return None
-        # No lock, which a fork could catch. A child has none of its parent's threads.
+        # No lock, which a fork could copy while held. A child has no threads of its
+        # parent.
         key = (os.getpid(), threads)
         if key not in self._pools:
             made = self._threads.pthreadpool_create(threads)
             if not made:
                 raise OutOfMemory(what=f"a pool of {threads} threads", nbytes=0)
-            if self._pools.setdefault(key, made) != made:  # another was quicker
+            if self._pools.setdefault(key, made) != made:  # another thread was faster
                 self._threads.pthreadpool_destroy(made)
         return self._pools[key]
 
     def lent(self, pool: int | None) -> int:
-        """Return the address of what lends a pool to kvc's own kernels; 0 for none.
+        """Return the address of the `Lent` of a pool for kvc's own kernels; 0 for none.
 
-        Threads of two pools would take the processors from each other, since each waits
-        for its next work without sleeping.
+        Two pools would compete for the processors, since their threads wait for work
+        without sleeping.
         """
         if pool is None:
             return 0
@@ -147,14 +148,14 @@ def find_folder() -> Path:
 
 
 def _find_wheel() -> tuple[Path, str] | None:
-    """Return where the wheel is installed, and its version.
+    """Return the site folder of the wheel, and its version.
 
-    `importlib.metadata` says the same, but takes as long to import as a bundle to load.
+    `importlib.metadata` does the same, but takes as long to import as a bundle to load.
     """
     for site in sys.path:
         try:
             names = [found.name for found in Path(site or ".").iterdir()]
-        except OSError:  # no folder
+        except OSError:  # not a folder
             continue
         for name in names:
             package, _, rest = name.partition("-")
@@ -168,7 +169,7 @@ _lock = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """Give a child of the process a lock that none of its parent's threads holds."""
+    """Replace the lock in a forked child, in which another thread may have held it."""
     global _lock
     _lock = threading.Lock()
 

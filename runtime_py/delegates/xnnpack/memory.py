@@ -1,6 +1,6 @@
-"""Memory at fixed addresses that the library reads: reserved ranges and packed weights.
+"""Memory at fixed addresses for the library: reserved ranges and packed weights.
 
-In: numbers of bytes. Out: addresses, and arrays over them. Everything is private
+In: sizes in bytes. Out: addresses, and arrays over them. Everything is private
 anonymous memory that costs nothing before it is written.
 """
 
@@ -22,18 +22,18 @@ _SMALL_ADVICE: Final = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
 
 class Region:
-    """A range of addresses; nobody else gets them before it is closed.
+    """A reserved range of addresses, until it is closed.
 
     Attributes:
-        address: where it begins; at a huge page if it lies in such.
-        nbytes: how long it is; at least one page more can be read past it.
+        address: the start address; aligned to a huge page if it uses these.
+        nbytes: size of the range; at least one more page can be read past it.
     """
 
     def __init__(self, nbytes: int, what: str, huge: bool = False) -> None:
-        """Reserve a range; `what` it is for is told where there is none.
+        """Reserve a range; `what` describes its use, for messages.
 
         Raises:
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: the system refuses to reserve address space.
         """
         self.nbytes = nbytes
         align = HUGE_PAGE_NBYTES if huge else PAGE_NBYTES
@@ -48,28 +48,28 @@ class Region:
         self.address = start + self._offset
         advice = _HUGE_ADVICE if huge else _SMALL_ADVICE
         if advice is not None:
-            with suppress(OSError):  # a kernel without huge pages knows no such advice
+            with suppress(OSError):  # a kernel without huge pages refuses the advice
                 whole = nbytes // align * align if huge else nbytes
                 self._map.madvise(advice, self._offset, whole)
 
     def view(self, offset: int, nbytes: int) -> Array:
-        """Return bytes of the range, uint8 [nbytes]; they keep it alive."""
+        """Return bytes of the range, uint8 [nbytes]; they keep the range alive."""
         assert self._map is not None, "a closed range is not used"
         return np.ndarray((nbytes,), np.uint8, self._map, self._offset + offset)
 
     def discard(self) -> None:
-        """Give all pages back; the addresses stay, and read zeros."""
+        """Free all pages; the addresses stay reserved, and read zeros."""
         assert self._map is not None, "a closed range is not used"
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Give the addresses back once no array over them lives."""
+        """Release the addresses once no array over them lives."""
         self._map = None
 
 
 class Heap:
-    """Room for packed weights, in pages of 2 MiB; nothing is given back before all is.
+    """Memory for packed weights, in pages of 2 MiB; freed only as a whole.
 
     Used by one thread at a time.
     """
@@ -79,13 +79,13 @@ class Heap:
         self._used = 0  # of the last chunk
 
     def room(self, nbytes: int, readable: int = 0) -> int:
-        """Return the aligned address of so many free bytes; `take` makes them used.
+        """Return the aligned address of free bytes, which `take` then marks as used.
 
-        At least `readable` bytes from there on can be read as long as this lives, be it
-        what others have taken.
+        At least `readable` bytes from there on can be read as long as this lives, even
+        if other packings follow.
 
         Raises:
-            OutOfMemory: the system gives none.
+            OutOfMemory: the system refuses more memory.
         """
         needed = max(nbytes, readable)
         if not self._chunks or self._used + needed > self._chunks[-1].nbytes:
@@ -95,17 +95,17 @@ class Heap:
         return self._chunks[-1].address + self._used
 
     def take(self, address: int, nbytes: int) -> None:
-        """Keep what has been written to where `room` said last."""
+        """Mark bytes at the last address of `room` as used."""
         assert address == self._chunks[-1].address + self._used, "room was asked for"
         self._used = align_up(self._used + nbytes, ALIGN)
 
     def view(self, address: int, nbytes: int) -> Array:
-        """Return the bytes at an address that `room` said last, uint8 [nbytes]."""
+        """Return the bytes at the last address of `room`, uint8 [nbytes]."""
         last = self._chunks[-1]
         return last.view(address - last.address, nbytes)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free all memory."""
         for chunk in self._chunks:
             chunk.close()
         self._chunks.clear()
@@ -119,12 +119,12 @@ def padded_copy(array: Array) -> Array:
 
 
 def padded(dtype: "np.dtype[np.generic]", shape: tuple[int, ...]) -> Array:
-    """Return a contiguous aligned array with readable bytes past it; zeros."""
+    """Return a contiguous aligned array of zeros with readable bytes past it."""
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.zeros(count + ALIGN + TAIL_NBYTES, np.uint8)
     return np.ndarray(shape, dtype, memory, -address_of(memory) % ALIGN)
 
 
 def bits(array: Array) -> Array:
-    """Return an array of numbers of as many bits, which numpy copies at once."""
+    """Return an array as integers of the same size, which numpy copies fast."""
     return array.view(np.uint16) if array.dtype.kind == "V" else array

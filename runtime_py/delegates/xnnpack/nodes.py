@@ -1,4 +1,4 @@
-"""A subgraph before the library gets it: tensors, and the calls that define nodes.
+"""A subgraph before it is defined in the library: tensors and nodes.
 
 Translation records nodes here, so that views can be merged and unused nodes dropped
 before anything is defined; `subgraph.py` then makes the calls.
@@ -31,7 +31,7 @@ class Tensor:
 
 @dataclass(eq=False, slots=True)
 class Constant(Tensor):
-    """Named data, read where it lies.
+    """Named data, read in place.
 
     Attributes:
         name: id of the name in the program.
@@ -42,7 +42,7 @@ class Constant(Tensor):
 
 @dataclass(eq=False, slots=True)
 class Literal(Tensor):
-    """Numbers that the subgraph keeps itself.
+    """Numbers that the subgraph holds itself.
 
     Attributes:
         array: float32, of the tensor's shape.
@@ -59,7 +59,7 @@ class Weight(Tensor):
         kind: "float32", "int8" with a scale for each row, or "int4" with a scale for
             each block of a row.
         names: ids of the names of the weight, its scales and the bias beside it.
-        layout: how the weight's bytes are arranged for XNNPACK, see `layouts.py`.
+        layout: the layout of the weight's bytes for XNNPACK, see `layouts.py`.
     """
 
     kind: str = "float32"
@@ -72,10 +72,10 @@ class Node:
     """One call of a function.
 
     Attributes:
-        function: its name without `xnn_define_`.
-        arguments: what follows the subgraph, as the library takes it; a tensor stands
-            for its id, a tuple of tensors for an array of ids.
-        outputs: those tensors among the arguments that it computes.
+        function: name of the function without `xnn_define_`.
+        arguments: the arguments after the subgraph, in the library's order; a tensor
+            stands for its id, a tuple of tensors for an array of ids.
+        outputs: the tensors among the arguments that the node computes.
     """
 
     function: str
@@ -84,14 +84,14 @@ class Node:
 
     @property
     def inputs(self) -> Iterator[Tensor]:
-        """Yield the tensors that it reads, in order."""
+        """Yield the tensors that the node reads, in order."""
         for argument in self.arguments:
             for item in argument if isinstance(argument, tuple) else (argument,):
                 if isinstance(item, Tensor) and item not in self.outputs:
                     yield item
 
     def read_instead(self, old: Tensor, new: Tensor) -> None:
-        """Put one tensor in the place of another among the arguments."""
+        """Replace a tensor among the arguments by another."""
         self.arguments = tuple(
             tuple(new if item is old else item for item in argument)
             if isinstance(argument, tuple)
@@ -100,8 +100,9 @@ class Node:
         )
 
 
-# Records the nodes of an op: from a builder, the dims of the op's first result and its
-# arguments, tensors in the place of references, to its result or to all of them.
+# Records the nodes of an operator: a function of a builder, the dims of the first
+# result and the operator's arguments, with tensors for references, returns one or all
+# results.
 Define = Callable[..., Tensor | tuple[Tensor, ...]]
 
 

@@ -1,7 +1,7 @@
 """Norms, softmax and reductions.
 
-NaN and infinities spread through a row as in torch. Sums are taken in another order;
-where they cancel or overflow on the way, so do the results.
+NaN and infinities spread through a row as in torch. Sums are computed in another order,
+so results differ if terms cancel or overflow on the way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from kvc.runtime.delegates.xnnpack.functions import Binary, Reduction, Unary
 from kvc.runtime.delegates.xnnpack.nodes import Define, Dims, Tensor
 from kvc.schema.types import Dim
 
-_EPSILON = 2.0**-23  # what torch takes for float32 where none is given
+_EPSILON = 2.0**-23  # torch's default for float32
 _GREATEST = float(np.finfo(np.float32).max)
 
 
@@ -41,7 +41,7 @@ def _layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """Do as `_rms_norm` with x less its mean; add a bias."""
+    """Subtract the mean, normalise as `_rms_norm`, and add a bias."""
     mean = b.reduce(Reduction.MEAN, x, _trailing(x, shape))
     y = _normalized(b, b.binary(Binary.SUBTRACT, x, mean), shape, eps)
     if weight is not None:
@@ -72,7 +72,7 @@ def _reduce(
     axes: tuple[int, ...] | None,
     keep: bool,
 ) -> Tensor:
-    """Reduce axes, all of them where none is named."""
+    """Reduce the named axes, or all axes if none is named."""
     return reduced(b, op, x, _chosen(x, axes), keep)
 
 
@@ -84,10 +84,11 @@ def _chosen(x: Tensor, axes: tuple[int, ...] | None) -> list[int]:
 def reduced(
     b: Builder, op: Reduction, x: Tensor, chosen: Sequence[int], keep: bool
 ) -> Tensor:
-    """Reduce axes, not negative and ascending; a NaN among elements stays one."""
+    """Reduce ascending, non-negative axes; a NaN among the elements gives NaN."""
     y = b.reduce(op, x, chosen, keep)
     if op in (Reduction.MAX, Reduction.MIN):
-        # These lose NaN, which a sum keeps; less a sum of 0, -0.0 stays as it is.
+        # These lose NaN, which a sum keeps. The sum is subtracted, so that -0.0 stays
+        # -0.0.
         lost = b.reduce(Reduction.SUM, not_numbers(b, x), chosen, keep)
         y = b.binary(Binary.SUBTRACT, y, lost)
     return y
@@ -101,9 +102,9 @@ def _vector_norm(
     axes: tuple[int, ...] | None,
     keep: bool,
 ) -> Tensor:
-    """Return the root of the sum of squares; of one element, as torch, what it is.
+    """Return the root of the sum of squares; for one element, its magnitude.
 
-    The library's root is right up to a quarter of the greatest number.
+    The library's root is right only up to a quarter of the greatest float.
     """
     chosen = _chosen(x, axes)
     if all(x.dims[axis] == 1 for axis in chosen):
@@ -123,7 +124,7 @@ def _variance_and_mean(
     correction: float | None,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean square of x less its mean, corrected, and the mean."""
+    """Return the corrected variance of x, and its mean."""
     chosen = _chosen(x, axes)
     mean = b.reduce(Reduction.MEAN, x, chosen)
     apart = b.binary(Binary.SUBTRACT, x, mean)
@@ -136,7 +137,7 @@ def _variance_and_mean(
 
 
 def _count(sizes: Sequence[Dim]) -> int:
-    """Return how many elements axes have whose sizes are known."""
+    """Return the number of elements of axes of known sizes."""
     count = 1
     for size in sizes:
         assert isinstance(size, int)

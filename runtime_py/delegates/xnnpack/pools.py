@@ -1,9 +1,9 @@
-"""Pools of windows in planes.
+"""Pooling windows in planes.
 
-The library's own pooling loses NaN. Windows that lie side by side are axes here, which
-are reduced: a plane [height, width] is read as [rows, high, columns, wide]. Of other
-windows the elements at each of their places are sliced out of the plane, its channels
-last, and the slices are put together two by two, along one axis after the other.
+The library's own pooling loses NaN. Adjacent windows become axes that are reduced: a
+plane [height, width] is reshaped to [rows, high, columns, wide]. For other windows, the
+elements at each offset of the window are sliced out of the plane, with its channels
+last, and the slices are combined pairwise, along one axis after the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def _greatest(
     dilation: Pair,
     _: bool,
 ) -> Tensor:
-    """Return the greatest of each window, NaN where one is NaN."""
+    """Return the maximum of each window, NaN if an element is NaN."""
     lines = lines_of(x.dims, dims, kernel, stride, padding, dilation)
     if side_by_side(lines):
         return _windows(Reduction.MAX, b, dims, x, kernel)
@@ -64,14 +64,14 @@ def _greatest(
 def _put_together(
     op: Binary, b: Builder, x: Tensor, lines: Sequence[Line], outside: float
 ) -> Tensor:
-    """Put together the elements of windows of x [..., height, width, channels].
+    """Combine the elements of windows of x [..., height, width, channels].
 
     Args:
-        op: what two elements become.
-        b: to record with.
+        op: combines two elements.
+        b: the builder.
         x: the planes.
-        lines: height and width.
-        outside: the elements around the plane.
+        lines: the windows along height and width.
+        outside: the value of padding elements.
     """
     for axis, line in zip((len(x.dims) - 3, len(x.dims) - 2), lines, strict=True):
         phases = _phases(b, x, axis, line, outside)
@@ -87,7 +87,7 @@ def _put_together(
 def _phases(
     b: Builder, x: Tensor, axis: int, line: Line, outside: float
 ) -> list[Tensor]:
-    """Return each `step`-th element of an axis, from each of the first ones on."""
+    """Return every `step`-th element of an axis, for each start below `step`."""
     length = line.places[-1] // line.step + line.count
     whole, size = length * line.step, line.before + line.size
     after = max(whole - size, 0)
@@ -106,7 +106,7 @@ def _phases(
 
 
 def _counts(lines: Sequence[Line], padding_counts: bool) -> Array:
-    """Return how many elements each window has: [height, width, 1], or one number."""
+    """Return the number of elements of windows: [height, width, 1], or one number."""
     high, wide = (np.array(line.counts(padding_counts)) for line in lines)
     counts = np.outer(high, wide)[..., None]
     return counts[:1, 0, 0].reshape(()) if np.ptp(counts) == 0 else counts
@@ -139,7 +139,7 @@ def _windows(
     assert isinstance(rows, int)
     assert isinstance(columns, int)
     for axis, used in ((len(lead), rows * high), (len(lead) + 1, columns * wide)):
-        if x.dims[axis] != used:  # what is left over at the end
+        if x.dims[axis] != used:  # drops elements after the last window
             x = b.slice(x, axis, 0, used, used)
     if rows == columns == 1:
         return reduced(b, op, x, [len(lead), len(lead) + 1], keep=True)
@@ -151,7 +151,7 @@ def _windows(
 def _indexed(
     define: Define, b: Builder, dims: Dims, *arguments: object
 ) -> tuple[Tensor, ...]:
-    """Stand for indices, which nothing reads, by the elements."""
+    """Return maxima, and the maxima again as a placeholder for the unused indices."""
     made = define(b, dims, *arguments)
     assert isinstance(made, Tensor)
     return made, made

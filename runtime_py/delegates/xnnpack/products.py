@@ -1,8 +1,8 @@
 """Linears, quantized linears and matrix products.
 
 A quantized row affects only itself. A row with NaN, infinities, or a range beyond
-float32 gives meaningless numbers, which need not be NaN: the library finds the least
-and the greatest by comparisons that can miss NaN.
+float32 gives meaningless numbers, which need not be NaN: the library finds minimum and
+maximum by comparisons that can miss NaN.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Trio = tuple[Tensor, Tensor, Tensor]
 
 
 def _quantize_rows(b: Builder, dims: Dims, x: Tensor) -> Trio:
-    """Make one value of rows; it stands for all three results."""
+    """Quantize rows into one tensor, which represents all three results."""
     rows = b.quantize(x)
     return rows, rows, rows
 
@@ -36,7 +36,7 @@ def _quantized_linear(
     *,
     kind: str,
 ) -> Tensor:
-    assert q is scale is zero_point, "rows taken apart"
+    assert q is scale is zero_point, "not the results of one instruction"
     rows, layout = weight.dims[0], layouts.PLAIN
     assert isinstance(rows, int), "data has a size"
     if kind == "int4":
@@ -67,7 +67,7 @@ def _addmm(
 
 
 def _product(b: Builder, x: Tensor, y: Tensor, bias: Constant | None) -> Tensor:
-    """Multiply matrices; a constant on the right is packed, once."""
+    """Multiply matrices; a constant right operand is packed once."""
     y, turned = _without_transpose(y)
     if not isinstance(y, Constant):
         return b.product(x, y, turned)
@@ -80,7 +80,7 @@ def _product(b: Builder, x: Tensor, y: Tensor, bias: Constant | None) -> Tensor:
 
 
 def _without_transpose(y: Tensor) -> tuple[Tensor, bool]:
-    """Return what a swap of the last two axes was made of, and whether there is one."""
+    """Return the operand of a swap of the last two axes; tell whether y is a swap."""
     rank = len(y.dims)
     if y.producer is None or order_of(y) != [*range(rank - 2), rank - 1, rank - 2]:
         return y, False
@@ -95,15 +95,15 @@ def weight_of(
     layout: str = layouts.PLAIN,
     scale: Constant | None = None,
 ) -> Weight:
-    """Return named data as a weight to be packed, with what is packed beside it.
+    """Return named data as a weight to be packed, with its scales and bias.
 
     Args:
-        kind: as `Weight` has it.
+        kind: kind of the weight, as in `Weight`.
         weight: the data.
         dims: the weight's shape in its layout.
         bias: added to the products.
-        layout: one of `layouts.py`.
-        scale: of the rows or blocks of a quantized weight.
+        layout: a layout of `layouts.py`.
+        scale: scales of the rows or blocks of a quantized weight.
     """
     scales = None if scale is None else scale.name
     names = (weight.name, scales, None if bias is None else bias.name)

@@ -1,9 +1,10 @@
-"""The weights cache as the library sees it: a table of functions, three of them kvc's.
+"""The library's table of functions for a weights cache, three of them kvc's.
 
-XNNPACK calls kvc's three functions while it creates a runtime. Two more it calls
-whenever a runtime is reshaped, where an exception of an interrupt in Python code would
-be lost and leave a null pointer: these are the library's own, of an empty cache that is
-finished. The place of a packed weight is given as an offset from that cache's memory.
+XNNPACK calls kvc's three functions while it creates a runtime. Two more are called
+whenever a runtime is reshaped; in Python code, an exception of an interrupt would be
+lost there and leave a null pointer. These two are therefore the library's own, of an
+empty, finalized cache. The location of a packed weight is given as an offset from that
+cache's memory.
 """
 
 import ctypes
@@ -25,7 +26,7 @@ class Provider:
     """The table of functions; it must live as long as runtimes are set up.
 
     Attributes:
-        address: where it lies.
+        address: address of the table.
     """
 
     def __init__(
@@ -35,10 +36,10 @@ class Provider:
         reserve: Callable[[int], int],
         insert: Callable[[native.CacheKey, int, int], int],
     ) -> None:
-        """Make a table; the functions are given no context, and must not raise.
+        """Create a table; the functions get no context, and must not raise.
 
         Raises:
-            NativeCallFailed: the library has no memory for an empty cache.
+            NativeCallFailed: the library cannot allocate an empty cache.
         """
         xnn, check = library.xnn, library.check
         empty = ctypes.POINTER(native.CacheProvider)()
@@ -64,29 +65,29 @@ class Provider:
         self.address = ctypes.addressof(self._table)
 
     def offset(self, address: int) -> int:
-        """Return an address as the library takes it."""
+        """Convert an address to an offset for the library."""
         return (address - self._base) & NOT_FOUND
 
     def close(self) -> None:
-        """Give the empty cache back; doing so twice is safe."""
+        """Free the empty cache; a second call does nothing."""
         self._closer()
 
 
-# Do work ahead of who needs it, in a second thread.
+# Prepare items ahead of use, in a second thread.
 
 
 T = TypeVar("T")
 
-_MOST: Final = 2  # items, of which each may take as much memory as the largest weight
+_MOST: Final = 2  # items; each may take as much memory as the largest weight
 
 
 @contextmanager
 def ahead_of(
     items: Sequence[T], work: Callable[[T], None]
 ) -> Iterator[Callable[[], None]]:
-    """Work on a few items ahead; what it raises is left to who needs the item.
+    """Process a few items ahead of use; errors are left to the user of the item.
 
-    Gives what is to be called whenever somebody gets to the next item.
+    Yields a function to call whenever the user takes the next item.
     """
     room, stopped = threading.Semaphore(_MOST), threading.Event()
 
@@ -101,7 +102,7 @@ def ahead_of(
     thread = threading.Thread(target=run, name="kvc-ahead", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # the system gives no thread
+    except RuntimeError:  # the system refuses to start a thread
         yield room.release
         return
     try:

@@ -1,8 +1,8 @@
-"""Which nodes give a tensor another shape while some of its sizes are not known.
+"""Find the nodes that reshape a tensor while some of its sizes are unknown.
 
 `static_reshape` computes one open size. If more are symbolic, dims are grouped so that
-each group holds the same elements before and after; `fuse_dims` makes one dim of a
-group, and `split_dim`, which computes one open size, makes several of it.
+each group has the same number of elements before and after; `fuse_dims` merges a group
+into one dim, and `split_dim`, which computes one open size, divides a dim.
 """
 
 import math
@@ -19,14 +19,14 @@ Groups = tuple[tuple[Dims, Dims], ...]
 
 @frozen
 class Whole:
-    """Reshape all of it; one size may be 0, to be worked out."""
+    """Reshape the whole tensor; one size may be 0, to be computed."""
 
     sizes: tuple[int, ...]
 
 
 @frozen
 class Fuse:
-    """Make one dim of `count` dims from `axis` on."""
+    """Merge `count` dims from `axis` on into one."""
 
     axis: int
     count: int
@@ -34,7 +34,7 @@ class Fuse:
 
 @frozen
 class Split:
-    """Make several dims of one; one size may be 0, to be worked out."""
+    """Divide a dim into several; one size may be 0, to be computed."""
 
     axis: int
     sizes: tuple[int, ...]
@@ -51,10 +51,10 @@ Step = Whole | Fuse | Split | Insert
 
 
 def reshape_steps(before: Dims, after: Dims) -> tuple[Step, ...] | None:
-    """Return the steps from one shape to another of as many elements.
+    """Return the steps from one shape to another with as many elements.
 
     Returns:
-        None where a size of `after` cannot be worked out.
+        None if a size of `after` cannot be computed.
     """
     if before == after:
         return ()
@@ -63,15 +63,15 @@ def reshape_steps(before: Dims, after: Dims) -> tuple[Step, ...] | None:
     groups = tuple(_groups(before, after))
     if any(_unknown(new) > 1 for old, new in groups if old != new):
         return None
-    # What becomes fewer first: the rank never exceeds that of both shapes.
+    # Fusions first, so that the rank never exceeds that of both shapes.
     return (*_fusions(groups), *_splits(groups))
 
 
 def apply_step(step: Step, before: Dims, after: Dims, sizes: Mapping[str, int]) -> Dims:
-    """Return the shape that a step makes of `before`, on the way to `after`.
+    """Return the shape that one step towards `after` makes from `before`.
 
-    A product of symbolic dims is no dim: it stands there as the number that it is
-    under `sizes`.
+    A product of symbolic dims is not a dim; it is represented by its number for
+    `sizes`.
     """
     match step:
         case Whole():
@@ -90,11 +90,11 @@ def apply_step(step: Step, before: Dims, after: Dims, sizes: Mapping[str, int]) 
 
 
 def _fusions(groups: Groups) -> Iterator[Step]:
-    """Make one dim of each group that changes."""
+    """Yield fusions of each group that changes into one dim."""
     axis = 0
     for old, new in groups:
         if not new:
-            # Dims of size 1 at the end that go: the dim before takes them in.
+            # Trailing dims of size 1 that vanish are merged into the dim before them.
             yield Fuse(axis - 1, len(old) + 1)
             continue
         changed = old != new and len(old) > 1
@@ -104,7 +104,7 @@ def _fusions(groups: Groups) -> Iterator[Step]:
 
 
 def _splits(groups: Groups) -> Iterator[Step]:
-    """Make the new dims of each group that changes."""
+    """Yield splits and inserts for the new dims of each group that changes."""
     axis = 0
     for old, new in groups:
         if not old:
@@ -115,7 +115,7 @@ def _splits(groups: Groups) -> Iterator[Step]:
 
 
 def _groups(before: Dims, after: Dims) -> Iterator[tuple[Dims, Dims]]:
-    """Cut both shapes into parts of equal products, as many as there are."""
+    """Divide both shapes into as many parts with equal products as possible."""
     while before or after:
         i, j = _first_cut(before, after)
         yield before[:i], after[:j]
@@ -133,7 +133,7 @@ def _first_cut(before: Dims, after: Dims) -> tuple[int, int]:
 
 
 def _product(dims: Dims) -> tuple[int, Counter[Affine]]:
-    """Return a product as a number and the symbolic factors, content taken out."""
+    """Return a product as a number and symbolic factors with content 1."""
     number = 1
     factors: Counter[Affine] = Counter()
     for dim in dims:
@@ -147,7 +147,7 @@ def _product(dims: Dims) -> tuple[int, Counter[Affine]]:
 
 
 def _content(dim: Affine) -> tuple[int, tuple[Affine, ...]]:
-    """Return the number that divides a dim, and the factors of what is left."""
+    """Return the greatest number that divides a dim, and the remaining factors."""
     content = math.gcd(dim.constant, *(c for _, c in dim.parts))
     (factors, coefficient), *others = dim.parts
     if not others and coefficient == content and not dim.constant:

@@ -1,4 +1,4 @@
-"""Native runtimes: subgraphs that are ready to run, one per partition and context.
+"""Native runtimes: subgraphs ready to run, one per partition and context.
 
 In: a subgraph, arrays at fixed addresses, sizes. Out: a function that runs it, with one
 native call if nothing has changed since the last run. Runtimes of a context share the
@@ -27,7 +27,7 @@ from kvc.runtime.native import Library as NativeLibrary
 from kvc.schema.errors import Closed, NativeCallFailed
 from kvc.schema.frozen import frozen
 
-# What the library's own operators took in the last run of a runtime, for reports.
+# Times of the library's own operators in the last run of a runtime, for reports.
 
 
 _NAMES: Final = 1  # of `xnn_profile_info`
@@ -35,20 +35,20 @@ _TIMES: Final = 2
 
 
 class Timings:
-    """Asks the library, or lets the native loop do so where it knows the place.
+    """Reads operator times from the library, or lets the native loop read them.
 
     Attributes:
-        question: that the loop asks after each run while somebody records; without an
-            answer's place at first.
+        question: the query that the loop makes after each run while calls are recorded;
+            at first without memory for the answer.
     """
 
     def __init__(self, library: Library, pointer: ctypes.c_void_p, what: str) -> None:
-        """Ask nothing yet.
+        """Initialize without a query.
 
         Args:
-            library: that runs.
-            pointer: where the runtime's address stands, kept alive by the caller.
-            what: the runtime is for, for messages.
+            library: the library.
+            pointer: memory with the runtime's address, kept alive by the caller.
+            what: description of the runtime, for messages.
         """
         self._library, self._what, self._pointer = library, what, pointer
         place = ctypes.addressof(pointer)
@@ -57,16 +57,16 @@ class Timings:
         self._times = np.empty(0, np.uint64)
 
     def forget(self) -> None:
-        """Forget the operators: the runtime is another one from now on."""
+        """Forget the operators, since the runtime has been replaced."""
         self.question.answer = None
 
     def of_last_run(self) -> tuple[Sequence[str], Array]:
-        """Return the library's operators, and what each took in the last run.
+        """Return the names of the library's operators, and their times in the last run.
 
-        That is uint64 [operators], whole microseconds as the library counts them.
+        Times are uint64 [operators], in whole microseconds.
 
         Raises:
-            NativeCallFailed: the library does not say.
+            NativeCallFailed: the library refuses the query.
         """
         if self.question.answer is None:
             self._ask_first()
@@ -82,13 +82,13 @@ class Timings:
         self.question.answer = address_of(self._times)
 
     def _ask(self, what: int) -> Array:
-        """Return what the library says of its last run, as bytes."""
+        """Query profiling data of the last run, as bytes."""
         ask, needed = (
             self._library.xnn.xnn_get_runtime_profiling_info,
             ctypes.c_size_t(),
         )
         place = ctypes.byref(needed)
-        ask(self._pointer, what, 0, None, place)  # says how many bytes it takes
+        ask(self._pointer, what, 0, None, place)  # queries the number of bytes
         answer = np.empty(needed.value, np.uint8)
         self._check(ask(self._pointer, what, answer.nbytes, address_of(answer), place))
         return answer
@@ -97,7 +97,7 @@ class Timings:
         self._library.check(status, f"{self._what}: xnn_get_runtime_profiling_info")
 
 
-# Native runtimes: subgraphs that are ready to run, one per partition and context.
+# Native runtimes.
 
 
 _Shapes = Sequence[tuple[int, ...]]
@@ -105,16 +105,16 @@ _Shapes = Sequence[tuple[int, ...]]
 
 @frozen
 class Kit:
-    """What runtimes are made with.
+    """The resources of a runtime.
 
     Attributes:
-        weights: where packed weights are kept.
-        workspace: of the context.
-        pool: address of the threads, None for the calling one alone.
-        what: the runtime is for, for messages.
-        native: kvc's own library, whose loop calls the runtime; None where it is
-            missing, and Python does.
-        threads: how many compute.
+        weights: the cache of packed weights.
+        workspace: the workspace of the context.
+        pool: address of the thread pool, None for only the calling thread.
+        what: description of the runtime, for messages.
+        native: kvc's own library, whose loop calls the runtime; None without it, then
+            Python calls the runtime.
+        threads: the number of threads.
     """
 
     weights: Weights
@@ -131,11 +131,11 @@ class Runtime:
     def __init__(
         self, kit: Kit, build: Callable[[Mapping[str, int]], Subgraph]
     ) -> None:
-        """Make none before it is needed.
+        """Initialize without a native runtime.
 
         Args:
-            kit: what it is made with.
-            build: returns its subgraph, for some sizes at first.
+            kit: the resources of the runtime.
+            build: returns its subgraph, initially for some sizes.
         """
         self._xnn = kit.weights.library.xnn
         self._check = kit.weights.library.check
@@ -148,20 +148,20 @@ class Runtime:
         end = weakref.finalize(self, release, self._delete, self._pointer)
         end.atexit = False
         self._closed = False
-        # What has been set up last: the shapes of all operands, and which call.
+        # The last set-up: the shapes of all operands, and the token of the call.
         self._shapes: _Shapes | None = None
         self._token: object = None
         self._timings = Timings(kit.weights.library, self._pointer, kit.what)
 
     def make(self, sizes: Mapping[str, int]) -> Subgraph:
-        """Make the native runtime unless it is there; packs what nobody has packed.
+        """Create the native runtime unless it exists, and pack unpacked weights.
 
-        Returns what it was made of.
+        Returns its subgraph.
 
         Raises:
             Closed: the context has been closed.
-            NativeCallFailed: the library refuses.
-            KvcError: the data of a weight cannot be had.
+            NativeCallFailed: the library refuses the subgraph.
+            KvcError: the data of a weight cannot be read.
         """
         if self._closed:
             raise Closed(kind="program")
@@ -177,7 +177,7 @@ class Runtime:
                     self._create(made, cache)
                 finally:
                     made.close()
-        except BaseException:  # the library may have made it all the same
+        except BaseException:  # the library may have created it nevertheless
             release(self._delete, self._pointer)
             raise
         return made
@@ -199,12 +199,12 @@ class Runtime:
     ) -> Callable[[], None]:
         """Return a function that computes the outputs from the inputs.
 
-        What was prepared before can still be run; the two take turns.
+        Functions that were returned before can still be run, alternately.
 
         Raises:
             NativeCallFailed: the library refuses the partition or these sizes.
-            OutOfMemory: it gets no memory for them.
-            KvcError: the data of a weight cannot be had.
+            OutOfMemory: the library cannot allocate memory for these sizes.
+            KvcError: the data of a weight cannot be read.
         """
         shapes = self.make(sizes).external_shapes(sizes)
         call = _Call(place_externals(inputs, outputs), shapes, sizes)
@@ -234,7 +234,7 @@ class Runtime:
         externals: Externals,
         make_ready: Callable[[], None],
     ) -> NativeCall:
-        """Return what runs in kvc's native loop, copies included."""
+        """Return a call of kvc's native loop, including copies."""
         kit = self._kit
         steps = Steps(native, kit.threads, kit.weights.library.lent(kit.pool))
         for to, source in externals.before:
@@ -259,17 +259,17 @@ class Runtime:
         raise AssertionError("the status is that of a failure")
 
     def close(self) -> None:
-        """Delete it; doing so twice is safe."""
+        """Delete the runtime; a second call does nothing."""
         self._closed = True
         self._kit.workspace.ready.discard(self._token)
         release(self._delete, self._pointer)
 
     def _set_up(self, call: "_Call") -> None:
-        """Make a call the one that runs.
+        """Set up the runtime for a call.
 
         Raises:
-            NativeCallFailed, KvcError: as `make`; or the library refuses its sizes.
-                Then all runtimes of the context have been deleted.
+            NativeCallFailed, KvcError: as `make`; or the library refuses the call's
+                sizes. Then all runtimes of the context have been deleted.
         """
         subgraph, between = self.make(call.sizes), self._kit.workspace
         ready = between.begin()
@@ -303,10 +303,10 @@ class Runtime:
         self._check_externals(call)
 
     def _check_externals(self, call: "_Call") -> None:
-        """Check that the library reads and writes no more than there is.
+        """Check that the library's sizes of operands fit the arrays.
 
         Raises:
-            NativeCallFailed: it would.
+            NativeCallFailed: a size differs.
         """
         rank, dims = ctypes.c_size_t(), (ctypes.c_size_t * MAX_RANK)()
         for index, array in enumerate(call.externals.kept):
@@ -323,11 +323,11 @@ class Runtime:
 
 @frozen
 class _Call:
-    """Operands and their shapes as the library has them.
+    """Operands with their shapes for the library.
 
     Attributes:
-        sizes: of the program's symbols.
-        token: is the call, but does not keep its operands alive.
+        sizes: the sizes of the program's symbols.
+        token: an object that identifies the call without keeping its operands alive.
     """
 
     externals: Externals

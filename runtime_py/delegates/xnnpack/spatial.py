@@ -1,8 +1,8 @@
 """Resizing of planes.
 
-Interpolated values are within 2e-7 of exact ones times the size of the plane and its
-spread. A NaN or an infinity becomes NaN in all that is interpolated from it, even where
-its share is 0, or torch has an infinity.
+Errors of interpolated values are within 2e-7 times the size of the plane and its range.
+All values interpolated from a NaN or an infinity become NaN, even where its weight is 0
+or torch returns an infinity.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def _bilinear(
 
 
 def _nearest(b: Builder, dims: Dims, x: Tensor, *_: object) -> Tensor:
-    """Repeat each element, times 1, along two new axes."""
+    """Repeat each element along two new axes, by a product with ones."""
     batch, channels, high, wide = x.dims
     down, across = dims[2:]
     assert isinstance(high, int)

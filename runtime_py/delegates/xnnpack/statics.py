@@ -1,8 +1,9 @@
-"""The named data of delegates, as subgraphs refer to it.
+"""The named data of delegates for subgraphs.
 
-In: a program and its data. Out: for what XNNPACK does not pack, copies at fixed
-addresses with readable bytes after them, one for all subgraphs; for what it packs, the
-addresses that `weights.py` keeps. Data is checked by its digest before it is copied.
+In: a program and its data. Out: for data that XNNPACK does not pack, copies at fixed
+addresses with readable bytes after them, shared by all subgraphs; for data that it
+packs, the addresses from `weights.py`. Data is checked by its digest before it is
+copied.
 """
 
 from collections import Counter
@@ -21,10 +22,11 @@ Data = Mapping[str, FreeableBuffer]
 
 
 class Copies:
-    """Copies of named data that is not packed; used from many threads."""
+    """Copies of named data that is not packed; used by several threads."""
 
     def __init__(self) -> None:
-        # By blob and type, which names may share, and layout; with the first name.
+        # Keyed by blob and type, which names may share, and layout; with the first
+        # name.
         self._copies: dict[tuple[int, TensorType, str], tuple[str, Array]] = {}
 
     def get(self, named: NamedData, layout: str, data: Data) -> Array:
@@ -33,19 +35,19 @@ class Copies:
         if key not in self._copies:
             with data[named.name] as buffer:
                 made = padded_copy(arrange(buffer.private_array(), layout))
-            # Without a lock: at worst two are made, and one is kept.
+            # Without a lock: in a race two copies are made, and one is kept.
             self._copies.setdefault(key, (named.name, made))
         return self._copies[key][1]
 
     def nbytes(self) -> Counter[str]:
-        """Return how many bytes lie here, by name."""
+        """Return the bytes of the copies, by name."""
         total: Counter[str] = Counter()
         for name, array in self._copies.copy().values():
             total[name] += array.nbytes
         return total
 
     def close(self) -> None:
-        """Drop all; they go when nobody reads them any more."""
+        """Drop all copies; they are freed when no subgraph reads them any more."""
         self._copies.clear()
 
 
@@ -53,7 +55,7 @@ class Statics:
     """The named data of one delegate, by id; see `subgraph.Statics`.
 
     Attributes:
-        identities: of the weights whose addresses have been asked for.
+        identities: the weights whose addresses have been requested.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Statics:
         self.identities: set[Identity] = set()
 
     def pinned(self, name: int, layout: str = PLAIN) -> Array:
-        """Return data at an address that stays; raises as `FreeableBuffer.array`."""
+        """Return data at a fixed address; raises as `FreeableBuffer.array`."""
         named = self._program.names[name]
         return self._copies.get(named, layout, self._data)
 
@@ -81,10 +83,10 @@ class Statics:
         shape: tuple[int, ...],
         call: str,
     ) -> int:
-        """Return the address that stands for a weight that XNNPACK packs.
+        """Return the address that represents a weight that XNNPACK packs.
 
         Raises:
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: the system refuses to reserve address space.
         """
         identity = identify(self._program, key, layout, shape, call)
         self.identities.add(identity)

@@ -1,13 +1,13 @@
 """Build the XNNPACK subgraph of a partition.
 
-In: a verified block whose nodes XNNPACK can run (`kvc.schema.backends.xnnpack`), and
-its named data. Out: a `Subgraph`, of which runtimes are made. Its external ids count
-the partition's inputs, then its outputs. Shapes inside follow from those of the inputs,
-so a runtime of it can be reshaped for any sizes but those in `handles.py`.
+In: a verified block of supported nodes (`kvc.schema.backends.xnnpack`), and its named
+data. Out: a `Subgraph`, from which runtimes are created. Its external ids number the
+partition's inputs, then its outputs. Inner shapes are derived from those of the inputs,
+so its runtimes can be reshaped for all sizes except those in `handles.py`.
 
-Numbers: the library treats subnormal numbers as zeros, in inputs and results, and does
-not keep the sign of a zero. Other differences from torch are in `elementwise.py`,
-`norms.py` and `products.py`.
+Precision: the library treats subnormal numbers as zeros, in inputs and results, and
+does not keep the sign of a zero. `elementwise.py`, `norms.py` and `products.py` list
+other differences from torch.
 """
 
 import ctypes
@@ -37,25 +37,25 @@ from kvc.runtime.delegates.xnnpack.translation import Translated, translate
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.graph import Graph
 
-# For runtimes: XNN_FLAG_NO_OPERATOR_FUSION, so that nodes run as they are given. What
-# the library would merge is merged already, and its own rewriting has faults: a maximum
-# of two tensors of which it takes one for a constant 0 (`x * 0`) becomes a clamp of the
-# other, without NaN and without broadcast (tried 2026-11). And with it
-# XNN_FLAG_BASIC_PROFILING: it notes the time after each operator, for whoever records
-# calls.
+# For runtimes: XNN_FLAG_NO_OPERATOR_FUSION, so that nodes run as they are defined. kvc
+# has already merged what the library would merge, and the library's own rewriting has
+# faults: a maximum of two tensors of which it takes one for a constant 0 (`x * 0`)
+# becomes a clamp of the other, without NaN and without broadcast (tried 2026-11). And
+# XNN_FLAG_BASIC_PROFILING: the library notes the time after each operator, for
+# recordings of calls.
 RUNTIME_FLAGS: Final = 0x80000000 | 0x00000008
 
-_INT4_ZERO_POINT: Final = 8  # what is stored for 0
+_INT4_ZERO_POINT: Final = 8  # the stored integer for 0
 
 
 class Statics(Protocol):
     """The named data of a partition, by id of the name."""
 
     def pinned(self, name: int, layout: str = PLAIN) -> Array:
-        """Return data that stays where it is while the partition's handle lives.
+        """Return data at an address that is fixed while the partition's handle lives.
 
-        It is arranged as a layout of `layouts.py` says.
-        64 bytes past it can be read: 16 after an operand, 15 scales after scales.
+        It is in a layout of `layouts.py`. 64 bytes past it can be read: 16 after an
+        operand, 15 scales after scales.
         """
 
     def packed(
@@ -65,25 +65,25 @@ class Statics(Protocol):
         shape: tuple[int, ...],
         call: str,
     ) -> int:
-        """Return an address that stands for a weight which XNNPACK packs.
+        """Return an address that represents a weight which XNNPACK packs.
 
-        Packings that differ in any of the arguments are different ones.
+        Packings that differ in any argument have different addresses.
 
         Args:
             key: names of the weight, its scales and the bias that is packed with it.
-            layout: one of `layouts.py`.
-            shape: in which the library is given it.
-            call: the function that it is for, and the numbers that this is given.
+            layout: a layout of `layouts.py`.
+            shape: the shape that the library is given.
+            call: the function that packs it, with its numeric arguments.
         """
 
 
 @dataclass(eq=False, slots=True)
 class Subgraph:
-    """A subgraph and what must live as long as runtimes are made of it.
+    """A subgraph, and the objects that must live as long as runtimes are made from it.
 
     Attributes:
-        library: that it is one of.
-        translated: what it was made of.
+        library: the library.
+        translated: the nodes that it was built from.
         pointer: `xnn_subgraph_t`.
         held: arrays that the subgraph and its runtimes read.
     """
@@ -107,14 +107,14 @@ class Subgraph:
     def external_shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
         """Return the shapes of inputs and outputs, by external id.
 
-        A shape may be other than the partition's, of as many elements in the same
+        A shape may differ from the partition's, with as many elements in the same
         order.
         """
         ends = (*self.translated.inputs, *self.translated.outputs)
         return [shape_of(tensor.dims, sizes) for tensor in ends]
 
     def close(self) -> None:
-        """Delete it; runtimes made of it stay, and read `held`."""
+        """Delete the subgraph; its runtimes stay, and read `held`."""
         if self.pointer.value is not None:
             self.library.xnn.xnn_delete_subgraph(self.pointer)
             self.pointer = ctypes.c_void_p()
@@ -130,11 +130,11 @@ def build_subgraph(
     """Return the subgraph of a partition.
 
     Args:
-        library: XNNPACK.
-        graph: of a partition, verified, of what XNNPACK takes alone.
+        library: the library.
+        graph: the verified graph of a partition, of supported operators only.
         statics: its named data.
-        sizes: of its symbols, any that are allowed; shapes at first.
-        what: the partition is, for messages.
+        sizes: any allowed sizes of its symbols, for the initial shapes.
+        what: description of the partition, for messages.
 
     Raises:
         NativeCallFailed: the library refuses a value or a node.
@@ -153,7 +153,7 @@ def build_subgraph(
 
 
 class _Emitter:
-    """Defines values as they come up, and nodes in order."""
+    """Defines values when they are first used, and nodes in order."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _Emitter:
         self._ids: dict[object, int] = {}
 
     def emit(self, translated: Translated) -> None:
-        """Define all of it."""
+        """Define all inputs, outputs and nodes."""
         for external, tensor in enumerate(translated.inputs):
             self._define_plain(tensor, None, external, EXTERNAL_INPUT)
         first = len(translated.inputs)
@@ -259,7 +259,7 @@ class _Emitter:
         )
 
     def _with_tail(self, array: Array) -> Array:
-        """Return the bytes of an array, readable beyond their end, and keep them."""
+        """Return the bytes of an array, kept, with readable bytes after them."""
         copy = np.zeros(array.nbytes + EXTRA_NBYTES, np.uint8)
         copy[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
         self._held.append(copy)
@@ -283,10 +283,10 @@ class _Emitter:
 
 
 def _call_of(weight: Weight, node: Node) -> str:
-    """Return what decides how a node packs its weight, besides the data and its shape.
+    """Return a key for how a node packs its weight, apart from the data and its shape.
 
-    More than that: strides do not matter to most packings, but they decide which kind
-    of operator the library takes for a convolution.
+    It has more than needed: strides do not matter to most packings, but they decide
+    which kind of operator the library uses for a convolution.
     """
     numbers = [each for each in node.arguments if isinstance(each, int | float)]
     return f"{node.function} {weight.kind} {' '.join(map(str, numbers))}"

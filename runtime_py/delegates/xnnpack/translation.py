@@ -1,6 +1,6 @@
-"""Translate a partition's graph into nodes, one op at a time, and drop unneeded ones.
+"""Translate a partition's graph to nodes, one operator at a time, and drop dead nodes.
 
-In: a verified block. Out: `Translated`, the nodes and the tensors at their borders.
+In: a verified block. Out: `Translated`, the nodes with their inputs and outputs.
 """
 
 from collections.abc import Mapping
@@ -40,13 +40,13 @@ DEFINITIONS: Mapping[str, Define] = {
 
 @frozen
 class Translated:
-    """Nodes in running order and their borders.
+    """Nodes in running order, with their inputs and outputs.
 
     Attributes:
-        nodes: each result depends on all of them.
-        inputs: in the order of the graph's; their dims may be other than the graph's,
-            of as many elements in the same order.
-        outputs: as `inputs`; each one is computed by a node, and is there once.
+        nodes: the nodes, all of which contribute to an output.
+        inputs: in the order of the graph's; their dims may differ from the graph's,
+            with as many elements in the same order.
+        outputs: as `inputs`; each is computed by a node, and none is repeated.
     """
 
     nodes: tuple[Node, ...]
@@ -55,11 +55,11 @@ class Translated:
 
 
 def translate(graph: Graph, sizes: Mapping[str, int]) -> Translated:
-    """Return the nodes of a graph of ops that are all in `DEFINITIONS`.
+    """Return the nodes of a graph of operators that are all in `DEFINITIONS`.
 
     Args:
-        graph: verified.
-        sizes: of its symbols, any that are allowed.
+        graph: the verified graph.
+        sizes: any allowed sizes of its symbols.
     """
     builder = Builder(sizes)
     tensors: dict[int, Tensor] = {}
@@ -99,7 +99,7 @@ def _define(
 def _own_outputs(builder: Builder, results: list[Tensor]) -> list[Tensor]:
     """Return a computed tensor for each result, none of them twice.
 
-    A reshape at the end is left out, since its bytes are those of what it reads.
+    A reshape at the end is left out, since it does not change the bytes.
     """
     taken: set[Tensor] = set()
     outputs = []
@@ -117,7 +117,7 @@ def _own_outputs(builder: Builder, results: list[Tensor]) -> list[Tensor]:
 def _without_input_reshapes(
     nodes: list[Node], inputs: list[Tensor], outputs: list[Tensor]
 ) -> list[Node]:
-    """Let inputs come in the shape in which alone they are read."""
+    """Give inputs the shape of the reshapes that read them, and drop these reshapes."""
     dropped: set[int] = set()
     for x in inputs:
         readers = [node for node in nodes if x in node.inputs]

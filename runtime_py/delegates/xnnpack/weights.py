@@ -1,14 +1,14 @@
-"""Packed weights: what XNNPACK makes of a weight, its scales and its bias, kept once.
+"""Packed weights: a weight with its scales and bias in XNNPACK's form, kept once.
 
 XNNPACK looks packed bytes up in a cache by a seed, a fingerprint of the packing and two
-addresses, and reads the weight only if the cache has nothing. So every weight gets an
-address of its own, found by the digests of all that is packed into it and never reused
-while the cache lives: equal bytes with other scales have another address. The bytes are
-put there when XNNPACK is about to pack them, or by a second thread while it packs what
-comes before, and removed afterwards; a second method or context finds them packed, and
-reads nothing.
+addresses, and reads the weight only if the cache has no entry. So every weight gets an
+address of its own, found by the digests of everything that is packed into it and never
+reused while the cache lives: equal bytes with other scales have another address. The
+bytes are written there when XNNPACK is about to pack them, or by a second thread while
+it packs earlier weights, and removed afterwards; a second method or context finds the
+packing, and reads nothing.
 
-In: names of data. Out: those addresses, and the cache for `xnn_create_runtime_v4`.
+In: names of data. Out: these addresses, and the cache for `xnn_create_runtime_v4`.
 """
 
 import ctypes
@@ -37,8 +37,8 @@ from kvc.runtime.delegates.xnnpack.provider import NOT_FOUND, Provider, ahead_of
 from kvc.schema.errors import DataFileMissing, NativeCallFailed, OutOfMemory
 from kvc.schema.frozen import frozen
 
-_FAILED: Final = 0  # as an address
-_FEWEST_AHEAD: Final = 2  # weights, for which a second thread is started
+_FAILED: Final = 0  # as a returned address
+_FEWEST_AHEAD: Final = 2  # weights from which a second thread is worth it
 
 Data = Mapping[str, FreeableBuffer]
 Stored = Mapping[str, str]
@@ -50,12 +50,12 @@ class Packed:
     """A weight in XNNPACK's own form.
 
     Attributes:
-        key: what it is, in words that mean the same in every process.
-        name: of the weight.
-        seed, fingerprint: which packing, as the library says.
-        address: where it lies.
-        nbytes: how long it is.
-        asked_for: whether the library takes it instead of packing the weight again.
+        key: an identifier that is valid in every process.
+        name: name of the weight.
+        seed, fingerprint: the library's identification of the packing.
+        address: address of the packed bytes.
+        nbytes: size of the packed bytes.
+        asked_for: whether the library looks it up instead of packing the weight again.
     """
 
     key: str
@@ -69,7 +69,7 @@ class Packed:
 
 @dataclass(slots=True, eq=False)
 class _Token:
-    """The addresses that stand for a weight, and where its bytes come from."""
+    """The addresses that represent a weight, and the source of its bytes."""
 
     identity: Identity
     region: Region
@@ -78,14 +78,14 @@ class _Token:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fill(self) -> None:
-        """Put the bytes there, checked, unless they are; see `FreeableBuffer.array`."""
+        """Write the checked bytes, unless they exist; see `FreeableBuffer.array`."""
         with self._lock:
             if not self._filled:
                 self._read()
                 self._filled = True
 
     def empty(self) -> None:
-        """Give their pages back."""
+        """Free the pages of the bytes."""
         with self._lock:
             self._filled = False
             self.region.discard()
@@ -95,26 +95,26 @@ class _Token:
         with self.data[self.identity.weight] as buffer:
             target = self.region.view(0, buffer.nbytes)
             if layout in AS_THEY_ARE:
-                buffer.read_into(target)  # read once, where a map would bring in pages
+                buffer.read_into(target)  # reads once, without mapped pages
                 return
             arranged = arrange(buffer.private_array(), layout)
             np.copyto(bits(target.view(arranged.dtype)), bits(arranged.reshape(-1)))
 
 
 class Weights:
-    """The weights cache of a backend; used from many threads.
+    """The weights cache of a backend; used by several threads.
 
     Attributes:
-        library: that packs.
+        library: the library that packs.
     """
 
     def __init__(self, library: Library, stored: Stored | None = None) -> None:
         """Make an empty cache.
 
         Args:
-            library: that packs.
-            stored: names of data that is weights packed before, by `Packed.key`; it
-                is read, and checked, instead of packing them again.
+            library: the library that packs.
+            stored: names of data that is prepacked weights, by `Packed.key`; it is read
+                and checked instead of packing these weights again.
         """
         self.library = library
         self._stored = stored or {}
@@ -124,8 +124,8 @@ class Weights:
         self._places: dict[int, _Token] = {}
         self._packed: dict[_Key, Packed] = {}
         self._heap = Heap()
-        # Of the runtime that is being created: whose bytes are there, and which weights
-        # the library has not asked for.
+        # For the runtime that is being created: tokens whose bytes exist, and weights
+        # that the library has not looked up yet.
         self._filled: list[_Token] = []
         self._expected: dict[_Token, None] = {}  # in order
         self._asked: Callable[[], None] = _nothing
@@ -133,15 +133,15 @@ class Weights:
         self._provider: Provider | None = self._make_provider()
 
     def address(self, identity: Identity, data: Data) -> int:
-        """Return the address that stands for a weight, within `packing`.
+        """Return the address that represents a weight, within `packing`.
 
         Args:
-            identity: of the weight.
-            data: where its bytes are read, if they are ever needed.
+            identity: identity of the weight.
+            data: the source of its bytes, if they are needed.
 
         Raises:
-            OutOfMemory: the system gives no address space.
-            KvcError: it is read at once, as `FreeableBuffer.array`.
+            OutOfMemory: the system refuses to reserve address space.
+            KvcError: the data is read at once and fails, as `FreeableBuffer.array`.
         """
         with self._lock:
             token = self._tokens.get(identity)
@@ -160,13 +160,13 @@ class Weights:
 
     @contextmanager
     def packing(self) -> Iterator[int]:
-        """Give the address of the cache, for the creation of one runtime.
+        """Yield the address of the cache, for the creation of one runtime.
 
-        Others wait meanwhile.
+        Other threads wait meanwhile.
 
         Raises:
-            KvcError: bytes that were to be packed cannot be had; the runtime, if one
-                was created all the same, must be deleted.
+            KvcError: bytes to be packed cannot be read; a runtime that was created
+                nevertheless must be deleted.
         """
         with self._lock:
             assert self._provider is not None, "a closed cache packs nothing"
@@ -175,7 +175,7 @@ class Weights:
                 yield self._provider.address
                 for token in self._expected:
                     raise _failure(f"{token.identity.weight!r} was not asked for")
-            finally:  # this says more than the library's own failure
+            finally:  # this error says more than the library's own
                 failure, self._failure = self._failure, None
                 self._empty_tokens()
                 if failure is not None:
@@ -183,7 +183,7 @@ class Weights:
 
     @contextmanager
     def reading_ahead(self) -> Iterator[None]:
-        """Read weights while the library packs others, within `packing`."""
+        """Read weights ahead while the library packs others, within `packing`."""
         packed = {digest for *_, digest in self._packed}
         new = [t for t in self._expected if t.identity.digest not in packed]
         if self._stored or len(new) < _FEWEST_AHEAD:
@@ -196,24 +196,24 @@ class Weights:
             self._asked = _nothing
 
     def entries(self) -> tuple[Packed, ...]:
-        """Return all that has been packed, in the order of packing."""
+        """Return all packed weights, in the order of packing."""
         return tuple(self._packed.copy().values())
 
     def bytes_of(self, entry: Packed) -> bytes:
-        """Return a copy of what has been packed."""
+        """Return a copy of packed bytes."""
         with self._lock:
-            assert self._provider is not None, "what is closed has no bytes"
+            assert self._provider is not None, "a closed cache has no bytes"
             return ctypes.string_at(entry.address, entry.nbytes)
 
     def packed(self) -> Counter[str]:
-        """Return how many bytes lie here, by the name of the weight."""
+        """Return the packed bytes, by the name of the weight."""
         total: Counter[str] = Counter()
         for entry in self.entries():
             total[entry.name] += entry.nbytes
         return total
 
     def close(self) -> None:
-        """Give all memory back; no runtime uses it any more."""
+        """Free all memory, which no runtime uses any more."""
         with self._lock:
             if self._provider is not None:
                 self._provider.close()
@@ -229,9 +229,9 @@ class Weights:
         return Provider(self.library, self._look_up, self._reserve, self._insert)
 
     def _look_up(self, asked: CacheKey) -> int:
-        """Return where a packing lies, as an offset; `NOT_FOUND` if it is to be made.
+        """Return the offset of a packing; `NOT_FOUND` if it has to be made.
 
-        Its weight has then been put where the library looks for it.
+        In the latter case the weight's bytes have been written to the weight's address.
 
         Nothing may be raised into the library: a failure is kept, and makes the next
         reservation fail.
@@ -254,7 +254,7 @@ class Weights:
         return NOT_FOUND
 
     def _reserve(self, nbytes: int) -> int:
-        """Return room for a packing, which the library has not found."""
+        """Return memory for a packing that the library has not found."""
         try:
             return _FAILED if self._failure else self._heap.room(nbytes)
         except BaseException as error:
@@ -262,10 +262,10 @@ class Weights:
             return _FAILED
 
     def _insert(self, asked: CacheKey, address: int, nbytes: int) -> int:
-        """Keep a packing, and give back the weight that it was made of.
+        """Keep a packing, and free the bytes of its weight.
 
-        Returns where it lies, as an offset; an equal one that was there stays, and the
-        room of this one is free again.
+        Returns the packing's offset. If an equal packing exists, that one is kept, and
+        the memory of the new one is free again.
         """
         try:
             token = self._places[asked.kernel]
@@ -291,7 +291,7 @@ class Weights:
         token.fill()
 
     def _empty_tokens(self) -> None:
-        """Give back the weights that were put where the library looks for them."""
+        """Free the bytes of weights that were written for the library."""
         while self._filled:
             self._filled.pop().empty()
 
@@ -314,14 +314,15 @@ class Weights:
         return entry
 
     def _copy_stored(self, token: _Token, asked: CacheKey) -> Packed | None:
-        """Read a packing from where it has been stored, None where it has not.
+        """Read a packing from stored data; return None if it is not stored.
 
-        Nobody says how long it has to be. So as many bytes can be read where it lies
-        as any packing of this weight takes: one that is too short gives wrong numbers.
+        The packing's required length is unknown. Therefore as many bytes as the largest
+        possible packing takes are readable at its address; if the stored packing is too
+        short, results are wrong.
 
         Raises:
             NativeCallFailed: it is longer than any packing can be.
-            KvcError: its bytes cannot be had, as `FreeableBuffer.array`.
+            KvcError: its bytes cannot be read, as `FreeableBuffer.array`.
         """
         seed, fingerprint, _ = self._key(token, asked)
         key = entry_key(self.library, token.identity, seed, fingerprint)
@@ -336,14 +337,14 @@ class Weights:
             try:
                 address = self._heap.room(nbytes, readable=bound)
                 buffer.read_into(self._heap.view(address, nbytes))
-            except (DataFileMissing, OutOfMemory):  # then it is packed here
+            except (DataFileMissing, OutOfMemory):  # then the weight is packed here
                 return None
         self._heap.take(address, nbytes)
         return self._keep(token, asked, address, nbytes)
 
 
 def _nothing() -> None:
-    """Stand for what is told that the library asks, while nothing is read ahead."""
+    """Do nothing when the library looks up a weight, while nothing is read ahead."""
 
 
 def _failure(reason: str) -> NativeCallFailed:

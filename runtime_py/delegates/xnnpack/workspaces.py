@@ -1,10 +1,10 @@
-"""Memory for intermediate values, which the native runtimes of one context share.
+"""Memory for intermediate values, shared by the native runtimes of one context.
 
-A runtime that needs more memory moves it, and the library sets up the other runtimes
-again, without reading their inputs. It stops at a runtime that it has once refused to
-reshape, and leaves those after it with freed memory. So if a change fails, all native
-runtimes of the context are deleted, and the memory too; calls that were prepared before
-make theirs again when they run next.
+If a runtime needs more memory, the library moves it and sets up the other runtimes
+again, without reading their inputs. The library stops at a runtime that it has once
+refused to reshape, and leaves later runtimes with freed memory. So if a change fails,
+all native runtimes of the context are deleted, and the memory too; calls that were
+prepared before create their runtimes again when they next run.
 """
 
 import ctypes
@@ -15,16 +15,15 @@ from kvc.runtime.delegates.xnnpack.library import Library
 
 
 class NativeWorkspace:
-    """Memory between nodes that the runtimes of one context share, and who is set up.
+    """Memory shared by the runtimes of one context, and the set of ready runtimes.
 
     Attributes:
-        ready: tokens of the calls that can be run as they are, one for each runtime at
-            the most.
-        users: pointers to native runtimes that use it; null where there is none.
+        ready: tokens of calls that are set up, at most one for each runtime.
+        users: pointers to native runtimes that use the memory; null for none.
     """
 
     def __init__(self, library: Library) -> None:
-        """Make none before a runtime needs it."""
+        """Initialize without memory, before a runtime needs it."""
         self._library = library
         self._is_sound = True
         self._pointer = ctypes.c_void_p()
@@ -34,10 +33,10 @@ class NativeWorkspace:
         weakref.finalize(self, release, give_back, self._pointer).atexit = False
 
     def pointer(self) -> ctypes.c_void_p:
-        """Return where the library describes it.
+        """Return the pointer to the library's workspace.
 
         Raises:
-            NativeCallFailed: the library makes none.
+            NativeCallFailed: the library cannot create a workspace.
         """
         if self._pointer.value is None:
             made = self._library.xnn.xnn_create_workspace(ctypes.byref(self._pointer))
@@ -45,9 +44,9 @@ class NativeWorkspace:
         return self._pointer
 
     def begin(self) -> set[object]:
-        """Begin to change a runtime; nothing is ready meanwhile.
+        """Begin to change a runtime; no call is ready meanwhile.
 
-        Returns what was.
+        Returns the tokens that were ready.
         """
         ready = self.ready.copy()
         self.ready.clear()
@@ -55,12 +54,12 @@ class NativeWorkspace:
         return ready
 
     def end(self, ready: set[object]) -> None:
-        """End a change that went well; from now on this is ready."""
+        """End a successful change; these tokens are ready from now on."""
         self.ready.update(ready)
         self._is_sound = True
 
     def mend(self) -> None:
-        """Delete all runtimes and the memory, if a change has broken off."""
+        """Delete all runtimes and the memory, if a change has failed."""
         if self._is_sound:
             return
         self.ready.clear()
@@ -70,12 +69,12 @@ class NativeWorkspace:
         self._is_sound = True
 
     def close(self) -> None:
-        """Let go of it; doing so twice is safe. It goes with the last runtime."""
+        """Release the memory, which ends with the last runtime; may be called twice."""
         release(self._library.xnn.xnn_release_workspace, self._pointer)
 
 
 def release(function: Callable[[ctypes.c_void_p], object], it: ctypes.c_void_p) -> None:
-    """Give what a pointer points to back, and make the pointer null."""
+    """Release the object behind a pointer, and set the pointer to null."""
     if it.value is not None:
         taken, it.value = ctypes.c_void_p(it.value), None
         function(taken)

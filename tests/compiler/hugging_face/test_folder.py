@@ -284,7 +284,7 @@ BROKEN = [
     (unknown_type, UnsupportedModel, "transformers has no model_type 'unheard_of'"),
     (remote_code, UnsupportedModel, "needs code from the folder"),
     (other_model, CheckpointMismatch, "does not fit T5ForConditionalGeneration"),
-    (no_text_model, UnknownTask, "does not say what this vit is to do"),
+    (no_text_model, UnknownTask, "does not determine the task of this vit"),
     (quantized, UnsupportedModel, "quantized weights"),
     (
         adapter_beside_weights,

@@ -40,7 +40,7 @@ LEFT = [
     (CACHE_UPDATE, 2, of(1), "not one of one row"),
     (CACHE_UPDATE, 3, 1, "axis 1 of a cache"),
     (CACHE_UPDATE, 4, "circular", "a ring"),
-    (CACHE_UPDATE, 5, ONE, "float32 in the model alone"),
+    (CACHE_UPDATE, 5, ONE, "only tensors that are float32 in the model"),
     (CACHE_UPDATE, 6, 2, "a ring"),
     (ATTENTION, 0, of(2, 4, 3, 8), "attention of"),
     (ATTENTION, 0, of(1, 3, 3, 8), "3 heads of 2"),

@@ -97,7 +97,7 @@ def test_what_is_after_another_field_is_after_no_start(way, of):
         states=(counter,),
         cursors=[replace(cursor, capacity=None)],
     )
-    wants(way(made), "after what is no start of a cursor")
+    wants(way(made), "its first operand is not a cursor's start")
 
 
 def test_what_is_after_another_cursor_s_start_is_not_at_this_one():
@@ -112,7 +112,7 @@ def test_what_is_after_another_cursor_s_start_is_not_at_this_one():
     )
     broken = replace(method, graph=replace(method.graph, values=values))
     whole = replace(whole, methods=(broken,), cursors=(*whole.cursors, other))
-    wants(whole, "the state 'cache' is not written at its cursor")
+    wants(whole, "the write of the state 'cache' does not begin at its cursor")
 
 
 @in_each_block

@@ -123,7 +123,7 @@ def test_a_result_apart_lies_over_an_operand_that_there_is(over):
     [(CONDITION, 1, SIZE), (CONDITION, 4, (SIZE,)), (LOOP, 2, SIZE), (TURNS, 1, SIZE)],
 )
 def test_a_size_is_no_block_no_count_and_no_operand(index, place, said):
-    wants(with_argument(SIZED, index, place, said), "is a size of calls")
+    wants(with_argument(SIZED, index, place, said), "depends on the sizes of calls")
 
 
 def test_nothing_reads_the_scratch_memory_of_blocks():
@@ -138,7 +138,7 @@ def test_nothing_reads_the_scratch_memory_of_blocks():
 
 
 def test_a_while_gives_what_it_carries():
-    wants(with_argument(WHOLE, LOOP, 2, 1), "more than it carries")
+    wants(with_argument(WHOLE, LOOP, 2, 1), "more results than carried values")
 
 
 def test_a_scan_goes_through_something():
@@ -192,7 +192,7 @@ def test_what_is_lent_is_not_filled():
 
 
 def test_a_branch_writes_over_nothing_else():
-    """With the result elsewhere, the branch writes over what it may only read."""
+    """With the result elsewhere, the branch writes to a read-only input."""
     space = GRAPH.values[results(CONDITION)[0]]
     nbytes = space.type.max_nbytes({})
     free = replace(space, storage=Scratch(GRAPH.scratch_nbytes, nbytes))
@@ -235,7 +235,7 @@ def test_a_block_runs_blocks_behind_it(number):
     assert step.op == COND
     named = (step.arguments[0], number, *step.arguments[2:])
     graph = changed_step(inside, -1, arguments=named)
-    wants(with_block(nested, 1, graph), f"block {number} stands before it")
+    wants(with_block(nested, 1, graph), f"block {number} comes before it")
 
 
 @pytest.mark.parametrize("thorough", [False, True])

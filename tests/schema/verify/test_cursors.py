@@ -232,7 +232,7 @@ def test_a_block_has_no_field_of_its_own(way):
     program = way(ONLY_WRITE)
     graph = program.methods[0].blocks[0].graph
     values = (*graph.values, Value(ONE, START))
-    wants(with_block(program, values=values), "a block is lent fields of a cursor")
+    wants(with_block(program, values=values), "a block has a cursor field of its own")
 
 
 @pytest.mark.parametrize("op", ["aten::add.Scalar", "aten::copy", "aten::index_put"])
@@ -339,21 +339,21 @@ def ragged_with(place: int, given: object) -> Program:
 @in_each_block
 @pytest.mark.parametrize("lengths", [None, Ref(1), Ref(2), Ref(4)])
 def test_a_state_is_written_by_the_method_s_lengths(way, lengths):
-    text = "it does not count tokens as the method does"
+    text = "its row lengths are not those of the method"
     wants(way(ragged_with(5, lengths)), text)
 
 
 @in_each_block
 def test_where_all_tokens_count_a_write_counts_none(way):
     method = replace(WRITE, advances=adds(SEQ))
-    text = "it counts tokens, the method does not"
+    text = "it has row lengths, the method has none"
     wants(way(replace(RAGGED, methods=(method,))), text)
 
 
 @in_each_block
 @pytest.mark.parametrize("start", [None, Ref(1), Ref(2), Ref(5)])
 def test_a_state_is_written_from_the_start(way, start):
-    text = "the state 'cache' is not written at its cursor"
+    text = "the write of the state 'cache' does not begin at its cursor"
     wants(way(ragged_with(2, start)), text)
 
 
@@ -461,9 +461,9 @@ def test_a_window_is_what_is_seen_in_a_block():
     ("place", "given", "text"),
     [
         (4, "linear", "along axis 2, linear"),
-        (2, None, "is not written at its cursor"),
-        (2, Ref(2), "is not written at its cursor"),
-        (2, Ref(4), "is not written at its cursor"),
+        (2, None, "does not begin at its cursor"),
+        (2, Ref(2), "does not begin at its cursor"),
+        (2, Ref(4), "does not begin at its cursor"),
     ],
 )
 def test_a_ring_is_written_round_and_from_the_start(way, step, place, given, text):
@@ -679,8 +679,8 @@ def counted(lengths: bool = True, attended: bool = True) -> Program:
 @in_each_way
 def test_rings_may_have_row_lengths(way):
     verify_program(way(counted()), "x", thorough=True)
-    wants(way(counted(lengths=False)), "it does not count tokens as the method does")
-    wants(way(counted(attended=False)), "it does not count tokens as the method does")
+    wants(way(counted(lengths=False)), "its row lengths are not those of the method")
+    wants(way(counted(attended=False)), "its row lengths are not those of the method")
 
 
 @in_each_way

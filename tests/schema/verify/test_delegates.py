@@ -115,7 +115,7 @@ def test_a_block_that_nobody_runs_is_refused():
 def test_a_block_runs_no_block_before_it():
     call = BRANCHING.methods[0].blocks[0].graph
     graph = changed_step(call, 0, arguments=(0, *call.instructions[0].arguments[1:]))
-    refuse(with_block(BRANCHING, 0, graph), "block 0 stands before it")
+    refuse(with_block(BRANCHING, 0, graph), "block 0 comes before it")
 
 
 def test_data_beside_a_delegate_s_names_is_refused():

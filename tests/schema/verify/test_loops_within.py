@@ -167,7 +167,7 @@ def test_what_comes_after_branches_counts_from_the_nearest() -> None:
         for step in graph.instructions
     ]
     moved = replace(method, graph=replace(graph, instructions=tuple(steps)))
-    text = "does not leave the counter|the counter is left before that"
+    text = "does not hold the end of its loops|the counter is left before that"
     wants(replace(program, methods=(moved,)), text)
 
 

@@ -174,7 +174,7 @@ def test_inputs_and_states_tell_every_size_of_a_call():
     more = replace(advance, tokens=affine(0, {"more": 1}))
     changed = replace(method, advances=(more,))
     symbols = (*program.symbols, Symbol("more", 1, 4))
-    told = r"method 'write': nothing tells it the sizes \['more'\]"
+    told = r"method 'write': no input or state determines the sizes \['more'\]"
     refuse(replace(program, symbols=symbols, methods=(changed,)), told)
 
 

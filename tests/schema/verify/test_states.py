@@ -98,4 +98,4 @@ def test_a_growing_state_starts_empty():
     start = replace(P.names[0], type=TensorType(DType.FLOAT32, (1, 16, 4)))
     grown = replace(ROWS, type=rows(16), initial=0)
     program = replace(GROWING, blobs=P.blobs[:1], names=(start,), states=(grown,))
-    refuse(program, "what grows starts empty")
+    refuse(program, "a growing state starts empty")

@@ -118,7 +118,7 @@ def test_a_start_that_is_handed_on_in_another_way_is_none(whole: Program) -> Non
         return replace(step, op="aten::add.Scalar", arguments=(*step.arguments, 1))
 
     program = with_graph(whole, with_after(1, added))
-    wants(program, "no start of a cursor|not written at its cursor")
+    wants(program, "a cursor's start|does not begin at its cursor")
 
 
 def test_a_loop_that_begins_at_another_field_writes_at_no_cursor(
@@ -133,5 +133,5 @@ def test_a_loop_that_begins_at_another_field_writes_at_no_cursor(
             for value in method.graph.values
         )
         broken = replace(method, graph=replace(method.graph, values=values))
-        text = "no start of a cursor|not written at its cursor"
+        text = "a cursor's start|does not begin at its cursor"
         wants(replace(whole, methods=(broken,)), text)

@@ -117,7 +117,7 @@ def test_an_advance_without_a_number_is_of_a_counter(whole: Program) -> None:
         else state
         for state in whole.states
     )
-    text = "nothing says how far it advances the cursor 0"
+    text = "the advance of the cursor 0 is unknown"
     wants(replace(whole, cursors=(filled,), states=states), text)
     lengths = replace(method, advances=(Advance(0, None, 1),))
     wants(replace(whole, methods=(lengths,)), text)
@@ -152,7 +152,7 @@ def test_a_start_that_turns_hand_on_in_another_way_is_none(whole: Program) -> No
         return replace(step, op="aten::add.Scalar", arguments=(*step.arguments, 1))
 
     broken = with_body(whole, with_step("kvc::after", 0, added))
-    wants(broken, "no start of a cursor|not written at its cursor")
+    wants(broken, "a cursor's start|does not begin at its cursor")
 
 
 def test_the_counter_is_left_after_the_last_write(whole: Program) -> None:
@@ -179,7 +179,7 @@ def test_the_counter_is_left_at_what_is_after_the_start(whole: Program) -> None:
         return replace(step, op="aten::add.Scalar", arguments=(*step.arguments, 1))
 
     broken = with_graph(whole, with_step("kvc::after", -1, other))
-    wants(broken, "it does not leave the counter . where its loops end")
+    wants(broken, "its counter . does not hold the end of its loops")
 
 
 class Within(Writer):
@@ -225,7 +225,7 @@ def test_the_counter_is_left_as_a_whole(whole: Program) -> None:
         for update in method.updates
     )
     moved = replace(method, graph=through_a_view(method.graph), updates=updates)
-    text = "it does not leave the counter . where its loops end"
+    text = "its counter . does not hold the end of its loops"
     wants(replace(whole, methods=(moved,)), text)
 
 
@@ -264,4 +264,4 @@ def test_a_counter_is_left_where_its_own_loops_end() -> None:
         return replace(step, arguments=(step.arguments[0], first.arguments[1]))
 
     broken = with_graph(program, with_step("aten::copy", -1, of_the_other))
-    wants(broken, "it does not leave the counter . where its loops end")
+    wants(broken, "its counter . does not hold the end of its loops")

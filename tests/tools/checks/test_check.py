@@ -106,7 +106,7 @@ def move(share):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (move(1.5), "token 2 after it is not what the"),
+        (move(1.5), "token 2 after it differs from the"),
         (lambda one: one.update(kind="float32[1, 3]"), r"expected float32\[1, 3\]"),
         (lambda one: one["rows"].append([0.0] * 6), "token 2 after it"),
         (lambda one: one.update(name="token 7"), "the list of results"),
@@ -150,10 +150,10 @@ def test_a_wrong_bundle_ends_with_1(kvc, checked, content, tmp_path):
     bundle.with_files({FILE: other}).save(path)
     done = kvc("check", path)
     assert done.exit_code == 1
-    assert "a prompt is not what the reference gave" in done.output
+    assert "a prompt differs from the reference result" in done.output
     done = kvc("check", path, "--json")
     assert done.exit_code == 1
-    assert "a prompt is not what the reference gave" in done.stderr
+    assert "a prompt differs from the reference result" in done.stderr
     told = json.loads(done.stdout)
     assert (told["version"], told["ok"], told["result"]) == (2, False, "a prompt")
     assert told["expected"] != told["found"]

@@ -142,10 +142,16 @@ def test_what_only_moves_elements_is_not_left_to_torch():
 @pytest.mark.parametrize(
     ("op", "reason"),
     [
-        ("kvc::append", "it lengthens an array that is no state"),
-        ("kvc::after", "other instructions than the backend's read the place"),
-        ("kvc::quantize_rows", "its int8 rows are also read by other instructions"),
-        ("kvc::linear_qb4", "its int8 rows are also read by other instructions"),
+        ("kvc::append", "it appends to an array that is not a state"),
+        ("kvc::after", "instructions outside of the backend read the position"),
+        (
+            "kvc::quantize_rows",
+            "instructions outside of the backend also read its int8 rows",
+        ),
+        (
+            "kvc::linear_qb4",
+            "instructions outside of the backend also read its int8 rows",
+        ),
         ("aten::clone", "it copies for partitions"),
         ("aten::index_copy", "it writes over memory that outlives the call"),
         ("aten::mul.Tensor", "it fills a state while it reads it"),
@@ -170,9 +176,11 @@ def test_what_the_second_backend_runs_has_the_reasons_of_the_first():
     assert ("qnn", "aten::linear", 1, {}) in rows
     assert ("qnn", "aten::mul.Tensor", 1, {}) in rows
     assert ("cpu", "aten::cos", 1, {"qnn": "it does not run aten::cos"}) in rows
-    exact = {"qnn": "no product feeds it, so that it stays exact"}
+    exact = {"qnn": "no product feeds it, so it is kept exact"}
     assert ("cpu", "aten::mul.Scalar", 1, exact) in rows
-    assert "others than one attention" in why_apart("qnn", "kvc::cache_update")
+    assert "not exactly one attention reads the updated cache" in why_apart(
+        "qnn", "kvc::cache_update"
+    )
 
 
 def test_a_backend_of_another_package_has_rules_of_its_own():

@@ -124,7 +124,7 @@ def refusal(kind: type[LlamaForCausalLM]) -> str:
             "asks for 'a cache', which is not there.; kvc gives it caches, attention",
         ),
         (AskingItsCache, LINE + "asks its cache for rnn_state, and kvc's caches hold"),
-        (LookingIn, LINE + "looks into its cache for what a layer keeps, and kvc's"),
+        (LookingIn, LINE + "looks into its cache for the content of a layer, and"),
         (LookingInLater, LINE + "looks into its cache for keys and values of a layer"),
         (AskingNone, LINE + r"fails .*\(it asks for shape of None, so something that"),
         (AskingForValues, LINE + "asks for values of tensors"),

@@ -107,7 +107,7 @@ def nothing_to_compute(graph: Graph) -> Graph:
     ("change", "what"),
     [
         (another_op, "it does not run aten::sinh"),
-        (a_length_that_is_computed, "where a cache is read or written is computed"),
+        (a_length_that_is_computed, "the position of a cache access is computed"),
         (nothing_to_compute, "has no elements"),
     ],
 )

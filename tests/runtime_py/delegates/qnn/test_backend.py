@@ -144,12 +144,12 @@ def nothing_to_compute(graph: Graph) -> Graph:
     ("change", "what"),
     [
         (another_op, "it does not run aten::erf"),
-        (a_cache_read_by_others, "read by others than attention"),
+        (a_cache_read_by_others, "other than attention reads a cache's new content"),
         (keys_written_elsewhere, "not written at the same place"),
         (keys_without_values, "not written at the same place"),
         (another_layout, "in another layout than it is written"),
-        (a_length_that_is_computed, "where a cache is read or written is computed"),
-        (a_cache_of_a_cache, "made by another instruction of the partition"),
+        (a_length_that_is_computed, "the position of a cache access is computed"),
+        (a_cache_of_a_cache, "another instruction of the partition computes a cache"),
         (nothing_to_compute, "has no elements"),
     ],
 )
