@@ -192,7 +192,7 @@ class Owner(Protocol):
         """
 
     def discard(self, rule: ResetRule) -> None:
-        """Free the memory of states with a reset rule; restore their initial content."""
+        """Free the memory of states with a reset rule; restore initial values."""
 
     def synchronise(self) -> None:
         """Wait until all work on the states is done, of this owner and of partitions.
