@@ -67,8 +67,7 @@ class Transaction:
             added = demands[writes.cursor]
             self._undo.append(kind.begin(writes, extent, starts, added, keeps))
         # Remains set until the call has succeeded or been undone: an interrupt may
-        # strike
-        # at any point, also while a failure is being handled.
+        # strike at any point, also while a failure is being handled.
         memory.poisoned = entry.method.name
 
     def commit(self) -> None:

@@ -188,8 +188,7 @@ class Handle(Protocol):
         """Return a function that computes the outputs from the inputs.
 
         A function over state buffers of an owner may return before its work is done:
-        the
-        caller must call `synchronise` on the owner before any other access to the
+        the caller must call `synchronise` on the owner before any other access to the
         function's inputs and outputs.
 
         Args:
@@ -300,8 +299,7 @@ class Delegate(Protocol):
         """Check a partition, its code and its payload, and take the data that it needs.
 
         The code is the partition's block of the program. The verifier has checked that
-        it
-        is valid; `init` checks that the backend can run it.
+        it is valid; `init` checks that the backend can run it.
 
         Raises:
             FormatError: the payload is damaged, or the code is not for this backend.

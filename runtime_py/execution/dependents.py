@@ -108,11 +108,9 @@ class _Search:
         """Tell whether an instruction needs a new step, not only resized tensors.
 
         That holds for a view, whose tensor is made from its operand's; for an
-        instruction
-        with blocks, which is prepared for arrays and for sizes that may occur only
-        inside
-        the blocks; for an update that copies instead of writing in place; and without
-        torch for a move, which holds arrays.
+        instruction with blocks, which is prepared for arrays and for sizes that may
+        occur only inside the blocks; for an update that copies instead of writing in
+        place; and without torch for a move, which holds arrays.
         """
         if self._says(instruction):
             return True

@@ -183,8 +183,7 @@ class _Binder:
 
         Beside delegates with threads of their own it is one: threads of either library
         still spin, waiting for work, when a kernel of the other begins. On two
-        processors
-        a second thread made each call up to ten times slower (2026-11).
+        processors a second thread made each call up to ten times slower (2026-11).
         """
         if not self._uses_torch:
             return 0

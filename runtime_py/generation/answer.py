@@ -107,8 +107,7 @@ class Answer:
         """Append a sampled token; return it, None if it is not returned.
 
         Also set the reason if it is the last token, before it is returned: the caller
-        may
-        not ask for another one.
+        may not ask for another one.
         """
         if token is None:
             return None

@@ -96,8 +96,7 @@ class Conversation:
         """Begin a conversation, or continue an earlier one.
 
         A session that holds tokens needs `history`, since their text is unknown:
-        `reset`
-        it first to begin anew.
+        `reset` it first to begin anew.
 
         Args:
             session: a session of a program with the roles "prefill" and "decode".
@@ -172,11 +171,10 @@ class Conversation:
         """Return the answer to the user's message, in pieces of text as they come.
 
         Pictures come before the text. If the template has no place for pictures, or
-        there
-        is no template, the text must have the model's placeholder for each picture. The
-        pieces that the caller has taken belong to the conversation; if an answer ends
-        before its first token, the conversation stays as it was. An unfinished earlier
-        answer ends here.
+        there is no template, the text must have the model's placeholder for each
+        picture. The pieces that the caller has taken belong to the conversation; if an
+        answer ends before its first token, the conversation stays as it was. An
+        unfinished earlier answer ends here.
 
         Args:
             text: the user's message.
@@ -188,8 +186,7 @@ class Conversation:
             exceeds
                 its limits; the conversation is as it was.
             KvcError: as `kvc.runtime.generate` and `Session.call`, at once or during
-                the
-                answer.
+                the answer.
         """
         self._end_open()
         (listed,) = pictures_of(images, None)

@@ -133,8 +133,7 @@ class Feeder:
         """Run prompts in chunks; return the logits after the last token of each.
 
         All prompts begin in the first chunk. The longest remaining prompt determines
-        the
-        width of a chunk; a row that is finished does not change.
+        the width of a chunk; a row that is finished does not change.
 
         Args:
             prompts: one token or more for each row.
@@ -240,9 +239,8 @@ class Feeder:
         """Rewind the one row to the first `fed` tokens, if possible.
 
         Tokens of a call that failed are dropped too. States that are restored from
-        copies
-        may have no copy at that position: then the row holds somewhat fewer, or more,
-        tokens, as `rows` count afterwards.
+        copies may have no copy at that position: then the row holds somewhat fewer, or
+        more, tokens, as `rows` count afterwards.
 
         Args:
             fed: the wanted token count.

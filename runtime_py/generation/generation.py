@@ -158,10 +158,8 @@ class Generation(_Run[int]):
         """Return the text in pieces, each of complete characters, none empty.
 
         The first piece begins with the text of all tokens handed out so far that was
-        not
-        returned yet. A stop string is left out; text is held back only while it may
-        begin
-        a stop string.
+        not returned yet. A stop string is left out; text is held back only while it may
+        begin a stop string.
 
         Raises:
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be

@@ -120,8 +120,7 @@ class Picturing:
 
         If the tokens of a picture attend to each other in both directions, the picture
         runs in a call with no other tokens of its row. Rows with shorter text wait
-        there
-        for the others.
+        there for the others.
 
         Raises:
             BadSetting: the tokens of such a picture are not adjacent, or two pictures

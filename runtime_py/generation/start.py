@@ -76,9 +76,9 @@ def warn_if_begun_twice(
         if twice:
             named = ", ".join(map(str, twice))
             message = (
-                f"the prompt begins with the token that the tokenizer puts before it "
-                f"({named}), so the model reads it twice; remove it from the text, "
-                "where a chat template may have put it, or pass the tokens, "
+                f"the prompt begins with a special token that the tokenizer adds too "
+                f"(token {named}), so the model reads it twice; remove it from the "
+                "text, where a chat template may have put it, or pass the tokens, "
                 "tokenizer.encode(text, special=False)"
             )
             warnings.warn(message, BegunTwice, stacklevel=stacklevel + 1)

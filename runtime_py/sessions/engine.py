@@ -99,8 +99,7 @@ class Engine:
             StateMismatch: the method does not accept the lengths of the growing states.
             CacheOverflow: the call adds more tokens or rows than there is room for.
             CallTooLong: the call has more tokens than a ring buffer allows, and the
-                method
-                cannot be split into pieces.
+                method cannot be split into pieces.
             NotEncoded: the method of the role "encode" has not run.
             Poisoned: an earlier call failed and left states partly written.
             ExecutionError: an instruction failed.

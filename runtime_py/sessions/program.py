@@ -206,24 +206,20 @@ class Program(Callables):
 
         Args:
             capacity: the greatest position; default: the greatest that was declared,
-                since
-                a reservation of address space costs no memory. A program with several
-                caches of different lengths takes sizes by name:
-                {"encoder": 1500, "decoder": 448}.
+                since a reservation of address space costs no memory. A program with
+                several caches of different lengths takes sizes by name: {"encoder":
+                1500, "decoder": 448}.
             transactional: copy, before each call, the state bytes that a failed call
-                could
-                not restore otherwise, so that no failure poisons the session.
+                could not restore otherwise, so that no failure poisons the session.
             snapshots: how many of the last calls `rewind` can undo in a session with
                 states that calls may overwrite anywhere, such as recurrent ones. Each
                 call copies such states, and this many copies are kept.
             sizes: the sizes of symbols in state shapes. Default: the greatest size of
-                each
-                symbol, but 1 for `batch`.
+                each symbol, but 1 for `batch`.
 
         Raises:
             UnknownName: no state uses such a symbol, or the program has no position
-                that
-                `capacity` could limit.
+                that `capacity` could limit.
             BadSetting: a size is out of its bounds.
             OutOfMemory: the system provides no address space.
             Closed, Forked: the program is closed, or belongs to another process.
@@ -272,8 +268,7 @@ class Program(Callables):
 
         Args:
             tokens: at least one token; int64 [batch, seq] for sessions of several rows.
-                The
-                methods of the roles `prefill` and `decode` run them.
+                The methods of the roles `prefill` and `decode` run them.
             capacity: the capacity of the sessions, as in `session`.
             sizes: the sizes of the sessions, as in `session`.
 
@@ -317,8 +312,7 @@ class Program(Callables):
 
         Args:
             target: `BACKEND:TARGET`, to make the file of that target in place of the
-                files
-                that this machine would use; it is then the only result.
+                files that this machine would use; it is then the only result.
 
         Raises:
             BadSetting: no backend of the bundle makes files for this target.
@@ -342,8 +336,7 @@ class Program(Callables):
 
         That covers data that no `FreeableBuffer` holds, packed weights of delegates,
         scratch memory and execution contexts. Sessions keep their states. Calls that
-        run
-        in other threads free their share when they end.
+        run in other threads free their share when they end.
 
         The next use reads and verifies the data again: half a second for each GB if the
         file is still in the page cache, longer otherwise.

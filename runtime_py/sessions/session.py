@@ -81,15 +81,13 @@ class Session(Callables):
         by name. The caller owns the results, which are torch tensors if an argument was
         one. If the method writes an input, the caller's array changes. If the method
         extends an input, a `GrowingArray` is extended in place and is itself the
-        result;
-        any other array stays as it is.
+        result; any other array stays as it is.
 
         A failed call leaves the session as it was, or poisons it if the call has
-        written
-        a state whose old content cannot be restored. Bytes that it has written into the
-        caller's arrays stay there. A method of the role "encode" resets the session
-        once
-        its arguments are known to fit: if it fails after that, the session is empty.
+        written a state whose old content cannot be restored. Bytes that it has written
+        into the caller's arrays stay there. A method of the role "encode" resets the
+        session once its arguments are known to fit: if it fails after that, the session
+        is empty.
 
         Raises:
             UnknownName: there is no such method.
@@ -99,10 +97,8 @@ class Session(Callables):
             CacheOverflow: the cache is full; nothing has been written.
             NotEncoded: the method needs the output of an encoder that has not run.
             CallTooLong: the call has more tokens than a ring buffer has slots outside
-                its
-                window, and the method has not the role "prefill"; a prefill is split
-                into
-                pieces, of which all take effect or none.
+                its window, and the method has not the role "prefill"; a prefill is
+                split into pieces, of which all take effect or none.
             IndexOutOfRange: a write would be outside its tensor.
             KernelFailed: an instruction failed; the message names its source line.
             Poisoned: an earlier call failed and left states partly written.
@@ -133,11 +129,9 @@ class Session(Callables):
 
         The session is then as if the tokens had never run; memory that only they used
         returns to the system. A ring buffer overwrites its oldest slots, so a row can
-        go
-        back by `rewindable` tokens, or to its beginning. States that calls overwrite
+        go back by `rewindable` tokens, or to its beginning. States that calls overwrite
         anywhere, such as recurrent ones, can only go back to the beginning of one of
-        the
-        last calls, and only in a session with `snapshots`.
+        the last calls, and only in a session with `snapshots`.
 
         Raises:
             BadSetting: `count` is not from 0 to the position.
@@ -177,8 +171,7 @@ class Session(Callables):
         """Copy a row of another session into a row of this one; other rows stay.
 
         The other session must be of the same program and have the same sizes, except
-        for
-        the number of rows. It does not change.
+        for the number of rows. It does not change.
 
         Raises:
             BadSetting: there is no such row, or `other` is not a session of this
@@ -216,8 +209,7 @@ class Session(Callables):
 
         From then on they are independent, and either may be closed first. They share
         memory pages until one of them writes to a page. The first fork moves the
-        content
-        into memory that can be shared; later ones take a millisecond.
+        content into memory that can be shared; later ones take a millisecond.
 
         Args:
             transactional: as in `Program.session`; default: as in this session.
@@ -259,8 +251,7 @@ class Session(Callables):
 
         Args:
             settle: the function. It may use the session itself; that use calls it
-                again.
-                It stays set until it is replaced; None removes it.
+                again. It stays set until it is replaced; None removes it.
         """
         self._usage.before = settle
 
@@ -321,9 +312,8 @@ class Session(Callables):
         """Return the tokens of each row that a generation made but has not run.
 
         As a rule that is the last token of an answer. To go on, put them before the
-        next
-        prompt. They are saved with the session; the next change of the states clears
-        them.
+        next prompt. They are saved with the session; the next change of the states
+        clears them.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -355,8 +345,7 @@ class Session(Callables):
         """Return by how many tokens each row can be rewound now, int64 [batch].
 
         That is the row's position, unless ring buffers have overwritten slots inside
-        the
-        window of an earlier position. A row can always go back to its beginning.
+        the window of an earlier position. A row can always go back to its beginning.
 
         Raises:
             NoPosition, NotRewindable, Poisoned, Busy, Closed, Forked: as `rewind`.

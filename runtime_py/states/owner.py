@@ -146,8 +146,7 @@ class Store(Protocol):
         """Return a copy of a span's content, or of a part of it.
 
         The content has the shape [states, *shape], or the state's shape if the span
-        names
-        a state; a named row stays as an axis of size 1.
+        names a state; a named row stays as an axis of size 1.
         """
 
     def write(self, span: Span, content: Array, part: Part = ()) -> None:

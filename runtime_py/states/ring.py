@@ -83,8 +83,7 @@ class Ring(Linear):
         """Return by how many tokens each row can be rewound.
 
         The next query needs the window before its position. The buffer holds the
-        positions
-        less than `slots` before the furthest written position.
+        positions less than `slots` before the furthest written position.
         """
         return [
             max(self.longest - (reached - start), 0) if reached > self.slots else start

@@ -121,4 +121,4 @@ def test_the_command_line_says_it(program):
     arguments = ["generate", program.path, f"{BEGIN}Hi", "-n", "1"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0
-    assert done.stderr.count("warning: the prompt begins with the token that") == 1
+    assert done.stderr.count("warning: the prompt begins with a special token") == 1
