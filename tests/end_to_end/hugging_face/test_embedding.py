@@ -512,7 +512,7 @@ def test_what_is_no_picture_is_refused(clip, tmp_path):
         picture(60, 50).save(tmp_path / "b.png")
         whole = (tmp_path / "b.png").read_bytes()
         (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(BadPicture, match="no whole picture"):
+        with pytest.raises(BadPicture, match="not a complete picture"):
             embed_images(program, [tmp_path / "b.png"])
         (tmp_path / "c.png").write_bytes(b"")
         with pytest.raises(BadPicture, match="it is empty"):
