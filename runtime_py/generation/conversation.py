@@ -183,8 +183,7 @@ class Conversation:
         Raises:
             CacheOverflow: there is no room; the conversation is as it was.
             BadChatTemplate, TemplateLimit: the template refuses the messages, or
-            exceeds
-                its limits; the conversation is as it was.
+                exceeds its limits; the conversation is as it was.
             KvcError: as `kvc.runtime.generate` and `Session.call`, at once or during
                 the answer.
         """

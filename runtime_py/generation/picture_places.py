@@ -26,7 +26,7 @@ _MOST_SIDE: Final = 1 << 6  # the greatest side of a group, and of a window
 
 @frozen
 class Sized:
-    """The reading of pictures that keep their own sizes.
+    """Settings of models that read pictures at various sizes.
 
     Attributes:
         merge: patches on a side of a group, which becomes one embedding.
@@ -49,7 +49,7 @@ class PicturePlaces:
         expansion: the text that replaces the placeholder, with all image tokens.
         grids: for pictures that are read in parts, by rows and columns, the texts
             around the image tokens of each part; None if pictures have one part.
-        sized: the reading of pictures of various sizes, with one image token for each
+        sized: the settings for pictures of various sizes, with one image token for each
             group of patches, at most `positions`; None if all pictures have one size.
     """
 

@@ -225,7 +225,7 @@ class NativeCall:
         return self._ends[-1]
 
     def clock(self) -> tuple[Array, int]:
-        """Return an array for the end times of steps, int64 [steps], and its address."""
+        """Return an array for end times of steps, int64 [steps], and its address."""
         if self._ended is None:
             ended = np.zeros(len(self), np.int64)
             self._ended = ended, address_of(ended)

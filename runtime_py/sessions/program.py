@@ -54,8 +54,7 @@ def load(
         path: the path of the bundle.
         mode: how data comes into memory. `map`: map the files and read only the pages
             in use; the files must not change meanwhile. `read`: copy each blob into
-            private memory
-            a blob at a time as it is needed. `huge`: as `read`, in pages of 2 MiB.
+            private memory when it is needed. `huge`: as `read`, in pages of 2 MiB.
         data_folders: where to look for data files that do not lie beside the bundle.
         reference: True to run partitions by the reference implementation of a backend's
             arithmetic; False to refuse to load if a backend's library is missing; None

@@ -104,8 +104,7 @@ class Session(Callables):
             Poisoned: an earlier call failed and left states partly written.
             Busy: another thread uses the session.
             FileChanged, FormatError, FileProblem: the file of the weights has changed,
-            is
-                damaged, or cannot be read.
+                is damaged, or cannot be read.
             Closed, Forked: the session or the program is closed, or of another process.
         """
         index = self._find(name)
@@ -116,7 +115,7 @@ class Session(Callables):
             return made
 
     def reset(self) -> None:
-        """Put every state that a reset clears back to its initial value.
+        """Reset every state to its initial value, except states that a reset keeps.
 
         Raises:
             Busy, Closed, Forked: as `call`.
