@@ -233,7 +233,7 @@ def _input_types(method: Method) -> dict[str, TensorType]:
 def _found(
     by_name: Mapping[str, Array], program: Program, method: Method
 ) -> dict[str, str]:
-    """Return the array's name for each input; `METHOD.INPUT` precedes `INPUT`."""
+    """Return the name of each input's array; `METHOD.INPUT` is tried first."""
     found = {}
     for name in method.input_names:
         spelled = [f"{method.name}.{name}", name]

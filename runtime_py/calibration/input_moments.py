@@ -42,7 +42,7 @@ class InputMoments:
         self._methods: dict[frozenset[str], str] = {}
 
     def add(self, method: str, weights: frozenset[str], inputs: Array) -> None:
-        """Add inputs [..., in] that some weights multiply in a method.
+        """Add inputs [..., in] of linear layers that have these weights.
 
         Raises:
             CannotWrite: the disk has no room for the sums.

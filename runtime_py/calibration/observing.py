@@ -182,7 +182,7 @@ class Observer(Delegate):
 
 @contextmanager
 def opened(path: Path, find_backend: FindBackend) -> Iterator[Program]:
-    """Open a bundle with another way to find its backends.
+    """Open a bundle whose backends are those of `find_backend`.
 
     Raises:
         FormatError, LoadError: the bundle cannot be read.
@@ -232,7 +232,7 @@ class Observation:
         self._observers = observers
 
     def _handles(self) -> dict[int, ObservedHandle]:
-        """Return the handles of the partitions that have run, by their ids."""
+        """Return the handles of the partitions that have run, by partition id."""
         return {
             number: handle
             for observer in self._observers

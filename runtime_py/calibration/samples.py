@@ -57,7 +57,7 @@ def takes_texts(program: Program) -> bool:
 def run_pieces(
     source: str, text: str, program: Program, progress: Progress
 ) -> tuple[int, int]:
-    """Run pieces from all over a text; return their number, and that of their tokens.
+    """Run pieces from all over a text; return the counts of pieces and tokens.
 
     Raises:
         BadSamples: the model does not take a piece.

@@ -164,7 +164,7 @@ def _prefill_sizes(session: Session) -> list[ChunkSizes]:
 
 
 def _run_prefill(session: Session, sizes: ChunkSizes, tokens: Sequence[int]) -> None:
-    """Run the beginning by one method, which a plan of chunks might not use."""
+    """Run a sequence's beginning by one method, which chunks might not use."""
     if sizes.least > len(tokens):
         return
     session.reset()

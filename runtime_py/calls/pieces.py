@@ -104,7 +104,7 @@ def _given_tokens(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> in
 def plan_pieces(
     entry: MethodEntry, count: int, states: StateMemory, entries: Sequence[MethodEntry]
 ) -> list[Piece]:
-    """Return the calls that a call is split into; none if buckets cannot add up to it.
+    """Return the calls that a call is split into; none if no buckets fit.
 
     Args:
         entry: the entry of the called method.

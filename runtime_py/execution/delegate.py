@@ -269,7 +269,7 @@ class Delegate(Protocol):
 
     @staticmethod
     def packed_format() -> str:
-        """Return the `format` in the names of weights that this machine packs.
+        """Return the `format` label of the weights that this machine packs.
 
         The form is BACKEND:BUILD:FEATURES, or "" if bundles do not hold packed weights.
 
@@ -287,7 +287,7 @@ class Delegate(Protocol):
         return ()
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
-        """Return the file of one of `targets`, equal for equal bundles.
+        """Return the file for a target; equal bundles give equal files.
 
         Args:
             target: the name of the target.

@@ -104,7 +104,7 @@ class Answer:
         return self.chooser.choose(logits) if self.reason is None else None
 
     def take(self, token: int | None) -> int | None:
-        """Append a sampled token; return it, None if it is not returned.
+        """Append a sampled token; return it, or None for a stop token.
 
         Also set the reason if it is the last token, before it is returned: the caller
         may not ask for another one.
@@ -188,7 +188,7 @@ class Spelling:
         return text
 
     def finish(self) -> str:
-        """Return the rest of the text after the last token; only the first time."""
+        """Return the rest of the text after the last token; "" at a second call."""
         if self._finished:
             return ""
         self._finished = True

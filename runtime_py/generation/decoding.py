@@ -49,10 +49,10 @@ class Decoding:
         return list(map(Answer.choose, answers, logits))
 
     def settle(self) -> None:
-        """Leave the session with exactly the tokens that `rows` count."""
+        """Bring the session to exactly the tokens that `rows` count."""
 
     def end(self) -> None:
-        """Settle for the last time, after the last token."""
+        """Settle at the end of the generation."""
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Store in the session the tokens of each row that it does not hold."""

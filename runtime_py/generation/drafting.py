@@ -34,7 +34,7 @@ _LOST: Final = (Closed, Forked, Poisoned)  # errors of unusable sessions
 
 
 class Drafting(Decoding):
-    """Tokens of a target session of one row, several at a time by a draft.
+    """Tokens of a target session of one row, guessed in groups by a draft model.
 
     The target's session is ahead while tokens that it holds already are handed out.
     If other code uses one of the two sessions meanwhile, both are settled first.
@@ -108,7 +108,7 @@ class Drafting(Decoding):
         return [self._ahead.popleft()]
 
     def settle(self) -> None:
-        """Leave both sessions with the tokens that `rows` count.
+        """Bring both sessions to the tokens that `rows` count.
 
         The draft may lack a few tokens, which it runs now; a full draft still lacks
         them. An unusable session stays as it is. A session that cannot be rewound is
@@ -128,7 +128,7 @@ class Drafting(Decoding):
             self._unsettled.clear()
 
     def end(self) -> None:
-        """Settle for the last time, after the last token."""
+        """Settle at the end of the generation."""
         self._at_work, self._over = False, True
         self.settle()
 
@@ -204,7 +204,7 @@ class Drafting(Decoding):
         return chosen[0]
 
     def _keep(self, right: Sequence[int]) -> None:
-        """Bring the target to the accepted tokens of its last call.
+        """Rewind the target to the accepted tokens of its last call.
 
         If the rewind went further, the accepted tokens run again: in one call if a
         method takes as many, otherwise one now and each other when it is due.

@@ -53,7 +53,7 @@ def start_drafting(
     history: Sequence[int],
     draft_tokens: int | None,
 ) -> Decoding:
-    """Return the source of tokens of a target and its draft.
+    """Return the `Decoding` of a target session and its draft.
 
     Args:
         target: the feeder of the session that is continued.

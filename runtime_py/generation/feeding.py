@@ -188,7 +188,7 @@ class Feeder:
         self.prefill.seconds += time.perf_counter() - began
 
     def feed(self, tokens: Sequence[int | None]) -> Logits:
-        """Run one token of each row, none for None.
+        """Run one token of each row; skip rows whose token is None.
 
         Returns:
             The logits after each, float32 [rows, vocab].
@@ -315,7 +315,7 @@ class Feeder:
 
 
 def _padded(parts: Sequence[Sequence[int]]) -> _Tokens:
-    """Return tokens int64 [rows, longest]."""
+    """Return tokens as an array int64 [rows, longest], padded at the end."""
     if len(parts) == 1:
         return np.array(parts, np.int64)
     tokens = np.full((len(parts), max(map(len, parts))), _PADDING, np.int64)

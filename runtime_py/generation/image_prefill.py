@@ -37,7 +37,7 @@ NUMBERS: Final = 4  # numbers of a token: time, row, column, and the next positi
 
 
 def positions_of(prompt: Sequence[int], token: int, grids: Sequence[str]) -> Ids:
-    """Return int64 [4, tokens], counted from the first token.
+    """Return the positions of a prompt's tokens, int64 [4, tokens].
 
     Args:
         prompt: tokens, with one image token for each group of patches.
@@ -224,7 +224,7 @@ class Picturing:
 
 
 def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
-    """Remove the first part if its kind matches; return its token count, else 0."""
+    """Remove the queue's first part if its kind matches; return its tokens or 0."""
     if not queue or queue[0][0] != shown:
         return 0
     return queue.popleft()[1]

@@ -90,7 +90,7 @@ class PicturePlaces:
         pictures: Sequence[str],
         encode: Callable[[str], Sequence[int]],
     ) -> tuple[int, ...]:
-        """Return tokens with all image tokens of their pictures; they may be complete.
+        """Return tokens with all image tokens; a complete prompt stays as it is.
 
         Args:
             prompt: the tokens.
@@ -185,7 +185,7 @@ def _sized_of(found: object) -> Sized | None:
 
 
 def _are_grids(grids: object, placeholder: str | None) -> bool:
-    """Tell whether an object has the texts around parts, for each grid."""
+    """Tell whether an object maps grids to lists of texts around parts."""
     return (
         placeholder is not None
         and isinstance(grids, dict)

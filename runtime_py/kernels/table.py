@@ -57,7 +57,7 @@ def load_row_check() -> Kernel:
 
 @cache
 def load_preparations() -> Mapping[str, Preparation]:
-    """Return, by operator, its constant argument and the maker of its kernel."""
+    """Return operator -> (index of a constant argument, maker of its kernel)."""
     from kvc.runtime.kernels.experts import prepare_expert_linear_qd8
     from kvc.runtime.kernels.quantized import prepare_linear_qd8
 

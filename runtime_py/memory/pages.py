@@ -56,7 +56,7 @@ class PageTable(Closing):
         return total
 
     def own_pages(self, address: int, nbytes: int, alone: bool = False) -> Flags | None:
-        """Tell for each page whether it is anonymous, resident or swapped out.
+        """Tell for each page whether it is anonymous, and resident or swapped out.
 
         In a private map of a file, these are the pages that have been written.
 

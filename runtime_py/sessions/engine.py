@@ -124,7 +124,7 @@ class Engine:
     def _run_call(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
-        """Run a method, split into pieces where ring buffers or buckets require it."""
+        """Run a method, split into pieces if ring buffers or buckets require it."""
         if states is None:
             return self._run_once(entry, inputs, None)
         states.check_usable()

@@ -198,7 +198,7 @@ def _brought_back(
     ends: Sequence[int],
     firsts: Sequence[int],
 ) -> list[Kind]:
-    """Return the states without this cursor that must be restored from copies as well.
+    """Return states of other cursors that the rewind must restore from copies.
 
     Raises:
         NotRewindable: the rewind would undo a call that wrote a state without a copy.
@@ -238,7 +238,7 @@ def why_together(program: Program, cursor: int) -> str:
 
 
 def _check_numbers(count: object) -> Array:
-    """Return `count` as an int array, [] or [rows]; sessions are not looked at.
+    """Return `count` as an int array, [] or [rows], before it is checked by row.
 
     Raises:
         BadSetting: `count` is not an integer or an integer array, or is negative.

@@ -41,7 +41,7 @@ def take_row(
     source: object,
     names: tuple[str, str, str],
 ) -> None:
-    """Copy a row of the same session or of another session into a row.
+    """Copy a row of this or another session into a row of this session.
 
     Args:
         program: the program of both sessions.

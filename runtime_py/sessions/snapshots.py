@@ -175,7 +175,7 @@ class Snapshot(Closing):
         memory.settle()
 
     def _note_ends(self, memory: StateMemory) -> None:
-        """Set the last-write positions of states at other cursors to the present."""
+        """Record the loaded positions as last writes of states at other cursors."""
         for number, rows in enumerate(memory.known_positions()):
             for kind in memory.kinds:
                 if rows is not None and kind.group.first.cursor != number:

@@ -27,7 +27,7 @@ _FRAMES: Final = 3000  # the frames of one Fourier transform
 
 @frozen
 class Spectrum:
-    """The settings of the features.
+    """The settings of the log-mel features.
 
     Attributes:
         rate: samples per second.

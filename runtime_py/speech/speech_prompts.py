@@ -47,7 +47,7 @@ class Timestamps:
     latest: int | None
 
     def allowed(self, logits: Logits, said: Sequence[int]) -> Logits:
-        """Return logits without the tokens that cannot follow an answer so far."""
+        """Return logits, -inf for tokens that cannot follow the answer so far."""
         left = logits.astype(np.float32, copy=True)
         left[self.none] = -np.inf
         told = [token >= self.begin for token in said]

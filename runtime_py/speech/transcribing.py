@@ -190,7 +190,7 @@ class _Hearing:
     def _parts(
         self, said: Sequence[int], frames: int
     ) -> tuple[Sequence[SpokenPart], float | None]:
-        """Return the parts of an answer; timestamps split it in any case."""
+        """Return the parts of an answer, split at its timestamps."""
         steps = frames // self._stride
         if self.tokens.none is None:
             return [SpokenPart(0, steps, tuple(said))], None

@@ -67,7 +67,8 @@ class Demand:
         lengths: for each growing state: (state, length after the call, greatest
             length during the call).
         row_lengths: how many of `advance` each row adds, None if all.
-        several: whether this stands for several calls; all other fields are then empty.
+        several: whether this stands for several calls in a row, whose own demands are
+            not known.
         cursor: the cursor that `advance` counts for.
         others: the tokens added to other cursors: (cursor, tokens).
     """
@@ -197,7 +198,7 @@ class Kind:
     def why_beside(
         self, cursor: int, counting: frozenset[str], ends: Sequence[int]
     ) -> str:
-        """Return why rows cannot go back to `ends` of a cursor that the states lack.
+        """Return why rows cannot go back to `ends` of another cursor, "" if they can.
 
         They can if no undone call wrote these states: the cache of an encoder's output
         outlives tokens of the decoder.
@@ -251,7 +252,7 @@ class Kind:
         """Free memory after the positions `ends`; None if the positions are unknown."""
 
     def held(self) -> int:
-        """Return an upper bound of the first slots that a fork needs."""
+        """Return how many of the first slots a fork needs at most."""
         return max(self.reached, default=0) if self.placed else ALL_SLOTS
 
     def forget(self) -> None:
