@@ -263,8 +263,8 @@ class Observation:
         return {
             number: {
                 value: groups[key]
-                for value, told in enumerate(handle.graph.values)
-                if told.type.dtype.is_floating
+                for value, declared in enumerate(handle.graph.values)
+                if declared.type.dtype.is_floating
                 and (key := memories.memory_of(number, handle.graph, value)) in groups
             }
             for number, handle in handles.items()

@@ -106,7 +106,7 @@ def run_sequences(
     _check_reads(source, program)
     with program.session() as session:
         sizes = _prefill_sizes(session)
-        for tokens in _told(sequences, progress):
+        for tokens in _with_progress(sequences, progress):
             _run_sequence(source, session, tokens, min(_STEPS, len(tokens) // 2))
             for one in sizes:
                 _run_prefill(session, one, tokens)
@@ -129,12 +129,12 @@ def read_sequences(
     _check_reads(source, program)
     with program.session() as session:
         steps = 1
-        for tokens in _told(sequences, progress):
+        for tokens in _with_progress(sequences, progress):
             _run_sequence(source, session, tokens, steps)
             steps = 0
 
 
-def _told(sequences: Sequences, progress: Progress) -> Iterator[Sequence[int]]:
+def _with_progress(sequences: Sequences, progress: Progress) -> Iterator[Sequence[int]]:
     """Yield sequences, and report the progress."""
     for number, tokens in enumerate(sequences):
         item = f"text {number + 1} of {len(sequences)}"

@@ -235,8 +235,8 @@ def _in_colours(picture: "Image", name: str) -> "Image":
     """
     try:
         check_pixels(*picture.size, name)
-        told = picture.info.get("transparency") is not None
-        if told or "A" in picture.getbands():
+        transparent = picture.info.get("transparency") is not None
+        if transparent or "A" in picture.getbands():
             return _on_white(picture)
         return picture.convert("RGB")
     except BadPicture:

@@ -165,7 +165,7 @@ class _Binder:
         return torch.inference_mode()
 
     def _frame(self) -> Frame:
-        steps, places = _joined(self._steps, self._places)
+        steps, places = _merged(self._steps, self._places)
         return Frame(
             method=self._code.method,
             inputs=tuple(self._inputs),
@@ -349,14 +349,14 @@ class _Binder:
         return self._values.argument(argument, self._values.tensor)
 
 
-def _joined(
+def _merged(
     steps: Sequence[TimedStep], places: Sequence[int]
 ) -> tuple[tuple[TimedStep, ...], tuple[tuple[int, ...], ...]]:
     """Merge adjacent native calls into one step.
 
     Also return, for each step, the indices of the instructions that it runs.
     """
-    joined: list[TimedStep] = []
+    merged: list[TimedStep] = []
     found: list[tuple[int, ...]] = []
     pairs = zip(steps, places, strict=True)
     for native, run in groupby(pairs, lambda pair: isinstance(pair[0][0], NativeCall)):
@@ -365,13 +365,13 @@ def _joined(
             partitions = [
                 partition for call, _ in calls for partition in call.partitions
             ]
-            joined.append((NativeCall(partitions), ()))
+            merged.append((NativeCall(partitions), ()))
             found.append(at)
         else:
             for step, place in run:
-                joined.append(step)
+                merged.append(step)
                 found.append((place,))
-    return tuple(joined), tuple(found)
+    return tuple(merged), tuple(found)
 
 
 def _has_delegates(graph: Graph) -> bool:

@@ -72,17 +72,19 @@ class _Note:
     """A step that Python ran."""
 
     method: str
-    told: Instruction
+    instruction: Instruction
     began: int
     ended: int
 
     def spans(self) -> Iterator[Span]:
-        told = self.told
-        yield Span(self.method, told.op, "", told.source, self.began, self.ended)
+        instruction = self.instruction
+        yield Span(
+            self.method, instruction.op, "", instruction.source, self.began, self.ended
+        )
 
 
 @frozen
-class _Told:
+class _Reported:
     """The steps of a partition that native code ran.
 
     It does not refer to the partition, which would keep its program's memory alive.
@@ -117,7 +119,7 @@ class _NativeNote:
     """
 
     method: str
-    partitions: Sequence[_Told]
+    partitions: Sequence[_Reported]
     operators: Sequence[_Operators | None]
     began: int
     ended: Array
@@ -140,8 +142,15 @@ class _NativeNote:
                     last = min(last, times[-1])
                     yield Span(self.method, op, backend, source, began, last)
                     began = last
-            for told, last in zip(steps, times, strict=True):
-                yield Span(self.method, told.op, backend, told.source, began, last)
+            for instruction, last in zip(steps, times, strict=True):
+                yield Span(
+                    self.method,
+                    instruction.op,
+                    backend,
+                    instruction.source,
+                    began,
+                    last,
+                )
                 began = last
 
 
@@ -172,14 +181,16 @@ def watch(
             ended, place = function.clock()
             began = time.perf_counter_ns()
             yield function, (place,)
-            told = _TOLD.get(function)
-            if told is None:
-                told = _TOLD[function] = _told(function, [instructions[i] for i in at])
+            reported = _REPORTED.get(function)
+            if reported is None:
+                reported = _REPORTED[function] = _report(
+                    function, [instructions[i] for i in at]
+                )
             operators = [
                 None if one.operators is None else one.operators()
                 for one in function.partitions
             ]
-            note = _NativeNote(method, told, operators, began, ended.copy())
+            note = _NativeNote(method, reported, operators, began, ended.copy())
         else:
             began = time.perf_counter_ns()
             yield function, arguments
@@ -190,12 +201,12 @@ def watch(
 
 
 # The partitions of each native call, which are the same at every run.
-_TOLD: Final = WeakKeyDictionary[NativeCall, Sequence[_Told]]()
+_REPORTED: Final = WeakKeyDictionary[NativeCall, Sequence[_Reported]]()
 
 
-def _told(call: NativeCall, delegates: Sequence[Instruction]) -> Sequence[_Told]:
+def _report(call: NativeCall, delegates: Sequence[Instruction]) -> Sequence[_Reported]:
     return [
-        _Told(one.backend, len(one.steps), whole, one.instructions)
+        _Reported(one.backend, len(one.steps), whole, one.instructions)
         for one, whole in zip(call.partitions, delegates, strict=True)
     ]
 

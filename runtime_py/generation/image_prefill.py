@@ -104,10 +104,10 @@ class Picturing:
                 only.
         """
         self._sizes = _chunk_sizes(session, PREFILL, len(rows))
-        self._joined: ChunkSizes | None = None
+        self._bidirectional: ChunkSizes | None = None
         if _PREFILL_PICTURE in session.methods:
-            self._joined = _chunk_sizes(session, _PREFILL_PICTURE, len(rows))
-            _check_joined(self._joined, places)
+            self._bidirectional = _chunk_sizes(session, _PREFILL_PICTURE, len(rows))
+            _check_bidirectional(self._bidirectional, places)
         if places.sized is not None and _POSITIONS not in _inputs(session, PREFILL):
             expected = f"a method {PREFILL} of {_POSITIONS}, as pictures vary in size"
             raise BadSetting(name="the bundle", expected=expected, found="none")
@@ -128,17 +128,17 @@ class Picturing:
         """
         if self._places.sized is not None:
             for prompt, grids in zip(prompts, self.grids, strict=True):
-                _check_apart(prompt, self._places, grids)
-        if self._joined is None:
+                _check_separate(prompt, self._places, grids)
+        if self._bidirectional is None:
             return self._in_chunks([len(prompt) for prompt in prompts])
-        queues = [self._parts(prompt, self._joined) for prompt in prompts]
+        queues = [self._parts(prompt, self._bidirectional) for prompt in prompts]
         planned = list[TokenFeed]()
         while any(queues):
             texts = [_take(queue, shown=False) for queue in queues]
             planned += self._in_chunks(texts)
             pictures = tuple(_take(queue, shown=True) for queue in queues)
             if any(pictures):
-                planned.append(TokenFeed(self._joined.method, pictures))
+                planned.append(TokenFeed(self._bidirectional.method, pictures))
         return planned
 
     def embeddings(
@@ -204,18 +204,18 @@ class Picturing:
         return planned
 
     def _parts(
-        self, prompt: Sequence[int], joined: ChunkSizes
+        self, prompt: Sequence[int], bidirectional: ChunkSizes
     ) -> deque[tuple[bool, int]]:
         """Return the parts of a prompt: (whether it is a picture, its token count)."""
         parts = deque[tuple[bool, int]]()
         for shown, part in groupby(prompt, lambda token: token == self._places.token):
             count = len(list(part))
-            if shown and count != joined.most:
+            if shown and count != bidirectional.most:
                 token = self._places.token
                 expected = (
-                    f"the token {token} {joined.most} times in a row for each picture, "
-                    "whose tokens attend to each other, and another token between two "
-                    "pictures"
+                    f"the token {token} {bidirectional.most} times in a row for each "
+                    "picture, whose tokens attend to each other, and another token "
+                    "between two pictures"
                 )
                 found = f"{count} times in a row"
                 raise BadSetting(name="prompt", expected=expected, found=found)
@@ -230,7 +230,7 @@ def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
     return queue.popleft()[1]
 
 
-def _check_apart(
+def _check_separate(
     prompt: Sequence[int], places: PicturePlaces, grids: Sequence[str]
 ) -> None:
     """Check that the tokens of each picture are adjacent, and those of two are not.
@@ -339,7 +339,7 @@ def _chunk_sizes(session: Session, name: str, rows: int) -> ChunkSizes:
     return chunk_sizes(method, session.symbols, session.longest_call)
 
 
-def _check_joined(sizes: ChunkSizes, places: PicturePlaces) -> None:
+def _check_bidirectional(sizes: ChunkSizes, places: PicturePlaces) -> None:
     """Check that the bidirectional prefill takes exactly one picture.
 
     Raises:

@@ -49,9 +49,9 @@ class Placing:
         self._never = np.array(settings.suppress_tokens, np.int64)
         self._not_first = np.array(settings.begin_suppress_tokens, np.int64)
         self._begins = 0 if self._first is None else 1
-        told = (self._first, self._last)
+        forced = (self._first, self._last)
         lists = (self._never, self._not_first)
-        self.says_nothing = told == (None, None) and not any(a.size for a in lists)
+        self.says_nothing = forced == (None, None) and not any(a.size for a in lists)
         self.says_nothing = self.says_nothing and rules is None
 
     def forced(self, place: int) -> int | None:

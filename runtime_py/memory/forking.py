@@ -90,7 +90,7 @@ class _Fork:
         """Give the twin the pages `held`, of which `changed` may have been written."""
         self._old.note_changes(changed)
         content = self._content(held, table)
-        if not (self._share_apart(content) or self._share_whole(content)):
+        if not (self._share_separately(content) or self._share_whole(content)):
             _copy(self._arena, self._twin, content.runs)
 
     def _content(self, held: Intervals, table: PageTable) -> _Content:
@@ -122,7 +122,7 @@ class _Fork:
         looked_at = np.array(seen, np.int64).reshape(-1, 2)
         return union(found), looked_at
 
-    def _share_apart(self, content: _Content) -> bool:
+    def _share_separately(self, content: _Content) -> bool:
         """Map each run separately, if the process has enough maps."""
         kept, moved = content.kept, content.moved
         old, new = self._old, self._new

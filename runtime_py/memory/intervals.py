@@ -44,8 +44,8 @@ def union(parts: Sequence[Intervals]) -> Intervals:
     some = [part for part in parts if len(part)]
     if len(some) < 2:
         return some[0] if some else NONE
-    joined = np.concatenate(some)
-    return merged(joined[:, 0], joined[:, 1])
+    combined = np.concatenate(some)
+    return merged(combined[:, 0], combined[:, 1])
 
 
 def common(a: Intervals, b: Intervals) -> Intervals:

@@ -100,17 +100,17 @@ def _check_row(
         Poisoned: an earlier call failed and left states partly written.
     """
     memory.check_usable()
-    apart, expected = row_dim(program) is not None, "rows of its own"
+    independent, expected = row_dim(program) is not None, "rows of its own"
     problems = [
         (kind.group.first.name, kind.row_problem())
         for kind in _written(memory)
-        if apart or kind.grows
+        if independent or kind.grows
     ]
     problems += [
         ("position" if number == 0 else cursor.name, _row_problem(program, number))
         for number, cursor in enumerate(program.cursors)
     ]
-    if not apart:
+    if not independent:
         problems.append(("position", "one position for all rows"))
     for state, reason in problems:
         if reason:

@@ -36,9 +36,9 @@ class StateViews(Named[Array]):
 
     def __getitem__(self, name: str) -> Array:
         found = None if name in self else parts_of(name, list(self))
-        return super().__getitem__(name) if found is None else self._joined(*found)
+        return super().__getitem__(name) if found is None else self._stacked(*found)
 
-    def _joined(self, axis: int, names: Sequence[str]) -> Array:
+    def _stacked(self, axis: int, names: Sequence[str]) -> Array:
         """Return a stacked copy of the buffer whose parts these states are."""
         parts = [self[name] for name in names]
         if len({part.shape for part in parts}) > 1 or axis > parts[0].ndim:

@@ -80,8 +80,11 @@ class Spectrum:
         pitches = np.linspace(0, self.rate // 2, self.window // 2 + 1)
         corners = _hertz(np.linspace(0, _mel(_HIGHEST), self.bins + 2))
         widths = np.diff(corners)
-        apart = corners[None, :] - pitches[:, None]
-        rising, falling = -apart[:, :-2] / widths[:-1], apart[:, 2:] / widths[1:]
+        distances = corners[None, :] - pitches[:, None]
+        rising, falling = (
+            -distances[:, :-2] / widths[:-1],
+            distances[:, 2:] / widths[1:],
+        )
         triangles = np.maximum(0, np.minimum(rising, falling))
         bands: npt.NDArray[np.float64] = triangles * (2 / (corners[2:] - corners[:-2]))
         return bands

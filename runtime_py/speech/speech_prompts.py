@@ -50,13 +50,13 @@ class Timestamps:
         """Return logits, -inf for tokens that cannot follow the answer so far."""
         left = logits.astype(np.float32, copy=True)
         left[self.none] = -np.inf
-        told = [token >= self.begin for token in said]
-        if told[-1:] == [True]:
-            if all(told[-2:]):
+        is_time = [token >= self.begin for token in said]
+        if is_time[-1:] == [True]:
+            if all(is_time[-2:]):
                 left[self.begin :] = -np.inf  # a pair of timestamps: text follows
             else:
                 left[: self.stop] = -np.inf  # a second timestamp, or the end
-        left[self.begin : self._earliest(said, told)] = -np.inf
+        left[self.begin : self._earliest(said, is_time)] = -np.inf
         if not said:
             left[: self.begin] = -np.inf
             if self.latest is not None:
@@ -65,12 +65,12 @@ class Timestamps:
             left[: self.begin] = -np.inf
         return left
 
-    def _earliest(self, said: Sequence[int], told: Sequence[bool]) -> int:
+    def _earliest(self, said: Sequence[int], is_time: Sequence[bool]) -> int:
         """Return the first timestamp that may follow: time never goes back."""
-        if not any(told):
+        if not any(is_time):
             return self.begin
-        last = max(i for i, is_moment in enumerate(told) if is_moment)
-        opens = list(told[-2:]) == [False, True]
+        last = max(i for i, timed in enumerate(is_time) if timed)
+        opens = list(is_time[-2:]) == [False, True]
         return said[last] if opens else said[last] + 1
 
     def parts(
@@ -86,11 +86,11 @@ class Timestamps:
             The parts, and the step at which the next window begins: None if this window
             was transcribed to its end.
         """
-        told = [token >= self.begin for token in said]
-        pairs = [i + 1 for i in range(len(said) - 1) if told[i] and told[i + 1]]
-        ends_once = told[-2:] == [False, True]
+        is_time = [token >= self.begin for token in said]
+        pairs = [i + 1 for i in range(len(said) - 1) if is_time[i] and is_time[i + 1]]
+        ends_once = is_time[-2:] == [False, True]
         if not pairs:
-            last = [i for i, is_moment in enumerate(told) if is_moment][-1:]
+            last = [i for i, timed in enumerate(is_time) if timed][-1:]
             known = last and said[last[0]] != self.begin
             end = said[last[0]] - self.begin if known else steps
             return [SpokenPart(0, end, tuple(said))], None
@@ -185,18 +185,18 @@ class SpeechTokens:
                 language.
             timestamps: whether timestamps are wanted.
         """
-        told = [] if asked or task is not None else [*self.fixed]
+        given = [] if asked or task is not None else [*self.fixed]
         if language is not None:
-            told = [language, *told[1:]]
+            given = [language, *given[1:]]
         if task is not None:
-            told.append(self.tasks[task])
+            given.append(self.tasks[task])
         elif asked and _TRANSCRIBE in self.tasks:
-            told.append(self.tasks[_TRANSCRIBE])
-        if told[-1:] == [self.none]:
-            told.pop()
+            given.append(self.tasks[_TRANSCRIBE])
+        if given[-1:] == [self.none]:
+            given.pop()
         if not timestamps:
-            told.append(self.none)
-        return (self.start, *[token for token in told if token is not None])
+            given.append(self.none)
+        return (self.start, *[token for token in given if token is not None])
 
     def moments(self, settings: GenerationSettings) -> Timestamps:
         """Return the timestamp tokens, for a model that has them."""

@@ -153,10 +153,10 @@ class ChatTemplate:
             BadChatTemplate: the template refuses the conversation, or fails.
             TemplateLimit: rendering exceeds a limit.
         """
-        told = told_of(messages)
+        copies = told_of(messages)
         variables: dict[str, object] = {
             **self.special_tokens,
-            "messages": told,
+            "messages": copies,
             "tools": None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
