@@ -61,7 +61,7 @@ def _products(q: Array, k: Array, scale: float | None) -> Array:
         k: [..., groups, keys, width]; neighbouring heads share a group.
         scale: the factor of the products, None for 1 / sqrt(width).
     """
-    import torch  # whose threads the reference has; numpy's own would wait for them
+    import torch  # the reference uses its threads, which numpy would wait for
 
     factor = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
     made = torch.matmul(

@@ -289,7 +289,7 @@ def check_pictures(pictures: object, name: str = "pictures") -> Sequence[object]
         raise BadSetting(name=name, expected="a list of pictures", found=found)
     for i, one in enumerate(pictures):
         if not isinstance(one, str | PathLike) and not hasattr(one, "convert"):
-            expected, kind = "a path, or a Pillow image", type(one).__name__
+            expected, kind = "a path, or a picture of Pillow", type(one).__name__
             raise BadSetting(name=f"{name}[{i}]", expected=expected, found=kind)
     return pictures
 

@@ -16,7 +16,7 @@ from kvc.schema.closing import Closing
 from kvc.schema.errors import BadSetting, UnknownName, listing, meant
 from kvc.schema.model import Method
 
-# Reading settings: metadata values are JSON text from an untrusted bundle.
+# Settings in the metadata
 
 
 def parsed(metadata: Mapping[str, str], name: str) -> object:

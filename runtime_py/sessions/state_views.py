@@ -42,7 +42,7 @@ class StateViews(Named[Array]):
         """Return a stacked copy of the buffer whose parts these states are."""
         parts = [self[name] for name in names]
         if len({part.shape for part in parts}) > 1 or axis > parts[0].ndim:
-            return super().__getitem__(names[0].rpartition("[")[0])  # UnknownName
+            return super().__getitem__(names[0].rpartition("[")[0])  # raises
         whole = np.stack(parts, axis)
         whole.flags.writeable = False
         return whole

@@ -419,7 +419,7 @@ def test_a_number_that_is_no_token_is_refused(stranger, number):
 def test_padding_that_a_method_cannot_know_of_is_refused(stranger):
     with (
         load(stranger(Dim("seq", 1, 9))) as program,
-        pytest.raises(BadSetting, match="a method that takes lengths"),
+        pytest.raises(BadSetting, match="a method that takes row lengths"),
     ):
         embed(program, ["one", "three"])
 

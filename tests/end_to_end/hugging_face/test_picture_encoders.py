@@ -164,7 +164,7 @@ def test_a_decoder_without_a_picture_is_refused(session):
         ({"images": [picture(0)] * 2}, BadSetting, "one picture, since the encoder"),
         ({"images": []}, BadSetting, "images=, --image"),
         ({"prompt": "a"}, BadSetting, "its encoder reads no text"),
-        ({"images": [5]}, BadSetting, "a path, or a Pillow image"),
+        ({"images": [5]}, BadSetting, "a path, or a picture"),
         ({"images": ["no.png"]}, FileProblem, r"no\.png"),
         (
             {"prompt": [[2], [3]], "images": [picture(0)]},
