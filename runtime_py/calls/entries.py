@@ -104,7 +104,7 @@ class MethodEntry:
     def narrowest(self, memory: StateMemory) -> Kind | None:
         """Return the kind of state that allows the shortest calls, None without any.
 
-        Only kinds at cursors that advance as far as the position count.
+        Kinds at a cursor that advances by another token count are ignored.
         """
         alike = [
             advance.cursor

@@ -207,7 +207,7 @@ class Drafting(Decoding):
         """Rewind the target to the accepted tokens of its last call.
 
         If the rewind went further, the accepted tokens run again: in one call if a
-        method takes as many, otherwise one now and each other when it is due.
+        method takes as many, otherwise the first token now and the others one by one.
         """
         end, (row,) = self._row.fed + len(right) - 1, self._target.rows
         self._target.go_back(end, self._row.fed - 1, end)
