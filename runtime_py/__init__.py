@@ -1,8 +1,8 @@
 """The runtime: load a bundle, open sessions, run methods.
 
-`import kvc.runtime` never imports torch; kernels do, on first need. A name of this
-package is imported when it is first asked for: who loads a bundle and calls its methods
-need not wait for generation, chats and snapshots.
+`import kvc.runtime` never imports torch; kernels import it on first need. A name of
+this package is imported at its first use: code that only loads a bundle and calls its
+methods does not wait for the import of generation, chats and snapshots.
 """
 
 from importlib import import_module
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         UnusableLogits,
     )
 
-# The modules that names are in; what is in none of them is an error.
+# The modules of names that are imported on demand; all others are in schema.errors.
 _ON_DEMAND: Final = {
     "data": (
         "BlobResidency",

@@ -1,9 +1,9 @@
-"""How many threads this process computes with: one number, for all programs.
+"""The number of compute threads of this process: one number, for all programs.
 
 In: the request of `load(threads=...)`. Out: the number, fixed when the first backend or
 kernel needs it. The default is one for each physical core that the process may use,
-since threads of one core wait for each other in what kvc computes. Each thread pool has
-this size, and there is one for the process.
+since two threads of one core compete for the same arithmetic units. Each thread pool
+has this size.
 """
 
 import math
@@ -22,11 +22,11 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 
 @dataclass(slots=True)
 class _Size:
-    """What is known of the number of threads in one process.
+    """The number of threads in one process.
 
     Attributes:
-        pid: of the process; a fork has no pools, and chooses anew.
-        wanted: what was asked for last, None for nothing.
+        pid: the id of the process; a fork has no pools, and selects its number anew.
+        wanted: the last requested number, None without a request.
         settled: the number since the first computation, None before.
     """
 
@@ -40,7 +40,7 @@ _size = _Size(0)
 
 
 def _renew_lock() -> None:
-    """Give a child of the process a lock that none of its parent's threads holds."""
+    """Give a forked child a new lock, since a thread of its parent may hold the old."""
     global _lock
     _lock = threading.Lock()
 
@@ -49,10 +49,10 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def request_threads(wanted: int | None) -> None:
-    """Ask for a number of threads; None is content with any.
+    """Request a number of threads; None makes no request.
 
     Raises:
-        BadSetting: it is not between 1 and the processors that the process may use.
+        BadSetting: it is not from 1 to the number of processors of this process.
         ThreadsFixed: programs of this process compute with another number already.
     """
     if wanted is None:
@@ -70,7 +70,7 @@ def request_threads(wanted: int | None) -> None:
 
 
 def settle_threads() -> int:
-    """Return the number of threads, which stays from now on."""
+    """Return the number of threads, and fix it for this process."""
     with _lock:
         size = _current()
         if size.settled is None:
@@ -86,10 +86,10 @@ def _current() -> _Size:
 
 
 def default_threads() -> int:
-    """Return how many physical cores this process may use, 1 at the least.
+    """Return how many physical cores this process may use, at least 1.
 
-    That is the cores of the processors that it may run on, no more than the processor
-    time of its control groups, and no more than OMP_NUM_THREADS, which limits torch.
+    Limits are the cores of the processors that it may run on, the processor time of its
+    control groups, and OMP_NUM_THREADS, which limits torch.
     """
     allowed = os.sched_getaffinity(0)
     limits = [len({_core_of(processor) for processor in allowed}), *_group_limits()]
@@ -100,10 +100,10 @@ def default_threads() -> int:
 
 
 class TorchThreads:
-    """The calling thread's torch kernels run with so many threads in here.
+    """Sets the number of torch threads of the calling thread, as a context manager.
 
-    What was there before comes back at the end. A thread that uses torch for the first
-    time in its life meanwhile starts with this number, which torch keeps for it.
+    The previous number is restored at the end. If another thread uses torch for the
+    first time meanwhile, torch keeps the new number for that thread.
     """
 
     __slots__ = ("_before", "_count")
@@ -127,7 +127,7 @@ class TorchThreads:
 
 
 def _core_of(processor: int) -> str:
-    """Return the processors of one core, as text; itself where nobody says."""
+    """Return the processors of one core as text; the processor itself if unknown."""
     try:
         siblings = _PROCESSORS / f"cpu{processor}" / "topology" / "thread_siblings_list"
         return siblings.read_text().strip()
@@ -136,7 +136,7 @@ def _core_of(processor: int) -> str:
 
 
 def _group_limits() -> Iterator[int]:
-    """Yield how many processors each control group around this process may fill."""
+    """Yield the processor limit of each control group of this process."""
     try:
         own = _OWN_GROUP.read_text().splitlines()
     except OSError:
@@ -151,9 +151,9 @@ def _group_limits() -> Iterator[int]:
 
 
 def _limit_of(group: Path) -> Iterator[int]:
-    """Yield the limit that a control group's file `cpu.max` states, if it does."""
+    """Yield the limit in a control group's file `cpu.max`, if there is one."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
         yield max(1, math.ceil(int(quota) / int(period)))
-    except (OSError, ValueError):  # not there, or "max"
+    except (OSError, ValueError):  # the file is missing, or has "max"
         return

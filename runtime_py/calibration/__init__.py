@@ -1,9 +1,9 @@
-"""Find out how large values become, for backends that store them as integers.
+"""Find the ranges of values, for backends that store them as integers.
 
     samples + bundle --observe--> ranges of the values of each partition
 
-`samples.py` is the door; `token_calls.py` and `array_calls.py` make the calls,
-`observing.py` runs them by the reference and notes.
+`samples.py` has the public interface; `token_calls.py` and `array_calls.py` make the
+calls, `observing.py` runs them by the reference and records the ranges.
 """
 
 from kvc.runtime.calibration.samples import Samples

@@ -1,7 +1,7 @@
 """Call methods with arrays that have the names of their inputs.
 
-In: arrays, a program. Out: calls of each method that is given all of its inputs, by
-turns, on one session, so that states are as they are in use.
+In: arrays, a program. Out: calls of each method whose inputs are all given, in turns on
+one session, so that states are as in normal use.
 """
 
 import io
@@ -23,7 +23,7 @@ from kvc.schema.model import Method
 from kvc.schema.trees import unflatten
 from kvc.schema.types import TensorType
 
-# Read arrays to calibrate with: .npy, .npz and .safetensors files, and check them.
+# Reading files of arrays: .npy, .npz and .safetensors
 
 
 _KINDS: Final = {
@@ -31,18 +31,18 @@ _KINDS: Final = {
     "BF16": DType.BFLOAT16, "I64": DType.INT64, "I32": DType.INT32,
     "I16": DType.INT16, "I8": DType.INT8, "U8": DType.UINT8, "BOOL": DType.BOOL,
 }  # fmt: skip
-MOST_NBYTES: Final = 1 << 30  # of a file, and of what it unpacks to
+MOST_NBYTES: Final = 1 << 30  # limit of a file, and of its unpacked content
 _TOKENS: Final = "tokens"
 _LENGTH_NBYTES: Final = 8
 
 
 @frozen
 class Arrays:
-    """Arrays of a file.
+    """The arrays of a file.
 
     Attributes:
-        by_name: as the file has them; "" is that of a .npy file.
-        source: the file, for messages.
+        by_name: the arrays by the names in the file; "" for that of a .npy file.
+        source: the path of the file, for messages.
     """
 
     by_name: Mapping[str, Array]
@@ -52,7 +52,7 @@ class Arrays:
         """Return the array as sequences of tokens for a language model, or None.
 
         Raises:
-            BadSamples: tokens have a shape or a type that no tokens have.
+            BadSamples: the array of tokens has an impossible shape or dtype.
         """
         if set(self.by_name) not in ({_TOKENS}, {""}) or not reads_tokens(program):
             return None
@@ -71,13 +71,13 @@ def read_arrays(source: str, raw: bytes) -> Arrays:
     """Return the arrays of a file.
 
     Raises:
-        BadSamples: it is damaged, has no arrays, or one is empty or holds a NaN or an
-            infinity.
+        BadSamples: the file is damaged, has no arrays, or an array is empty or holds a
+            NaN or an infinity.
     """
     try:
         found = dict(_arrays(source, raw))
-    except Exception as error:  # numpy, zipfile and zlib have a dozen kinds
-        reason = f"no file of arrays, or damaged: {error}"
+    except Exception as error:  # numpy, zipfile and zlib raise a dozen types
+        reason = f"not a file of arrays, or damaged: {error}"
         raise BadSamples(source=source, reason=reason) from error
     if not found:
         raise BadSamples(source=source, reason="the file has no arrays")
@@ -114,7 +114,7 @@ def _arrays(source: str, raw: bytes) -> Iterator[tuple[str, Array]]:
         for name in archive.files:
             array = archive[name]
             if not isinstance(array, np.ndarray):
-                raise TypeError(f"{name!r} is no array")
+                raise TypeError(f"{name!r} is not an array")
             yield name, array
 
 
@@ -122,7 +122,7 @@ def _safetensors(raw: bytes) -> Iterator[tuple[str, Array]]:
     """Yield the tensors of a .safetensors file.
 
     Raises:
-        ValueError, KeyError, TypeError, OverflowError: it is damaged.
+        ValueError, KeyError, TypeError, OverflowError: the file is damaged.
     """
     start = _LENGTH_NBYTES + int.from_bytes(raw[:_LENGTH_NBYTES], "little")
     if start > len(raw):
@@ -144,33 +144,33 @@ def _safetensors(raw: bytes) -> Iterator[tuple[str, Array]]:
         yield name, flat.reshape(shape)
 
 
-# Call methods with arrays that have the names of their inputs.
+# Calls with arrays
 
 
 @frozen
 class _Calls:
-    """The calls of a method: what its inputs are in each.
+    """The calls of a method, with the values of its inputs.
 
     Attributes:
-        method: that is called.
-        given: [calls, ...] for each of its inputs.
+        method: the method to call.
+        given: an array [calls, ...] for each input.
     """
 
     method: Method
     given: tuple[Array, ...]
 
     def arguments(self, call: int) -> dict[str, object]:
-        """Return the arguments of a call; the last array goes on."""
+        """Return the arguments of a call; a single value serves all calls."""
         leaves = [array[min(call, len(array) - 1), ...] for array in self.given]
         tree = json.loads(self.method.input_tree)["arguments"]
         return {name: unflatten(json.dumps(one), leaves) for name, one in tree}
 
 
 def call_with(arrays: Arrays, program: Program, progress: Progress) -> int:
-    """Make the calls, and return how many of each method.
+    """Make the calls, and return how many of each method were made.
 
     Raises:
-        BadSamples: an array is not for this program, or a method lacks one.
+        BadSamples: an array fits no input, or an input of a method has no array.
         KvcError: as `Session.call`.
     """
     calls = _calls_of(arrays, program)
@@ -233,7 +233,7 @@ def _input_types(method: Method) -> dict[str, TensorType]:
 def _found(
     by_name: Mapping[str, Array], program: Program, method: Method
 ) -> dict[str, str]:
-    """Return which array is which input of a method: the longer name comes first."""
+    """Return the name of each input's array; `METHOD.INPUT` is tried first."""
     found = {}
     for name in method.input_names:
         spelled = [f"{method.name}.{name}", name]
@@ -249,7 +249,7 @@ def _stacked(arrays: Arrays, name: str, kind: TensorType) -> Array:
     """Return an array as [calls, ...].
 
     Raises:
-        BadSamples: it is of another dtype, or has other axes than the input.
+        BadSamples: its dtype or its number of axes does not fit the input.
     """
     array = arrays.by_name[name]
     rank = len(kind.dims)
@@ -257,6 +257,6 @@ def _stacked(arrays: Arrays, name: str, kind: TensorType) -> Array:
         return array if array.ndim > rank else array[None]
     reason = (
         f"array {name!r} is {array.dtype} {list(array.shape)}; the input is {kind}, "
-        "and one axis more is that of samples"
+        "and an array may have one more axis, for samples"
     )
     raise BadSamples(source=arrays.source, reason=reason)

@@ -1,8 +1,8 @@
-"""Run a program, and sum up products of what its weights multiply.
+"""Run a program, and sum up the second moments of the inputs of linear layers.
 
 In: the path of a bundle whose linear layers are partitions. Out: for each weight the
-sum of x x' over its inputs x, in files without a name: 4 n² bytes for the layers that
-read the same n inputs.
+sum of x x' over its inputs x, in unnamed temporary files: 4 n² bytes for the layers
+that read the same n inputs.
 """
 
 import tempfile
@@ -30,8 +30,8 @@ from kvc.schema.errors import CannotWrite, SamplesNotFinite, reason_of
 from kvc.schema.graph import Constant, Instruction, Ref
 
 _LINEAR: Final = "aten::linear"
-_COLUMNS: Final = 1024  # that are multiplied at once
-_PIECE: Final = 1 << 20  # bytes
+_COLUMNS: Final = 1024  # the columns that are multiplied at once
+_PIECE: Final = 1 << 20  # bytes per write
 
 
 class InputMoments:
@@ -42,10 +42,10 @@ class InputMoments:
         self._methods: dict[frozenset[str], str] = {}
 
     def add(self, method: str, weights: frozenset[str], inputs: Array) -> None:
-        """Add inputs [..., in] that some weights multiply in a method.
+        """Add inputs [..., in] of linear layers that have these weights.
 
         Raises:
-            CannotWrite: there is no room for the sums.
+            CannotWrite: the disk has no room for the sums.
         """
         rows = torch.from_numpy(inputs).reshape(-1, inputs.shape[-1])
         if weights not in self._sums:
@@ -57,7 +57,7 @@ class InputMoments:
             sums[begin:end].addmm_(rows[:, begin:end].T, rows)
 
     def by_weight(self) -> Mapping[str, Sums]:
-        """Return the sums of each weight; those with equal inputs share theirs.
+        """Return the sums of each weight; weights with equal inputs share theirs.
 
         Raises:
             SamplesNotFinite: an input was NaN or infinite, or its square is.
@@ -67,7 +67,7 @@ class InputMoments:
             if not np.isfinite(sums).all():
                 raise SamplesNotFinite(
                     method=self._methods[weights],
-                    what="what is multiplied with",
+                    what="an input multiplied by",
                     place=f" {min(weights)}",
                 )
             for name in weights:
@@ -76,15 +76,15 @@ class InputMoments:
 
 
 def _zeros(columns: int) -> Sums:
-    """Return float32 [columns, columns] of zeros, in a file without a name.
+    """Return float32 [columns, columns] of zeros, in an unnamed temporary file.
 
     Raises:
-        CannotWrite: there is no room for it.
+        CannotWrite: the disk has no room for it.
     """
     left = 4 * columns * columns
     try:
         with tempfile.TemporaryFile(prefix="kvc-calibrate-") as file:
-            while left:  # a hole in a file would end the process when it is filled
+            while left:  # a sparse file would raise SIGBUS on a full disk
                 left -= file.write(bytes(min(left, _PIECE)))
             file.flush()
             return np.memmap(file, np.float32, "r+", shape=(columns, columns))
@@ -94,7 +94,7 @@ def _zeros(columns: int) -> Sums:
 
 
 class _Handle(SteppedHandle):
-    """A partition of linear layers that adds up what they multiply."""
+    """A partition of linear layers that sums up the moments of its inputs."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class _Handle(SteppedHandle):
         self._names = [named.name for named in program.names]
 
     def before(self, instruction: Instruction, values: Values) -> Sequence[TimedStep]:
-        """Add up the input of a linear layer; see `SteppedHandle.before`.
+        """Sum up the input of a linear layer; see `SteppedHandle.before`.
 
-        The first of those that multiply one input does so for all.
+        The first of several layers with the same input does so for all of them.
         """
         reading = [one for one in self._graph.instructions if _reads(one, instruction)]
         if instruction is not reading[0]:
@@ -129,18 +129,18 @@ class _Handle(SteppedHandle):
 
 
 def _reads(one: Instruction, other: Instruction) -> bool:
-    """Tell whether two linear layers multiply the same input."""
+    """Tell whether an instruction is a linear layer with the same input as another."""
     return one.op == _LINEAR and one.arguments[0] == other.arguments[0]
 
 
 @contextmanager
 def summed(path: Path) -> Iterator[tuple[Program, InputMoments]]:
-    """Open a bundle to sum up what linear layers multiply that are partitions.
+    """Open a bundle to sum up the inputs of linear layers in partitions.
 
-    Other partitions run as they do.
+    Other partitions run as usual.
 
     Raises:
-        FormatError, LoadError: it cannot be read.
+        FormatError, LoadError: the bundle cannot be read.
     """
     moments = InputMoments()
 
@@ -157,7 +157,7 @@ def summed(path: Path) -> Iterator[tuple[Program, InputMoments]]:
             return {}
 
         def close(self) -> None:
-            """Nothing is shared."""
+            """Do nothing: no resources are shared."""
 
     def find_backend(name: str) -> Factory:
         return Summing if name == LINEAR_LAYERS else delegate_of(name)

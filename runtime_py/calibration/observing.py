@@ -1,7 +1,7 @@
-"""Run a program by the reference, and note how small and large each value becomes.
+"""Run a program by the reference, and record the least and greatest of each value.
 
 In: the path of a bundle whose partitions are those of a backend that needs ranges. Out:
-the program, whatever its backends are, and what its calls have shown.
+the program, run by the reference for every backend, and the ranges of its calls.
 """
 
 import math
@@ -28,14 +28,14 @@ from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import SamplesNotFinite
 from kvc.schema.graph import Constant, Instruction
 
-# The scores of attention: products of queries and keys, which no value of a graph is.
+# Attention scores: products of queries and keys, which are not values of a graph
 
 
 def _attention(
     q: Array, k: Array, _: Array, total: Array, scale: float | None, *rest: object
 ) -> Array:
     """Return the scores of all positions that the cache holds."""
-    if k.dtype == np.int8:  # whose scales are another operand: nobody asks
+    if k.dtype == np.int8:  # its scales are another operand; no backend needs this
         return np.empty(0, np.float32)
     held = min(int(np.max(total, initial=0)), k.shape[2])
     return _products(q, k[:, :, :held], scale)
@@ -59,9 +59,9 @@ def _products(q: Array, k: Array, scale: float | None) -> Array:
     Args:
         q: [..., heads, queries, width], or fewer axes.
         k: [..., groups, keys, width]; neighbouring heads share a group.
-        scale: factor, None for one over the root of the width.
+        scale: the factor of the products, None for 1 / sqrt(width).
     """
-    import torch  # whose threads the reference has; numpy's own would wait for them
+    import torch  # the reference uses its threads, which numpy would wait for
 
     factor = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
     made = torch.matmul(
@@ -72,7 +72,7 @@ def _products(q: Array, k: Array, scale: float | None) -> Array:
 
 
 def _grouped(q: Array, k: Array) -> Array:
-    """Return queries with the heads of a group as rows, where groups are shared."""
+    """Return queries with the heads of a group as rows, if heads share groups."""
     if min(q.ndim, k.ndim) < 3 or not 1 < k.shape[-3] < q.shape[-3]:
         return q
     *batch, heads, queries, width = q.shape
@@ -86,19 +86,19 @@ SCORES: Final[Mapping[str, Callable[..., Array]]] = {
 }
 
 
-# Run a program by the reference, and note how small and large each value becomes.
+# Recording the ranges of values
 
 
-Seen = dict[int, Range]  # by value
+Seen = dict[int, Range]  # by value id
 
 
 class ObservedHandle(SteppedHandle):
-    """A partition that notes the ranges of its values.
+    """A partition that records the ranges of its values.
 
     Attributes:
-        graph: its code.
-        seen: the ranges of what has been there, by value.
-        scores: those of the scores of each attention, by its result.
+        graph: the code of the partition.
+        seen: the ranges so far, by value id.
+        scores: the ranges of attention scores, by the id of the attention's result.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ObservedHandle(SteppedHandle):
         self.scores: Seen = {}
 
     def before(self, instruction: Instruction, values: Values) -> Sequence[TimedStep]:
-        """Note the scores of an attention; see `SteppedHandle.before`."""
+        """Record the scores of an attention; see `SteppedHandle.before`."""
         multiply = SCORES.get(instruction.op)
         if multiply is None:
             return ()
@@ -126,10 +126,10 @@ class ObservedHandle(SteppedHandle):
         self._note(self.scores, result, multiply())
 
     def reached(self, value: int, array: Array) -> None:
-        """Note a value.
+        """Record the range of a value.
 
         Raises:
-            SamplesNotFinite: it holds a NaN.
+            SamplesNotFinite: the value holds a NaN.
         """
         if self._graph.values[value].type.dtype.is_floating:
             self._note(self.seen, value, array)
@@ -151,14 +151,14 @@ class ObservedHandle(SteppedHandle):
         return SamplesNotFinite(method=self._method, what=what, place=place)
 
     def note_constants(self) -> None:
-        """Note the named data that the code reads."""
+        """Record the ranges of the constants that the code reads."""
         for number, value in enumerate(self._graph.values):
             if isinstance(value.storage, Constant):
                 self.reached(number, self.constant(value.storage.name))
 
 
 class Observer(Delegate):
-    """Stands for the run-time half of each backend of a program."""
+    """Replaces the run-time half of each backend of a program."""
 
     def __init__(self, options: Options) -> None:
         self.declared = options.program
@@ -167,7 +167,7 @@ class Observer(Delegate):
     def init(
         self, partition: model.Delegate, data: Mapping[str, FreeableBuffer]
     ) -> ObservedHandle:
-        """Return a handle that observes."""
+        """Return a handle that records ranges."""
         handle = ObservedHandle(self.declared, partition, data)
         self.handles[self.declared.delegates.index(partition)] = handle
         return handle
@@ -177,15 +177,15 @@ class Observer(Delegate):
         return {}
 
     def close(self) -> None:
-        """Nothing is shared."""
+        """Do nothing: no resources are shared."""
 
 
 @contextmanager
 def opened(path: Path, find_backend: FindBackend) -> Iterator[Program]:
-    """Open a bundle whose backends are found in another way than usual.
+    """Open a bundle whose backends are those of `find_backend`.
 
     Raises:
-        FormatError, LoadError: it cannot be read.
+        FormatError, LoadError: the bundle cannot be read.
     """
     bundle = BundleFile.open(path)
     try:
@@ -204,7 +204,11 @@ def opened(path: Path, find_backend: FindBackend) -> Iterator[Program]:
 
 @contextmanager
 def observed(path: Path) -> Iterator["Observation"]:
-    """Open a bundle to observe it; raises what `opened` does."""
+    """Open a bundle to record its ranges.
+
+    Raises:
+        FormatError, LoadError: as `opened`.
+    """
     found: list[Observer] = []
 
     class Noted(Observer):
@@ -217,10 +221,10 @@ def observed(path: Path) -> Iterator["Observation"]:
 
 
 class Observation:
-    """A program that is observed.
+    """A program whose values are recorded.
 
     Attributes:
-        program: to call.
+        program: the program to call.
     """
 
     def __init__(self, program: Program, observers: Sequence[Observer]) -> None:
@@ -228,7 +232,7 @@ class Observation:
         self._observers = observers
 
     def _handles(self) -> dict[int, ObservedHandle]:
-        """Return the partitions that have run, by their ids."""
+        """Return the handles of the partitions that have run, by partition id."""
         return {
             number: handle
             for observer in self._observers
@@ -237,13 +241,13 @@ class Observation:
         }
 
     def scores(self) -> dict[int, Seen]:
-        """Return the ranges of the scores of attention, by partition."""
+        """Return the ranges of attention scores, by partition."""
         return {number: handle.scores for number, handle in self._handles().items()}
 
     def ranges(self) -> dict[int, Seen]:
         """Return the ranges of each partition that has run, by its id.
 
-        Values that share memory share a range, and all that are one state do.
+        Values that share memory or a state have a common range.
         """
         handles = self._handles()
         if not handles:
@@ -259,8 +263,8 @@ class Observation:
         return {
             number: {
                 value: groups[key]
-                for value, told in enumerate(handle.graph.values)
-                if told.type.dtype.is_floating
+                for value, declared in enumerate(handle.graph.values)
+                if declared.type.dtype.is_floating
                 and (key := memories.memory_of(number, handle.graph, value)) in groups
             }
             for number, handle in handles.items()

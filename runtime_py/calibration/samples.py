@@ -1,8 +1,8 @@
-"""`Samples`: what a model is calibrated with, read once, checked before any work.
+"""`Samples`: the input data of calibration, read once, checked before any work.
 
-In: a text, or arrays named as inputs, or nothing, for texts that the model makes
-itself. Out: what `compile_program(calibrate=...)` asks for: ranges of values, and what
-weights are multiplied with.
+In: a text, a sound, or arrays named as inputs; or nothing, for texts that the model
+generates. Out: the results that `compile_program(calibrate=...)` needs: ranges of
+values, and moments of the inputs of weights.
 """
 
 import hashlib
@@ -42,25 +42,25 @@ from kvc.schema.errors import BadSamples, KvcError, reason_of
 from kvc.schema.frozen import frozen
 from kvc.schema.provenance import Calibration
 
-# Run a model without a cache, as one that embeds, on pieces of a text.
+# Running a stateless model of texts on pieces of a text
 
 
-_MOST: Final = 128  # pieces
-_LETTERS: Final = 400  # of a piece, some 100 tokens
+_MOST: Final = 128  # the number of pieces
+_LETTERS: Final = 400  # the length of a piece, some 100 tokens
 
 
 def takes_texts(program: Program) -> bool:
-    """Tell whether a program says of itself that it takes whole texts."""
+    """Tell whether the metadata says that a program takes whole texts."""
     return TEXTS in program.metadata
 
 
 def run_pieces(
     source: str, text: str, program: Program, progress: Progress
 ) -> tuple[int, int]:
-    """Run pieces from all over a text; return how many, and their tokens.
+    """Run pieces from all over a text; return the counts of pieces and tokens.
 
     Raises:
-        BadSamples: the model does not take one.
+        BadSamples: the model does not take a piece.
         KvcError: as `Program.call`.
     """
     pieces = _pieces(text)
@@ -81,7 +81,7 @@ def run_pieces(
 
 
 def _pieces(text: str) -> list[str]:
-    """Return lines of a text, short ones together and long ones cut."""
+    """Return pieces of a text: short lines together, long lines cut."""
     pieces, begun = list[str](), ""
     for line in text.splitlines():
         for begin in range(0, len(line), _LETTERS):
@@ -96,17 +96,14 @@ def _pieces(text: str) -> list[str]:
     return [whole[place] for place in places]
 
 
-# `Samples`: what a model is calibrated with, read once, checked before any work.
-
-
-# Run a model of speech on a sound, as `transcribe` does.
+# Running a speech model on a sound
 
 
 _MOST_SECONDS: Final = 10 * 60
 
 
 def check_sound(path: str, raw: bytes) -> None:
-    """Check that bytes are a whole sound, of whatever rate.
+    """Check that bytes are a complete wav file, of any sample rate.
 
     Raises:
         BadSamples: they are not.
@@ -117,7 +114,7 @@ def check_sound(path: str, raw: bytes) -> None:
             size = count * file.getnchannels() * file.getsampwidth()
             whole = size and len(file.readframes(count)) == size
     except (wave.Error, EOFError) as error:
-        reason = f"no wav file of plain samples ({str(error) or 'it ends too early'})"
+        reason = f"not a plain wav file ({str(error) or 'it ends too early'})"
         raise BadSamples(source=path, reason=reason) from error
     if not whole:
         reason = "the sound is cut off" if size else "the sound is empty"
@@ -125,15 +122,15 @@ def check_sound(path: str, raw: bytes) -> None:
 
 
 def run_sound(path: str, program: Program) -> tuple[int, int]:
-    """Write down the beginning of a sound; return how many segments and tokens it has.
+    """Transcribe the beginning of a sound; return the numbers of segments and tokens.
 
     Raises:
-        BadSamples: it is no sound that the model takes, or the model takes none.
+        BadSamples: the model does not take the sound, or is not a speech model.
     """
     try:
         rate = spectrum_of(program.metadata).rate
     except KvcError as error:
-        reason = f"the model writes down no sound ({error}); give a text, or arrays"
+        reason = f"the model transcribes no sound ({error}); give a text, or arrays"
         raise BadSamples(source=path, reason=reason) from error
     try:
         samples = read_wave(path, rate)[: rate * _MOST_SECONDS]
@@ -144,7 +141,7 @@ def run_sound(path: str, program: Program) -> tuple[int, int]:
     return len(segments), sum(len(one.tokens) for one in segments)
 
 
-# `Samples`: what a model is calibrated with, read once, checked before any work.
+# Samples
 
 
 _ARRAYS: Final = (".npy", ".npz", ".safetensors")
@@ -153,12 +150,12 @@ _SOUND: Final = ".wav"
 
 @frozen
 class _Aim:
-    """What samples are run for.
+    """The purpose of a calibration run.
 
     Attributes:
-        method: how provenance calls what is done with them.
-        most: sequences of tokens that a text is cut into.
-        run: runs sequences.
+        method: the name of the calibration method in the provenance.
+        most: the number of token sequences that a text is cut into.
+        run: runs the sequences.
     """
 
     method: str
@@ -166,33 +163,34 @@ class _Aim:
     run: Callable[[str, Program, Sequences, Progress], None]
 
 
-# The least and the greatest number of all samples.
+# Finds the least and the greatest value over all samples.
 _RANGES: Final = _Aim("minmax", MOST_SEQUENCES, run_sequences)
-# Weights are rounded column by column, by the moments of their inputs.
+# Rounds weights column by column, by the moments of their inputs.
 _INPUTS: Final = _Aim("gptq", 4 * MOST_SEQUENCES, read_sequences)
 
 
 class Samples:
-    """Samples of what a model is given.
+    """Samples of a model's inputs.
 
-    Methods run on them in float32, with their states: a language model reads each
-    sequence of tokens in chunks, and for ranges of values continues it token by token;
-    other methods are called in their order, on one session.
+    Methods run on them in float32, with their states. A language model reads each
+    sequence of tokens in chunks; for ranges of values, decode also runs its last tokens
+    one by one. Other methods are called in their order, on one session.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Read a file.
 
         Args:
-            path: of a text in UTF-8, for models that read text; a sound, .wav, for
-                those that write it down; or a .npz or .safetensors file of arrays with
-                the names of inputs, `METHOD.INPUT` where several methods have one of
-                this name; or a .npy file, for the only input. An array has the shape of
-                the input, or one axis more before it, of as many calls. `tokens` of a
-                language model are int64 [tokens] or [sequences, tokens].
+            path: the path of a text in UTF-8, for models that read text; of a sound,
+                .wav, for speech models; or of a .npz or .safetensors file of arrays
+                with the names of inputs, `METHOD.INPUT` if several methods have an
+                input of this name; or of a .npy file, for the only input. An array has
+                the shape of the input, or one more axis before it, with one entry for
+                each call. `tokens` of a language model are int64 [tokens] or
+                [sequences, tokens].
 
         Raises:
-            BadSamples: it cannot be read, is empty, or holds what is no number.
+            BadSamples: the file cannot be read, is empty, or holds NaN or infinity.
         """
         self._source = path_text(path)
         raw = _read(self._source)
@@ -209,7 +207,7 @@ class Samples:
 
     @classmethod
     def generated(cls) -> "Samples":
-        """Return samples that the model makes itself, the same ones each time."""
+        """Return samples that the model generates, the same ones each time."""
         made = object.__new__(cls)
         made._source, made._digest = "generated", ""
         made._text, made._arrays, made._sounds = "", Arrays({}), False
@@ -219,8 +217,8 @@ class Samples:
         """Run a bundle; return the ranges of the values of its partitions.
 
         Raises:
-            BadSamples: the samples are not for this model.
-            SamplesNotFinite: it computes a NaN.
+            BadSamples: the samples do not fit this model.
+            SamplesNotFinite: the model computes a NaN.
             KvcError: a call fails.
         """
         with observed(bundle) as observation:
@@ -228,12 +226,12 @@ class Samples:
             return Observed(observation.ranges(), used, observation.scores())
 
     def sum_inputs(self, bundle: Path, progress: Progress) -> SeenInputs:
-        """Run a bundle whose partitions are linear layers; return what these multiply.
+        """Run a bundle of linear partitions; return the moments of their inputs.
 
         Raises:
-            BadSamples: the samples are not for this model.
-            SamplesNotFinite: it computes a NaN or an infinity.
-            CannotWrite: there is no room for the sums.
+            BadSamples: the samples do not fit this model.
+            SamplesNotFinite: the model computes a NaN or an infinity.
+            CannotWrite: the disk has no room for the sums.
             KvcError: a call fails.
         """
         with summed(bundle) as (program, inputs):

@@ -1,6 +1,6 @@
-"""Run a language model on sequences of tokens, in all the ways that it has.
+"""Run a language model on sequences of tokens, by all methods that it has.
 
-In: a text, or a model that makes some itself. Out: sequences that a session holds, and
+In: a text, or a model that generates texts. Out: sequences that fit a session, and
 calls of prefill in chunks, of decode, and of prefill_all.
 """
 
@@ -22,10 +22,10 @@ from kvc.schema.errors import BadSamples, KvcError
 Sequences = Sequence[Sequence[int]]
 
 MOST_SEQUENCES: Final = 8
-LENGTH: Final = 256  # of a sequence, in tokens, where no call takes more at least
-_STEPS: Final = 16  # of a sequence, by decode
+LENGTH: Final = 256  # tokens of a sequence, unless a method takes at least more
+_STEPS: Final = 16  # tokens of a sequence that decode runs
 _SEED: Final = 0
-_GENERATED: Final = 8  # sequences
+_GENERATED: Final = 8  # the number of generated sequences
 
 
 def reads_tokens(program: Program) -> bool:
@@ -37,7 +37,7 @@ def reads_tokens(program: Program) -> bool:
 def text_sequences(source: str, text: str, program: Program, most: int) -> Sequences:
     """Return a text as sequences of tokens: all of it, or parts from all over it.
 
-    `most` is how many.
+    `most` is the greatest number of sequences.
 
     Raises:
         BadSamples: the program does not read text.
@@ -51,7 +51,7 @@ def text_sequences(source: str, text: str, program: Program, most: int) -> Seque
         raise BadSamples(source=source, reason=reason) from error
     length = _length(program)
     if len(tokens) < 2:
-        raise BadSamples(source=source, reason="the text is one token, of 2 or more")
+        raise BadSamples(source=source, reason="the text has one token, 2 are needed")
     count = max(1, min(most, len(tokens) // length))
     last = max(0, len(tokens) - length)
     starts = np.linspace(0, last, count).astype(int).tolist()
@@ -59,12 +59,12 @@ def text_sequences(source: str, text: str, program: Program, most: int) -> Seque
 
 
 def generate_sequences(source: str, program: Program, progress: Progress) -> Sequences:
-    """Return sequences that a model makes: each begins with a token of its own.
+    """Return sequences that a model generates, each from another random first token.
 
-    Tokens are drawn as likely as the model finds them, by a fixed seed.
+    Tokens are sampled by the model's probabilities, with a fixed seed.
 
     Raises:
-        BadSamples: the program continues no text.
+        BadSamples: the program does not continue text.
     """
     _check_reads(source, program)
     random, made = np.random.default_rng(_SEED), list[Sequence[int]]()
@@ -100,13 +100,13 @@ def run_sequences(
     """Run sequences by each method of the roles prefill, decode and prefill_all.
 
     Raises:
-        BadSamples: the model does not have a token, or has no room for a sequence.
+        BadSamples: a token is not in the vocabulary, or a sequence does not fit.
         KvcError: as `Session.call`.
     """
     _check_reads(source, program)
     with program.session() as session:
         sizes = _prefill_sizes(session)
-        for tokens in _told(sequences, progress):
+        for tokens in _with_progress(sequences, progress):
             _run_sequence(source, session, tokens, min(_STEPS, len(tokens) // 2))
             for one in sizes:
                 _run_prefill(session, one, tokens)
@@ -120,22 +120,22 @@ def run_sequences(
 def read_sequences(
     source: str, program: Program, sequences: Sequences, progress: Progress
 ) -> None:
-    """Read sequences as prompts; the first one's last token by decode.
+    """Run sequences as prompts; the last token of the first one by decode.
 
     Raises:
-        BadSamples: the model does not have a token, or has no room for a sequence.
+        BadSamples: a token is not in the vocabulary, or a sequence does not fit.
         KvcError: as `Session.call`.
     """
     _check_reads(source, program)
     with program.session() as session:
         steps = 1
-        for tokens in _told(sequences, progress):
+        for tokens in _with_progress(sequences, progress):
             _run_sequence(source, session, tokens, steps)
             steps = 0
 
 
-def _told(sequences: Sequences, progress: Progress) -> Iterator[Sequence[int]]:
-    """Yield sequences, and tell how far they are."""
+def _with_progress(sequences: Sequences, progress: Progress) -> Iterator[Sequence[int]]:
+    """Yield sequences, and report the progress."""
     for number, tokens in enumerate(sequences):
         item = f"text {number + 1} of {len(sequences)}"
         progress("calibrate", number, len(sequences), item)
@@ -145,7 +145,7 @@ def _told(sequences: Sequences, progress: Progress) -> Iterator[Sequence[int]]:
 def _run_sequence(
     source: str, session: Session, tokens: Sequence[int], steps: int
 ) -> None:
-    """Feed the beginning in chunks, and the last tokens, `steps`, one by one."""
+    """Run all but the last `steps` tokens in chunks, and these one by one."""
     session.reset()
     feeder = Feeder(session)
     try:
@@ -164,7 +164,7 @@ def _prefill_sizes(session: Session) -> list[ChunkSizes]:
 
 
 def _run_prefill(session: Session, sizes: ChunkSizes, tokens: Sequence[int]) -> None:
-    """Run the beginning by one method, which a plan for all may leave out."""
+    """Run a sequence's beginning by one method, which chunks might not use."""
     if sizes.least > len(tokens):
         return
     session.reset()
@@ -173,9 +173,9 @@ def _run_prefill(session: Session, sizes: ChunkSizes, tokens: Sequence[int]) -> 
 
 
 def _length(program: Program) -> int:
-    """Return how long a sequence is: no shorter than what each method takes at least.
+    """Return the length of a sequence: enough for the least size of each method.
 
-    A method with all logits gets neither the first token nor the last.
+    The method with all logits runs neither the first token nor the last.
     """
     with program.session() as session:
         room = session.capacity
@@ -188,7 +188,7 @@ def _check_reads(source: str, program: Program) -> None:
     if not reads_tokens(program):
         reason = (
             "the model has no methods of the roles prefill and decode that read "
-            "tokens; one that embeds takes a text, one of speech a sound (.wav), and "
-            "any other arrays with the names of its inputs, in a .npz file"
+            "tokens; an embedding model takes a text, a speech model a sound (.wav), "
+            "any other model arrays with the names of its inputs, in a .npz file"
         )
         raise BadSamples(source=source, reason=reason)

@@ -1,12 +1,12 @@
-"""Inputs in the caller's own arrays: written in place, or extended in place.
+"""Run a call in the caller's own arrays, written in place or extended in place.
 
-In: the inputs of a call, and which of them the method writes. Out: a loan for each, the
-memory that the method works on. That is the caller's memory itself, except if it is not
-contiguous (then a copy, written back after success) or if a plain array becomes longer
-(then a copy with the capacity).
+In: the inputs of a call, and the inputs that the method writes. Out: a `Loan` for each
+written input, with the memory that the method works on. That is the caller's memory
+itself, except if the array is not contiguous (then a copy, written back after success)
+or if a plain array becomes longer (then a copy with room for the new elements).
 
-What a failed call has written into a caller's array stays there; lengths of growing
-arrays do not change.
+Bytes that a failed call has written into a caller's array stay there; lengths of
+growing arrays do not change.
 """
 
 from collections.abc import Mapping
@@ -33,15 +33,15 @@ from kvc.schema.types import evaluate
 
 @frozen
 class Loan:
-    """Memory that one call works on.
+    """The memory of one written input during one call.
 
     Attributes:
-        value: id of the input that lies there.
-        memory: at least as long as the method makes it.
-        original: where `memory` must be copied back to, None where it is it.
-        growing: the caller's array that becomes longer, None for plain ones.
-        length: of that array after the call.
-        outputs: indices of the outputs that are that array.
+        value: the id of the input.
+        memory: the array that the method works on, with room for the final length.
+        original: the array to copy `memory` back to, None if `memory` is the original.
+        growing: the caller's `GrowingArray` that becomes longer, None for plain arrays.
+        length: the length of that array after the call.
+        outputs: the indices of the outputs that return that array.
     """
 
     value: int
@@ -52,7 +52,7 @@ class Loan:
     outputs: tuple[int, ...]
 
     def finish(self) -> None:
-        """Hand over what a call has made, after it succeeded."""
+        """Copy results back and set the new length, after a call has succeeded."""
         if self.original is not None:
             copy_into(self.original, prefix(self.memory, self.original.shape))
         if self.growing is not None:
@@ -65,8 +65,8 @@ def lend(
     """Return the loans of a call.
 
     Raises:
-        InputMismatch: an array cannot be written, or overlaps another one.
-        CacheOverflow: a growing array has not enough room.
+        InputMismatch: an array is read-only, or overlaps another one.
+        CacheOverflow: a growing array has too little room.
     """
     loans = []
     written: dict[int, Array] = {}
@@ -86,15 +86,15 @@ def lend(
 def _check_alone(
     entry: MethodEntry, inputs: Inputs, written: Mapping[int, Array]
 ) -> None:
-    """Check that no other argument shares memory with what a call writes.
+    """Check that no other argument shares memory with an input that the call writes.
 
     Args:
-        entry: of the method.
-        inputs: of the call.
+        entry: the entry of the method.
+        inputs: the inputs of the call.
         written: index of an input -> all the memory that is written for it.
 
     Raises:
-        InputMismatch: one does.
+        InputMismatch: another argument shares the memory.
     """
     shared = _shared(inputs, written)
     if shared is not None:
@@ -105,10 +105,10 @@ def _check_alone(
 
 
 def _shared(inputs: Inputs, written: Mapping[int, Array]) -> tuple[int, int] | None:
-    """Return a written input and another one over bytes between its first and last.
+    """Return a written input and another input whose byte ranges overlap, or None.
 
-    In order of their first bytes, one overlaps any before it if it begins before the
-    furthest of their ends.
+    The ranges are visited in order of their first bytes. A range overlaps an earlier
+    one if it begins before the furthest end seen so far.
     """
     if not written:
         return None
@@ -133,10 +133,10 @@ def _shared(inputs: Inputs, written: Mapping[int, Array]) -> tuple[int, int] | N
 
 
 class _Lender:
-    """One input of a call that lies in the caller's array.
+    """Lends the caller's array for one written input of a call.
 
     Attributes:
-        written: all the caller's memory that the call may write, None for none.
+        written: all memory of the caller that the call may write, None for none.
     """
 
     def __init__(self, entry: MethodEntry, inputs: Inputs, leaf: int) -> None:
@@ -145,7 +145,7 @@ class _Lender:
         self.written: Array | None = None
 
     def lend_fixed(self, borrowed: Borrowed) -> Loan:
-        """Lend an array whose elements are written over, but which stays as long."""
+        """Lend an array whose elements are overwritten but whose length stays."""
         if borrowed.mutated:
             self._check_writable()
         memory, original = self._array, None
@@ -174,7 +174,7 @@ class _Lender:
         return Loan(borrowed.value, growing.memory, None, growing, length, outputs)
 
     def _lend_copy(self, borrowed: Borrowed, growth: Growth, reach: int) -> Loan:
-        """Lend a copy of a plain array that has room after it."""
+        """Lend a copy of a plain array with room for the new elements."""
         if borrowed.mutated:
             self._check_writable()
         shape = list(self._array.shape)
@@ -185,17 +185,17 @@ class _Lender:
         return Loan(borrowed.value, memory, original, None, 0, ())
 
     def _check_writable(self) -> None:
-        """Check that this input can be written over, and note what is written.
+        """Check that this input is writable, and note the memory that is written.
 
         Raises:
-            InputMismatch: it cannot.
+            InputMismatch: the input is read-only, or its elements overlap.
         """
         array = self._array
         if not array.flags.writeable:
             raise self._mismatch("an array that may be written", "a read-only one")
         if array.size and _is_copy(
             array, self._given
-        ):  # torch has no address for nothing
+        ):  # torch reports no address for an empty tensor
             raise self._mismatch(
                 "a tensor in ordinary memory", "one that must be copied"
             )
@@ -222,12 +222,12 @@ def _mismatch(
 
 
 def _is_copy(array: Array, given: object) -> bool:
-    """Tell whether an array is not over the memory of a tensor that was given."""
+    """Tell whether an array is a copy rather than a view of the given tensor."""
     return is_tensor(given) and address_of(array) != given.data_ptr()  # type: ignore[attr-defined]
 
 
 def _overlaps_itself(array: Array) -> bool:
-    """Tell whether two elements may lie in the same bytes."""
+    """Tell whether two elements may occupy the same bytes."""
     if array.size == 0:
         return False
     reach = array.itemsize

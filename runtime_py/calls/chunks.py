@@ -1,8 +1,8 @@
 """Split a prompt into calls.
 
 In: the sizes that each method of a program takes, the number of tokens. Out: chunks in
-the order to run them: as few calls as possible, of sizes as equal as possible, since a
-call of a size that has run before needs no binding.
+running order: as few calls as possible, of sizes as equal as possible, since a call of
+a size that has run before needs no binding.
 """
 
 import math
@@ -13,14 +13,14 @@ from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
 from kvc.schema.types import Affine, Dim, Symbol, bounds, evaluate, symbols_of
 
-_MOST_COMBINED = 6  # methods of which every selection is tried: 64
+_MOST_COMBINED = 6  # every subset of this many methods is tried: 64
 
 
 @frozen
 class ChunkSizes:
-    """The numbers of tokens that a method takes: `least`, + `step`, ... `most`.
+    """The token counts that a method takes: `least`, `least + step`, ... `most`.
 
-    `least` is 1 or more. Where `among` is not empty, it takes no others than these.
+    `least` is 1 or more. If `among` is not empty, the method takes only those counts.
     """
 
     method: str
@@ -45,7 +45,7 @@ class ChunkSizes:
 
 @frozen
 class Chunk:
-    """Tokens of one call of a method."""
+    """The tokens of one call of a method."""
 
     method: str
     count: int
@@ -54,15 +54,15 @@ class Chunk:
 def chunk_sizes(
     method: Method, symbols: Mapping[str, Symbol], longest: int | None = None
 ) -> ChunkSizes:
-    """Return the sizes that a method with a role takes: tokens int64 [batch, seq].
+    """Return the token counts that a method takes for its input int64 [batch, seq].
+
+    Of a dim with buckets, only the bucket sizes are returned.
 
     Args:
-        method: with tokens as its first input.
-        symbols: of the program, by name.
+        method: a method with a role, whose first input holds tokens.
+        symbols: the program's symbols by name.
         longest: the most tokens of a call, `Session.longest_call`; None for no limit.
-            A method whose least size is more than that can take nothing.
-
-    With buckets only their sizes are taken.
+            A method whose least size exceeds it takes no tokens.
     """
     dim = method.graph.values[method.graph.inputs[0]].type.dims[1]
     among = _buckets(dim, symbols)
@@ -81,7 +81,7 @@ def chunk_sizes(
 
 
 def _buckets(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, ...]:
-    """Return all numbers that a dim can be, from 1 on; none where it is in bounds."""
+    """Return all bucket sizes of a dim from 1 on; none if the dim has only bounds."""
     names = sorted(symbols_of([dim]))
     choices = [symbols[name].sizes for name in names]
     if not all(choices) or not names:
@@ -99,9 +99,9 @@ def plan_chunks(
     """Return the calls for a prompt.
 
     Args:
-        count: of its tokens, 1 or more.
-        prefills: what each method of the role "prefill" takes.
-        decode: what the decode method takes: one token.
+        count: the number of its tokens, 1 or more.
+        prefills: the sizes of each method of the role "prefill".
+        decode: the sizes of the decode method: one token.
     """
     usable = [sizes for sizes in prefills if sizes.least <= min(count, sizes.most)]
     usable.sort(key=lambda sizes: (-sizes.most, -sizes.least))
@@ -112,20 +112,20 @@ def plan_chunks(
     widths = {sizes.method: sizes.most - sizes.least for sizes in (*usable, decode)}
 
     def cost(plan: list[Chunk]) -> tuple[int, int, int]:
-        # Of equally many calls, those made for the very size are the quickest.
+        # Of plans with equally few calls, methods compiled for fewer sizes are faster.
         return len(plan), len(set(plan)), sum(widths[c.method] for c in set(plan))
 
     return min(plans, key=cost)
 
 
 def _selections(usable: Sequence[ChunkSizes]) -> list[tuple[ChunkSizes, ...]]:
-    """Return every selection that is not empty, the largest methods first."""
+    """Return every non-empty subset of methods, the largest methods first."""
     numbers = range(1 if usable else 0, len(usable) + 1)
     return [chosen for n in numbers for chosen in combinations(usable, n)]
 
 
 def _cut(count: int, methods: Sequence[ChunkSizes]) -> list[Chunk]:
-    """Cut by each method in turn as much as it takes."""
+    """Cut the tokens into chunks, as many as possible by each method in turn."""
     plan: list[Chunk] = []
     for sizes in methods:
         if not count:
@@ -141,7 +141,7 @@ def _cut(count: int, methods: Sequence[ChunkSizes]) -> list[Chunk]:
 
 
 def _even(count: int, sizes: ChunkSizes) -> list[Chunk]:
-    """Return even chunks of one method for all tokens, none where it cannot be."""
+    """Return equal chunks of one method for all tokens, none if that is impossible."""
     if sizes.among:
         return [Chunk(sizes.method, count)] if count in sizes.among else []
     calls = -(-count // sizes.most)

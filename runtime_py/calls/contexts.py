@@ -1,14 +1,15 @@
-"""Execution contexts: scratch memory, and methods that are bound to it.
+"""Execution contexts: scratch memory, and the methods that are bound to it.
 
-To bind is to make each instruction a function over fixed memory. In: a method, the
-inputs and states of a call. Out: a `Binding`, and what the call lends to it. A context
-keeps a few bindings by the shapes that stay, and drops the least recently used; the
-lengths and addresses that a binding was made for are its version. If only those have
-changed, only what depends on them is bound again.
+Binding turns each instruction into a function over fixed memory. In: a method, the
+inputs and states of a call. Out: a `Binding`, and the loans of the call. A context
+keeps a few bindings, keyed by the input shapes that do not follow growing states, and
+drops the least recently used. Each binding has a version: the lengths and addresses
+that it was made for. If only those have changed, only the instructions that depend on
+them are bound again.
 
 A call gets a context that no other call uses, preferably the one that served its
-session last, since its frames are bound to the session's states. A pool that is closed
-lends no more, and says when the last call has ended.
+session last, since its frames are bound to the session's states. A closed pool leases
+no contexts, and calls back when the last call has ended.
 """
 
 import threading
@@ -30,22 +31,22 @@ from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.memory import StateMemory
 
 FRAMES_KEPT = 8
-Version = tuple[object, ...]  # lengths and addresses that a frame is bound to
+Version = tuple[object, ...]  # the lengths and addresses that a frame is bound to
 FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None]
 
 
 class Shared(Protocol):
-    """What all contexts of a program bind methods with."""
+    """The resources of a program that all its contexts bind methods with."""
 
     def constant(self, name: int) -> Array:
-        """Return named data that stays in memory as long as this."""
+        """Return a constant, which stays in memory as long as these resources."""
 
     def code(self, method: int) -> Code:
-        """Return what a method is bound with."""
+        """Return the bindable code of a method."""
 
 
 class ExecutionContext:
-    """What one running call needs for itself."""
+    """The scratch memory and bound frames that one running call uses exclusively."""
 
     def __init__(
         self, shared: Shared, scratch_nbytes: int, workspace_nbytes: int
@@ -59,7 +60,7 @@ class ExecutionContext:
     def bind(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> tuple[Binding, tuple[Loan, ...]]:
-        """Return a method bound to this call's sizes and memory, and what is lent."""
+        """Return the method bound to this call's sizes and memory, and its loans."""
         sizes: dict[str, int] | None = None
         loans: tuple[Loan, ...] = ()
         shape_of = inputs.shapes.__getitem__
@@ -77,7 +78,7 @@ class ExecutionContext:
             demand = entry.demand(sizes)
             if states is not None:
                 states.check_growth(demand)
-            # Out of the context's hands: one that breaks off is of no use any more.
+            # Removed first: a binding whose rebinding failed must not be used again.
             old = self.take(key)
             found = self._bind(entry, sizes, demand, loans, states, old)
             self.keep(key, found, version)
@@ -92,7 +93,7 @@ class ExecutionContext:
         states: StateMemory | None,
         old: Binding | None,
     ) -> Binding:
-        """Bind a method, or what depends on sizes and loans if it has been bound."""
+        """Bind a method, or rebind the instructions that sizes and loans affect."""
         method = entry.method
         where = {loan.value: place_of(loan.memory) for loan in loans}
         moved = None
@@ -118,10 +119,7 @@ class ExecutionContext:
         return Binding(frame, demand, fills, where)
 
     def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:
-        """Return what is bound for a method, steady shapes and states, if it still is.
-
-        None where nothing is, or something to another version.
-        """
+        """Return the binding under a key, None if missing or of another version."""
         found = self._frames.get(key)
         if found is None or found[0] != version:
             return None
@@ -129,28 +127,28 @@ class ExecutionContext:
         return found[1]
 
     def take(self, key: FrameKey) -> Binding | None:
-        """Take what is bound, whatever the version: it is to be bound again."""
+        """Remove and return the binding under a key, whatever its version."""
         found = self._frames.pop(key, None)
         return None if found is None else found[1]
 
     def keep(self, key: FrameKey, binding: Binding, version: Version = ()) -> None:
-        """Keep what has been bound."""
+        """Keep a binding under its key."""
         self._frames[key] = (version, binding)
         if len(self._frames) > FRAMES_KEPT:
             self._frames.popitem(last=False)
 
     def give_back(self) -> None:
-        """Give the pages of scratch memory back."""
+        """Return the pages of scratch memory to the system."""
         self.scratch.discard()
         self.workspace.arena.discard()
 
     def close(self) -> None:
-        """Drop what is bound, and what delegates keep here."""
+        """Drop all bindings, and the resources that delegates keep in this context."""
         self._frames.clear()
         self.workspace.close()
 
     def forget_closed(self) -> None:
-        """Drop what is bound to the states of sessions that have been closed."""
+        """Drop the bindings to states of closed sessions."""
         for key in list(self._frames):
             if key[2] is not None and key[2].closed:
                 self._frames.pop(key, None)
@@ -163,7 +161,7 @@ class ContextPool:
 
     def __init__(self, make: Callable[[], ExecutionContext]) -> None:
         self._make = make
-        # Re-entrant: a session may be collected at any point.
+        # Re-entrant: garbage collection may close a session at any point.
         self._lock = threading.RLock()
         self._idle: list[ExecutionContext] = []
         self._leased = 0
@@ -171,7 +169,7 @@ class ContextPool:
         self._when_drained: Callable[[], None] | None = None
 
     def take(self, states: StateMemory | None) -> ExecutionContext | None:
-        """Lend a context for one call, None once the pool is closed."""
+        """Lease a context for one call; return None once the pool is closed."""
         with self._lock:
             if self._closed:
                 return None
@@ -205,18 +203,18 @@ class ContextPool:
                 context.forget_closed()
 
     def give_back(self) -> None:
-        """Give the scratch pages of contexts that no call uses back."""
+        """Return the scratch pages of idle contexts to the system."""
         with self._lock:
             for context in self._idle:
                 context.give_back()
 
     def close(self, when_drained: Callable[[], None]) -> None:
-        """Lend no more and drop all; call `when_drained` once no call runs any more."""
+        """Close all contexts, and call `when_drained` once no call runs any more."""
         with self._lock:
             idle, self._idle = self._idle, []
             self._closed = True
             self._when_drained = when_drained
-            self._leased += 1  # by this, until what is idle has been closed
+            self._leased += 1  # holds off `when_drained` until idle contexts are closed
         for context in idle:
             context.close()
         with self._lock:

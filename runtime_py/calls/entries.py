@@ -1,8 +1,8 @@
-"""A method as it is called: what its inputs must be, and what each call needs.
+"""`MethodEntry`: the input types of a method, and the demands of each call of it.
 
 In: a method of a verified program. Out: the sizes of a call, solved from its inputs and
-from the lengths of growing states, and from them what the call needs of the session:
-tokens, slots, lengths. Nothing here runs or writes anything.
+from the lengths of growing states; then the tokens, slots and lengths that the call
+needs in the session. Nothing here runs or writes anything.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,27 +40,27 @@ _LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 @frozen
 class MethodEntry:
-    """A method, and what is known of it before any call.
+    """A method, and its properties that do not depend on a call.
 
     Attributes:
-        id: of the method.
-        method: as the file declares it.
-        signature: of its inputs.
-        reads_cursor: whether it takes a field of a cursor.
-        only_reads: whether a call leaves its session as it is, whatever happens.
-        cursor: which one it adds to; of several, the one whose row lengths it takes.
-        tokens: the input of tokens, None where there is none.
-        row_lengths: the input with the row lengths, None if the method has none.
-        effects: what it writes.
-        writes: the same of states, by groups.
-        symbols: of the program, by name.
-        slots: states that grow by the lengths that the method takes them to have.
-        growth: states that it makes longer, by their new and all new lengths.
-        growing: among the passed inputs, those whose shapes follow what grows.
-        steady: the other ones.
-        restarts: whether a session begins anew with a call.
-        needs: the cursor that must not be at its beginning, and the method that
-            advances it; None where any position will do.
+        id: the index of the method.
+        method: the method as the file declares it.
+        signature: the types of its inputs.
+        reads_cursor: whether it reads a field of a cursor.
+        only_reads: whether a call never changes its session.
+        cursor: the cursor that it advances; of several, the one with row lengths.
+        tokens: the input of tokens, None if there is none.
+        row_lengths: the input of row lengths, None if there is none.
+        effects: the states and inputs that it writes.
+        writes: the state writes of each group of states.
+        symbols: the program's symbols by name.
+        slots: the growing states, by the lengths that the method expects.
+        growth: the states that it extends, by the new length and all lengths reached.
+        growing: the indices of inputs whose shapes follow growing lengths.
+        steady: the indices of the other inputs.
+        restarts: whether a call resets its session first.
+        needs: a cursor that must be past its beginning, and the method that advances
+            it; None if every position is allowed.
     """
 
     id: int
@@ -82,12 +82,12 @@ class MethodEntry:
     needs: tuple[int, str] | None
 
     def check_encoded(self, inputs: Inputs, memory: StateMemory) -> None:
-        """Check that what the method reads of an encoder is there.
+        """Check that the encoder's output, which the method reads, is present.
 
-        Of rows without tokens it reads nothing.
+        Rows without tokens need no encoder output.
 
         Raises:
-            NotEncoded: it is not.
+            NotEncoded: the encoder has not run.
         """
         if self.needs is None:
             return
@@ -104,7 +104,7 @@ class MethodEntry:
     def narrowest(self, memory: StateMemory) -> Kind | None:
         """Return the kind of state that allows the shortest calls, None without any.
 
-        Of those at the cursors to which a call adds as much as to the position.
+        Kinds at a cursor that advances by another token count are ignored.
         """
         alike = [
             advance.cursor
@@ -117,7 +117,7 @@ class MethodEntry:
         return min(limited, key=lambda kind: kind.longest, default=None)
 
     def lengths(self, memory: StateMemory) -> tuple[int, ...]:
-        """Return the lengths of the states that give this method sizes."""
+        """Return the lengths of growing states that determine the method's sizes."""
         lengths = memory.lengths
         return tuple([lengths[state] for _, states in self.slots for state in states])
 
@@ -126,7 +126,8 @@ class MethodEntry:
 
         Raises:
             InputMismatch: the inputs do not have the declared shapes.
-            StateMismatch: states that grow do not fit the method, or each other.
+            StateMismatch: lengths of growing states do not fit the method, or each
+                other.
         """
         if memory is None:
             return self.signature.solve(inputs.shapes, {})
@@ -136,7 +137,7 @@ class MethodEntry:
         return sizes
 
     def demand(self, sizes: Mapping[str, int]) -> Demand:
-        """Return what a call of these sizes asks for."""
+        """Return the demand of a call of these sizes."""
         added = {
             a.cursor: evaluate(a.tokens, sizes)
             for a in self.method.advances
@@ -151,7 +152,7 @@ class MethodEntry:
         )
 
     def _grown(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int, int]]:
-        """Yield the lengths of states that a call makes longer, as in `Demand`."""
+        """Yield the extended states and their lengths, as in `Demand.lengths`."""
         for length_dim, reach_dims, states in self.growth:
             length = evaluate(length_dim, sizes)
             reach = max(evaluate(dim, sizes) for dim in reach_dims)
@@ -159,7 +160,7 @@ class MethodEntry:
                 yield state, length, reach
 
     def _settle(self, memory: StateMemory) -> dict[str, int]:
-        """Return the sizes that a session fixed, and those that its lengths give."""
+        """Return the sizes that the session or the states' lengths determine."""
         sizes = dict(memory.sizes)
         for dim, states in self.slots:
             settle_symbol(dim, memory.lengths[states[0]], sizes)
@@ -172,7 +173,7 @@ class MethodEntry:
         sizes: Mapping[str, int],
         memory: StateMemory,
     ) -> None:
-        """Check states' lengths; a dim of 0 is one that the method does not read."""
+        """Check the states' lengths; the dim 0 marks a length that nothing reads."""
         expected, lengths = evaluate(dim, sizes), memory.lengths
         for state in states:
             if lengths[state] != expected and dim != 0:
@@ -237,7 +238,7 @@ def make_entry(
 
 
 def _find_needs(program: Program, method: Method) -> tuple[int, str] | None:
-    """Return the cursor of an encoder whose states a method reads, and who moves it."""
+    """Return the cursor of encoder states that a method reads, and the encoder."""
     slots = (value.storage for value in method.graph.values)
     states = [program.states[s.state] for s in slots if isinstance(s, StateSlot)]
     read = {state.cursor for state in states}
@@ -256,7 +257,7 @@ def _extent(writes: Writes, sizes: Mapping[str, int]) -> int:
 
 
 def _own_cursor(method: Method) -> int:
-    """Return the cursor that a method adds to, by row lengths if by any."""
+    """Return the cursor that a method advances, preferring one with row lengths."""
     advances = sorted(method.advances, key=lambda one: one.lengths is None)
     return advances[0].cursor if advances else 0
 
@@ -264,7 +265,7 @@ def _own_cursor(method: Method) -> int:
 def _group_slots(
     graph: Graph, effects: Effects, states: Sequence[State]
 ) -> tuple[tuple[Dim, tuple[int, ...]], ...]:
-    """Return the states that grow by the lengths that values over them declare."""
+    """Group the growing states by the length that the graph's values declare."""
     groups: dict[Dim, list[int]] = {}
     for value, state in effects.slots:
         axis = states[state].axis
@@ -276,7 +277,7 @@ def _group_slots(
 def _group_growth(
     effects: Effects,
 ) -> tuple[tuple[Dim, tuple[Dim, ...], tuple[int, ...]], ...]:
-    """Return the states that a method makes longer, by what they grow to."""
+    """Group the states that a method extends, by their new lengths."""
     groups: dict[tuple[Dim, tuple[Dim, ...]], list[int]] = {}
     for state, growth in effects.growth.items():
         groups.setdefault((growth.length, growth.reach), []).append(state)
@@ -286,7 +287,7 @@ def _group_growth(
 def _lengths_of(
     graph: Graph, effects: Effects, slots: Sequence[tuple[Dim, tuple[int, ...]]]
 ) -> set[str]:
-    """Return the symbols in the lengths of what grows, before it does."""
+    """Return the symbols in the lengths of growing values, before they grow."""
     dims = [dim for dim, _ in slots]
     for borrowed in effects.borrowed:
         if borrowed.growth is not None:
@@ -296,7 +297,7 @@ def _lengths_of(
 
 
 def too_long(method: Method, count: int, kind: Kind) -> CallTooLong:
-    """Return the error of a call with more tokens than a kind of state allows."""
+    """Return the error for a call with more tokens than a kind of state allows."""
     return CallTooLong(
         method=method.name,
         count=count,
@@ -311,7 +312,7 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
     """Check that a call has a row length for each row of its session.
 
     Raises:
-        StateMismatch: it has not.
+        StateMismatch: the number of row lengths differs from the number of rows.
     """
     if demand.row_lengths is not None and len(demand.row_lengths) != len(starts):
         raise StateMismatch(
@@ -323,7 +324,7 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
 
 
 def find_row_lengths(method: Method) -> RowLengthsInput | None:
-    """Return the input of a method that has the row lengths."""
+    """Return the input of a method that holds row lengths, None without one."""
     leaf = next((a.lengths for a in method.advances if a.lengths is not None), None)
     if leaf is None:
         return None
@@ -338,7 +339,7 @@ def find_row_lengths(method: Method) -> RowLengthsInput | None:
 def _beside(
     types: Sequence[TensorType], leaf: int, rows: Dim
 ) -> tuple[int, int] | None:
-    """Return an input and its axis that has the rows, other than the row lengths."""
+    """Return another input, and its axis, with one entry for each row; or None."""
     for i, kind in enumerate(types):
         for axis, dim in enumerate(kind.dims):
             if i != leaf and dim == rows:
@@ -347,7 +348,7 @@ def _beside(
 
 
 def find_tokens(method: Method) -> TokenInput | None:
-    """Return the input of tokens, None for a method that takes none."""
+    """Return the input of tokens, None for a method without one."""
     graph = method.graph
     if not method.role or not graph.inputs:
         return None
@@ -359,15 +360,15 @@ def find_tokens(method: Method) -> TokenInput | None:
 
 
 def vocabulary_of(method: Method, tokens: int) -> int | None:
-    """Return the rows of the first table in which an input of a method is looked up.
+    """Return the row count of the first embedding table that the tokens index.
 
-    None where nothing looks it up.
+    None if no instruction looks the tokens up.
     """
     return _vocabulary(method, method.graph, tokens)
 
 
 def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
-    """Return the rows of the first table in which a value is looked up."""
+    """Return the row count of the first table that a value indexes, in one graph."""
     found = _tokens_and_filled(graph, tokens)
     for call in graph.instructions:
         if call.op == DELEGATE:
@@ -390,7 +391,7 @@ def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
 
 
 def _tokens_and_filled(graph: Graph, tokens: int) -> set[int]:
-    """Return the tokens, and what they are with other tokens for padding."""
+    """Return the tokens, and the values made of them by replacing padding tokens."""
     found = {tokens}
     for call in graph.instructions:
         if call.op != _CHOICE:

@@ -1,11 +1,11 @@
-"""The inputs of a call: taken as arrays, checked, and the sizes that follow from them.
+"""Check the inputs of a call, and derive the sizes of symbols from them.
 
 In: declared types, the leaves of a call's arguments, the sizes that a session fixed.
 Out: arrays of the declared dtypes over the caller's own memory (nothing is copied
-here), whether any of them was a torch tensor, and a size for every symbol, checked
-against its bounds and against every input's declared dims. Row lengths, where a method
-takes them, say how many tokens of each row are real; if a call leaves them out, all
-are.
+here), whether any input was a torch tensor, and a size for every symbol, checked
+against its bounds and against every input's declared dims. Row lengths, for methods
+that take them, are the numbers of real tokens in each row; if a call leaves them out,
+all tokens are real.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ Shape = tuple[int, ...]
 
 @frozen
 class InputSignature:
-    """What the inputs of a call must be.
+    """The names and types of a method's inputs.
 
     Attributes:
-        method: its name, for messages.
-        names, types, dtypes: one for each input.
-        symbols: by name.
+        method: the method's name, for messages.
+        names, types, dtypes: one entry for each input.
+        symbols: the program's symbols by name.
     """
 
     method: str
@@ -50,11 +50,12 @@ class InputSignature:
         """Return the size of each symbol of a call.
 
         Args:
-            shapes: as found, one for each input.
-            fixed: sizes that are settled before the call.
+            shapes: the actual shape of each input.
+            fixed: sizes that are known before the call.
 
         Raises:
-            InputMismatch: a rank, a bound, or two dims that disagree.
+            InputMismatch: a wrong rank, a size out of bounds, or two dims that
+                disagree.
         """
         sizes = dict(fixed)
         for index, shape in enumerate(shapes):
@@ -78,7 +79,7 @@ class InputSignature:
         used = symbols_of(declared.dims)
         for name in used:
             if name not in sizes:
-                raise self._mismatch(index, shape, f" (nothing settles {name})")
+                raise self._mismatch(index, shape, f" (no input determines {name})")
             if not self.symbols[name].takes(sizes[name]):
                 raise self._mismatch(index, shape, "")
         if declared.shape(sizes) != shape:
@@ -96,14 +97,14 @@ class InputSignature:
 
 @frozen
 class Inputs:
-    """The inputs of one call; results are torch tensors when an input was one.
+    """The inputs of one call.
 
     Attributes:
-        leaves: as the caller passed them.
-        arrays: over their memory.
-        shapes: of the arrays.
-        as_tensors: whether any leaf was a torch tensor.
-        left_out: whether the call left row lengths out; an array stands for them.
+        leaves: the arguments as the caller passed them.
+        arrays: numpy arrays over their memory.
+        shapes: the shapes of the arrays.
+        as_tensors: whether any leaf was a torch tensor; results are then tensors too.
+        left_out: whether the call left row lengths out; a stand-in array replaces them.
     """
 
     leaves: Sequence[object]
@@ -116,10 +117,10 @@ class Inputs:
 def take_inputs(
     signature: InputSignature, leaves: Sequence[object], left_out: bool = False
 ) -> Inputs:
-    """Check kinds and dtypes of a call's inputs.
+    """Check that a call's inputs are arrays or tensors of the declared dtypes.
 
     Raises:
-        InputMismatch: not an array or tensor, or of another dtype.
+        InputMismatch: an input is not an array or tensor, or has another dtype.
     """
     arrays: list[Array] = []
     shapes: list[tuple[int, ...]] = []
@@ -148,7 +149,7 @@ def _from_tensor(signature: InputSignature, index: int, leaf: object) -> Array:
     try:
         return tensor_as_array(leaf)  # type: ignore[arg-type]  # is_tensor says so
     except (TypeError, RuntimeError) as error:
-        found = f"a tensor that numpy cannot take ({error})"
+        found = f"a tensor that numpy cannot view ({error})"
         raise _mismatch(signature, index, found) from error
 
 
@@ -172,11 +173,11 @@ class RowLengthsInput:
     """The input of a method with its row lengths, int64 or bool [batch].
 
     Attributes:
-        method, name: of the method and of the input, for messages.
-        leaf: its index among the inputs that a caller passes.
-        type: as declared.
-        beside: another of these and an axis of it whose size is the number of rows,
-            None if there is none.
+        method, name: the names of the method and of the input, for messages.
+        leaf: the index among the inputs that a caller passes.
+        type: the declared type.
+        beside: another input and an axis of it whose size is the number of rows, None
+            if there is none.
     """
 
     method: str
@@ -190,8 +191,8 @@ class RowLengthsInput:
     ) -> Array | None:
         """Return an array for the row lengths of a call that leaves them out.
 
-        None where nothing says how many rows there are. `sizes` are of the symbols
-        that the session has fixed.
+        None if the number of rows is unknown. `sizes` are those of the symbols that the
+        session has fixed.
         """
         (rows,) = self.type.dims
         dtype = self.type.dtype.numpy
@@ -215,10 +216,10 @@ class RowLengthsInput:
     def read(self, inputs: Inputs, most: int) -> tuple[int, ...]:
         """Return the length of each row, which is at most `most`.
 
-        Lengths that were left out are filled in.
+        Row lengths that the call left out are set to `most`.
 
         Raises:
-            InputMismatch: one is negative, or more than there are tokens.
+            InputMismatch: a length is negative, or exceeds the number of tokens.
         """
         row_lengths = inputs.arrays[self.leaf]
         if inputs.left_out:
@@ -240,8 +241,8 @@ class TokenInput:
     """The first input of a method with a role: tokens int64 [batch, seq].
 
     Attributes:
-        method, name: of the method and of the input, for messages.
-        vocabulary: tokens are below it; None where nothing says it.
+        method, name: the names of the method and of the input, for messages.
+        vocabulary: the vocabulary size, which tokens are below; None if unknown.
     """
 
     method: str
@@ -249,7 +250,11 @@ class TokenInput:
     vocabulary: int | None
 
     def check_all(self, inputs: Inputs, row_lengths: RowLengthsInput | None) -> None:
-        """Check the tokens of a call, all but padding; raises as `check`."""
+        """Check the tokens of a call, except padding.
+
+        Raises:
+            InputMismatch: as `check`.
+        """
         if len(inputs.shapes[0]) == 2:
             tokens = inputs.arrays[0]
             if row_lengths is not None and not inputs.left_out:
@@ -257,10 +262,10 @@ class TokenInput:
             self.check(tokens)
 
     def check(self, tokens: Array) -> None:
-        """Check that every token is one of the vocabulary.
+        """Check that every token is in the vocabulary.
 
         Raises:
-            InputMismatch: one is not; the message names it.
+            InputMismatch: a token is not; the message names it.
         """
         if self.vocabulary is None or tokens.size == 0:
             return

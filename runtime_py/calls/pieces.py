@@ -1,9 +1,10 @@
-"""Split calls that are longer than the rings of a session allow into pieces.
+"""Split calls that are longer than the ring buffers of a session allow into pieces.
 
-In: a method of the role "prefill", more tokens than it takes, or than a ring has slots
-beside its window. Out: the logits after the last token, and a session that has taken
-all tokens. Such a call takes effect as a whole or not at all, as any other: what cannot
-be restored by knowing the position is copied first, which is little for so many tokens.
+In: a call of a method of the role "prefill" with more tokens than the method takes, or
+than a ring buffer has slots outside its window. Out: the logits after the last token,
+and a session that has taken all tokens. Such a call takes effect completely or not at
+all: state bytes that the old position alone cannot restore are copied first, which
+takes little time compared with so many tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from kvc.schema.types import TensorType, bounds, evaluate
 
 @frozen
 class Piece:
-    """Some of a call's tokens: which method takes them, from where, how many."""
+    """Some of a call's tokens: the method to run, the first token, the count."""
 
     entry: MethodEntry
     first: int
@@ -31,10 +32,10 @@ class Piece:
 
 
 def count_excess(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
-    """Return how many tokens a call has if that is more than one may have, else 0.
+    """Return the token count of a call if it exceeds the limit of one call, else 0.
 
-    With a ring, a prefill may have more than its method takes too; with buckets, any
-    number that is none of them.
+    With a ring buffer, a prefill may exceed its method's own limit too; with buckets,
+    it may have a count that is not a bucket.
 
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
@@ -43,7 +44,7 @@ def count_excess(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int
     if limit is None:
         return _count_outside(entry, inputs, states)
     advance = entry.method.advance
-    assert advance is not None, "it is how much the calls of the limit add"
+    assert advance is not None, "the limiting cursor advances as the position does"
     if entry.row_lengths is not None:
         excess = _excess_of_rows(entry, inputs, states, limit.longest)
         return excess or _count_outside(entry, inputs, states)
@@ -58,9 +59,9 @@ def count_excess(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int
 
 
 def _count_outside(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
-    """Return how many tokens a prefill has if no bucket has so many, else 0.
+    """Return the token count of a prefill if it is not a bucket size, else 0.
 
-    Of rows, the most tokens that one has.
+    For a batch with row lengths, this is the greatest row length.
     """
     alone = entry.method.role == "prefill" and _takes_tokens(entry)
     if not alone or len(inputs.shapes[0]) != 2:
@@ -76,9 +77,9 @@ def _count_outside(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> i
 def _excess_of_rows(
     entry: MethodEntry, inputs: Inputs, states: StateMemory, longest: int
 ) -> int:
-    """Return the most tokens of a row if that is more than one may have, else 0.
+    """Return the greatest row length if it exceeds the limit of one call, else 0.
 
-    Padding is left out. Impossible row lengths are refused later.
+    Padding does not count. Impossible row lengths are refused later.
     """
     assert entry.row_lengths is not None
     seq = _given_tokens(entry, inputs, states)
@@ -93,7 +94,7 @@ def _excess_of_rows(
 
 
 def _given_tokens(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
-    """Return how many tokens a call brings to each row, padding too."""
+    """Return how many tokens a call brings to each row, including padding."""
     if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:
         return inputs.shapes[0][1]
     assert entry.method.advance is not None
@@ -103,17 +104,17 @@ def _given_tokens(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> in
 def plan_pieces(
     entry: MethodEntry, count: int, states: StateMemory, entries: Sequence[MethodEntry]
 ) -> list[Piece]:
-    """Return the calls that a call is parted into; none where buckets make none of it.
+    """Return the calls that a call is split into; none if no buckets fit.
 
     Args:
-        entry: of the method that was called.
-        count: of the call's tokens.
-        states: of the session.
-        entries: of all methods of the program.
+        entry: the entry of the called method.
+        count: the number of the call's tokens.
+        states: the states of the session.
+        entries: the entries of all methods of the program.
 
     Raises:
-        CallTooLong: the method has not the role "prefill", or takes more than tokens,
-            or no methods with a role take so many together.
+        CallTooLong: the method has not the role "prefill", or has inputs besides
+            tokens, or no methods with a role take that many tokens together.
     """
     limit = entry.narrowest(states)
     longest = None if limit is None else limit.longest
@@ -147,10 +148,10 @@ def run_pieces(
 ) -> list[object]:
     """Run a call in pieces, and return the results of the last one.
 
-    For shorter rows, those of the piece that has their last token.
+    The results of a shorter row come from the piece that has its last token.
 
     Raises:
-        InputMismatch: it has another number of rows than the session.
+        InputMismatch: the call has another number of rows than the session.
         CacheOverflow: not all tokens fit; nothing has run.
         ExecutionError: a piece failed; the session is as it was before the first one.
     """
@@ -174,7 +175,7 @@ def run_pieces(
 
 
 def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> None:
-    """Put back the results of rows that have none in this piece."""
+    """Put back the earlier results of rows that have no tokens in this piece."""
     for new, old in zip(made, before, strict=True):
         assert isinstance(new, np.ndarray)
         assert isinstance(old, np.ndarray)
@@ -194,7 +195,7 @@ def _row_lengths_of(entry: MethodEntry, inputs: Inputs) -> Array | None:
 
 
 def _take_piece(piece: Piece, tokens: Array, row_lengths: Array | None) -> Inputs:
-    """Return what a piece of a call takes."""
+    """Return the inputs of one piece of a call."""
     end = piece.first + piece.count
     leaves = [tokens[:, piece.first : end]]
     if piece.entry.row_lengths is not None and row_lengths is not None:
@@ -204,11 +205,10 @@ def _take_piece(piece: Piece, tokens: Array, row_lengths: Array | None) -> Input
 
 
 def _takes_tokens(entry: MethodEntry) -> bool:
-    """Tell whether a method of some role takes tokens alone, and adds them all.
+    """Tell whether a method's only inputs are tokens and perhaps row lengths.
 
-    To each cursor that it adds to, so that all of them can be cut alike.
-
-    It may take row lengths after them, and then adds so many of each row.
+    It must also advance every cursor that it advances by the token count, so that all
+    of them can be cut alike.
     """
     inputs = 1 + (entry.row_lengths is not None)
     if entry.tokens is None or len(entry.signature.types) != inputs:
@@ -220,7 +220,7 @@ def _takes_tokens(entry: MethodEntry) -> bool:
 
 
 def _takes_alike(entry: MethodEntry, other: MethodEntry) -> bool:
-    """Tell whether two methods take tokens alone, of as many rows, and give alike."""
+    """Tell whether two methods take the same inputs, and return the same types."""
     if not (_takes_tokens(entry) and _takes_tokens(other)):
         return False
     if (entry.row_lengths is None) != (other.row_lengths is None):
@@ -237,6 +237,6 @@ def _given_types(entry: MethodEntry) -> list[TensorType]:
 
 
 def _most(entry: MethodEntry, longest: int) -> int:
-    """Return the most tokens that a method takes at a time."""
+    """Return the most tokens that a method takes in one call."""
     kind = entry.signature.types[0]
     return min(longest, bounds(kind.dims[1], entry.symbols)[1])

@@ -1,9 +1,9 @@
-"""Make a call all or nothing: note what a failure must restore, and restore it.
+"""Make a call all or nothing: save what a failure must restore, and restore it.
 
-In: the memory of a session, what a call writes and needs. Out: after success, the
-session one call further; after a failure, the session as it was, or poisoned if a state
-was written that knowing the position cannot restore. Each kind of state decides what to
-note.
+In: the memory of a session, the state writes and demand of a call. Out: after success,
+the session one call further; after a failure, the session as it was, or poisoned if the
+call wrote a state that the old position alone cannot restore. Each kind of state
+decides which bytes to save.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +21,9 @@ class Transaction:
     """One call on a usable session, from before its first write.
 
     Attributes:
-        starts: of each cursor, the position of each row before the call; None where it
-            is not known.
-        steps: of each cursor, how many tokens the call adds to each row.
+        starts: for each cursor, the position of each row before the call; None if it
+            is unknown.
+        steps: for each cursor, how many tokens the call adds to each row.
     """
 
     __slots__ = (
@@ -37,12 +37,12 @@ class Transaction:
     )
 
     def __init__(self, entry: MethodEntry, demand: Demand, memory: StateMemory) -> None:
-        """Check that the call may run, and note what a failure needs.
+        """Check that the call may run, and save the bytes that a failure needs.
 
         Raises:
-            CacheOverflow: the call's tokens do not fit.
-            CallTooLong: there are more than a ring allows.
-            StateMismatch: it counts other rows than the session has.
+            CacheOverflow: the session has no room for the call's tokens.
+            CallTooLong: the call has more tokens than a ring buffer allows.
+            StateMismatch: the call has another number of rows than the session.
         """
         self.starts = starts_of = memory.known_positions()
         own = starts_of[demand.cursor]
@@ -66,16 +66,16 @@ class Transaction:
             kind, starts = kinds[writes.group], starts_of[writes.cursor]
             added = demands[writes.cursor]
             self._undo.append(kind.begin(writes, extent, starts, added, keeps))
-        # Stands until the call has ended one way or the other: an interrupt may come
-        # at any point, while a failure is being handled too.
+        # Remains set until the call has succeeded or been undone: an interrupt may
+        # strike at any point, also while a failure is being handled.
         memory.poisoned = entry.method.name
 
     def commit(self) -> None:
-        """Count what the call has added.
+        """Advance the positions by the tokens of the call.
 
         Raises:
-            CacheOverflow: its loops have added more than there is room for.
-            StateMismatch: a counter is so far off that it says nothing.
+            CacheOverflow: loops in the method added more tokens than there is room for.
+            StateMismatch: a counter state is out of the range of positions.
         """
         memory = self._memory
         ends, loose = self._find_ends()
@@ -89,9 +89,9 @@ class Transaction:
         memory.poisoned = ""
 
     def _find_ends(self) -> tuple[dict[int, list[int]], list[int]]:
-        """Return where rows stand after the call, by the cursors that it advances.
+        """Return the positions after the call, by cursor, of the cursors it advances.
 
-        Also the cursors of which only a counter says it.
+        Also return the cursors whose new position only a counter state holds.
 
         Raises:
             CacheOverflow, StateMismatch: as `commit`.
@@ -112,7 +112,7 @@ class Transaction:
         return found, loose
 
     def _note_ends(self, ends: Mapping[int, list[int]], loose: Sequence[int]) -> None:
-        """Note where cursors end that states stand beside, and how far loops wrote."""
+        """Record new positions for states at other cursors, and for writes in loops."""
         for writes in self._entry.writes:
             kind = self._memory.kinds[writes.group]
             if kind.placed and writes.cursor in loose:
@@ -124,14 +124,14 @@ class Transaction:
                     kind.ends[number] = positions
 
     def roll_back(self, progress: RunProgress, error: BaseException) -> None:
-        """Put back what the call may have written, after it failed.
+        """Restore what a failed call may have written.
 
-        States that cannot be put back leave the session poisoned.
+        If some states cannot be restored, the session stays poisoned.
         """
         memory = self._memory
         memory.poisoned = self._entry.method.name
         memory.counted = self._counted
-        with suppress(Exception):  # what is under way fails as the call has
+        with suppress(Exception):  # pending work may fail as the call has
             memory.owner.synchronise()
         _put_back(self._undo)
         memory.owner.synchronise()
@@ -150,11 +150,11 @@ class Transaction:
 def all_or_nothing(
     entries: Sequence[MethodEntry], memory: StateMemory
 ) -> Iterator[None]:
-    """Make several calls one: where one of them fails, all is as it was.
+    """Make several calls one: if one of them fails, undo all of them.
 
     Args:
-        entries: of the methods that are going to run.
-        memory: of a session that can be used.
+        entries: the entries of the methods that are going to run.
+        memory: the memory of a usable session.
     """
     starts_of = memory.known_positions()
     counted, none = memory.counted, Demand(None, (), (), several=True)
@@ -170,7 +170,7 @@ def all_or_nothing(
     try:
         yield
     except BaseException:
-        memory.poisoned = memory.poisoned or "a call in pieces"  # until all is back
+        memory.poisoned = memory.poisoned or "a call in pieces"  # until all is restored
         memory.counted = counted
         _put_back(undo)
         for kind, before in zip(memory.kinds, ends, strict=True):

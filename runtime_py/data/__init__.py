@@ -2,8 +2,8 @@
 
     open files --MappedBlobs or OwnBlobs--> places --HeldBlobs--> FreeableBuffer
 
-`mapped.py` and `own.py` put blobs into memory, each in its way; `held.py` counts the
-users of a blob; `buffers.py` is what users hold, of named data and of bundled files;
+`mapped.py` and `own.py` are the two ways to put blobs into memory; `held.py` counts the
+users of a blob; `buffers.py` has the handles of users on named data and bundled files;
 `residency.py` reports memory.
 """
 

@@ -1,4 +1,7 @@
-"""What callers hold of data: `FreeableBuffer`, `NamedBuffers`, and `BundledFiles`."""
+"""Handles on data: `FreeableBuffer`, `NamedBuffers`, and `BundledFiles`.
+
+In: the blobs of a program. Out: arrays and bytes by name.
+"""
 
 import threading
 from abc import abstractmethod
@@ -13,22 +16,22 @@ from kvc.schema.errors import BufferFreed, UnknownName
 from kvc.schema.model import NamedData, Program
 from kvc.schema.uses import FILE, FILES
 
-# `Named`: base class of mappings from the names in a program to its things.
+# Mappings from names
 
 
 Thing = TypeVar("Thing")
 
 
 class Named(Mapping[str, Thing]):
-    """Things of a program by name; a name that it does not have is an `UnknownName`."""
+    """A mapping from the names in a program; an unknown name raises `UnknownName`."""
 
     def __init__(self, kind: str, names: Iterable[tuple[str, int]]) -> None:
-        """Take the id of each name; `kind` is for messages."""
+        """Store the id of each name; `kind` is for messages."""
         self._kind, self._ids = kind, dict(names)
 
     @abstractmethod
     def _of(self, number: int) -> Thing:
-        """Return a thing by its id."""
+        """Return an item by its id."""
 
     def __getitem__(self, name: str) -> Thing:
         if name not in self._ids:
@@ -45,20 +48,20 @@ class Named(Mapping[str, Thing]):
         return len(self._ids)
 
 
-# What callers hold of data: `FreeableBuffer`, `NamedBuffers`, and `BundledFiles`.
+# Handles on data
 
 
 class FreeableBuffer:
     """A handle on named data; may be used from many threads.
 
-    Each is independent of all others. Arrays that came from it stay valid after `free`:
-    they keep their memory, or read the file again.
+    Each handle is independent of all others. Arrays that it returned stay valid after
+    `free`: they keep their memory, or the map of the file.
 
     Attributes:
-        nbytes: how long it is.
+        nbytes: the size of the data.
     """
 
-    _freed = True  # of one whose constructor failed
+    _freed = True  # stands for an object whose constructor failed
 
     def __init__(
         self, named: NamedData, nbytes: int, blobs: HeldBlobs, for_calls: bool
@@ -86,8 +89,8 @@ class FreeableBuffer:
 
         Raises:
             BufferFreed: after `free`.
-            FileChanged, FormatError: the bytes are not those that were written.
-            FileProblem, OutOfMemory: the system does not give bytes or memory.
+            FileChanged, FormatError: the bytes differ from those that were written.
+            FileProblem, OutOfMemory: the system cannot provide the bytes or memory.
             Closed, Forked: the program is closed, or belongs to another process.
         """
         array = self.private_array()
@@ -97,7 +100,10 @@ class FreeableBuffer:
     def private_array(self) -> Array:
         """Return the same array, writable as far as numpy and torch can see.
 
-        For kernels, which must not write it. Raises as `array` does.
+        For kernels, which must not write it.
+
+        Raises:
+            KvcError: as `array`.
         """
         with self._lock:
             if self._freed:
@@ -107,13 +113,13 @@ class FreeableBuffer:
         return place.array(declared.dtype, declared.shape({}))
 
     def read_into(self, target: Array) -> None:
-        """Read the bytes from the file into memory of the caller's, checked there.
+        """Read the bytes from the file into the caller's memory, and verify them there.
 
         Args:
             target: uint8 [nbytes], contiguous.
 
         Raises:
-            as `array`; then the content of `target` is undefined.
+            KvcError: as `array`; the content of `target` is then undefined.
         """
         assert target.nbytes == self.nbytes, "the target has another size"
         with self._lock:
@@ -123,7 +129,7 @@ class FreeableBuffer:
             self._blobs.read_into(self._named.blob, view, self._for_calls)
 
     def free(self) -> None:
-        """Release the handle; doing so twice is safe."""
+        """Release the handle; releasing it twice is safe."""
         with self._lock:
             if self._freed:
                 return
@@ -146,10 +152,10 @@ class FreeableBuffer:
 
 
 class NamedBuffers(Named[FreeableBuffer]):
-    """`program.data`: every name of the bundle; each request is a new handle.
+    """`program.data`: every name of the bundle; each lookup returns a new handle.
 
-    Handles `for_calls` are good until the last call ends, those of users until the
-    program is closed.
+    Handles with `for_calls` stay valid until the last call ends, those of users until
+    the program is closed.
     """
 
     def __init__(
@@ -174,10 +180,10 @@ class NamedBuffers(Named[FreeableBuffer]):
 
 
 class BundledFiles(Named[bytes]):
-    """`program.files`: name to bytes, read and checked each time they are asked for.
+    """`program.files`: name to bytes, read and verified at each lookup.
 
-    Asking for one raises `FileChanged`, `FormatError` or `FileProblem` where its bytes
-    cannot be had any more, `Closed` or `Forked` where the program cannot be used.
+    A lookup raises `FileChanged`, `FormatError` or `FileProblem` if the bytes have
+    become unusable, `Closed` or `Forked` if the program cannot be used.
     """
 
     def __init__(self, program: Program, buffers: NamedBuffers) -> None:

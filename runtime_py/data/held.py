@@ -1,12 +1,12 @@
 """Count the users of each blob: it is in memory from its first use to its last handle.
 
-In: open files, and what puts blobs into memory. Out: places. A blob is checked at its
-first use, by one thread while others wait for it, and again at the first use after it
-was freed. Different blobs do not wait for each other.
+In: open files, and a `BlobMemory`. Out: the places of blobs in memory. A blob is
+verified at its first use, by one thread while others wait for it, and again at the
+first use after it was freed. Different blobs do not wait for each other.
 
-A dropped handle may be collected at any point of any thread, where it must not wait for
-a blob that is being checked. So it is only noted there, and subtracted from the count
-later.
+Garbage collection may drop a handle at any point of any thread, where it must not wait
+for the verification of a blob. So it only records the drop, which is subtracted from
+the count later.
 """
 
 import os
@@ -23,19 +23,19 @@ from kvc.schema.errors import Closed, Forked
 
 @dataclass(slots=True)
 class _Hold:
-    """How a blob is held; changes only under `lock`."""
+    """The handles and the place of a blob; changes only under `lock`."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     handles: int = 0
-    dropped: list[None] = field(default_factory=list)  # handles to count out; no lock
+    dropped: list[None] = field(default_factory=list)  # dropped handles; without lock
     place: ByteRange | None = None
 
 
 class HeldBlobs:
-    """The blobs of a program, each in memory while somebody uses it.
+    """The blobs of a program, each in memory while it has users.
 
     Attributes:
-        shown: files whose content memory shows; to be checked before each use.
+        shown: the mapped files, to be checked for changes before each use.
     """
 
     def __init__(self, stored: StoredBlobs, memory: BlobMemory) -> None:
@@ -63,8 +63,8 @@ class HeldBlobs:
         self._settle(blob)
 
     def release(self, blob: int) -> None:
-        """Count one handle less; with the last one the memory goes."""
-        if os.getpid() != self._pid:  # a lock may have been held at the fork
+        """Count one handle less; the last one frees the memory."""
+        if os.getpid() != self._pid:  # another thread may have held a lock at the fork
             return
         with self._holds[blob].lock:
             self._count_out(blob)
@@ -73,8 +73,8 @@ class HeldBlobs:
     def drop(self, blob: int) -> None:
         """Count one handle less, now or soon.
 
-        Waits for no check, only where the last handle goes and another thread maps or
-        gives back pages of the same file, which takes microseconds.
+        This never waits for a verification. It waits only if it is the last handle and
+        another thread maps or frees pages of the same file, which takes microseconds.
         """
         if os.getpid() != self._pid:
             return
@@ -82,11 +82,11 @@ class HeldBlobs:
         self._settle(blob)
 
     def touch(self, blob: int, for_call: bool = False) -> ByteRange:
-        """Return where a blob lies, after checking it if nothing has since it went.
+        """Return the place of a blob; read and verify it first if it is not in memory.
 
         Args:
-            blob: its id.
-            for_call: whether a call asks, which goes on after `refuse_users`.
+            blob: the id of the blob.
+            for_call: whether a call needs it, which may continue after `refuse_users`.
 
         Raises:
             FileChanged, FormatError, FileProblem, OutOfMemory: as `BlobMemory.take`.
@@ -105,40 +105,40 @@ class HeldBlobs:
                 self._settle(blob)
 
     def read_into(self, blob: int, target: memoryview, for_call: bool = False) -> None:
-        """Read a blob into memory of the caller's, and check it there.
+        """Read a blob into the caller's memory, and verify it there.
 
-        Nothing else is in memory afterwards that was not before.
+        The blob is not brought into memory elsewhere.
 
         Args:
-            blob: its id.
-            target: exactly as long as the blob.
-            for_call: as of `touch`.
+            blob: the id of the blob.
+            target: memory of exactly the blob's size.
+            for_call: as in `touch`.
 
         Raises:
-            as `touch`; then the content of `target` is worth nothing.
+            KvcError: as `touch`; the content of `target` is then undefined.
         """
         with self._open(for_call):
             self._file(blob).check_unchanged()
             self._stored.read_into(blob, target)
 
     def handles(self, blob: int) -> int:
-        """Return how many handles there are."""
+        """Return the number of handles on a blob."""
         return self._holds[blob].handles
 
     def find(self, blob: int) -> ByteRange | None:
-        """Return where a blob lies in memory, None where it does not."""
+        """Return the place of a blob in memory, None if it has none."""
         return self._holds[blob].place or self._memory.find(blob)
 
     def freed_nbytes(self, blob: int) -> int | None:
-        """Return how many resident bytes have gone back; None where nobody can say."""
+        """Return how many resident bytes have been freed; None if unknown."""
         return self._memory.freed_nbytes(blob)
 
     def refuse_users(self) -> None:
-        """Be closed for all but the calls that still run."""
+        """Refuse all users but the calls that still run."""
         self._refusing = True
 
     def close(self) -> None:
-        """Let go of all memory, and close the files once nobody reads them any more.
+        """Release all memory, and close the files once no thread reads them.
 
         Arrays that are still alive keep their memory.
         """
@@ -158,7 +158,7 @@ class HeldBlobs:
 
     @contextmanager
     def _open(self, for_call: bool) -> Iterator[None]:
-        """Keep the files open meanwhile."""
+        """Keep the files open within the `with` block."""
         self._check_process()
         with self._lock:
             if self._closed or (self._refusing and not for_call):
@@ -170,10 +170,10 @@ class HeldBlobs:
             self._end_reading()
 
     def _check_process(self) -> None:
-        """Check that no fork lies between opening and now.
+        """Check that this process is the one that opened the program.
 
         Raises:
-            Forked: one does, and a lock may have been held then.
+            Forked: this is a forked child, whose parent may have held a lock.
         """
         here = os.getpid()
         if here != self._pid:
@@ -186,14 +186,15 @@ class HeldBlobs:
                 self._finish()
 
     def _settle(self, blob: int) -> None:
-        """Count out the handles of a blob that were dropped, unless its lock is held.
+        """Count out the dropped handles of a blob, unless its lock is held.
 
-        Whoever holds it settles after giving it back, so that none is forgotten.
+        The thread that holds the lock calls this method after releasing it, so no
+        handle is missed.
         """
         hold = self._holds[blob]
         while hold.dropped and hold.lock.acquire(blocking=False):
             try:
-                if hold.dropped:  # no other thread was quicker
+                if hold.dropped:  # another thread may have counted it out
                     hold.dropped.pop()
                     self._count_out(blob)
             finally:

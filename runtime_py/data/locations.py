@@ -1,7 +1,7 @@
-"""Where a blob lies in memory: the interface of the two ways to put it there.
+"""The place of a blob in memory, and the interface of the two ways to put it there.
 
-A `ByteRange` keeps its memory alive, and so does every array over it. So memory is
-never freed explicitly: it goes when the last of these goes.
+In: a blob. Out: a `ByteRange`. A `ByteRange` keeps its memory alive, and so does every
+array over it. So memory is never freed explicitly: it lives until the last of these.
 """
 
 import mmap
@@ -20,8 +20,8 @@ class ByteRange:
     """A run of bytes in memory.
 
     Attributes:
-        owner: the memory; it goes with the last reference to it.
-        offset: of the run in it, in bytes.
+        owner: the memory, which lives until its last reference.
+        offset: the offset of the run in it, in bytes.
     """
 
     owner: mmap.mmap | Array
@@ -29,49 +29,50 @@ class ByteRange:
 
     def array(self, dtype: DType, shape: tuple[int, ...]) -> Array:
         """Return an array over the run, which keeps the memory alive."""
-        # numpy takes no export of a map, so a map must never be closed explicitly.
+        # numpy holds no buffer export of the map, so a map must never be closed
+        # explicitly.
         return np.ndarray(shape, dtype.numpy, self.owner, self.offset)
 
     def view(self, nbytes: int) -> memoryview:
-        """Return the run as bytes that can be written."""
+        """Return the run as writable bytes."""
         run = np.ndarray((nbytes,), np.uint8, self.owner, self.offset)
         return memoryview(run)  # type: ignore[arg-type]  # unknown to numpy's stubs
 
     @property
     def address(self) -> int:
-        """Return where the run begins."""
+        """Return the address of the run."""
         return address_of(np.ndarray((0,), np.uint8, self.owner, self.offset))
 
 
 class BlobMemory(Protocol):
     """Puts blobs into memory and takes them out; used from many threads.
 
-    For one blob, `take` and `give_back` take turns.
+    For one blob, calls of `take` and `give_back` alternate.
 
     Attributes:
-        shown: the files whose content memory shows, rather than holding it.
+        shown: the files that are mapped rather than copied into memory.
     """
 
     shown: list[OpenFile]
 
     def take(self, blob: int) -> ByteRange:
-        """Put a checked blob into memory.
+        """Put a verified blob into memory.
 
         Raises:
-            FileChanged: its file is not the one that was opened.
+            FileChanged: its file has changed since it was opened.
             FormatError: its bytes are damaged.
-            FileProblem: they cannot be read.
-            OutOfMemory: the system gives none.
+            FileProblem: its bytes cannot be read.
+            OutOfMemory: there is not enough memory.
         """
 
     def give_back(self, blob: int) -> None:
-        """Give the memory back; the `ByteRange` of `take` has been dropped."""
+        """Free the memory; the `ByteRange` of `take` has been dropped."""
 
     def find(self, blob: int) -> ByteRange | None:
-        """Return where a blob that nobody has taken lies all the same, if it does."""
+        """Return the place of a blob that is in memory without users, if it is."""
 
     def freed_nbytes(self, blob: int) -> int | None:
-        """Return how many resident bytes have gone back; None where nobody can say."""
+        """Return how many resident bytes have been freed; None if unknown."""
 
     def close(self) -> None:
-        """Let go of all memory; arrays that are still alive keep theirs."""
+        """Release all memory; arrays that are still alive keep theirs."""

@@ -1,16 +1,17 @@
 """Blobs in maps of their files: nothing is in memory before it is used.
 
 In: open files. Out: places in one private copy-on-write map of each file. Blobs are
-checked by reading the file, not the map, so no page of the map is touched needlessly.
+verified by reading the file, not the map, so no page of the map is touched needlessly.
 Pages without a blob in use are freed.
 
-Copy-on-write, since torch has no read-only tensors: a write by mistake would be a
-segmentation fault on a read-only map, and never reaches the file on this one.
+The maps are copy-on-write, since torch has no read-only tensors: a write by mistake
+would be a segmentation fault on a read-only map, and never reaches the file on this
+one.
 
-What cannot be prevented: if a file is truncated between the last check of it and the
-use of a page after its new end, even a resident one, the process ends with SIGBUS;
-bytes overwritten in this time are seen, and so are changes that leave size and times
-alone. Nothing is checked while a user reads a view. A rename is harmless.
+Some failures cannot be prevented. If a file is truncated between its last check and the
+use of a page after its new end, even a resident one, the process ends with SIGBUS.
+Bytes overwritten in this time are seen, and so are changes that keep size and times.
+Nothing is checked while a user reads a view. A rename is harmless.
 """
 
 import mmap
@@ -40,14 +41,14 @@ class MappedBlobs:
         self._freed: list[int | None] = [0] * len(self._blobs)
 
     def take(self, blob: int) -> ByteRange:
-        """Check a blob, and map its file if it is not yet; see `BlobMemory.take`."""
+        """Verify a blob, and map its file if necessary; see `BlobMemory.take`."""
         entry = self._blobs[blob]
         self._stored.files[entry.file].check_unchanged()
         self._stored.check(blob)
         return ByteRange(self._files[entry.file].use(entry), entry.offset)
 
     def give_back(self, blob: int) -> None:
-        """Give back the pages that no blob in use lies on; the file keeps them."""
+        """Free the pages without blobs in use; the file still has their content."""
         entry = self._blobs[blob]
         nbytes, before = self._files[entry.file].give_back(entry), self._freed[blob]
         if nbytes is None or before is None:
@@ -56,44 +57,44 @@ class MappedBlobs:
             self._freed[blob] = before + nbytes
 
     def find(self, blob: int) -> ByteRange | None:
-        """Return where a blob lies in the map of its file, None without a map."""
+        """Return the place of a blob in the map of its file, None without a map."""
         entry = self._blobs[blob]
         whole = self._files[entry.file].found
         return None if whole is None else ByteRange(whole, entry.offset)
 
     def freed_nbytes(self, blob: int) -> int | None:
-        """Return how many resident bytes of a blob have gone back."""
+        """Return how many resident bytes of a blob have been freed."""
         return self._freed[blob]
 
     def close(self) -> None:
-        """Let go of the maps."""
+        """Release the maps."""
         self.shown.clear()
         for file in self._files:
             file.close()
 
 
 class MappedFile:
-    """The map of one file, and how many blobs in use lie on its shared pages.
+    """The map of one file, and the number of users of each shared page.
 
     Attributes:
         found: the map, None before the first blob is used.
     """
 
     def __init__(self, file: OpenFile, shown: list[OpenFile]) -> None:
-        """Leave it unmapped; it is added to `shown` when its map is made."""
+        """Leave the file unmapped; it is added to `shown` when it is mapped."""
         self._file, self._shown = file, shown
         self._lock = threading.RLock()
-        # Blobs in use, by page, for pages that a blob does not have to itself.
+        # Blobs in use for each page that several blobs may share.
         self._users: Counter[int] = Counter()
         self._used = 0
         self.found: mmap.mmap | None = None
 
     def use(self, blob: Blob) -> mmap.mmap:
-        """Count a blob as one in use, and return the map of all the file.
+        """Count a blob as in use, and return the map of the whole file.
 
         Raises:
-            FileChanged: the file is not the one that was opened.
-            OutOfMemory: the system gives no address space.
+            FileChanged: the file has changed since it was opened.
+            OutOfMemory: the system provides no address space.
         """
         with self._lock:
             self._file.check_unchanged()
@@ -105,9 +106,9 @@ class MappedFile:
             return self.found
 
     def give_back(self, blob: Blob) -> int | None:
-        """Count a blob out, and give back its pages that no other blob needs.
+        """Count a blob out, and free its pages that no other blob needs.
 
-        Returns how many bytes of it were resident there, None where nobody can say.
+        Return how many bytes of it were resident there, None if unknown.
         """
         with self._lock:
             first, end = self._count_out(blob)
@@ -115,7 +116,8 @@ class MappedFile:
                 return 0
             nbytes = _resident(self.found, blob, first, end)
             if not self._used:
-                # Linux brings neighbours in along with a page; these go, too.
+                # Linux reads neighbouring pages along with a page; these are freed,
+                # too.
                 first, end = 0, -(-self._file.size // PAGE_NBYTES)
             _discard(self.found, first, end)
             return nbytes
@@ -131,22 +133,22 @@ class MappedFile:
         return first + (first in self._users), end - (end - 1 in self._users)
 
     def close(self) -> None:
-        """Let go of the map."""
+        """Release the map."""
         with self._lock:
             self.found = None
 
 
 def _map(file: OpenFile) -> mmap.mmap:
-    """Map all of a file.
+    """Map a whole file.
 
     Raises:
-        FileChanged: it has become shorter.
-        OutOfMemory: the system gives no address space.
+        FileChanged: the file has become shorter.
+        OutOfMemory: the system provides no address space.
     """
     try:
         if not _LINUX:
             return mmap.mmap(file.fd, file.size, access=mmap.ACCESS_COPY)
-        # Without reservation: nearly all of it is never written.
+        # Without reservation, since nearly none of its pages are ever written.
         flags = mmap.MAP_PRIVATE | NORESERVE
         return mmap.mmap(file.fd, file.size, flags=flags)
     except ValueError as error:
@@ -156,25 +158,25 @@ def _map(file: OpenFile) -> mmap.mmap:
 
 
 def _discard(whole: mmap.mmap, first: int, end: int) -> None:
-    """Give back some pages of a map, which the file still has."""
+    """Free some pages of a map; the file still has their content."""
     if _LINUX:
-        nbytes = (end - first) * PAGE_NBYTES  # madvise itself stops at the end
+        nbytes = (end - first) * PAGE_NBYTES  # madvise stops at the end of the map
         whole.madvise(mmap.MADV_DONTNEED, first * PAGE_NBYTES, nbytes)
 
 
 def _pages(blob: Blob) -> tuple[int, int]:
-    """Return the first page that a blob lies on, and the one after the last."""
+    """Return the first page of a blob, and the page after its last one."""
     return blob.offset // PAGE_NBYTES, -(-(blob.offset + blob.nbytes) // PAGE_NBYTES)
 
 
 def _edges(blob: Blob) -> set[int]:
-    """Return the pages of a blob that others may lie on as well."""
+    """Return the pages of a blob that it may share with other blobs."""
     first, end = _pages(blob)
     return {first, end - 1} if blob.nbytes else set()
 
 
 def _resident(whole: mmap.mmap, blob: Blob, first: int, end: int) -> int | None:
-    """Return how many bytes of a blob within some pages are in memory."""
+    """Return how many bytes of a blob within some pages are resident."""
     start = max(blob.offset, first * PAGE_NBYTES)
     stop = min(blob.offset + blob.nbytes, end * PAGE_NBYTES)
     with PageTable() as table:

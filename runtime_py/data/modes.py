@@ -1,10 +1,11 @@
 """The ways to bring data into memory, by the names that `load` takes.
 
-- `map`: a private copy-on-write map of each file; memory holds what has been used, and
-  the system can take it back. A file must not change while it is open.
-- `read`: memory of its own for each blob; the files may change afterwards.
-- `huge`: as `read`, large blobs in pages of 2 MiB; how much faster depends on kernel
-  and shape.
+In: open files, a mode. Out: the blobs in memory. The modes:
+- `map`: a private copy-on-write map of each file; only used pages are in memory, and
+  the system can reclaim them. A file must not change while it is open.
+- `read`: a private copy of each blob; the files may change afterwards.
+- `huge`: as `read`, with large blobs in pages of 2 MiB; the gain in speed depends on
+  kernel and shape.
 """
 
 from typing import Final, Literal, assert_never
@@ -21,10 +22,10 @@ MODES: Final[tuple[Mode, ...]] = ("map", "read", "huge")
 
 
 def check_mode(mode: str) -> Mode:
-    """Return a mode if it is one.
+    """Return a mode if its name is known.
 
     Raises:
-        BadSetting: it is not.
+        BadSetting: the name is unknown.
     """
     for known in MODES:
         if mode == known:
@@ -33,7 +34,7 @@ def check_mode(mode: str) -> Mode:
 
 
 def hold_blobs(stored: StoredBlobs, mode: Mode) -> HeldBlobs:
-    """Return what holds the blobs of open files in memory; the files belong to it."""
+    """Return the blobs of open files in memory; they take over the files."""
     return HeldBlobs(stored, _memory(stored, mode))
 
 

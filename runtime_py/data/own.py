@@ -1,6 +1,6 @@
-"""Blobs in memory of their own, which survives whatever happens to the files.
+"""Blobs in private memory, which does not depend on the files any more.
 
-In: open files. Out: a place for each blob, filled by reading the file and checked in
+In: open files. Out: a place for each blob, filled by reading the file and verified in
 that memory. With `huge`, large blobs use pages of 2 MiB: private anonymous memory,
 since the advice has no effect on the shared kind that Python's `mmap` makes by default.
 Small blobs come from the heap, and need no map each.
@@ -30,18 +30,18 @@ _HUGE_ADVICE: Final = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 class OwnBlobs:
-    """The blobs of a program in memory of their own; see `BlobMemory`."""
+    """The blobs of a program in private memory; see `BlobMemory`."""
 
     def __init__(self, stored: StoredBlobs, huge: bool) -> None:
         self._stored = stored
-        self.shown: list[OpenFile] = []  # memory depends on no file any more
+        self.shown: list[OpenFile] = []  # no file is mapped
         self._blobs = stored.program.blobs
         self._huge = huge
         self._taken = [0] * len(self._blobs)
         self._alive: list[list[weakref.ref[object]]] = [[] for _ in self._blobs]
 
     def take(self, blob: int) -> ByteRange:
-        """Read a blob into new memory and check it there; see `BlobMemory.take`."""
+        """Read a blob into new memory and verify it there; see `BlobMemory.take`."""
         entry = self._blobs[blob]
         self._stored.files[entry.file].check_unchanged()
         place = reserve(entry.nbytes, self._huge)
@@ -52,21 +52,21 @@ class OwnBlobs:
         return place
 
     def give_back(self, blob: int) -> None:
-        """Leave it to Python: memory goes with the last reference."""
+        """Do nothing: memory is freed with its last reference."""
 
     def find(self, blob: int) -> ByteRange | None:
-        """Return None: what nobody has taken is not there."""
+        """Return None: a blob without users is not in memory."""
 
     def freed_nbytes(self, blob: int) -> int | None:
-        """Return how many bytes have gone; all of a blob is resident while it lives."""
+        """Return how many bytes have been freed; live blobs are fully resident."""
         gone = self._taken[blob] - len(self._living(blob))
         return gone * self._blobs[blob].nbytes
 
     def close(self) -> None:
-        """Hold nothing, so let go of nothing."""
+        """Do nothing: no resources are held."""
 
     def _living(self, blob: int) -> "list[weakref.ref[object]]":
-        """Return the memory that was taken for a blob and has not gone."""
+        """Return the memory of a blob that is still alive."""
         return [owner for owner in self._alive[blob] if owner() is not None]
 
 
@@ -74,7 +74,7 @@ def reserve(nbytes: int, huge: bool) -> ByteRange:
     """Return memory for a blob.
 
     Raises:
-        OutOfMemory: the system gives none.
+        OutOfMemory: there is not enough memory.
     """
     try:
         if nbytes < SMALL_NBYTES:
@@ -88,14 +88,14 @@ def reserve(nbytes: int, huge: bool) -> ByteRange:
 
 
 def _reserve_huge(nbytes: int, advice: int) -> ByteRange:
-    """Return memory that begins at a huge page, and consists of them but for the end.
+    """Return memory that begins at a huge page.
 
     The rest after the last whole huge page lies in ordinary pages, so that no blob
-    costs more memory than it has bytes.
+    takes more memory than it has bytes.
     """
     owner = _anonymous(nbytes + _TAIL_NBYTES + HUGE_PAGE_NBYTES - PAGE_NBYTES)
     offset = -ByteRange(owner, 0).address % HUGE_PAGE_NBYTES
-    with suppress(OSError):  # a kernel without huge pages knows no advice on them
+    with suppress(OSError):  # a kernel without huge pages rejects the advice
         owner.madvise(advice, offset, nbytes // HUGE_PAGE_NBYTES * HUGE_PAGE_NBYTES)
     return ByteRange(owner, offset)
 

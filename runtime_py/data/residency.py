@@ -1,9 +1,9 @@
-"""Report what memory the data of a program takes: each blob, and the totals.
+"""Report the memory of a program's data: of each blob, and the totals.
 
-In: a program, what holds its blobs, what delegates have packed. Out: frozen reports,
-and their text: a line for each blob with something to report, with blobs whose names
-differ only in a number together, the largest first; the sums by the methods that share
-blobs; and the totals.
+In: a program, its blobs in memory, the bytes that delegates have packed. Out: frozen
+reports and their text. The text has a line for each blob in use, or for several blobs
+whose names differ only in a number, the largest first; the sums by the methods that
+share blobs; and the totals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,20 +32,20 @@ _GROUP_TITLES = ("bytes", "mapped", "touched", "packed", "freed", "used by")
 
 @frozen
 class BlobResidency:
-    """What memory a blob takes; sizes are in bytes.
+    """The memory of a blob; sizes are in bytes.
 
     Attributes:
         names: its names.
         nbytes: its size.
-        methods: those that use it, in their own code or in a delegate; in the program's
+        methods: the methods that use it, in their own code or in a delegate, in program
             order.
         file: the name of its data file, "" for the bundle itself.
-        handles: how many users and calls hold it.
-        mapped: bytes of address space that it takes, in memory or not.
-        touched: those of them that are in memory; None where the system does not say.
-        packed: bytes that delegates keep in a form of their own.
-        freed: bytes that were in memory and have been given back, counted each time;
-            None where the system does not say.
+        handles: the number of users and calls that hold it.
+        mapped: the bytes of address space, resident or not.
+        touched: the resident bytes of these; None if the system does not report them.
+        packed: the bytes that delegates keep in their own form.
+        freed: the resident bytes that have been freed, counted each time; None if the
+            system does not report them.
     """
 
     names: tuple[str, ...]
@@ -61,7 +61,7 @@ class BlobResidency:
 
 @frozen
 class Totals:
-    """The sums of `BlobResidency` over blobs, in bytes; None where one is None."""
+    """The sums of `BlobResidency` over blobs, in bytes; None if a value is None."""
 
     nbytes: int
     mapped: int
@@ -83,12 +83,12 @@ class Totals:
 
 @frozen
 class Residency:
-    """What memory the data of a program takes.
+    """The memory of a program's data.
 
     Attributes:
-        mode: how it was loaded.
-        blobs: a report of each, in the order of the program.
-        totals: over all of them.
+        mode: the mode in which it was loaded.
+        blobs: a report of each blob, in program order.
+        totals: the sums over all blobs.
     """
 
     mode: str
@@ -106,13 +106,13 @@ class Residency:
 def describe_residency(
     program: Program, mode: str, held: HeldBlobs, packed: Mapping[str, int]
 ) -> Residency:
-    """Return what memory the data of a program takes just now.
+    """Return the memory that a program's data occupies now.
 
     Args:
-        program: what the bundle says.
-        mode: for the report.
-        held: what holds its blobs.
-        packed: what delegates keep in a form of their own, in bytes by name of data.
+        program: the program of the bundle.
+        mode: the mode in which it was loaded.
+        held: the blobs in memory.
+        packed: the bytes that delegates keep in their own form, by name of data.
     """
     names: list[list[str]] = [[] for _ in program.blobs]
     for named in program.names:
@@ -153,7 +153,7 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 def _lines(report: Residency) -> list[str]:
-    """Lay out a report; blobs that nobody has used are counted, not listed."""
+    """Lay out a report; unused blobs are counted, not listed."""
     used = [b for b in report.blobs if b.touched or b.packed or b.freed or b.handles]
     idle = len(report.blobs) - len(used)
     lines = [f"memory of the data, loaded with mode {report.mode}, in bytes:"]
@@ -167,7 +167,7 @@ def _lines(report: Residency) -> list[str]:
 
 
 def _rows(blobs: Sequence[BlobResidency]) -> list[tuple[str, ...]]:
-    """Return a row for the blobs of each family of names, the largest first."""
+    """Return a row for each family of similar names, the largest first."""
     found = families(blobs, name=lambda b: " = ".join(b.names), like=lambda b: b.file)
     found.sort(key=lambda one: -sum(blob.nbytes for blob in one[1]))
     rows = []
@@ -188,7 +188,7 @@ def _counts(one: BlobResidency | Totals) -> tuple[str, ...]:
 def _groups(
     blobs: Iterable[BlobResidency],
 ) -> Iterable[tuple[str, Sequence[BlobResidency]]]:
-    """Return the blobs by the methods that use them, in the order of the program."""
+    """Group the blobs by the methods that use them, in program order."""
     groups: dict[tuple[str, ...], list[BlobResidency]] = {}
     for blob in blobs:
         groups.setdefault(blob.methods, []).append(blob)

@@ -1,4 +1,4 @@
-"""What models without a cache say of texts and pictures: embeddings, labels.
+"""Embeddings and labels of texts and pictures, from models without a cache.
 
 texts --Tokenizer.encode--> rows of tokens, padded --embed, classify--> vectors, labels
 pictures --read_picture, Preparation.pixels--> pixels --embed_image--> vectors

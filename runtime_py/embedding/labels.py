@@ -1,4 +1,7 @@
-"""`classify`: how likely each label of a model is for texts and pictures."""
+"""`classify`: the score of each label of a model for texts and pictures.
+
+In: a program, texts or pictures. Out: labels, the likeliest first.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -18,12 +21,12 @@ if TYPE_CHECKING:
 
 @frozen
 class Label:
-    """A label for a text or a picture.
+    """A label of a text or a picture.
 
     Attributes:
-        name: as the model's folder has it.
-        score: from 0 to 1. Where exactly one label is right, all together are 1; where
-            the model tells a quantity, any number.
+        name: the name in the model's configuration.
+        score: from 0 to 1. If exactly one label is right, the scores of all labels add
+            up to 1. For a regression model, any number.
     """
 
     name: str
@@ -34,8 +37,8 @@ def classify(program: Program, texts: Sequence[str]) -> list[tuple[Label, ...]]:
     """Return all labels of each text, the likeliest first.
 
     Args:
-        program: of a model for the task "classify".
-        texts: one or more.
+        program: a program of a model for the task "classify".
+        texts: one or more texts.
 
     Raises:
         BadSetting, TextTooLong, MissingPackage, ExecutionError: as `embed`.
@@ -50,8 +53,8 @@ def classify_images(
     """Return all labels of each picture, the likeliest first.
 
     Args:
-        program: of a model for the task "classify" that takes pictures.
-        pictures: paths of files, or pictures of Pillow; one or more.
+        program: a program of a model for the task "classify" that takes pictures.
+        pictures: paths of files, or Pillow images; one or more.
 
     Raises:
         BadSetting, BadPicture, FileProblem, MissingPackage, ExecutionError: as

@@ -1,9 +1,9 @@
-"""Pictures in parts: resized, split into tiles of one size, and one of the whole.
+"""Split pictures into parts: tiles of one size, and the whole picture at that size.
 
-In: a picture, settings as the model's preprocessor_config.json has them. Out:
-`InParts`, pixels of each tile, row by row, and of the whole picture at the size of a
-tile, as the processors of Idefics 3 and SmolVLM make them. Sizes are checked before a
-picture is made larger.
+In: a picture, settings of the model's preprocessor_config.json. Out: `InParts`: pixels
+of each tile, row by row, and of the whole picture at the size of a tile, as the
+processors of Idefics 3 and SmolVLM make them. Sizes are checked before a picture is
+enlarged.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @frozen
 class InParts:
-    """A picture in parts.
+    """The preprocessed parts of a picture.
 
     Attributes:
-        grid: rows and columns of tiles, "2x3"; "0x0" where there is one part alone.
-        pixels: of each part, float32 [3, side, side].
+        grid: rows and columns of tiles, "2x3"; "0x0" for a single part.
+        pixels: the pixels of each part, float32 [3, side, side].
     """
 
     grid: str
@@ -42,13 +42,13 @@ class InParts:
 
 @frozen
 class PartsPreparation:
-    """How parts are made of a picture.
+    """The settings for splitting a picture into parts.
 
     Attributes:
         longest: the longer side of the resized picture; None: it is not resized.
-        side: height and width of a part.
-        splits: whether it is split; otherwise it becomes one part.
-        of_part: how pixels are made of a part, which is not resized.
+        side: the height and width of a part.
+        splits: whether the picture is split; otherwise it becomes one part.
+        of_part: the preparation of a part's pixels, which does not resize.
     """
 
     longest: int | None
@@ -60,12 +60,12 @@ class PartsPreparation:
         """Return the parts of a file or a picture.
 
         Args:
-            picture: a path, or a picture of Pillow.
-            size: height and width that the model takes.
+            picture: a path, or a Pillow image.
+            size: the height and width that the model takes.
 
         Raises:
             BadPicture, FileProblem, MissingPackage: as `read_picture`.
-            BadSetting: the bundle makes other sizes than its method takes.
+            BadSetting: the parts have another size than the model takes.
         """
         check_size((self.side, self.side), size, "every part")
         name, image = image_of(picture)
@@ -96,7 +96,7 @@ class PartsPreparation:
 
 
 def _with_longest(width: int, height: int, longest: int) -> tuple[int, int]:
-    """Return width and height with a longer side of so many; the other one is even."""
+    """Return width and height with the given longer side and an even shorter side."""
     ratio = width / height
     if width >= height:
         shorter = int(longest / ratio)
@@ -106,7 +106,7 @@ def _with_longest(width: int, height: int, longest: int) -> tuple[int, int]:
 
 
 def _in_tiles(width: int, height: int, side: int) -> tuple[int, int]:
-    """Return width and height that are whole tiles, the shape kept for the shorter."""
+    """Return width and height in whole tiles, about the picture's aspect ratio."""
     ratio = width / height
     if width >= height:
         width = ceil(width / side) * side
@@ -116,15 +116,15 @@ def _in_tiles(width: int, height: int, side: int) -> tuple[int, int]:
 
 
 def _is_bound(longest: int | None, splits: bool) -> bool:
-    """Tell whether a picture can have only so many parts."""
+    """Tell whether the number of parts of a picture is limited."""
     return not splits if longest is None else 0 < longest <= MOST_LONGEST
 
 
 def parts_preparation_of(found: Mapping[str, object]) -> PartsPreparation:
-    """Return how a bundle makes parts of pictures.
+    """Return a bundle's settings for the parts of pictures.
 
     Raises:
-        BadSetting: it does not say it, or says something impossible.
+        BadSetting: the settings are missing or invalid.
     """
     rest = {name: value for name, value in found.items() if name != PARTS}
     match found.get(PARTS):
@@ -136,7 +136,7 @@ def parts_preparation_of(found: Mapping[str, object]) -> PartsPreparation:
             return PartsPreparation(longest, side, splits, preparation_of(rest))
     raise BadSetting(
         name="the bundle's metadata pictures",
-        expected="how parts are made, from the preprocessor_config.json in the model's "
+        expected="settings of parts, from the preprocessor_config.json in the model's "
         "folder when it was compiled",
         found=repr(found.get(PARTS))[:80],
     )

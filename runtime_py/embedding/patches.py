@@ -1,9 +1,9 @@
-"""Pictures of sizes of their own: resized to whole groups of patches, in these.
+"""Split pictures of any size into groups of patches, as Qwen2-VL does.
 
-In: a picture, settings as the model's preprocessor_config.json has them. Out: patches
-in groups, row by row, as the processors of Qwen2-VL and Qwen2.5-VL make them; for a
-grid of groups, where each patch lies, and which of them see each other in windows.
-Sizes are checked before a picture is made larger.
+In: a picture, settings of the model's preprocessor_config.json. Out: patches in groups,
+row by row, as the processors of Qwen2-VL and Qwen2.5-VL make them. For a grid of
+groups: the position of each patch, and the patches of each attention window. Sizes are
+checked before a picture is enlarged.
 """
 
 import math
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 Ids = npt.NDArray[np.int64]
 
-_MOST_RATIO: Final = 200  # of the sides of a picture
+_MOST_RATIO: Final = 200  # the greatest ratio of a picture's sides
 
 
 @frozen
 class PatchesPreparation:
-    """How patches are made of a picture.
+    """The settings for splitting a picture into patches.
 
     Attributes:
-        least, most: pixels of the resized picture.
-        side: of a patch, in pixels.
-        merge: patches of a side of a group.
-        frames: how often the picture is in a patch.
-        of_whole: how pixels are made of the resized picture.
+        least, most: limits of the pixels of the resized picture.
+        side: the side of a patch, in pixels.
+        merge: the patches on a side of a group.
+        frames: how often a patch repeats the picture, as the frames of a video.
+        of_whole: the preparation of the resized picture's pixels.
     """
 
     least: int
@@ -56,11 +56,11 @@ class PatchesPreparation:
         """Return the patches of a file or a picture.
 
         Args:
-            picture: a path, or a picture of Pillow.
-            most_groups: that the model takes.
+            picture: a path, or a Pillow image.
+            most_groups: the most groups that the model takes.
 
         Raises:
-            BadPicture: it is too long, or has more groups.
+            BadPicture: its aspect ratio is too extreme, or it has too many groups.
             BadPicture, FileProblem, MissingPackage: as `read_picture`.
         """
         name, image = image_of(picture)
@@ -83,14 +83,14 @@ class PatchesPreparation:
         return InParts(f"{rows}x{columns}", (np.ascontiguousarray(groups),))
 
     def _sides(self, height: int, width: int, name: str) -> tuple[int, int]:
-        """Return the height and width that a picture is made.
+        """Return the height and width of the resized picture.
 
         Raises:
-            BadPicture: it is too long.
+            BadPicture: the picture's aspect ratio is too extreme.
         """
         if max(height, width) > _MOST_RATIO * min(height, width):
             reason = (
-                f"{width} x {height} pixels are too long; {_MOST_RATIO} to 1 is all"
+                f"{width} x {height} pixels exceed the aspect ratio {_MOST_RATIO} to 1"
             )
             raise BadPicture(path=name, reason=reason, most=MOST_PIXELS)
         group = self.side * self.merge
@@ -126,15 +126,16 @@ def places_in(grid: str, merge: int) -> Ids:
 
 
 def windows_in(grid: str, merge: int, window: int) -> tuple[Ids, Ids]:
-    """Return the patches of each window, and where each is among those of windows.
+    """Return the patches of each attention window, and the way back.
 
     Args:
-        grid: of groups.
-        merge: patches of a side of a group.
-        window: groups of a side of a window.
+        grid: the rows and columns of groups.
+        merge: the patches on a side of a group.
+        window: the groups on a side of a window.
 
     Returns:
-        int64 [windows, patches], -1 after the last of each; int64 [groups, patches].
+        The patches of each window, int64 [windows, patches], padded with -1; and the
+        index of each patch in that array, int64 [groups, patches].
     """
     rows, columns = grid_of(grid)
     size, places = merge**2, window**2 * merge**2
@@ -153,10 +154,10 @@ def windows_in(grid: str, merge: int, window: int) -> tuple[Ids, Ids]:
 
 
 def patches_preparation_of(found: Mapping[str, object]) -> PatchesPreparation:
-    """Return how a bundle makes patches of pictures.
+    """Return a bundle's settings for the patches of pictures.
 
     Raises:
-        BadSetting: it does not say it, or says something impossible.
+        BadSetting: the settings are missing or invalid.
     """
     rest = {name: value for name, value in found.items() if name != PATCHES}
     match found.get(PATCHES):
@@ -173,7 +174,7 @@ def patches_preparation_of(found: Mapping[str, object]) -> PatchesPreparation:
             return PatchesPreparation(least, most, side, merge, frames, whole)
     raise BadSetting(
         name="the bundle's metadata pictures",
-        expected="how patches are made, from the preprocessor_config.json in the "
+        expected="settings of patches, from the preprocessor_config.json in the "
         "model's folder when it was compiled",
         found=repr(found.get(PATCHES))[:80],
     )

@@ -1,8 +1,8 @@
-"""Pictures as a model takes them: read, resized, cropped, scaled, as transformers does.
+"""Preprocess pictures for a model: read, resize, crop, scale, as transformers does.
 
-In: files or pictures of Pillow, settings as the model's preprocessor_config.json has
-them. Out: pixels float32 [pictures, 3, height, width]. Files may be anybody's: sizes
-are checked before a picture is unpacked, and before it is made larger.
+In: files or Pillow images, settings of the model's preprocessor_config.json. Out:
+pixels float32 [pictures, 3, height, width]. Files are untrusted: sizes are checked
+before a picture is unpacked, and before it is enlarged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,24 +36,25 @@ if TYPE_CHECKING:
 Picture = Union[str, PathLike[str], "Image"]
 
 _FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-_RESAMPLINGS: Final = range(6)  # as Pillow numbers them
-_ROWS: Final = 16  # of a call
-PARTS: Final = "parts"  # of settings, where a picture is more than one
-PATCHES: Final = "patches"  # of settings, where a picture has a size of its own
+_RESAMPLINGS: Final = range(6)  # the numbers of Pillow's filters
+_ROWS: Final = 16  # the most pictures of a call
+PARTS: Final = "parts"  # the settings key for pictures in several parts
+PATCHES: Final = "patches"  # the settings key for pictures of any size
 
 
 @frozen
 class Preparation:
-    """How pixels are made of a picture.
+    """The settings for preprocessing a picture.
 
     Attributes:
-        size: height and width that it is made; None: its shorter side is `shortest`.
-        shortest: of the resized picture; with None in `size` too, nothing is resized.
-        resampling: the filter, as Pillow numbers them.
-        crop: height and width of the middle part that is kept; None: all.
-        factor: that numbers from 0 to 255 are multiplied by.
-        mean, deviation: of each channel, taken away and divided by; None: neither.
-        square: that it is resized to lie in; None: there is none.
+        size: the height and width after resizing; None: the shorter side becomes
+            `shortest`.
+        shortest: the shorter side after resizing; None, with `size` None: no resizing.
+        resampling: the number of Pillow's filter.
+        crop: the height and width of the center crop; None: no crop.
+        factor: the multiplier of channel values from 0 to 255.
+        mean, deviation: subtracted from, and divisor of, each channel; None: neither.
+        square: the square that the resized picture is padded to; None: no padding.
     """
 
     size: tuple[int, int] | None
@@ -69,7 +70,7 @@ class Preparation:
         """Return pixels float32 [3, height, width] of a picture.
 
         Raises:
-            BadPicture: it would become too large, as a very narrow one does.
+            BadPicture: the resized picture would be too large, as of a very narrow one.
         """
         width, height = picture.size
         resized = self._resized(height, width)
@@ -81,7 +82,7 @@ class Preparation:
         return self.scaled(picture)
 
     def scaled(self, picture: "Image") -> Floats:
-        """Return pixels of a picture that has its size already, or is cropped to it."""
+        """Return pixels of a picture that has its size, or is cropped to it."""
         values = np.asarray(picture, np.uint8)
         if self.square is not None:
             values = self.square.around(values)
@@ -96,7 +97,7 @@ class Preparation:
         return np.ascontiguousarray(scaled.transpose(2, 0, 1), np.float32)
 
     def _resized(self, height: int, width: int) -> tuple[int, int] | None:
-        """Return the height and width that a picture is made."""
+        """Return the height and width after resizing, None for no resizing."""
         if self.square is not None:
             return self.square.resized(height, width)
         if self.size is not None:
@@ -110,7 +111,7 @@ class Preparation:
 def cropped(
     values: npt.NDArray[np.uint8], height: int, width: int
 ) -> npt.NDArray[np.uint8]:
-    """Return the middle of a picture [height, width, 3]; black where it has none."""
+    """Return the center of a picture [height, width, 3], padded with black."""
     tall, wide = max(height, values.shape[0]), max(width, values.shape[1])
     above = -(-(tall - values.shape[0]) // 2)
     before = -(-(wide - values.shape[1]) // 2)
@@ -122,12 +123,12 @@ def cropped(
 
 
 def read_picture(path: str | PathLike[str]) -> "Image":
-    """Return a picture in colours, turned as its file says.
+    """Return a picture in RGB, rotated by its EXIF orientation.
 
     Raises:
         MissingPackage: Pillow is not installed.
-        BadPicture: the file is no picture, is damaged, or too large.
-        FileProblem: it cannot be read.
+        BadPicture: the file is not a picture, is damaged, or too large.
+        FileProblem: the file cannot be read.
     """
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
@@ -150,22 +151,22 @@ def read_picture(path: str | PathLike[str]) -> "Image":
         return ImageOps.exif_transpose(picture).convert("RGB")
     except BadPicture:
         raise
-    except UnidentifiedImageError as error:  # its words name an object of Python's
-        reason = "it is no picture" if raw else "it is empty"
+    except UnidentifiedImageError as error:  # its message names a Python object
+        reason = "it is not a picture" if raw else "it is empty"
         raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
     except Image.DecompressionBombError as error:
         reason = "it has far more pixels"
         raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
-    except Exception as error:  # whatever a decoder raises for a damaged file
-        reason = f"it is no whole picture ({type(error).__name__}: {error})"
+    except Exception as error:  # decoders raise many types for a damaged file
+        reason = f"it is not a complete picture ({type(error).__name__}: {error})"
         raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
 
 
 def check_pixels(width: int, height: int, name: str, when: str = "") -> None:
-    """Check that a picture is not too large, and has pixels.
+    """Check that a picture has pixels, and not too many.
 
     Raises:
-        BadPicture: it is, or has none.
+        BadPicture: it has none, or too many.
     """
     if not 0 < width * height <= MOST_PIXELS:
         reason = f"{when}it has {width} x {height} pixels"
@@ -173,10 +174,10 @@ def check_pixels(width: int, height: int, name: str, when: str = "") -> None:
 
 
 def run_pictures(program: Program, task: str, pictures: object) -> Floats:
-    """Return what a method makes of each picture, float32 [pictures, n].
+    """Return a method's result for each picture, float32 [pictures, n].
 
     Raises:
-        BadSetting: there are none, or the program is of no such model.
+        BadSetting: there are no pictures, or the program's model has another task.
         BadPicture, FileProblem, MissingPackage: as `read_picture`.
         ExecutionError: as `Program.call`.
     """
@@ -202,7 +203,7 @@ def pixels_of(
 
     Raises:
         BadPicture, FileProblem, MissingPackage: as `read_picture`.
-        BadSetting: the bundle makes other sizes than its method takes.
+        BadSetting: the pixels have another size than the model takes.
     """
     name, image = image_of(picture)
     pixels = preparation.pixels(image, name)
@@ -211,7 +212,7 @@ def pixels_of(
 
 
 def image_of(picture: object) -> "tuple[str, Image]":
-    """Return the name of a file or a picture, and the picture in colours.
+    """Return the name of a file or a picture, and the picture in RGB.
 
     Raises:
         BadPicture, FileProblem, MissingPackage: as `read_picture`.
@@ -224,23 +225,23 @@ def image_of(picture: object) -> "tuple[str, Image]":
 
 
 def _in_colours(picture: "Image", name: str) -> "Image":
-    """Return a picture of Pillow in colours, on white where it is transparent.
+    """Return a Pillow image in RGB, on white where it is transparent.
 
-    transformers' processors do so, too. Of a file `load_image` there leaves out an
-    alpha channel, but not which colour is transparent; `read_picture` does the same.
+    transformers' processors do so, too. For a file, transformers' `load_image` drops an
+    alpha channel, but keeps a transparent palette color; `read_picture` does the same.
 
     Raises:
-        BadPicture: it is closed, its file is damaged, it is too large, or it is none.
+        BadPicture: the picture is closed, damaged or too large, or is not a picture.
     """
     try:
         check_pixels(*picture.size, name)
-        told = picture.info.get("transparency") is not None
-        if told or "A" in picture.getbands():
+        transparent = picture.info.get("transparency") is not None
+        if transparent or "A" in picture.getbands():
             return _on_white(picture)
         return picture.convert("RGB")
     except BadPicture:
         raise
-    except Exception as error:  # it may read its file now, or be of another class
+    except Exception as error:  # a lazy image reads its file now; others may fail, too
         reason = f"it cannot be used ({type(error).__name__}: {error})"
         raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
 
@@ -253,10 +254,10 @@ def _on_white(picture: "Image") -> "Image":
 
 
 def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:
-    """Check the size that all pictures get, before memory is taken for one.
+    """Check the size after preprocessing, before memory is allocated for a picture.
 
     Raises:
-        BadSetting: the method takes another.
+        BadSetting: the method takes another size.
     """
     square = preparation.square
     whole = None if square is None else (square.side, square.side)
@@ -266,10 +267,10 @@ def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:
 
 
 def check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None:
-    """Check that pixels are made as high and wide as the model takes them.
+    """Check that pixels have the height and width that the model takes.
 
     Raises:
-        BadSetting: they are not.
+        BadSetting: they have others.
     """
     if made != size:
         expected = f"pictures of {size[0]} x {size[1]}, which the model takes"
@@ -278,10 +279,10 @@ def check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None:
 
 
 def check_pictures(pictures: object, name: str = "pictures") -> Sequence[object]:
-    """Return a list of pictures, which is an argument of this name.
+    """Return the argument `name` as a list of pictures.
 
     Raises:
-        BadSetting: it is none, or has something else in it.
+        BadSetting: it is not a list of pictures, or is empty.
     """
     if isinstance(pictures, str) or not isinstance(pictures, Sequence) or not pictures:
         found = repr(pictures)[:40]
@@ -294,10 +295,10 @@ def check_pictures(pictures: object, name: str = "pictures") -> Sequence[object]
 
 
 def _sizes(program: Program, name: str) -> tuple[int, int, int]:
-    """Return how many rows a method takes, and height and width of each.
+    """Return how many pictures a method takes, and their height and width.
 
     Raises:
-        BadSetting: it takes something else than pictures of one size.
+        BadSetting: the method does not take pictures of one size.
     """
     graph = program.methods[name].graph
     dims = graph.values[graph.inputs[0]].type.dims if len(graph.inputs) == 1 else ()
@@ -310,10 +311,10 @@ def _sizes(program: Program, name: str) -> tuple[int, int, int]:
 
 
 def preparation_of(found: Mapping[str, object]) -> Preparation:
-    """Return how a bundle makes pixels of pictures.
+    """Return a bundle's settings for preprocessing pictures.
 
     Raises:
-        BadSetting: it does not say it, or says something impossible.
+        BadSetting: the settings are missing or invalid.
     """
     try:
         for other in {PARTS, PATCHES} & found.keys():
@@ -331,7 +332,7 @@ def preparation_of(found: Mapping[str, object]) -> Preparation:
     except (KeyError, ValueError, OverflowError) as error:
         raise BadSetting(
             name="the bundle's metadata pictures",
-            expected="how pixels are made, from the preprocessor_config.json in the "
+            expected="settings of pixels, from the preprocessor_config.json in the "
             "model's folder when it was compiled",
             found=repr(dict(found))[:80],
         ) from error

@@ -1,7 +1,7 @@
-"""Texts as rows of tokens: which lie together in a call, and where each result goes.
+"""Run texts as rows of tokens, grouped into calls by their lengths.
 
-In: texts, settings, a method. Out: calls of it, with rows of about one length beside
-each other, so that little is padding; results in the order of the texts.
+In: texts, settings, a method. Out: the method's results in the order of the texts. A
+call has rows of similar lengths, so that it has little padding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,17 +21,17 @@ from kvc.schema.verify.limits import MAX_DIM
 
 Floats = npt.NDArray[np.float32]
 
-_TOKENS = 1 << 13  # of a call, padding among them
+_TOKENS = 1 << 13  # the most tokens of a call, including padding
 
 
 @frozen
 class Taken:
-    """How much a method takes in one call.
+    """The limits of a method's calls.
 
     Attributes:
         rows: the most rows.
-        least, most: tokens of each.
-        lengths: whether it takes the lengths of rows.
+        least, most: limits of the tokens of a row.
+        lengths: whether the method has an input of row lengths.
     """
 
     rows: int
@@ -43,12 +43,12 @@ class Taken:
 def run_texts(
     program: Program, settings: TextSettings, texts: object, prompt: str | None
 ) -> Floats:
-    """Return what a method makes of each text, float32 [texts, n].
+    """Return a method's result for each text, float32 [texts, n].
 
     Raises:
-        BadSetting: there are no texts, the tokenizer makes nothing of one, or the
-            program does not fit.
-        TextTooLong: the model takes no text of so many tokens; nothing has run.
+        BadSetting: there are no texts, a text has no tokens, or the program does not
+            fit.
+        TextTooLong: a text has more tokens than the model takes; nothing has run.
         ExecutionError: as `Program.call`.
     """
     method = program.methods[settings.method]
@@ -63,10 +63,10 @@ def run_texts(
 
 
 def _checked(texts: object) -> Sequence[str]:
-    """Return texts.
+    """Return the argument as a list of texts.
 
     Raises:
-        BadSetting: they are none.
+        BadSetting: it is not a list of texts, or is empty.
     """
     if isinstance(texts, str) or not isinstance(texts, Sequence) or not len(texts):
         found = "one text" if isinstance(texts, str) else repr(texts)[:40]
@@ -89,7 +89,7 @@ def _encoded(
     for i, text in enumerate(texts):
         tokens = list(tokenizer.encode(settings.prepared(text, prompt)))
         if not tokens:
-            expected = "a text of which the tokenizer makes tokens"
+            expected = "a text that the tokenizer encodes to at least one token"
             found = repr(text[:40])
             raise BadSetting(name=f"texts[{i}]", expected=expected, found=found)
         if len(tokens) > most:
@@ -101,10 +101,10 @@ def _encoded(
 
 
 def _taken(program: Program, method: Method) -> Taken:
-    """Return how much a method takes.
+    """Return the limits of a method's calls.
 
     Raises:
-        BadSetting: it takes something else than tokens, and lengths of rows.
+        BadSetting: the method has other inputs than tokens and row lengths.
     """
     types = [method.graph.values[value].type for value in method.graph.inputs]
     ranks = [(kind.dtype, len(kind.dims)) for kind in types]
@@ -115,13 +115,13 @@ def _taken(program: Program, method: Method) -> Taken:
     rows, seq = types[0].dims
     least, most = bounds(seq, program.symbols)
     if len(types) == 1 and least != most:
-        expected = "a method that takes lengths, as its rows may have padding"
+        expected = "a method that takes row lengths, as its rows may have padding"
         raise BadSetting(name="the bundle", expected=expected, found=method.name)
     return Taken(bounds(rows, program.symbols)[1], least, most, len(types) == 2)
 
 
 def _calls(rows: Sequence[Sequence[int]], taken: Taken) -> Iterator[list[int]]:
-    """Yield the rows of each call, the longest first."""
+    """Yield the indices of each call's rows, the longest rows first."""
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
     while order:
         longest = max(taken.least, len(rows[order[0]]))
@@ -147,10 +147,10 @@ def _run(
 
 
 def vectors_of(made: object, rows: int) -> Floats:
-    """Return what a method has returned, float32 [rows, n].
+    """Return the result of a method, float32 [rows, n].
 
     Raises:
-        BadSetting: it is something else.
+        BadSetting: the result has another shape.
     """
     if isinstance(made, np.ndarray) and made.ndim == 2 and len(made) == rows:
         return made

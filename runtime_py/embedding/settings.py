@@ -1,7 +1,7 @@
-"""What a bundle says of its methods without state: metadata, checked.
+"""Read and check the metadata of models without state.
 
-In: the metadata of a program, which may be anybody's. Out: settings of a kind, or a
-`BadSetting` that says what is missing.
+In: the metadata of a program, which is untrusted. Out: settings of texts or pictures,
+or a `BadSetting` that names the missing setting.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,14 +23,15 @@ PICTURES: Final = "pictures"
 
 @frozen
 class TextSettings:
-    """How a program takes texts.
+    """The settings of a program for texts.
 
     Attributes:
-        method: that takes tokens, and lengths of rows unless they all have one.
+        method: the method that takes tokens, and row lengths unless rows have one
+            length.
         padding: the token that rows are padded with.
-        prompts: texts to put before a text, by name.
-        prompt: the name of the usual one, or "".
-        lower: whether the letters of a text are made small ones.
+        prompts: prefixes of a text, by name.
+        prompt: the name of the default prefix, or "".
+        lower: whether texts are converted to lower case.
     """
 
     method: str
@@ -40,10 +41,10 @@ class TextSettings:
     lower: bool
 
     def prepared(self, text: str, prompt: str | None) -> str:
-        """Return a text as it is encoded.
+        """Return a text with its prefix, as it is encoded.
 
         Raises:
-            BadSetting: there is no such prompt.
+            BadSetting: there is no such prefix.
         """
         name = self.prompt if prompt is None else prompt
         if name and name not in self.prompts:
@@ -55,16 +56,16 @@ class TextSettings:
 
 
 def task_of(program: Program) -> str:
-    """Return what a program's model does, "" where it does not say it."""
+    """Return the task of a program's model, "" if the metadata has none."""
     task = parsed(program.metadata, "task")
     return task if isinstance(task, str) else ""
 
 
 def text_settings(program: Program, task: str) -> TextSettings:
-    """Return how a program takes texts.
+    """Return the settings of a program for texts.
 
     Raises:
-        BadSetting: it does something else, or says something impossible.
+        BadSetting: the program has another task, or the settings are invalid.
     """
     found = settings_in(program, TEXTS, task)
     prompts, padding = found.get("prompts"), found.get("padding")
@@ -79,17 +80,17 @@ def text_settings(program: Program, task: str) -> TextSettings:
     )
     if not fits:
         raise impossible(program.metadata, TEXTS)
-    assert isinstance(padding, int), "as it was found"
-    assert isinstance(prompts, dict), "as it was found"
+    assert isinstance(padding, int), "checked above"
+    assert isinstance(prompts, dict), "checked above"
     method = method_of(program, TEXTS, found)
     return TextSettings(method, padding, prompts, str(prompt), lower is True)
 
 
 def settings_in(program: Program, kind: str, task: str) -> Mapping[str, object]:
-    """Return what a program says of texts or of pictures.
+    """Return a program's settings for texts or for pictures.
 
     Raises:
-        BadSetting: its model does not do this with them.
+        BadSetting: the program's model has another task, or takes no such input.
     """
     found, does = parsed(program.metadata, kind), task_of(program)
     if does == task and isinstance(found, dict):
@@ -107,7 +108,7 @@ def method_of(program: Program, kind: str, found: Mapping[str, object]) -> str:
     """Return the method that settings name.
 
     Raises:
-        BadSetting: the program does not have it.
+        BadSetting: the program has no such method.
     """
     name = found.get("method")
     if not isinstance(name, str) or name not in program.methods:
@@ -116,10 +117,10 @@ def method_of(program: Program, kind: str, found: Mapping[str, object]) -> str:
 
 
 def labels_of(program: Program) -> tuple[str, ...]:
-    """Return the names of what a model tells apart.
+    """Return the names of a classifier's labels.
 
     Raises:
-        BadSetting: the bundle has no list of them.
+        BadSetting: the bundle has no list of labels.
     """
     found = parsed(program.metadata, "labels")
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
@@ -128,10 +129,10 @@ def labels_of(program: Program) -> tuple[str, ...]:
 
 
 def scores_of(program: Program) -> Callable[[Doubles], Doubles]:
-    """Return what makes scores of a row of logits.
+    """Return the function that computes scores from a row of logits.
 
     Raises:
-        BadSetting: the bundle names nothing that does.
+        BadSetting: the bundle names no known function.
     """
     found = parsed(program.metadata, "scores")
     if not isinstance(found, str) or found not in _SCORES:

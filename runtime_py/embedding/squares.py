@@ -1,7 +1,7 @@
-"""Squares that pictures lie in the middle of, as processors of Janus make them.
+"""Pad pictures to a square, centered, as the processors of Janus do.
 
-In: what a bundle says of the square, a picture. Out: the size that the picture is made,
-and the square around it.
+In: a bundle's settings of the square, a picture. Out: the size of the resized picture,
+and the padded picture.
 """
 
 from typing import Final
@@ -11,18 +11,18 @@ import numpy.typing as npt
 
 from kvc.schema.frozen import frozen
 
-SQUARE: Final = "square"  # of settings, where a picture lies in the middle of one
-_MOST: Final = 1 << 14  # of a side
+SQUARE: Final = "square"  # the settings key for pictures padded to a square
+_MOST: Final = 1 << 14  # the limit of a side
 
 
 @frozen
 class Square:
-    """A square that a resized picture lies in the middle of.
+    """A square with a resized picture in its center.
 
     Attributes:
-        side: that its longer side is made.
-        least: of its shorter side.
-        colour: of what it does not cover, of each channel.
+        side: the longer side of the resized picture.
+        least: the least length of its shorter side.
+        colour: the color of the padding, by channel.
     """
 
     side: int
@@ -30,14 +30,14 @@ class Square:
     colour: tuple[int, ...]
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width that a picture is made."""
+        """Return the height and width of the resized picture."""
         scale = self.side / max(height, width)
         return max(round(height * scale), self.least), max(
             round(width * scale), self.least
         )
 
     def around(self, values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return a picture [height, width, 3] in the middle of the square."""
+        """Return a picture [height, width, 3] in the center of the square."""
         height, width = values.shape[:2]
         side = max(height, width)
         padded = np.full((side, side, values.shape[2]), self.colour, np.uint8)
@@ -47,10 +47,10 @@ class Square:
 
 
 def square_of(found: object) -> Square | None:
-    """Return the square that settings speak of, None where they speak of none.
+    """Return the square that settings describe, None for None.
 
     Raises:
-        ValueError: there can be no such square.
+        ValueError: the description is invalid.
     """
     match found:
         case None:

@@ -1,4 +1,7 @@
-"""`embed`: vectors of texts and pictures, which are near where these are alike."""
+"""`embed`: vectors of texts and pictures, similar for similar content.
+
+In: a program, texts or pictures. Out: vectors float32.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,17 +20,17 @@ if TYPE_CHECKING:
 def embed(program: Program, texts: Sequence[str], prompt: str | None = None) -> Floats:
     """Return the embeddings of texts, float32 [texts, n].
 
-    Texts of about one length are run together, so any number may be given.
+    Texts of similar length run together, so any number may be given.
 
     Args:
-        program: of a model for the task "embed".
-        texts: one or more.
-        prompt: the name of a text of the bundle that is put before each text; None:
-            the usual one, if there is one; "": none.
+        program: a program of a model for the task "embed".
+        texts: one or more texts.
+        prompt: the name of a prefix of the bundle that is put before each text; None:
+            the default one, if there is one; "": none.
 
     Raises:
-        BadSetting: there are no texts, the tokenizer makes nothing of one, there is no
-            such prompt, or the bundle is of no such model.
+        BadSetting: there are no texts, a text has no tokens, there is no such prefix,
+            or the model has another task.
         TextTooLong: a text has more tokens than the model takes; nothing has run.
         MissingPackage, BadTokenizer: as `tokenizer_of`.
         ExecutionError: as `Program.call`.
@@ -39,12 +42,12 @@ def embed_images(program: Program, pictures: "Sequence[Picture]") -> Floats:
     """Return the embeddings of pictures, float32 [pictures, n].
 
     Args:
-        program: of a model for the task "embed" that takes pictures.
-        pictures: paths of files, or pictures of Pillow; one or more.
+        program: a program of a model for the task "embed" that takes pictures.
+        pictures: paths of files, or Pillow images; one or more.
 
     Raises:
-        BadSetting: there are none, or the bundle is of no such model.
-        BadPicture, FileProblem: a file is no picture, or too large a one.
+        BadSetting: there are no pictures, or the model has another task.
+        BadPicture, FileProblem: a file is not a picture, or is too large.
         MissingPackage: Pillow is not installed.
         ExecutionError: as `Program.call`.
     """

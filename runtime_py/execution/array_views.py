@@ -1,4 +1,4 @@
-"""Views of arrays, as the view ops of programs make them: the memory stays the same."""
+"""Run the view operators of programs on numpy arrays; results share memory."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,7 +18,7 @@ def _alias(x: Array) -> Array:
 def _view(x: Array, shape: tuple[int, ...]) -> Array:
     made = x.reshape(shape)
     if made.size and address_of(made) != address_of(x):
-        raise ValueError(f"{x.strides} of {x.shape} cannot be seen as {shape}")
+        raise ValueError(f"strides {x.strides} of {x.shape} allow no view {shape}")
     return made
 
 
@@ -31,7 +31,7 @@ def _slice(x: Array, axis: int, start: int | None, end: int | None, step: int) -
 
 
 def _select(x: Array, axis: int, index: int) -> Array:
-    # An ellipsis, so that the result is an array also if it has no axes.
+    # The ellipsis makes the result an array even if it has no axes.
     return x[((slice(None),) * (axis % x.ndim) + (index, ...))]
 
 
@@ -72,7 +72,7 @@ _VIEWS: dict[str, View] = {
 
 
 def bind_view(instruction: Instruction, values: Values) -> None:
-    """Place the results of a view op; its operand has been placed.
+    """Define the results of a view operator, whose operand is already defined.
 
     Raises:
         ValueError: as `view_arrays`.
@@ -87,15 +87,15 @@ def bind_view(instruction: Instruction, values: Values) -> None:
 def view_arrays(
     op: str, arguments: Sequence[object], shapes: Sequence[tuple[int, ...]]
 ) -> Sequence[Array]:
-    """Return the views that an op makes of an array.
+    """Return the views that a view operator makes of an array.
 
     Args:
-        op: a view op.
+        op: the name of the view operator.
         arguments: in the order of its signature, the array first.
-        shapes: that the results are declared to have.
+        shapes: the declared shapes of the results.
 
     Raises:
-        ValueError: the strides allow no such view, or its shape is another one.
+        ValueError: the strides allow no such view, or its shape is not as declared.
     """
     made = _VIEWS[op](*arguments)
     views = [made] if isinstance(made, np.ndarray) else made

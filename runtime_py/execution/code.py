@@ -1,4 +1,4 @@
-"""`Code`: what binding the graphs of a method needs besides memory."""
+"""`Code`: the parts of a method that binding its graphs needs, apart from memory."""
 
 import sys
 import threading
@@ -20,17 +20,17 @@ Prepared = dict[tuple[str, int], Kernel]
 
 @frozen
 class Code:
-    """A method's blocks, and what runs instructions; for all frames, in every context.
+    """The blocks and delegates of a method, shared by its frames in every context.
 
     Attributes:
-        method: its name, for messages.
-        blocks: their graphs.
-        partitions: of the blocks that delegates run, the number of the delegate.
-        delegate: the handle of a delegate, by this number; made on first need.
-        max_turns: the most that a `kvc::while` may run, None for no limit.
-        prepared: kernels made for one constant, by op and name; filled as graphs are
-            bound.
-        dependence: what depends on sizes, by graph; filled as frames are bound again.
+        method: the method's name, for messages.
+        blocks: the graphs of its blocks.
+        partitions: block index -> number of the delegate that runs the block.
+        delegate: returns the handle of a delegate by its number; made on first need.
+        prepared: kernels that packed a constant, by operator and constant name; filled
+            during binding.
+        max_turns: the most iterations of a `kvc::while`, None for no limit.
+        dependence: the size-dependent parts of each graph; filled during rebinding.
     """
 
     method: str
@@ -60,20 +60,20 @@ def code_of(
     return Code(found.name, blocks, partitions, delegate, prepared, max_turns)
 
 
-# Pack weights in the first call of a process while torch is being imported.
+# Importing torch while weights are packed
 
 
 def import_beside_packing(
     delegates: Iterable[int], handle_of: Callable[[int], Handle]
 ) -> None:
-    """Import torch and its kernels, and pack what delegates will need meanwhile.
+    """Import torch in a thread, and pack the delegates' weights meanwhile.
 
-    What fails here is left to who binds the graph: it fails there again, and is told
-    with its place.
+    Errors are suppressed: they occur again when the graph is bound, which reports them
+    with their place.
 
     Args:
-        delegates: numbers of those that the graph calls.
-        handle_of: makes one ready.
+        delegates: the numbers of the delegates that the graph calls.
+        handle_of: returns the handle of a delegate.
     """
     if "torch" in sys.modules:
         return

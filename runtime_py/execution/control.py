@@ -1,10 +1,10 @@
 """Run the blocks of a `kvc::cond`, `while` or `scan`.
 
-In: an instruction of a bound graph, its method's blocks, and where its operands and
-results lie (`BoundOperands`), for a partition the buffer of a state that its backend
-owns. Out: one step, which stays the same object when sizes change. A block is bound
-when it first runs: its inputs are the memory of the operands, its scratch memory is the
-instruction's last result. What a block leaves in an operand's memory is a result
+In: an instruction of a bound graph, its method's blocks, and the memory of its operands
+and results (`BoundOperands`), which for a partition may be a state's buffer that its
+backend owns. Out: one step, which stays the same object when sizes change. A block is
+bound when it first runs: its inputs are the memory of the operands, its scratch memory
+is the instruction's last result. A block output in an operand's memory is a result
 without a copy; other outputs are copied to the results.
 """
 
@@ -24,16 +24,16 @@ from kvc.schema.ops import COND, OPS, WHILE, Aliasing
 
 @frozen
 class BoundOperands:
-    """Where the operands and results of a control instruction lie, at some sizes.
+    """The memory of a control instruction's operands and results, at some sizes.
 
     Attributes:
-        control: what the instruction says.
-        sizes: of the program's symbols.
-        memory: of the graph around it.
-        pred: what a cond asks, None for the others.
-        operands: an array for each.
-        lent: the memory of each operand, longer than the operand where it grows.
-        results: an array for each, the workspace of blocks last.
+        control: the decoded instruction.
+        sizes: the sizes of the program's symbols.
+        memory: the memory of the surrounding graph.
+        pred: the predicate of a cond, None for loops.
+        operands: one array for each operand.
+        lent: the whole memory of each operand, longer than a growing operand.
+        results: one array for each result, the workspace of blocks last.
     """
 
     control: Control[object]
@@ -55,7 +55,7 @@ def bind_operands(
 ) -> BoundOperands:
     """Bind the operands of an instruction of a graph whose earlier ones are bound.
 
-    `makers` has the op of each value that an instruction of the graph makes.
+    `makers` maps each value to the operator of the instruction that makes it.
     """
     control = read_control(instruction.op, instruction.arguments)
     operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
@@ -98,14 +98,14 @@ def _share(
     graph: Graph,
     values: Values,
 ) -> set[int]:
-    """Let results over operands be these; return operands that become longer."""
+    """Alias results to the operands they lie over; return operands that grow."""
     grown = set()
     for result, over in zip(instruction.results, control.over, strict=False):
         if over is None:
             continue
         if graph.values[result].type == graph.values[operands[over]].type:
             values.share(result, operands[over])
-        else:  # it is made when it is asked for
+        else:  # the longer array is made on demand
             grown.add(over)
     return grown
 
@@ -113,7 +113,7 @@ def _share(
 def _lent(
     operand: int, graph: Graph, values: Values, makers: Mapping[int, str]
 ) -> Array:
-    """Return the memory of an operand: with room after it unless it is a view."""
+    """Return the memory of an operand, including room after it unless it is a view."""
     value = operand
     while isinstance(storage := graph.values[value].storage, Alias):
         if OPS[makers[value]].aliasing is Aliasing.VIEW:
@@ -127,7 +127,7 @@ Bind = Callable[[Graph, Mapping[str, int], GraphMemory], Frame]
 
 
 class ControlStep:
-    """Runs one control instruction; `settle` puts it where its operands are."""
+    """Runs one control instruction; `settle` sets the memory that it runs in."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class ControlStep:
         self._starts: Pairs = []
 
     def settle(self, bound: BoundOperands) -> None:
-        """Take other sizes or other memory."""
+        """Set the sizes and memory of the following runs."""
         self._bound, control = bound, self._control
         made = list(bound.results[:-1])
         scratch = Within(bound.results[-1])
@@ -162,7 +162,7 @@ class ControlStep:
 
     def run(self) -> None:
         """Run the instruction."""
-        assert self._bound is not None, "it is settled when it is bound"
+        assert self._bound is not None, "settle() runs first"
         for target, source in self._starts:
             copy_into(target, source)
         if self._control.op == COND:
@@ -173,7 +173,7 @@ class ControlStep:
             self._run_scan(self._bound)
 
     def _run_cond(self, bound: BoundOperands) -> None:
-        assert bound.pred is not None, "the verifier sees to it"
+        assert bound.pred is not None, "the verifier guarantees it"
         block = self._blocks[0 if bound.pred.item() else 1]
         outputs = block.run()
         for i, (target, source) in enumerate(zip(bound.results, outputs, strict=False)):
@@ -202,7 +202,7 @@ class ControlStep:
 
 
 class _Block:
-    """One block: its frame, bound when it first runs and again when that has moved."""
+    """One block and its frame; moved memory makes the next run bind it again."""
 
     def __init__(self, graph: Graph, bind: Bind) -> None:
         self._graph, self._bind = graph, bind
@@ -212,7 +212,7 @@ class _Block:
         self._lent: dict[int, Array] = {}
         self._bound: dict[
             int, tuple[object, ...]
-        ] = {}  # where lent memory was when it was bound
+        ] = {}  # the addresses of lent memory when the block was bound
         self._is_stale = False
 
     def settle(
@@ -222,7 +222,7 @@ class _Block:
         scratch: Within,
         lent: Sequence[Array | None],
     ) -> None:
-        """Note where it will run."""
+        """Set the sizes and memory in which the block will run."""
         pairs = zip(self._graph.inputs, lent, strict=True)
         self._lent = {value: array for value, array in pairs if array is not None}
         self._sizes, self._is_stale = sizes, True
@@ -234,7 +234,7 @@ class _Block:
         )
 
     def frame(self) -> Frame:
-        """Return the block bound to where it is now."""
+        """Return the block's frame, bound to its present sizes and memory."""
         if self._frame is None or self._is_stale:
             self._frame = self._bound_anew(self._frame)
             self._is_stale = False
@@ -251,5 +251,5 @@ class _Block:
         moved, self._bound = where != self._bound, where
         if old is not None:
             return old.rebind(self._sizes, self._lent if moved else None)
-        assert self._memory is not None, "it is settled before it runs"
+        assert self._memory is not None, "settle() runs before the block"
         return self._bind(self._graph, self._sizes, self._memory)

@@ -1,10 +1,11 @@
-"""The interface of a backend's run-time half, with numpy arrays for all data.
+"""The interface of a backend's run-time half, with numpy arrays for all tensors.
 
-A `Delegate` is made each time that a program's resources are loaded, and makes a
-`Handle` for each of its partitions. A handle prepares a call for arrays at fixed
-addresses, so that no work that depends on shapes is left for the run. What a handle
-needs for each execution context, it keeps in the context's `Workspace`. None of this
-needs torch; bfloat16 arrays use `ml_dtypes`.
+In: a partition of a program, and named data. Out: a `Handle` that prepares functions
+for arrays at fixed addresses. A `Delegate` is made each time that a program's resources
+are loaded, and makes a handle for each of its partitions. `prepare` does all
+shape-dependent work before the run. A handle keeps its resources of an execution
+context in the context's `Workspace`. None of this needs torch; bfloat16 arrays use
+`ml_dtypes`.
 """
 
 import warnings
@@ -25,21 +26,21 @@ from kvc.schema.torch_package import has_torch
 
 
 class ReferenceUsed(UserWarning):
-    """What a backend takes is run by its reference implementation, which is slower."""
+    """A backend's partitions run by its reference implementation, which is slower."""
 
 
 @frozen
 class Options:
-    """What a backend may want to know of its surroundings.
+    """The settings of a program that a backend's delegate may need.
 
     Attributes:
-        path: of the bundle, for messages.
+        path: the path of the bundle, for messages.
         program: the verified program that the partitions belong to.
-        reference: True to run the reference implementation; False to fail where the
-            backend's library is missing; None to use the library where there is one.
-        threads: how many threads the process computes with.
-        device: the number of the device to compute on, of a backend that has several;
-            None for the one that the backend chooses.
+        reference: True to run the reference implementation; False to fail if the
+            backend's library is missing; None to use the library if it is installed.
+        threads: the number of compute threads of the process.
+        device: the number of the device to compute on, for a backend with several
+            devices; None to let the backend select one.
     """
 
     path: str
@@ -51,13 +52,13 @@ class Options:
 
 @frozen
 class FoundDevice:
-    """A device that a backend has found here.
+    """A device that a backend has found on this machine.
 
     Attributes:
-        name: how `load(device=...)` names it: `vulkan:0`.
-        what: what it is, in words.
-        missing: why it cannot be used, "" where it can.
-        software: whether it is a program of the host, which is slow.
+        name: the name for `load(device=...)`, such as `vulkan:0`.
+        what: a description of the device.
+        missing: the reason why the device cannot be used, "" if it can.
+        software: whether the device is emulated on the host, which is slow.
     """
 
     name: str
@@ -67,7 +68,7 @@ class FoundDevice:
 
 
 class SoftwareDevice(UserWarning):
-    """The only device of a backend is a program of the host, which is slow."""
+    """The only device of a backend is emulated on the host, which is slow."""
 
 
 Library = TypeVar("Library")
@@ -79,10 +80,10 @@ def library_unless(
 ) -> Library | None:
     """Return a backend's library; None to run its reference, as `Options.reference`.
 
-    Where the library is missing, this says so once in a process (`ReferenceUsed`).
+    If the library is missing, warn once in a process (`ReferenceUsed`).
 
     Raises:
-        MissingLibrary: it is missing, and `reference` is False.
+        MissingLibrary: the library is missing, and `reference` is False.
     """
     if reference:
         return None
@@ -106,16 +107,16 @@ def _without_library() -> str:
 
 @frozen
 class Packing:
-    """Data in a backend's own form, made of the bundle's, which a bundle may hold.
+    """Data in a backend's own packed form, which a bundle may hold ahead of time.
 
     Attributes:
-        key: what it is, in words that mean the same in every process.
-        weight: the name of the data that it is a copy of, "" of a target's own file.
-        partitions: ids of the program's delegates that use it, ascending.
-        nbytes: how long it is.
+        key: a description that is the same in every process.
+        weight: the name of the packed weight, "" for the file of an export target.
+        partitions: the ids of the program's delegates that use it, ascending.
+        nbytes: its size.
         content: returns its bytes, as long as the backend is open.
-        folder: whether the bytes are a zip archive of a folder, which the target takes.
-        remark: what whoever exports it should know, "" for nothing.
+        folder: whether the bytes are a zip archive of a folder that the target takes.
+        remark: a note for the user who exports it, "" for none.
     """
 
     key: str
@@ -128,22 +129,22 @@ class Packing:
 
 
 class Closeable(Protocol):
-    """Something that holds what is to be given back."""
+    """A resource that must be closed."""
 
     def close(self) -> None:
-        """Give it back."""
+        """Release the resource."""
 
 
 Owned = TypeVar("Owned", bound=Closeable)
 
 
 class Workspace:
-    """What delegates have for themselves in one execution context.
+    """Resources that delegates keep in one execution context.
 
-    One call at a time runs in a context, so nothing here needs a lock.
+    One call at a time runs in a context, so no lock is needed.
 
     Attributes:
-        arena: memory of at least each partition's `workspace_nbytes`.
+        arena: scratch memory of at least each partition's `workspace_nbytes`.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -151,9 +152,9 @@ class Workspace:
         self._owned: dict[object, Closeable] = {}
 
     def own(self, key: object, make: Callable[[], Owned]) -> Owned:
-        """Return what is kept under a key, made on first need.
+        """Return the resource under a key; make it on first need.
 
-        It is closed with the context, in the reverse order of making.
+        Resources are closed with the context, in the reverse order of making.
         """
         found = self._owned.get(key)
         if found is None:
@@ -161,17 +162,18 @@ class Workspace:
         return found  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Close everything that is kept."""
+        """Close all kept resources."""
         while self._owned:
             self._owned.popitem()[1].close()
 
 
 class Handle(Protocol):
-    """A partition that is ready to be prepared; used from many threads.
+    """A loaded partition; may be used from many threads.
 
     Attributes:
-        runs_torch: whether it computes with torch's threads. Any other one is taken to
-            have threads of its own, and torch gets a single one in calls that run both.
+        runs_torch: whether it computes with torch's threads. Any other handle is
+            assumed to have threads of its own, and torch gets a single thread in calls
+            that run both.
     """
 
     runs_torch: bool = False
@@ -185,22 +187,23 @@ class Handle(Protocol):
     ) -> Callable[[], None]:
         """Return a function that computes the outputs from the inputs.
 
-        One that is given buffers of an owner may return before it has: the owner is
-        asked to `synchronise` before anybody else looks at what it reads or writes.
+        A function over state buffers of an owner may return before its work is done:
+        the caller must call `synchronise` on the owner before any other access to the
+        function's inputs and outputs.
 
         Args:
-            inputs: arrays at addresses that stay, of any strides; states included. One
-                that the partition makes longer is all of its memory, room included. A
-                state that the backend owns is its buffer, always all of it.
-            outputs: as `inputs`; the function writes them. One may lie over an input.
+            inputs: arrays at fixed addresses, of any strides, including states. An
+                array that the partition extends is passed with its spare room. A state
+                that the backend owns is passed as its whole buffer.
+            outputs: as `inputs`; the function writes them. One may alias an input.
             workspace: of the execution context in which the function will run.
-            sizes: of the program's symbols in the calls that it is prepared for.
+            sizes: the sizes of the program's symbols in the prepared calls.
         """
 
     def pack(self) -> object:
         """Read and pack the weights, perhaps while another thread imports torch.
 
-        Where nobody has asked for it, `prepare` does so.
+        Without this call, `prepare` packs them.
         """
         return None
 
@@ -209,9 +212,9 @@ class Handle(Protocol):
 
 
 def first_write(block: Block) -> int:
-    """Return the first instruction that may write what outlives a partition.
+    """Return the first instruction that may write memory outside a partition.
 
-    Where a partition fails before it, the partition raises `Unbegun` from the error.
+    If a partition fails before it, the partition raises `Unbegun` from the error.
     """
     graph = block.graph
     made = {graph.root_of(value) for value in graph.outputs}
@@ -222,79 +225,81 @@ def first_write(block: Block) -> int:
 
 
 def on_host(buffers: Sequence[Buffer]) -> Sequence[Array]:
-    """Return operands of a partition whose backend owns no states: they are arrays."""
+    """Return the operands as arrays, for a partition whose backend owns no states."""
     arrays = [buffer for buffer in buffers if isinstance(buffer, np.ndarray)]
-    assert len(arrays) == len(buffers), "the host owns what nobody else does"
+    assert len(arrays) == len(buffers), "states of other owners stay on the host"
     return arrays
 
 
 class Delegate(Protocol):
     """A backend's run-time half.
 
-    One whose packed data a bundle may hold has its own `pack` and `packed_format`.
+    A backend whose packed weights a bundle may hold overrides `pack` and
+    `packed_format`.
 
     Attributes:
-        runs_on: what it computes on, in words, by which `kvc recipes` groups recipes.
-        exports_folder: whether what `export` makes is a folder (`Packing.folder`).
+        runs_on: the hardware that it computes on, by which `kvc recipes` groups
+            recipes.
+        exports_folder: whether `export` makes a folder (`Packing.folder`).
     """
 
     runs_on: ClassVar[str] = ""
     exports_folder: ClassVar[bool] = False
 
     def __init__(self, options: Options) -> None:
-        """Make it for the resources of a program."""
+        """Make the delegate for the resources of a program."""
 
     @staticmethod
     def check_library() -> None:
         """Check, for `load(..., reference=False)`, that the library can be used.
 
         Raises:
-            LoadError: it cannot.
+            LoadError: the library cannot be used.
         """
         return
 
     @staticmethod
     def devices() -> Sequence[FoundDevice]:
-        """Return the devices to choose among, by number; none for most backends.
+        """Return the selectable devices, by number; none for most backends.
 
         Raises:
-            MissingLibrary: what would find them is missing.
+            MissingLibrary: the library that lists devices is missing.
         """
         return ()
 
     @staticmethod
     def packed_format() -> str:
-        """Return the `format` of the names of what it packs here.
+        """Return the `format` label of the weights that this machine packs.
 
-        BACKEND:BUILD:FEATURES, or "" where bundles do not hold what it packs.
+        The form is BACKEND:BUILD:FEATURES, or "" if bundles do not hold packed weights.
 
         Raises:
-            MissingLibrary: it needs a library that cannot be used.
+            MissingLibrary: a needed library cannot be used.
         """
         return ""
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the targets whose own files it makes here; none for most backends.
+        """Return the targets that this machine can export files for; often none.
 
-        Each is named with its version, which its files belong to.
+        Each is named with its version, which its files are valid for.
         """
         return ()
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
-        """Return the file of one of `targets`, equal for equal bundles.
+        """Return the file for a target; equal bundles give equal files.
 
         Args:
-            target: which.
-            handles: of all partitions of this backend, by their ids.
+            target: the name of the target.
+            handles: the handles of all partitions of this backend, by partition id.
         """
-        raise AssertionError(f"{target} is none of its targets")
+        raise AssertionError(f"{target} is not one of the backend's targets")
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Check a partition, its code and its payload, and take the data that it needs.
 
-        The code is the block of the program; that it is sound has been checked, that
-        the backend can run it has not.
+        The code is the partition's block of the program. The verifier has checked that
+        it is valid; `init` checks that the backend can run it.
 
         Raises:
             FormatError: the payload is damaged, or the code is not for this backend.
@@ -306,26 +311,27 @@ class Delegate(Protocol):
         """Return memory for states of a new session; None leaves them to the host.
 
         Sessions outlive `release`: the owner serves the partitions of each delegate of
-        this backend, and is used after this one has been closed.
+        this backend, and stays in use after this delegate has been closed.
 
         Args:
-            groups: the states that no other partition and no instruction touches.
-            sizes: of the symbols that the session fixes.
-            initial: returns what a state begins as, by `State.initial`.
+            groups: the states that no other partition and no instruction reads or
+                writes.
+            sizes: the sizes of the symbols that the session fixes.
+            initial: returns the initial value of a state, by `State.initial`.
 
         Raises:
-            OutOfMemory: there is no memory.
+            OutOfMemory: there is not enough memory.
         """
         return None
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
-        """Pack all that ready handles, by the ids of their partitions, will use."""
+        """Pack all weights that the handles use; `handles` are by partition id."""
         for handle in handles.values():
             handle.pack()
         return ()
 
     def packed(self) -> Mapping[str, int]:
-        """Return how many bytes are kept in a form of their own, by data name."""
+        """Return the bytes that are kept in the backend's own form, by data name."""
 
     def close(self) -> None:
-        """Release what handles share; all of them have been closed."""
+        """Release the resources that handles share; all handles have been closed."""

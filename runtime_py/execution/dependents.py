@@ -1,10 +1,10 @@
-"""Find what in a bound graph depends on some symbols, or on callers' memory.
+"""Find the parts of a bound graph that depend on given symbols or callers' memory.
 
 In: a graph, the blocks of its method, the symbols whose sizes have changed, and whether
-inputs lie in other arrays of the caller. Out: the values whose tensors change, and the
-few instructions that must be bound again. This depends only on the code: it is found on
-first need, then kept. All other instructions keep their steps, since a tensor that
-changes its shape stays the same object; an array does not.
+the caller's arrays have moved. Out: the values whose tensors change, and the few
+instructions that must be bound again. This depends only on the code, so each answer is
+computed once and kept. All other instructions keep their steps: a torch tensor that
+changes its shape stays the same object, while a numpy array is replaced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,19 +16,19 @@ from kvc.schema.ops import APPEND, CONTROL_OPS, OPS, REPLACE, Aliasing
 from kvc.schema.types import Affine, Dim
 
 Dims = tuple[Dim, ...]
-# Their results get their tensors where these are asked for.
+# The results of these operators get their tensors when first requested.
 _PLACED = {APPEND, REPLACE, *CONTROL_OPS}
 
 
 @frozen
 class Dependents:
-    """What changes together.
+    """The values and instructions that change together.
 
     Attributes:
-        values: ids of all values that change.
-        resized: those with a place in memory, by dims: (dims, ids and their roots).
-        instructions: indices of those that are bound again, ascending.
-        inputs, outputs: indices of the graph's inputs and outputs that change.
+        values: the ids of all values that change.
+        resized: the values to resize in place, by dims: (dims, (value, root) pairs).
+        instructions: the indices of the instructions to bind again, ascending.
+        inputs, outputs: the indices of the graph's inputs and outputs that change.
     """
 
     values: frozenset[int]
@@ -39,9 +39,9 @@ class Dependents:
 
 
 class Dependence:
-    """The dependents of one graph, kept by what they depend on.
+    """The dependents of one graph, cached by the changed symbols.
 
-    `uses_torch` tells whether its steps hold tensors.
+    `uses_torch` tells whether the graph's steps hold tensors.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Dependence:
         self._found: dict[tuple[frozenset[str], bool], Dependents] = {}
 
     def of(self, symbols: frozenset[str], callers: bool) -> Dependents:
-        """Return what depends on the sizes of symbols and, if told, callers' memory."""
+        """Return the dependents of symbols and, if `callers`, of callers' memory."""
         key = (symbols, callers)
         if key not in self._found:
             search = _Search(
@@ -62,7 +62,7 @@ class Dependence:
 
 
 class _Search:
-    """The dependents of one graph while they are gathered."""
+    """Collects the dependents of one graph."""
 
     def __init__(
         self,
@@ -100,16 +100,17 @@ class _Search:
         )
 
     def _follows(self, result: int) -> bool:
-        """Tell whether a value lies over one that changes."""
+        """Tell whether a value aliases a value that changes."""
         storage = self._graph.values[result].storage
         return isinstance(storage, Alias) and storage.base in self._values
 
     def _is_bound_again(self, instruction: Instruction) -> bool:
-        """Tell whether more than the shapes of its tensors changes.
+        """Tell whether an instruction needs a new step, not only resized tensors.
 
-        A view has a tensor to be made from its operand's; what runs blocks is prepared
-        for arrays, and for sizes that nothing around the blocks may have; an update
-        that is not in place for a part of its result; a move without torch for arrays.
+        That holds for a view, whose tensor is made from its operand's; for an
+        instruction with blocks, which is prepared for arrays and for sizes that may
+        occur only inside the blocks; for an update that copies instead of writing in
+        place; and without torch for a move, which holds arrays.
         """
         if self._says(instruction):
             return True
@@ -127,12 +128,12 @@ class _Search:
         return self._touches(instruction)
 
     def _touches(self, instruction: Instruction) -> bool:
-        """Tell whether one of an instruction's operands or results changes."""
+        """Tell whether an operand or result of an instruction changes."""
         used = {ref.value for ref in _refs(instruction.arguments)}
         return not self._values.isdisjoint(used.union(instruction.results))
 
     def _changes_within(self, block: int) -> bool:
-        """Tell whether the code of a block, or what it runs, has one of the symbols."""
+        """Tell whether a block, or a block that it runs, uses one of the symbols."""
         graph = self._blocks[block]
         return (
             any(self._mentions(value.type.dims) for value in graph.values)
@@ -141,7 +142,7 @@ class _Search:
         )
 
     def _resized(self) -> tuple[tuple[Dims, tuple[tuple[int, int], ...]], ...]:
-        """Return the values that change without an instruction that makes them."""
+        """Return the changing values whose tensors no instruction replaces, by dims."""
         graph, roots = self._graph, self._graph.roots()
         over = {v for v in self._values if self._aliased(v)}
         for instruction in graph.instructions:
@@ -160,11 +161,11 @@ class _Search:
         return tuple(i for i, value in enumerate(values) if value in self._values)
 
     def _says(self, instruction: Instruction) -> bool:
-        """Tell whether one of the symbols is among an instruction's arguments."""
+        """Tell whether an instruction's arguments contain one of the symbols."""
         return any(self._mentions(argument) for argument in instruction.arguments)
 
     def _mentions(self, argument: Argument | Dims) -> bool:
-        """Tell whether one of the symbols is in a dim, or in one of several items."""
+        """Tell whether an argument, or a tuple's item, contains one of the symbols."""
         if isinstance(argument, tuple):
             return any(self._mentions(item) for item in argument)
         if not isinstance(argument, Affine):

@@ -1,8 +1,8 @@
-"""The instruction loop: runs the steps of a frame, and says which one failed.
+"""The instruction loop: run the steps of a frame, and report the one that failed.
 
-In: a frame whose inputs are filled. Out: its outputs hold the results. All work that
-depends on shapes was done when the frame was bound; a frame is a flat list of steps,
-and a `Binding` is one with what a call of it needs. Where rows stand is filled in here.
+In: a frame whose inputs are filled. Out: results in its outputs. All shape-dependent
+work was done when the frame was bound; a frame is a flat list of steps, and a `Binding`
+is a frame with the demand of a call. Positions of cursors are filled in here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,23 +33,23 @@ from kvc.schema.ops import CONTROL_OPS
 Rebind = Callable[[Mapping[str, int], Mapping[int, Array] | None], "Frame"]
 
 
-# These errors promise that the instruction has written nothing.
+# Kernels that raise these errors have written nothing.
 _CLEAN = (CacheOverflow, RowLengthOutOfRange, IndexOutOfRange)
 
 
 class Unbegun(Exception):
-    """A partition failed, by its cause, before it wrote what outlives it."""
+    """A partition failed before it wrote memory outside it; the cause has the error."""
 
 
 @dataclass(slots=True)
 class RunProgress:
-    """How far a run that broke off has come.
+    """How far a failed run has come.
 
     Attributes:
-        place: index of the instruction that was running; -1 before any, and after
-            the last one after all, or where nobody can say.
-        inside: whether it broke off in a block, of which more may have run.
-        unbegun: whether it is a partition that has written nothing, by its own word.
+        place: the index of the instruction that was running; -1 before the first; the
+            number of instructions after the last, or if it is unknown.
+        inside: whether it failed in a block, parts of which may have run before.
+        unbegun: whether it is a partition that reported that it has written nothing.
     """
 
     place: int = -1
@@ -66,21 +66,20 @@ class RunProgress:
 class Frame:
     """A graph bound to sizes and memory: every operand at its fixed address.
 
-    Attributes:
-        method: its name, for messages.
-        inputs: arrays that the caller fills.
-        outputs: arrays that hold the results after the last step.
-        steps: functions and their arguments, in running order.
-        places: indices of the instructions that each step runs; several where it is
-            a `NativeCall` of several partitions.
-        instructions: of the graph.
-        torch_threads: how many threads torch kernels have; 0 where no step is one.
-        cursors: the fields of cursors that it reads, which a session fills in.
-        rebind: binds the graph to other sizes of the same symbols, and to other memory
-            of callers where it is given, as in `Memory`; raises as `bind_graph`. Only
-            what depends on what has changed is bound again. The frame that it returns
-            takes the place of this one, which must not run any more, whether this
-            succeeds or not. Not for frames with values that are `Memory.given`.
+    method: the method's name, for messages.
+    inputs: arrays that the caller fills.
+    outputs: arrays that hold the results after the last step.
+    steps: functions and their arguments, in running order.
+    places: for each step the indices of the instructions that it runs; a
+        `NativeCall` of several partitions has several.
+    instructions: the instructions of the graph.
+    torch_threads: how many threads torch kernels use; 0 if no step is a torch kernel.
+    cursors: the fields of cursors that it reads, which a session fills in.
+    rebind: binds the graph to other sizes of the same symbols, and to other memory
+        of callers if it is given; raises as `bind_graph`. Only instructions that
+        depend on the changes are bound again. The returned frame replaces this
+        one, which must not run any more, even if the rebinding fails. Not for
+        frames with values in `GraphMemory.given`.
     """
 
     method: str
@@ -94,10 +93,10 @@ class Frame:
     rebind: "Rebind"
 
     def run(self, progress: RunProgress | None = None) -> None:
-        """Run all steps; `progress` is told where it breaks off, if it does.
+        """Run all steps; record in `progress` where the run fails, if it does.
 
         Raises:
-            KernelFailed: a kernel raised; errors of kvc's own pass through.
+            KernelFailed: a kernel raised an error that is not a `KvcError`.
         """
         progress = progress or RunProgress()
         progress.place = len(self.instructions)
@@ -110,7 +109,11 @@ class Frame:
             self._run(progress)
 
     def run_within(self) -> None:
-        """Run all steps as part of another frame's run; raises as `run`."""
+        """Run all steps as part of another frame's run.
+
+        Raises:
+            KernelFailed: as `run`.
+        """
         self._run(RunProgress())
 
     def _run(self, progress: RunProgress) -> None:
@@ -133,7 +136,7 @@ class Frame:
         return watch(recorders, self.method, self.steps, self.places, self.instructions)
 
     def _tell(self, progress: RunProgress, index: int, unbegun: bool) -> int:
-        """Say where a step broke off, and return the index of the instruction."""
+        """Record where a step failed, and return the index of the instruction."""
         if not self.places:
             progress.place = -1
             return -1
@@ -150,7 +153,7 @@ class Frame:
 
 
 def _cause_of(unbegun: Unbegun) -> BaseException:
-    """Return the error, which no longer hangs on what is its context from now on."""
+    """Return the error behind `Unbegun`, and unlink it to avoid a reference cycle."""
     cause, unbegun.__cause__ = unbegun.__cause__, None
     assert cause is not None, "partitions raise it from an error"
     return cause
@@ -159,10 +162,10 @@ def _cause_of(unbegun: Unbegun) -> BaseException:
 def fail(
     method: str, index: int, instruction: Instruction, error: Exception
 ) -> NoReturn:
-    """Raise an instruction's error again, with where it comes from.
+    """Raise an instruction's error again, with the place of the instruction.
 
     Raises:
-        KernelFailed: always, unless `error` is kvc's own, which is raised as it is.
+        KernelFailed: for an error that is not a `KvcError`; others are raised as such.
     """
     place = f" at {instruction.source}" if instruction.source else ""
     try:
@@ -181,18 +184,18 @@ def fail(
             reason=str(error) or type(error).__name__,
         ) from error
     finally:
-        del error  # whose traceback has this frame
+        del error  # its traceback refers to this frame
 
 
 @frozen
 class Binding:
-    """A frame, and what a call of its sizes needs.
+    """A frame, and the demand of a call of its sizes.
 
     Attributes:
-        frame: what runs.
-        demand: what a call asks of its session.
-        fills: (array to fill, index among the arguments that fill it).
-        callers: where the callers' arrays lie, by the value that lies there.
+        frame: the frame to run.
+        demand: the room and tokens that a call needs in its session.
+        fills: (array to fill, index of the argument to copy into it).
+        callers: the addresses of the callers' arrays, by value id.
     """
 
     frame: Frame
@@ -207,16 +210,16 @@ def fill_cursors(
     steps: Sequence[Sequence[int]],
     method: str,
 ) -> None:
-    """Fill what a method takes of cursors.
+    """Fill the cursor fields that a method reads.
 
     Args:
-        values: int64 [], [1], [rows] or [tokens], with what each is.
-        starts: of each cursor, the position of each row before the call.
-        steps: of each cursor, how many tokens the call adds to each row.
-        method: its name, for messages.
+        values: arrays int64 [], [1], [rows] or [tokens], with the field of each.
+        starts: for each cursor, the position of each row before the call.
+        steps: for each cursor, how many tokens the call adds to each row.
+        method: the method's name, for messages.
 
     Raises:
-        StateMismatch: it takes one position, and the rows have several.
+        StateMismatch: the method takes one position, and the rows have several.
     """
     for slot, array in values:
         found = starts[slot.cursor] or (0,)

@@ -1,8 +1,9 @@
-"""Bind a graph to sizes and memory, which gives a `Frame`, and again to other sizes.
+"""Bind a graph to sizes and memory, which gives a `Frame`, and rebind it.
 
-View ops run here, once for each set of sizes; ops that compute become steps. When sizes
-change, tensors are resized where they are, and only what `dependents.py` names is bound
-again. A graph whose instructions are all delegated is bound without torch.
+In: a graph, sizes of its symbols, memory, code. Out: a frame. View operators run here,
+once for each set of sizes; operators that compute become steps. When sizes change,
+tensors are resized in place, and only the instructions that `dependents.py` lists are
+bound again. A graph whose instructions are all delegated is bound without torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,23 +63,23 @@ def bind_graph(
     """Bind a graph to the sizes of its symbols and to memory.
 
     Args:
-        graph: of a method, or of one of its blocks.
-        sizes: of the symbols.
-        memory: where its values lie.
-        code: of the method.
+        graph: the graph of a method, or of one of its blocks.
+        sizes: the sizes of the symbols.
+        memory: the memory of the graph's values.
+        code: the code of the method.
 
     Raises:
         KernelFailed: an instruction cannot be bound.
-        MissingPackage: one needs torch, which is not installed.
+        MissingPackage: an instruction needs torch, which is not installed.
         DigestMismatch, FileChanged: a constant is damaged.
     """
     return _Binder(graph, sizes, memory, code).bind()
 
 
 class _Binder:
-    """The values and steps of one frame, while it is made and made again.
+    """The values and steps of one frame during binding and rebinding.
 
-    Every instruction has as many steps each time, so that they keep their places.
+    The number of steps of an instruction never changes, so steps keep their indices.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class _Binder:
         self._types = [value.type for value in graph.values]
         self._divided = divided(graph)
         self._uses_torch = needs_torch(graph, code.blocks)
-        self._beside_others = False  # torch kernels take turns with other threads
+        self._beside_others = False  # whether other libraries have threads
         self._steps: list[TimedStep] = []
         self._places: list[int] = []
         self._starts: list[int] = []
@@ -123,7 +124,7 @@ class _Binder:
     def rebind(
         self, sizes: Mapping[str, int], callers: Mapping[int, Array] | None
     ) -> Frame:
-        """Bind again what depends on what has changed; see `Frame`."""
+        """Bind the instructions again that depend on the changes; see `Frame`."""
         graph, values = self._graph, self._values
         before, self._sizes = self._sizes, sizes
         names = frozenset(name for name in sizes if sizes[name] != before[name])
@@ -140,7 +141,7 @@ class _Binder:
         return self._frame()
 
     def _dependence(self) -> Dependence:
-        # By identity: what is kept keeps its graph alive.
+        # By identity: the cached entry keeps the graph alive, so its id stays unique.
         found = self._code.dependence.get(id(self._graph))
         if found is None:
             found = Dependence(self._graph, self._code.blocks, self._uses_torch)
@@ -164,7 +165,7 @@ class _Binder:
         return torch.inference_mode()
 
     def _frame(self) -> Frame:
-        steps, places = _joined(self._steps, self._places)
+        steps, places = _merged(self._steps, self._places)
         return Frame(
             method=self._code.method,
             inputs=tuple(self._inputs),
@@ -180,9 +181,9 @@ class _Binder:
     def _torch_threads(self) -> int:
         """Return how many threads torch has while the steps run.
 
-        Only one beside delegates that have threads of their own: those still spin,
-        waiting for work, when a kernel begins, and torch's when it has ended. On two
-        processors a second thread made each call slower, up to ten times (2026-11).
+        Beside delegates with threads of their own it is one: threads of either library
+        still spin, waiting for work, when a kernel of the other begins. On two
+        processors a second thread made each call up to ten times slower (2026-11).
         """
         if not self._uses_torch:
             return 0
@@ -201,18 +202,18 @@ class _Binder:
             if OPS[instruction.op].aliasing is Aliasing.VIEW:
                 self._bind_view(index, instruction)
                 return ()
-            if not self._uses_torch:  # then it moves elements
+            if not self._uses_torch:  # then the operator only moves elements
                 return self._bind_move(instruction)
             return self._bind_kernel(instruction)
         except Exception as error:
             fail(self._code.method, index, instruction, error)
 
     def _bind_move(self, instruction: Instruction) -> Sequence[TimedStep]:
-        """Bind an instruction that moves elements, where no other needs torch."""
+        """Bind an instruction that only moves elements, without torch."""
         source = moved(self._graph, instruction)
-        assert source is not None, "others need torch"
+        assert source is not None, "other operators need torch"
         if OPS[instruction.op].aliasing is Aliasing.UPDATE:
-            target, _ = self._values.updated(instruction)  # nothing old is left of it
+            target, _ = self._values.updated(instruction)  # all is overwritten
         else:
             target = self._values.written(instruction.results[0])
         elements = np.broadcast_to(self._values.array(source), target.shape)
@@ -230,24 +231,24 @@ class _Binder:
             case Aliasing.CHECK:
                 return [(kernel, self._arguments(instruction))]
             case Aliasing.VIEW | Aliasing.CONTROL:
-                raise AssertionError("these are no kernels")
+                raise AssertionError("views and control operators have no kernels")
 
     def _kernel(self, instruction: Instruction) -> Kernel:
-        """Return what runs an instruction."""
+        """Return the kernel of an instruction."""
         checks = instruction.op == _CHECK_INDEX
         if checks and checks_rows(self._graph, instruction, self._sizes):
             return load_row_check()
         return self._prepared(instruction) or load_kernels()[instruction.op]
 
     def _out(self, result: int) -> "Tensor":
-        """Return what a fresh result is written to: it may be the memory of a state."""
+        """Return the output tensor of a fresh result; it may alias a state."""
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
             self._values.define(result, self._values.tensor(storage.base))
         return self._values.tensor(result)
 
     def _prepared(self, instruction: Instruction) -> "Kernel | None":
-        """Return the kernel made for an instruction's constant, None without one."""
+        """Return the kernel prepared for an instruction's constant, or None."""
         index, prepare = load_preparations().get(instruction.op, (None, None))
         if index is None or prepare is None:
             return None
@@ -316,7 +317,7 @@ class _Binder:
     def _bind_control(
         self, index: int, instruction: Instruction
     ) -> Sequence[TimedStep]:
-        """Put an instruction that runs blocks where its operands and results lie."""
+        """Bind an instruction with blocks to the memory of its operands and results."""
         if index not in self._controls:
             code = self._code
             self._controls[index] = ControlStep(
@@ -348,14 +349,14 @@ class _Binder:
         return self._values.argument(argument, self._values.tensor)
 
 
-def _joined(
+def _merged(
     steps: Sequence[TimedStep], places: Sequence[int]
 ) -> tuple[tuple[TimedStep, ...], tuple[tuple[int, ...], ...]]:
-    """Return steps with native calls that follow one another as one.
+    """Merge adjacent native calls into one step.
 
-    And, for each, the indices of the instructions that it runs.
+    Also return, for each step, the indices of the instructions that it runs.
     """
-    joined: list[TimedStep] = []
+    merged: list[TimedStep] = []
     found: list[tuple[int, ...]] = []
     pairs = zip(steps, places, strict=True)
     for native, run in groupby(pairs, lambda pair: isinstance(pair[0][0], NativeCall)):
@@ -364,13 +365,13 @@ def _joined(
             partitions = [
                 partition for call, _ in calls for partition in call.partitions
             ]
-            joined.append((NativeCall(partitions), ()))
+            merged.append((NativeCall(partitions), ()))
             found.append(at)
         else:
             for step, place in run:
-                joined.append(step)
+                merged.append(step)
                 found.append((place,))
-    return tuple(joined), tuple(found)
+    return tuple(merged), tuple(found)
 
 
 def _has_delegates(graph: Graph) -> bool:

@@ -1,8 +1,8 @@
 """Record when each step of calls began and ended: `record`.
 
 In: calls of methods within a `with` block, in its thread. Out: a `Span` for each step
-of each call. The instruction loop asks here who records; native code writes down when
-each of its steps has ended, in nanoseconds of the same clock.
+of each call. The instruction loop reads the active recorders from here; native code
+records the end of each of its steps, in nanoseconds of the same clock.
 """
 
 import time
@@ -24,16 +24,16 @@ TimedStep = tuple[Callable[..., object], tuple[object, ...]]
 
 @frozen
 class Span:
-    """A step of a call.
+    """The duration of one step of a call.
 
     Spans of the steps in a branch or loop lie within that of the branch or loop.
 
     Attributes:
-        method: that was called.
-        op: of the instruction; of a library that says what it runs, its name for that,
-            and "kvc::delegate" for the rest of the partition.
-        backend: that ran it, "" for the runtime itself.
-        source: the user's line, and the module; "" where it is not known.
+        method: the called method.
+        op: the operator of the instruction; for a library that reports its operators,
+            its name for one, and "kvc::delegate" for the rest of the partition.
+        backend: the backend that ran the step, "" for the runtime itself.
+        source: the user's line, and the module; "" if unknown.
         began, ended: in nanoseconds of `time.perf_counter_ns`.
     """
 
@@ -46,19 +46,19 @@ class Span:
 
 
 class Recorder:
-    """What calls have run since recording began."""
+    """Collects the steps of calls since recording began."""
 
     def __init__(self) -> None:
         self._notes: list[Note] = []
         self._ended = False
 
     def add(self, note: "Note") -> None:
-        """Keep what a step took, until recording ends."""
+        """Keep the note of a step, until recording ends."""
         if not self._ended:
             self._notes.append(note)
 
     def end(self) -> None:
-        """Keep nothing more: tasks that began meanwhile may still run."""
+        """Ignore later notes: tasks that began during the recording may still run."""
         self._ended = True
 
     @property
@@ -72,26 +72,28 @@ class _Note:
     """A step that Python ran."""
 
     method: str
-    told: Instruction
+    instruction: Instruction
     began: int
     ended: int
 
     def spans(self) -> Iterator[Span]:
-        told = self.told
-        yield Span(self.method, told.op, "", told.source, self.began, self.ended)
+        instruction = self.instruction
+        yield Span(
+            self.method, instruction.op, "", instruction.source, self.began, self.ended
+        )
 
 
 @frozen
-class _Told:
-    """What a partition that native code ran says of its steps.
+class _Reported:
+    """The steps of a partition that native code ran.
 
-    Not the partition itself, which holds memory of its program.
+    It does not refer to the partition, which would keep its program's memory alive.
 
     Attributes:
-        backend: whose partition it is.
-        steps: how many it has.
-        whole: the instruction that calls it.
-        instructions: that each step runs; none where the library does not tell.
+        backend: the backend of the partition.
+        steps: the number of its steps.
+        whole: the instruction that calls the partition.
+        instructions: the instruction of each step; none if the library reports none.
     """
 
     backend: str
@@ -100,7 +102,7 @@ class _Told:
     instructions: Sequence[Instruction]
 
 
-# Names of a library's operators, and the microseconds of each.
+# The names of a library's operators, and the microseconds that each took.
 _Operators = tuple[Sequence[str], Array]
 
 
@@ -109,15 +111,15 @@ class _NativeNote:
     """Steps that native code ran.
 
     Attributes:
-        method: that was called.
+        method: the called method.
         partitions: in running order.
-        operators: of each partition; None where its library does not tell.
-        began: in nanoseconds.
-        ended: the same of each step, int64 [steps].
+        operators: of each partition; None if its library reports none.
+        began: the begin of the first step in nanoseconds.
+        ended: the end of each step in nanoseconds, int64 [steps].
     """
 
     method: str
-    partitions: Sequence[_Told]
+    partitions: Sequence[_Reported]
     operators: Sequence[_Operators | None]
     began: int
     ended: Array
@@ -131,7 +133,8 @@ class _NativeNote:
             if not steps:
                 steps, times = [partition.whole], times[-1:]
             if operators is not None:
-                # They ran one after another; when each began nobody tells.
+                # The operators ran one after another; the library reports no begin
+                # times.
                 names, took = operators
                 ends = began + 1000 * np.cumsum(took.astype(np.int64))
                 source = partition.whole.source
@@ -139,8 +142,15 @@ class _NativeNote:
                     last = min(last, times[-1])
                     yield Span(self.method, op, backend, source, began, last)
                     began = last
-            for told, last in zip(steps, times, strict=True):
-                yield Span(self.method, told.op, backend, told.source, began, last)
+            for instruction, last in zip(steps, times, strict=True):
+                yield Span(
+                    self.method,
+                    instruction.op,
+                    backend,
+                    instruction.source,
+                    began,
+                    last,
+                )
                 began = last
 
 
@@ -155,15 +165,15 @@ def watch(
     places: Sequence[Sequence[int]],
     instructions: Sequence[Instruction],
 ) -> Iterator[TimedStep]:
-    """Yield the steps of a frame, which run in between, and note what they take.
+    """Yield the steps of a frame to run, and record how long each took.
 
     Args:
-        recorders: that are told.
-        method: that is called.
+        recorders: the recorders that receive the notes.
+        method: the called method.
         steps: functions and their arguments.
-        places: of the instructions that each step runs; of native calls one for each
-            partition.
-        instructions: of the frame.
+        places: the indices of the instructions that each step runs; one for each
+            partition of a native call.
+        instructions: the instructions of the frame.
     """
     for (function, arguments), at in zip(steps, places, strict=True):
         note: Note
@@ -171,14 +181,16 @@ def watch(
             ended, place = function.clock()
             began = time.perf_counter_ns()
             yield function, (place,)
-            told = _TOLD.get(function)
-            if told is None:
-                told = _TOLD[function] = _told(function, [instructions[i] for i in at])
+            reported = _REPORTED.get(function)
+            if reported is None:
+                reported = _REPORTED[function] = _report(
+                    function, [instructions[i] for i in at]
+                )
             operators = [
                 None if one.operators is None else one.operators()
                 for one in function.partitions
             ]
-            note = _NativeNote(method, told, operators, began, ended.copy())
+            note = _NativeNote(method, reported, operators, began, ended.copy())
         else:
             began = time.perf_counter_ns()
             yield function, arguments
@@ -188,13 +200,13 @@ def watch(
             recorder.add(note)
 
 
-# What each native call says of itself, which is the same whenever it runs.
-_TOLD: Final = WeakKeyDictionary[NativeCall, Sequence[_Told]]()
+# The partitions of each native call, which are the same at every run.
+_REPORTED: Final = WeakKeyDictionary[NativeCall, Sequence[_Reported]]()
 
 
-def _told(call: NativeCall, delegates: Sequence[Instruction]) -> Sequence[_Told]:
+def _report(call: NativeCall, delegates: Sequence[Instruction]) -> Sequence[_Reported]:
     return [
-        _Told(one.backend, len(one.steps), whole, one.instructions)
+        _Reported(one.backend, len(one.steps), whole, one.instructions)
         for one, whole in zip(call.partitions, delegates, strict=True)
     ]
 
@@ -204,8 +216,8 @@ def record() -> Iterator[Recorder]:
     """Record the calls of this thread within the `with` block.
 
     Recording takes some 30 ns for a step that native code runs, and 1 us for one that
-    Python runs. Calls within a call, as of loops, are recorded too. Blocks may lie in
-    one another, or end in any order: each records what is called until it ends.
+    Python runs. Calls within a call, such as those of loops, are recorded too. Blocks
+    may be nested, or end in any order: each records the calls until its own end.
     """
     recorder = Recorder()
     RECORDERS.set((*RECORDERS.get(), recorder))

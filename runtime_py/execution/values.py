@@ -1,12 +1,12 @@
-"""The values of a frame: an array or tensor for each, made once, at its fixed address.
+"""The values of a frame: an array or tensor for each, made once, at a fixed address.
 
 In: a graph, the sizes of its symbols, the memory it runs in. Out: on demand, a numpy
-array or a torch tensor of exactly a value's size. Views have neither before the
-instruction that makes them has been bound.
+array or a torch tensor of exactly a value's size. A view has neither before its
+instruction has been bound.
 
 When sizes change, tensors change their shapes and stay the same objects, so steps that
-hold them stay valid. For that a tensor is made over all the memory that its value may
-ever take, and shows the beginning of it.
+hold them stay valid. Therefore a tensor is made over the greatest memory of its value,
+and shows the beginning of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Convert between torch tensors and numpy memory; the only module that does.
+# Conversion between torch tensors and numpy arrays; no other module converts.
 
 
 __all__ = ["array_as_tensor", "tensor_as_array", "torch_dtype"]
@@ -60,34 +60,34 @@ def array_as_tensor(array: Array) -> "Tensor":
     """Return a tensor over a writable array's memory."""
     import torch
 
-    if array.dtype.kind == "V":  # bfloat16, the only one that numpy does not know
+    if array.dtype.kind == "V":  # bfloat16, the only dtype that numpy lacks
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def torch_dtype(dtype: DType) -> "torch.dtype":
-    """Return torch's name of an element type."""
+    """Return the torch dtype of an element type."""
     import torch
 
     found: torch.dtype = getattr(torch, dtype.label)
     return found
 
 
-# The values of a frame: an array or tensor for each, made once, at its fixed address.
+# Arrays and tensors of values
 
 
 @frozen
 class GraphMemory:
-    """Where the values of a graph lie.
+    """The memory of a graph's values.
 
     Attributes:
         scratch: the arena of `Scratch` offsets.
-        constant: the array of named data, by the id that the graph uses.
-        states: by state id; of a state that grows, all of its memory.
-        given: arrays of values that lie in somebody else's memory, by value id.
-        callers: memory of inputs in the caller's arrays, by value id; it may go on
-            after the input.
-        workspace: what delegates of one context share.
+        constant: returns the array of a constant, by the id that the graph uses.
+        states: the memory of each state, by state id; of a growing state all of it.
+        given: arrays of values whose memory another graph owns, by value id.
+        callers: the memory of inputs in the caller's arrays, by value id; it may extend
+            beyond the input.
+        workspace: the resources that delegates share in one context.
     """
 
     scratch: Arena | Within
@@ -114,7 +114,7 @@ class Values:
     def define(self, value: int, tensor: "Tensor") -> None:
         """Set the tensor of a view, or of an update in place.
 
-        One that is there already stays the object that it is, and shows the same.
+        An existing tensor object stays, and is pointed at the new memory.
         """
         found = self._tensors.setdefault(value, tensor)
         if found is not tensor:
@@ -125,7 +125,7 @@ class Values:
         self._arrays[value] = array
 
     def share(self, value: int, base: int) -> None:
-        """Let a value of the same type be the very array or tensor that `base` is."""
+        """Let a value share the array or tensor object of `base`, of the same type."""
         if value in self._tensors or self.buffer(base) is not None:
             return
         if base in self._tensors:
@@ -148,7 +148,7 @@ class Values:
         return found
 
     def written(self, result: int) -> Array:
-        """Return what a fresh result is written to: it may be the memory of a state."""
+        """Return the output array of a fresh result; it may alias a state."""
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
             self.place(result, self.array(storage.base))
@@ -157,7 +157,7 @@ class Values:
     def updated(
         self, instruction: Instruction
     ) -> tuple[Array, tuple[Array, Array] | None]:
-        """Return what an update writes to, and a copy that goes before: to, from."""
+        """Return an update's target, and a (target, source) copy that precedes it."""
         operand, (result,) = instruction.arguments[0], instruction.results
         assert isinstance(operand, Ref)
         if isinstance(self._graph.values[result].storage, Alias):
@@ -187,14 +187,14 @@ class Values:
         return self._evaluate(self._graph.values[value].type.dims)
 
     def lent(self, value: int) -> Array:
-        """Return the memory of a value that is all of it, room after it included."""
+        """Return the whole memory of a value, including the room after it."""
         root = self._graph.root_of(value)
         if isinstance(self._graph.values[root].storage, StateSlot | Caller):
             return self._memory_of(root)
         return self.array(value)
 
     def buffer(self, value: int) -> StateBuffer | None:
-        """Return the memory of a value over a state that the host does not own."""
+        """Return the buffer of a state that the host does not own, else None."""
         storage = self._graph.values[self._graph.root_of(value)].storage
         if not isinstance(storage, StateSlot):
             return None
@@ -214,9 +214,9 @@ class Values:
         callers: Mapping[int, Array] | None,
         changed: Dependents,
     ) -> None:
-        """Take other sizes, and other memory of callers where it is given.
+        """Take new sizes, and new memory of callers if it is given.
 
-        Tensors of views are left to the instructions that make them.
+        The tensors of views stay stale until their instructions are bound again.
         """
         self._sizes, self._shapes = sizes, {}
         if callers is not None:
@@ -243,7 +243,7 @@ class Values:
                 tensor.as_strided_(shape, self._all_of(root).stride())
 
     def _make_tensor(self, value: int) -> "Tensor":
-        """Return a tensor that can become as long as its memory."""
+        """Return a tensor that can be resized up to the greatest size of its value."""
         declared, root = self._graph.values[value].type, self._graph.root_of(value)
         match self._graph.values[root].storage:
             case StateSlot() | Caller():
@@ -257,7 +257,7 @@ class Values:
         return array_as_tensor(self.array(value))
 
     def _make_array(self, value: int) -> Array:
-        """Return the array of a value where its storage says it lies."""
+        """Return the array of a value at the place that its storage declares."""
         declared = self._graph.values[value].type
         match self._graph.values[value].storage:
             case Scratch(offset):
@@ -271,7 +271,7 @@ class Values:
                 return np.zeros(self.shape(value), np.int64)
             case Alias() if value in self._tensors:
                 return tensor_as_array(self._tensors[value])
-            case Alias():  # longer or shorter than what it lies over
+            case Alias():  # its length differs from that of the aliased value
                 root = self._graph.root_of(value)
                 return prefix(self._memory_of(root), self.shape(value))
 
@@ -291,12 +291,12 @@ class Values:
         storage = self._graph.values[root].storage
         if isinstance(storage, StateSlot):
             held = self._memory.states[storage.state]
-            assert isinstance(held, np.ndarray), "the host owns what it computes with"
+            assert isinstance(held, np.ndarray), "the host owns the states it reads"
             return held
         return self._memory.callers[root]
 
 
-# Tell which index checks are of the slots at which a cache is written.
+# Index checks of cache writes
 
 
 def checks_rows(graph: Graph, check: Instruction, sizes: Mapping[str, int]) -> bool:
@@ -313,5 +313,5 @@ def checks_rows(graph: Graph, check: Instruction, sizes: Mapping[str, int]) -> b
 
 
 def _root(graph: Graph, argument: Argument) -> int | None:
-    """Return the value in whose memory an operand lies."""
+    """Return the root value of an operand's memory."""
     return graph.root_of(argument.value) if isinstance(argument, Ref) else None

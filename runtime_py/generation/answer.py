@@ -1,10 +1,10 @@
-"""`Answer`: what follows one prompt, in its row of a session, and `Spelling`, its text.
+"""`Answer`: the tokens that follow one prompt; `Spelling`: their text.
 
-In: a prompt, its row, settings, logits at each step. Out: the chosen token, whether it
-is returned, why the answer ends, and its text: pieces of complete characters, without
-anything that may be the beginning of a stop string. However a text is cut into pieces,
-they add up to the same text. It ends before the stop string that is complete first; of
-several complete at the same place, before the longest.
+In: a prompt, its row of the session, settings, logits at each step. Out: the sampled
+token, whether it is returned, why the answer ends, and its text: pieces of complete
+characters, without a suffix that may begin a stop string. The text does not depend on
+how it is cut into pieces. It ends before the stop string that is complete first; of
+several that are complete at the same place, before the longest.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,18 +21,18 @@ EndReason = Literal["stop", "stop_string", "length", "max_tokens"]
 
 
 class Answer:
-    """An answer as it is made.
+    """An answer while it is generated.
 
     Attributes:
         prompt: the tokens before it.
-        chooser: chooses its tokens.
-        stop_tokens: end it.
-        tokens: those returned so far.
-        chosen: all tokens, a stop token too.
-        reason: why it ended, None while it goes on. "stop": the model made a stop
-            token. "stop_string": the text has a stop string, which the last token
-            completes. "length": the cache is full. "max_tokens": the most tokens that
-            were asked for, by number or by `max_length`.
+        chooser: samples its tokens.
+        stop_tokens: the tokens that end it.
+        tokens: the tokens returned so far.
+        chosen: all sampled tokens, including a stop token.
+        reason: why it ended, None while it goes on. "stop": the model generated a stop
+            token. "stop_string": the last token completes a stop string in the text.
+            "length": the cache is full. "max_tokens": the limit of `max_tokens` or
+            `max_length` is reached.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class Answer:
         number: int = 0,
         rules: Rules | None = None,
     ) -> None:
-        """Begin after a prompt; the row says how much of prompt and answer it holds.
+        """Begin after a prompt; the row counts how much of prompt and answer it holds.
 
         Args:
             prompt: tokens that are not in the row yet.
-            row: where the answer is made.
-            settings: how tokens are chosen.
-            tokenizer: for its text.
+            row: the row that holds prompt and answer.
+            settings: the settings of sampling.
+            tokenizer: returns the tokenizer for the answer's text.
             history: tokens that the row holds already.
-            number: of the row.
-            rules: returns logits without what cannot follow the tokens so far.
+            number: the index of the row.
+            rules: masks the logits of tokens that must not follow the tokens so far.
 
         Raises:
             BadSetting: the prompt is longer than `max_length` allows.
@@ -63,7 +63,7 @@ class Answer:
         if max_length is not None and max_length <= held:
             raise BadSetting(
                 name="max_length",
-                expected=f"more than {held}, which are there with the prompt "
+                expected=f"more than {held}, the tokens up to the end of the prompt "
                 "(max_tokens counts the answer alone)",
                 found=max_length,
             )
@@ -77,16 +77,16 @@ class Answer:
         self.reason: EndReason | None = "max_tokens" if self._most == 0 else None
         self._stop_strings, self._tokenizer = settings.stop_strings, tokenizer
         if self._stop_strings:
-            _ = self.spelling  # raises before anything runs
+            _ = self.spelling  # raises its errors before anything runs
 
     @property
     def last(self) -> int | None:
-        """Return the token that is to be run next, None when the answer has ended."""
+        """Return the token that is to run next, None if the answer has ended."""
         return self.tokens[-1] if self.reason is None else None
 
     @property
     def wanted(self) -> int | None:
-        """Return how many more tokens may be made, None for no limit."""
+        """Return how many more tokens may be generated, None for no limit."""
         return None if self._most is None else self._most - len(self.tokens)
 
     @property
@@ -96,18 +96,18 @@ class Answer:
         return (*self.prompt[held:], *self.chosen[max(0, held - len(self.prompt)) :])
 
     def choose(self, logits: Logits) -> int | None:
-        """Return the token that comes next, None where the answer has ended.
+        """Return the next token, None if the answer has ended.
 
         Raises:
-            UnusableLogits: there is nothing to choose from.
+            UnusableLogits: the logits allow no token.
         """
         return self.chooser.choose(logits) if self.reason is None else None
 
     def take(self, token: int | None) -> int | None:
-        """Take a token that was chosen; return it, None if it is not returned.
+        """Append a sampled token; return it, or None for a stop token.
 
-        Why it is the last one is known before it goes out: the caller may not come back
-        for another.
+        Also set the reason if it is the last token, before it is returned: the caller
+        may not ask for another one.
         """
         if token is None:
             return None
@@ -121,7 +121,7 @@ class Answer:
 
     @cached_property
     def spelling(self) -> "Spelling":
-        """Return what spells the answer piece by piece.
+        """Return the object that turns the answer into text, piece by piece.
 
         Raises:
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
@@ -143,7 +143,7 @@ class Answer:
         return Spelling(self._tokenizer(), self.prompt, self._stop_strings)
 
     def _limit(self) -> EndReason | None:
-        """Return why the token that is about to be returned is the last one."""
+        """Return why the answer ends after its newest token, None if it goes on."""
         if self._stop_strings:
             self.spelling.spell(self.tokens)
             if self.spelling.stopped:
@@ -176,19 +176,19 @@ class Spelling:
         return self._stops.found
 
     def spell(self, tokens: Sequence[int]) -> None:
-        """Take over what is new in the tokens of the whole answer."""
+        """Add the tokens of the whole answer that have not been added yet."""
         for token in tokens[self._spelled :]:
             self._ready.append(self._stops.push(self._stream.push(token)))
         self._spelled = len(tokens)
 
     def take(self) -> str:
-        """Return the text that can be shown and has not been taken yet."""
+        """Return the complete text that has not been returned yet."""
         text = "".join(self._ready)
         self._ready.clear()
         return text
 
     def finish(self) -> str:
-        """Return the rest, now that no more tokens come; nothing the second time."""
+        """Return the rest of the text after the last token; "" at a second call."""
         if self._finished:
             return ""
         self._finished = True
@@ -197,19 +197,19 @@ class Spelling:
 
 
 class StopStrings:
-    """Looks for stop strings.
+    """Searches text for stop strings.
 
     Attributes:
-        found: whether one has been found; nothing is shown from then on.
+        found: whether a stop string has been found; no text is returned after it.
     """
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = tuple(strings)
-        self._held = ""  # the longest end of the text that a stop string begins with
+        self._held = ""  # the longest suffix of the text that may begin a stop string
         self.found = False
 
     def push(self, piece: str) -> str:
-        """Return what can be shown now."""
+        """Add a piece; return the text that cannot belong to a stop string."""
         if self.found:
             return ""
         text = self._held + piece
@@ -222,18 +222,18 @@ class StopStrings:
         return text[:start]
 
     def finish(self) -> str:
-        """Return what was held back, now that no more text comes."""
+        """Return the text that was held back, after the last piece."""
         held, self._held = self._held, ""
         return held
 
     def _find(self, text: str) -> int | None:
-        """Return where the stop string begins that ends first, None without one."""
+        """Return the start of the stop string that ends first, None without one."""
         starts = [(text.find(string), len(string)) for string in self._strings]
         spans = [(start + size, start) for start, size in starts if start >= 0]
         return min(spans)[1] if spans else None
 
     def _count_held(self, text: str) -> int:
-        """Return how long the end of a text is that a stop string may begin with."""
+        """Return the length of the longest suffix that may begin a stop string."""
         beginnings = (
             string[:length]
             for string in self._strings

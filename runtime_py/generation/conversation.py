@@ -1,11 +1,11 @@
 """`Conversation`: a chat on one session, which runs only the new tokens of each turn.
 
-In: a session, its bundle's tokenizer and chat template, what the user says. Out: the
+In: a session, its bundle's tokenizer and chat template, the user's messages. Out: the
 answers in pieces. Before each answer the whole conversation is rendered and encoded
-again. The session keeps the tokens that are still the same; at the first difference it
+again. The session keeps the longest common prefix of tokens; at the first difference it
 is rewound, or reset if it cannot be rewound. Without a chat template, the text is
-continued. Pictures are kept as the model takes them, as long as they belong to what was
-said: the session may have to read them again.
+continued. Preprocessed pictures are kept as long as they belong to the conversation:
+the session may have to run them again.
 """
 
 from collections.abc import Generator, Sequence
@@ -40,7 +40,7 @@ from kvc.schema.frozen import frozen
 if TYPE_CHECKING:
     from kvc.runtime.embedding.pictures import Picture
 
-_IMAGE: Final = {"type": "image"}  # as templates know a picture
+_IMAGE: Final = {"type": "image"}  # a picture in the message format of templates
 
 
 @frozen
@@ -48,8 +48,8 @@ class _Shown:
     """A picture of a conversation.
 
     Attributes:
-        mark: what stands in its places, where tokens are compared; no other has it.
-        picture: as the model takes it.
+        mark: a unique negative number that replaces its tokens in comparisons.
+        picture: the preprocessed picture.
     """
 
     mark: int
@@ -58,13 +58,13 @@ class _Shown:
 
 @frozen
 class _Turn:
-    """What an answer is to.
+    """The user's message before an answer, and the tokens up to the answer.
 
     Attributes:
-        said: what the user says.
-        tokens: of all that was said, up to where the answer begins.
-        marked: the same with marks of pictures.
-        shown: all pictures of it.
+        said: the user's message.
+        tokens: the tokens of the whole conversation, up to the answer.
+        marked: the same with marks in the places of pictures.
+        shown: all pictures of the conversation.
     """
 
     said: Message
@@ -77,10 +77,10 @@ class Conversation:
     """A chat with a model on one session.
 
     Attributes:
-        messages: what was said; a text that is continued has none. Their content is a
-            text, or of a model that reads pictures a list of parts, where its template
-            takes such.
-        answer: the generation of the last answer, None before.
+        messages: the messages so far; empty without a chat template. Their content is
+            a text, or a list of parts for a model that reads pictures and whose
+            template takes parts.
+        answer: the generation of the last answer, None before the first.
     """
 
     def __init__(
@@ -93,25 +93,25 @@ class Conversation:
         history: Sequence[int] | None = None,
         **settings: Unpack[Arguments],
     ) -> None:
-        """Begin, or go on with what was said before.
+        """Begin a conversation, or continue an earlier one.
 
-        A session that holds tokens is taken only with `history`, since what they say is
-        not known: `reset` it first to begin anew.
+        A session that holds tokens needs `history`, since their text is unknown:
+        `reset` it first to begin anew.
 
         Args:
-            session: of a program with the roles "prefill" and "decode".
-            tokenizer: the bundle's.
-            template: the bundle's; None to continue a text.
-            system: what the model is told before anything is said.
-            messages: what was said before, as `Conversation.messages` had it, with the
+            session: a session of a program with the roles "prefill" and "decode".
+            tokenizer: the tokenizer of the bundle.
+            template: the chat template of the bundle; None to continue a text.
+            system: the system message.
+            messages: the earlier messages as in `Conversation.messages`, including the
                 system message.
-            history: the tokens that the session holds, as `Conversation.held` had them.
-            settings: as of `kvc.runtime.generate`; the token that ends an answer is a
-                stop token in any case.
+            history: the tokens that the session holds, as in `Conversation.held`.
+            settings: as in `kvc.runtime.generate`; the token that ends an answer is
+                always a stop token.
 
         Raises:
-            BadSetting: a setting is impossible, `session` is no Session, the program
-                has an encoder, or the session holds something else than `history`.
+            BadSetting: a setting is impossible, `session` is not a Session, the program
+                has an encoder, or the session holds other tokens than `history`.
             UnknownName: the program lacks a role.
         """
         check_session(session)
@@ -130,12 +130,12 @@ class Conversation:
         self._places = places_of(session)
         self._in_parts = self._takes_parts()
         self._marks = count(1)
-        self._pictures: list[_Shown] = []  # of what was said
-        # What the session holds: tokens, and marks in the places of pictures.
+        self._pictures: list[_Shown] = []  # the pictures of earlier turns
+        # The session's content: tokens, and marks in the places of pictures.
         self._held = held
-        # A text that is continued, all of it.
+        # Without a template: all tokens of the continued text.
         self._text = [*held, *session.pending[0]] if template is None else []
-        # The last answer's pieces. Nobody else may keep them: who lets go ends them.
+        # A weak reference to the last answer's pieces: dropping the iterator ends it.
         self._open: ref[Generator[str]] | None = None
         self._say_system()
         if messages:
@@ -146,17 +146,18 @@ class Conversation:
 
     @property
     def reads_pictures(self) -> bool:
-        """Whether the model can be shown pictures."""
+        """Whether the model reads pictures."""
         return self._places is not None
 
     def picture(self, picture: "Picture") -> InParts:
-        """Return a picture as the model takes it, for `say`.
+        """Return a preprocessed picture, for `say`.
 
         Args:
-            picture: the path of a file, or a picture of Pillow.
+            picture: the path of a file, or a Pillow image.
 
         Raises:
-            BadSetting: the program reads no pictures, or it is none.
+            BadSetting: the program reads no pictures, or the argument is not a picture.
+            BadPicture, FileProblem: the file is not a picture, or is too large.
             BadPicture, FileProblem: a file is no picture, or too large a one.
             MissingPackage: Pillow is not installed.
         """
@@ -167,24 +168,24 @@ class Conversation:
     def say(
         self, text: str, images: "Sequence[Picture | InParts]" = ()
     ) -> Generator[str]:
-        """Return the answer to what the user says, in pieces of text as they come.
+        """Return the answer to the user's message, in pieces of text as they come.
 
-        Pictures come before the text; where the bundle's template has no place for
-        them, or there is none, the text has the model's placeholder for each. The
-        answer belongs to the conversation as far as it was asked for; one that
-        ended before its first token leaves the conversation as it was. An answer before
-        it that has not ended ends here.
+        Pictures come before the text. If the template has no place for pictures, or
+        there is no template, the text must have the model's placeholder for each
+        picture. The pieces that the caller has taken belong to the conversation; if an
+        answer ends before its first token, the conversation stays as it was. An
+        unfinished earlier answer ends here.
 
         Args:
-            text: what the user says.
-            images: that the user shows.
+            text: the user's message.
+            images: the pictures of the message.
 
         Raises:
             CacheOverflow: there is no room; the conversation is as it was.
-            BadChatTemplate, TemplateLimit: the template refuses it, or takes too much;
-                the same.
-            KvcError: as `kvc.runtime.generate` and `Session.call`, at once or while the
-                answer is made.
+            BadChatTemplate, TemplateLimit: the template refuses the messages, or
+                exceeds its limits; the conversation is as it was.
+            KvcError: as `kvc.runtime.generate` and `Session.call`, at once or during
+                the answer.
         """
         self._end_open()
         (listed,) = pictures_of(images, None)
@@ -209,7 +210,7 @@ class Conversation:
         return pieces
 
     def reset(self) -> None:
-        """Forget the conversation, except the system message.
+        """Clear the conversation, except for the system message.
 
         Raises:
             Busy, Closed, Forked: as `Session.reset`.
@@ -221,7 +222,7 @@ class Conversation:
 
     @property
     def is_chat(self) -> bool:
-        """Tell whether there are turns, rather than a text that is continued."""
+        """Tell whether the conversation has turns, rather than a continued text."""
         return self._template is not None
 
     @property
@@ -233,12 +234,12 @@ class Conversation:
     def held(self) -> tuple[int, ...]:
         """Return the tokens that the session holds, negative numbers for pictures.
 
-        With `messages` they are what goes on with a saved session, without pictures.
+        Without pictures, `held` and `messages` suffice to continue a saved session.
         """
         return tuple(self._held)
 
     def _say_system(self) -> None:
-        """Begin the messages anew."""
+        """Start the list of messages with the system message."""
         self.messages = []
         if isinstance(self._system, str):
             self.messages.append(self._message("system", self._system))
@@ -246,14 +247,14 @@ class Conversation:
             self.messages.append(self._system)
 
     def _takes_parts(self) -> bool:
-        """Tell whether messages are lists of parts, of which a picture is one."""
+        """Tell whether the template takes messages as lists of parts, with pictures."""
         placeholder = None if self._places is None else self._places.placeholder
         if self._template is None or placeholder is None:
             return False
         parts = [_IMAGE, {"type": "text", "text": "a"}]
         try:
             text = self._template.render([{"role": "user", "content": parts}])
-        except BadChatTemplate:  # it knows texts alone
+        except BadChatTemplate:  # the template takes only texts
             return False
         return text.count(placeholder) == 1
 
@@ -264,7 +265,7 @@ class Conversation:
         return {"role": role, "content": parts}
 
     def _tokens(self, said: Message, text: str, shown: Sequence[_Shown]) -> list[int]:
-        """Return the tokens of all that was said, up to where the answer begins."""
+        """Return the tokens of the whole conversation, up to the answer."""
         if self._template is not None:
             whole = self._expanded(self._template.render([*self.messages, said]), shown)
             return list(self._tokenizer.encode(whole, special=False))
@@ -272,7 +273,7 @@ class Conversation:
         return [*self._text, *self._tokenizer.encode(more, special=not self._text)]
 
     def _expanded(self, text: str, shown: Sequence[_Shown]) -> str:
-        """Return a text with all places of its pictures."""
+        """Return a text with one placeholder for each embedding of its pictures."""
         if self._places is None:
             return text
         return self._places.in_text(text, [one.picture.grid for one in shown])
@@ -292,10 +293,10 @@ class Conversation:
         return [next(marks, t) if t == places.token else t for t in tokens]
 
     def _keep_common(self, tokens: Sequence[int]) -> int:
-        """Have the session hold a beginning of marked tokens; return its length.
+        """Rewind the session to a common prefix of its content and marked tokens.
 
-        At least one is left to run, since logits follow from a run, and no picture is
-        left in part.
+        Return the length of the prefix. At least one token is left to run, since logits
+        need a call, and no picture is split.
         """
         common = 0
         for one, other in zip(self._held, tokens[:-1], strict=False):
@@ -316,7 +317,7 @@ class Conversation:
         return common
 
     def _end_open(self) -> None:
-        """End an answer that was left open: what it ran on the session is noted."""
+        """End an unfinished answer, and record the tokens that the session holds."""
         pieces = None if self._open is None else self._open()
         if pieces is not None:
             pieces.close()
@@ -340,21 +341,21 @@ class Conversation:
                 self._note(turn, "".join(pieces), answer.tokens)
 
     def _settle(self, answer: Generation, tokens: Sequence[int]) -> None:
-        """Note how many of some tokens the session holds after an answer."""
+        """Record how many of the given tokens the session holds after an answer."""
         try:
             self._held = list(tokens[: int(self._session.position[0])])
         except NoPosition:
-            if answer.reason is None:  # nobody knows what an answer left behind
+            if answer.reason is None:  # the content of the session is unknown
                 self._forget()
                 return
-            # A stop token is pending, too, but not among the tokens.
+            # A stop token is pending, too, but is not in `tokens`.
             pending = len(answer.pending) - (answer.reason == "stop")
             self._held = list(tokens[: len(tokens) - pending])
         except (Closed, Poisoned):
             self._held = []
 
     def _without_first_space(self, piece: str, answer: Generation) -> str:
-        """Return a piece without the space that is there only after the prompt."""
+        """Return a piece without a leading space that only its position causes."""
         if self._template is None or not piece.startswith(" "):
             return piece
         stream = self._tokenizer.stream()

@@ -1,7 +1,7 @@
-"""What a `Conversation` begins with: an empty session, or one to go on with.
+"""The session and the system message at the beginning of a `Conversation`.
 
-In: what a caller says of the session. Out: the tokens that it holds, and the system
-message, both checked.
+In: a session, its history and messages, as the caller gives them. Out: the tokens that
+the session holds, and the system message, both checked.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from kvc.schema.errors import BadSetting, NoPosition
 
 
 def held_of(session: Session, history: Sequence[int] | None) -> list[int]:
-    """Return the tokens that a session holds, which only who used it can know.
+    """Return the tokens that a session holds, which the caller must know.
 
     Raises:
-        BadSetting: nobody says it, or it holds another number of tokens.
+        BadSetting: `history` is missing, or has another number of tokens.
     """
     (given,) = histories_of(() if history is None else history, None)
     if history is None and session.holds_nothing:
@@ -25,20 +25,20 @@ def held_of(session: Session, history: Sequence[int] | None) -> list[int]:
     count = _count(session)
     if history is not None and count in (None, len(given)):
         return list(given)
-    found = "what nobody has counted" if count is None else f"{count} tokens"
+    found = "an unknown number of tokens" if count is None else f"{count} tokens"
     if history is not None:
         expected = f"the {found} that the session holds"
         raise BadSetting(name="history", expected=expected, found=f"{len(given)}")
     raise BadSetting(
         name="session",
-        expected="one that holds nothing (session.reset() empties it), or history=, "
-        "the tokens that it holds, with messages=, what was said in them",
+        expected="an empty one (session.reset() empties it), or history=, "
+        "the tokens that it holds, with messages=, their messages",
         found=f"a session that holds {found}",
     )
 
 
 def _count(session: Session) -> int | None:
-    """Return how many tokens a session holds, None where nothing counts them."""
+    """Return how many tokens a session holds, None if it has no position."""
     try:
         return int(session.position[0])
     except NoPosition:
@@ -48,10 +48,10 @@ def _count(session: Session) -> int | None:
 def system_of(
     system: str | None, messages: Sequence[Message], template: ChatTemplate | None
 ) -> str | Message | None:
-    """Return what a conversation begins with, after a reset too.
+    """Return the system message, which remains after a reset.
 
     Raises:
-        BadSetting: it is said twice, or messages mean nothing or are no mappings.
+        BadSetting: it is given twice, or messages are useless or not mappings.
     """
     if not messages:
         return system

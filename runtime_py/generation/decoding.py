@@ -1,7 +1,7 @@
 """`Decoding`: gets each next token from one call of the model.
 
-In: the prompts, then the tokens that were returned. Out: the token that follows in each
-row, chosen from the model's logits. `drafting.py` does the same with a draft model.
+In: the prompts, then the tokens that were returned. Out: the next token of each row,
+sampled from the model's logits. `drafting.py` does the same with a draft model.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from kvc.runtime.generation.row import Row
 
 
 class Decoding:
-    """Gives the tokens of one generation; each is run when the next one is asked for.
+    """Source of the tokens of one generation; a token runs when the next is requested.
 
     Attributes:
-        rows: how much of prompt and answer each row of the session holds. It may hold
-            more until `settle`.
+        rows: how much of prompt and answer each row of the session holds. Until
+            `settle`, the session may hold more.
         prefill: the pace of the prompts.
-        drafted: how many tokens a draft has guessed that the model has checked.
-        accepted: how many of them were right.
+        drafted: how many tokens of a draft the model has checked.
+        accepted: how many of them the model sampled as well.
     """
 
     def __init__(self, feeder: Feeder) -> None:
@@ -32,27 +32,28 @@ class Decoding:
         """Run the prompts; return the token after each.
 
         Raises:
-            StateMismatch: something else has used a session.
-            UnusableLogits: there is nothing to choose from.
+            StateMismatch: other code has used a session in the meantime.
+            UnusableLogits: the logits allow no token.
             ExecutionError: as `Session.call`.
         """
         logits = self._feeder.feed_prompts([answer.prompt for answer in answers])
         return list(map(Answer.choose, answers, logits))
 
     def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
-        """Return the token after the last of each answer, None where it has ended.
+        """Return the token after the last of each answer, None if it has ended.
 
-        Raises as `begin` does.
+        Raises:
+            KvcError: as `begin`.
         """
         logits = self._feeder.feed([answer.last for answer in answers])
         return list(map(Answer.choose, answers, logits))
 
     def settle(self) -> None:
-        """Leave the session with what `rows` say and no more."""
+        """Bring the session to exactly the tokens that `rows` count."""
 
     def end(self) -> None:
-        """Settle for the last time: no more tokens are asked for."""
+        """Settle at the end of the generation."""
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Have the session say which tokens of each row it does not hold."""
+        """Store in the session the tokens of each row that it does not hold."""
         self._feeder.leave_pending(tokens)

@@ -2,11 +2,12 @@
 
 In: two sessions that hold the same tokens. Out: the target's own tokens, several per
 call if the guesses are right. This is speculative decoding as in Leviathan et al. 2023
-and Chen et al. 2023, except for sampling: the draft chooses with the same random
-numbers as the target, and a guess is accepted if the target chooses the same token. So
-the tokens are those that the target chooses without a draft, in the same order and from
-the same logits; nothing needs to be corrected, and a seed gives the same tokens with
-and without. In exchange, some guesses fail that rejection sampling would accept.
+and Chen et al. 2023, except for sampling: the draft samples with the same random
+numbers as the target, and a guess is accepted if the target samples the same token. So
+the target samples the same tokens as without a draft, in the same order and from the
+same logits; nothing needs to be corrected, and a seed gives the same tokens with and
+without a draft. In exchange, some guesses are rejected that rejection sampling would
+accept.
 """
 
 from collections import deque
@@ -29,17 +30,17 @@ from kvc.schema.errors import (
     UnusableLogits,
 )
 
-_LOST: Final = (Closed, Forked, Poisoned)  # nobody can use a session that is so
+_LOST: Final = (Closed, Forked, Poisoned)  # errors of unusable sessions
 
 
 class Drafting(Decoding):
-    """Tokens of a target session of one row, several at a time where a draft guesses.
+    """Tokens of a target session of one row, guessed in groups by a draft model.
 
-    While tokens are handed out that the target has taken already, its session is ahead.
-    Who else uses one of the two meanwhile finds both settled.
+    The target's session is ahead while tokens that it holds already are handed out.
+    If other code uses one of the two sessions meanwhile, both are settled first.
 
-    States that go back by copies have these from where calls began. Such a session
-    goes back to before its last call, and takes again what was right of it.
+    States that a rewind restores from copies have copies from the start of calls.
+    Their session rewinds to before its last call, and runs the accepted tokens again.
     """
 
     def __init__(
@@ -50,32 +51,31 @@ class Drafting(Decoding):
         lead: Sequence[int],
         draft_tokens: int,
     ) -> None:
-        """Take two sessions of one row that can go back.
+        """Use two sessions of one row that can be rewound.
 
         Args:
-            target: whose tokens are wanted.
-            checks: its method of the role "prefill_all".
-            draft: guesses them.
-            lead: what the target holds and the draft does not.
-            draft_tokens: the most guesses at a time, which `checks` takes with one
-                more.
+            target: the feeder of the target, which samples the answer.
+            checks: the target's method of the role "prefill_all".
+            draft: the feeder of the draft, which guesses.
+            lead: the tokens that the target holds and the draft does not.
+            draft_tokens: the most guesses at a time; `checks` takes one token more.
         """
         super().__init__(target)
-        self._row = replace(target.rows[0])  # as far as tokens were handed out
+        self._row = replace(target.rows[0])  # counts the tokens that were handed out
         self.rows = (self._row,)
         self._target, self._checks, self._draft = target, checks, draft
         self._draft_tokens, self._lead_length = draft_tokens, len(lead)
         self._prompt_length = 0
-        self._sequence = [*lead]  # what the draft is to hold, and all that was chosen
-        self._ahead: deque[int] = deque()  # were chosen, and not asked for yet
-        self._pending: Sequence[Sequence[int]] = ((),)  # after what is held
+        self._sequence = [*lead]  # the draft's lacking tokens, then prompt and answer
+        self._ahead: deque[int] = deque()  # sampled tokens that were not handed out yet
+        self._pending: Sequence[Sequence[int]] = ((),)  # tokens to run next
         self._at_work = self._over = False
-        # The sessions have this, so that who drops the generation cannot drop what
-        # settles them; empty when there is nothing to settle any more.
+        # The sessions refer to this list, so that they are settled even if the caller
+        # drops the generation; it is empty when nothing is left to settle.
         self._unsettled: list[Drafting] = []
 
     def begin(self, answers: Sequence[Answer]) -> list[int]:
-        """Run the prompt in both; return the token after it."""
+        """Run the prompt in both sessions; return the token after it."""
         (answer,) = answers
         with self._working():
             self._sequence += answer.prompt
@@ -83,7 +83,7 @@ class Drafting(Decoding):
             self._draft.go_back(0, 0, 0)
             self._watch()
             if self._draft_takes(self._sequence):
-                # First, so that the draft is never behind when this breaks off.
+                # The draft first, so that it is never behind if the target's run fails.
                 self._draft.feed_prompts([self._sequence])
             try:
                 (logits,) = self._target.feed_prompts([answer.prompt])
@@ -94,28 +94,29 @@ class Drafting(Decoding):
         return [token]
 
     def follow(self, answers: Sequence[Answer]) -> list[int]:
-        """Return the token after the last one, by a check if none is left of one."""
+        """Return the next token; check new guesses if no accepted one is left."""
         (answer,) = answers
         with self._working():
-            for token in answer.pending[:-1]:  # it was settled, but not to the end
+            for token in answer.pending[:-1]:  # a previous settle was incomplete
                 self._target.feed([token])
                 self._row.fed += 1
             if not self._ahead:
                 return [self._check(answer)]
-            if self._target.rows[0].fed == self._row.fed:  # settled since
+            if self._target.rows[0].fed == self._row.fed:  # settled in the meantime
                 self._target.feed([answer.last])
             self._row.fed += 1
         return [self._ahead.popleft()]
 
     def settle(self) -> None:
-        """Leave both sessions with what `rows` say.
+        """Bring both sessions to the tokens that `rows` count.
 
-        The draft may be behind by a few tokens, which it takes now. One that is full
-        stays behind. A session that cannot be used any more is left as it is, and one
-        that cannot go back is refused from now on: it holds what nobody was given. One
-        that another thread is using is settled before it is used next.
+        The draft may lack a few tokens, which it runs now; a full draft still lacks
+        them. An unusable session stays as it is. A session that cannot be rewound is
+        poisoned: it holds tokens that nobody was given. A session that another thread
+            is
+        using is settled before its next use.
         """
-        if self._at_work or not self._unsettled:  # used by this generation, or not yet
+        if self._at_work or not self._unsettled:  # used here, or not begun
             return
         with self._working():
             target_done = draft_done = False
@@ -127,22 +128,22 @@ class Drafting(Decoding):
             self._unsettled.clear()
 
     def end(self) -> None:
-        """Settle for the last time; this generation is at work no more."""
+        """Settle at the end of the generation."""
         self._at_work, self._over = False, True
         self.settle()
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Have the target say which tokens it does not hold when it is settled."""
+        """Store in the target's session, once settled, the tokens that it lacks."""
         self._pending = tokens
         super().leave_pending(tokens)
 
     def _level_target(self) -> None:
-        """Have the target hold as much of prompt and answer as `rows` say.
+        """Bring the target to the part of prompt and answer that `rows` count.
 
-        If it cannot do this, it holds more or less of them, as `rows` say then.
+        If that is impossible, it holds more or fewer tokens, and `rows` count those.
         """
         fed = self._row.fed
-        known = max(self._prompt_length, fed + 1)  # to here all have been handed out
+        known = max(self._prompt_length, fed + 1)  # tokens that were handed out
         if not self._go_back(self._target, fed, known):
             return
         (row,) = self._target.rows
@@ -154,7 +155,7 @@ class Drafting(Decoding):
         self._target.leave_pending(self._pending)
 
     def _level_draft(self) -> None:
-        """Have the draft hold what the target holds, if few tokens are to run."""
+        """Bring the draft to the tokens of the target, if few tokens are to run."""
         count = self._lead_length + self._row.fed
         known = max(self._lead_length + self._prompt_length, count + 1)
         if not self._go_back(self._draft, count, known):
@@ -164,10 +165,12 @@ class Drafting(Decoding):
             self._run_draft(missing)
 
     def _go_back(self, feeder: Feeder, fed: int, known: int) -> bool:
-        """Have a session hold `fed` tokens, or as many near it as it can go back to.
+        """Rewind a session to `fed` tokens, or to a nearby count that it can reach.
 
-        Where it can go back to none, it is given up. Returns and raises as
-        `Feeder.go_back`, but for `NotRewindable`.
+        If it can reach none, it is poisoned. Returns False if other code has used it.
+
+        Raises:
+            KvcError: as `Feeder.go_back`, except for `NotRewindable`.
         """
         least = max(0, fed - self._draft_tokens - 1)
         try:
@@ -177,13 +180,13 @@ class Drafting(Decoding):
             return False
 
     def _run_draft(self, tokens: Sequence[int]) -> Logits:
-        """Return the draft's logits after tokens; one alone is what decode is for."""
+        """Run tokens on the draft, a single one by decode; return its last logits."""
         one = len(tokens) == 1
         logits = self._draft.feed(tokens) if one else self._draft.feed_prompts([tokens])
         return logits.reshape(-1)
 
     def _check(self, answer: Answer) -> int:
-        """Have guesses made and checked; return the first token that was chosen."""
+        """Have tokens guessed and checked; return the first sampled token."""
         guesses = self._guess(answer)
         before = len(self._sequence)
         fed = (answer.tokens[-1], *guesses)
@@ -201,10 +204,10 @@ class Drafting(Decoding):
         return chosen[0]
 
     def _keep(self, right: Sequence[int]) -> None:
-        """Have the target hold what was right of what it was given last.
+        """Rewind the target to the accepted tokens of its last call.
 
-        Where it takes all of it again, it takes it at once if there is a call for it,
-        and otherwise the first token now and each of the others in its turn.
+        If the rewind went further, the accepted tokens run again: in one call if a
+        method takes as many, otherwise the first token now and the others one by one.
         """
         end, (row,) = self._row.fed + len(right) - 1, self._target.rows
         self._target.go_back(end, self._row.fed - 1, end)
@@ -219,7 +222,7 @@ class Drafting(Decoding):
             self._target.feed(missing[:1])
 
     def _guess(self, answer: Answer) -> list[int]:
-        """Return what the draft would choose next, nothing where it cannot say."""
+        """Return the draft's guesses, none if there is no room for any."""
         count = self._most_guesses(answer.wanted)
         if count < 1:
             return []
@@ -228,12 +231,12 @@ class Drafting(Decoding):
         guesses = [chooser.choose(logits)]
         while len(guesses) < count and guesses[-1] not in stop_tokens:
             guesses.append(chooser.choose(self._draft.feed(guesses[-1:])[0]))
-        if guesses[-1] in stop_tokens:  # is chosen without being fed
+        if guesses[-1] in stop_tokens:  # the target samples it without running it
             guesses.pop()
         return guesses[: self._that_fit(len(guesses))]
 
     def _most_guesses(self, wanted: int | None) -> int:
-        """Return how many guesses there is room and use for."""
+        """Return how many guesses fit and are useful."""
         (row,) = self._draft.rows
         limits = [self._draft_tokens + 1, wanted, self._target.rows[0].room]
         if row.room is not None:
@@ -241,7 +244,7 @@ class Drafting(Decoding):
         return self._that_fit(min(limit for limit in limits if limit is not None) - 1)
 
     def _that_fit(self, count: int) -> int:
-        """Return the most guesses that can be checked together with a token before."""
+        """Return the most guesses, up to `count`, that one checking call takes."""
         fits = count + 1 >= self._checks.least
         return self._checks.greatest(count + 1) - 1 if fits else 0
 
@@ -250,7 +253,7 @@ class Drafting(Decoding):
         return room is None or len(tokens) <= room
 
     def _watch(self) -> None:
-        """Settle before anything else uses one of the two sessions."""
+        """Have both sessions settled before other code uses them."""
         self._unsettled.append(self)
         unsettled = self._unsettled
 
@@ -263,7 +266,7 @@ class Drafting(Decoding):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Let this generation use the sessions as they are."""
+        """Mark the sessions as in use by this generation, so that none is settled."""
         self._at_work = True
         try:
             yield
@@ -272,7 +275,7 @@ class Drafting(Decoding):
 
 
 def _is_done(level: Callable[[], None]) -> bool:
-    """Settle one session; return False where another thread is using it."""
+    """Settle one session; return False if another thread is using it."""
     try:
         level()
     except _LOST:
@@ -283,7 +286,7 @@ def _is_done(level: Callable[[], None]) -> bool:
 
 
 def _choose(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]:
-    """Return the target's tokens up to the first that was not guessed."""
+    """Return the target's tokens up to the first that differs from its guess."""
     chosen: list[int] = []
     for row, guess in zip(logits, (*guesses, None), strict=True):
         try:
@@ -291,7 +294,7 @@ def _choose(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]
         except UnusableLogits:
             if not chosen:
                 raise
-            break  # comes again when these tokens have been handed out
+            break  # raised again once these tokens have been handed out
         if chosen[-1] != guess:
             break
     return chosen

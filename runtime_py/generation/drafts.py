@@ -20,19 +20,19 @@ _USUAL_GUESSES: Final = 4
 
 
 def draft_tokens_of(draft: object, count: object, is_batch: bool) -> int | None:
-    """Return how many tokens a draft is asked to guess, None where nobody said.
+    """Return the requested number of guesses, None if it is not given.
 
     Raises:
-        BadSetting: it is no number of tokens, there is no draft, or there is one for a
-            batch.
+        BadSetting: it is not a number of tokens, there is no draft, or there is a
+            draft for a batch.
     """
     if draft is not None and not isinstance(draft, Session):
         raise BadSetting(name="draft", expected="a session", found=repr(draft))
     if draft is not None and is_batch:
         raise BadSetting(
             name="draft",
-            expected="none for a list of prompts; it guesses for one prompt, given by "
-            "itself",
+            expected="none for a list of prompts; a draft guesses for a single prompt, "
+            "outside of a list",
             found="a session",
         )
     if count is None:
@@ -53,18 +53,18 @@ def start_drafting(
     history: Sequence[int],
     draft_tokens: int | None,
 ) -> Decoding:
-    """Return what gives the tokens of a target and its draft.
+    """Return the `Decoding` of a target session and its draft.
 
     Args:
-        target: of the session that is continued.
-        draft: guesses.
-        history: what the target holds, or nothing.
+        target: the feeder of the session that is continued.
+        draft: the session that guesses.
+        history: the tokens that the target holds, or none.
         draft_tokens: the most guesses at a time, None for the usual number.
 
     Raises:
-        BadSetting: the two do not belong together.
+        BadSetting: the two sessions do not fit each other.
         UnknownName: a role is missing.
-        NoPosition, NotRewindable: one of them cannot go back.
+        NoPosition, NotRewindable: one of the sessions cannot be rewound.
         Poisoned, Busy, Closed, Forked: as `Session.call`.
     """
     if draft is target.session:
@@ -81,7 +81,7 @@ def start_drafting(
             expected=f"a model of {target.vocabulary} tokens, as the target",
             found=f"one of {feeder.vocabulary}",
         )
-    # Both raise what forgetting guesses would.
+    # Both calls raise the errors that undoing guesses would raise.
     target.session.going_back.forgettable_calls({*target.methods, checks.method})
     copies = draft.going_back.forgettable_calls(feeder.methods)
     count = _count_guesses(draft_tokens, checks, target.session, draft, copies)
@@ -92,10 +92,10 @@ def start_drafting(
 
 
 def _find_checks(session: Session) -> ChunkSizes:
-    """Return the method that gives the logits of every token.
+    """Return the method that returns the logits of every token.
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: the program has no such method.
     """
     method = find_all_logits(session)
     if method is None:
@@ -119,18 +119,18 @@ def _count_guesses(
 ) -> int:
     """Return how many guesses are made at a time.
 
-    A ring forgets as many tokens as one call may add, and no more. The target checks in
-    one call, but the draft guesses each token in a call of its own.
+    A session with a ring buffer can undo as many tokens as one call may add. The
+    target checks all guesses in one call; the draft makes each in a call of its own.
 
     Args:
-        wanted: by the caller, None for the usual number.
-        checks: the method that checks them.
-        target: its session.
-        draft: guesses.
-        copies: how many of its calls the draft can forget, None for no limit.
+        wanted: the caller's number, None for the usual number.
+        checks: the method that checks the guesses.
+        target: the session of the target.
+        draft: the session of the draft.
+        copies: how many of its calls the draft can undo, None for no limit.
 
     Raises:
-        BadSetting: they cannot be checked at once, or not be forgotten.
+        BadSetting: as many guesses cannot be checked in one call, or not be undone.
     """
     most = checks.most - 1
     least = checks.smallest(2) - 1 if most else 1
@@ -144,9 +144,9 @@ def _count_guesses(
     if not least <= count <= most:
         raise BadSetting(
             name="draft_tokens",
-            expected=f"from {least} to {most}, which {checks.method} takes with one "
-            "more and rings can forget, and no more than the draft keeps `snapshots` "
-            "of recurrent states",
+            expected=f"from {least} to {most}: {checks.method} takes one token more, "
+            "rings must be able to undo them, and the draft keeps `snapshots` of "
+            "recurrent states",
             found=count,
         )
     return count
@@ -155,13 +155,13 @@ def _count_guesses(
 def _find_lead(
     target: Feeder, draft: Feeder, history: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Return what the draft has to take first; None if it is full before that.
+    """Return the tokens that the draft must run first; None if it has too little room.
 
-    A draft that holds more goes back as the prompt runs: what it guesses need not be
-    right.
+    If the draft holds more tokens than the target, it is rewound before the prompt;
+    its tokens need not be the same, since guesses may be wrong.
 
     Raises:
-        BadSetting: it holds less, and nobody says what is missing.
+        BadSetting: the draft holds fewer tokens, and `history` does not name them.
     """
     (ahead,), (behind,) = target.rows, draft.rows
     assert ahead.start is not None

@@ -1,8 +1,8 @@
-"""What a generation gives an encoder before it begins.
+"""The encoder's call and the decoder's first tokens, before a generation begins.
 
-In: a session, a prompt, settings. Out: what `encode` is called with, and the tokens
-with which the decoder begins. A text or tokens are the encoder's; the decoder begins
-with `decoder_start_token_id`, or with `decoder_prompt`.
+In: a session, a prompt, settings. Out: the arguments of `encode`, and the tokens with
+which the decoder begins. A text or tokens go to the encoder; the decoder begins with
+`decoder_start_token_id`, or with `decoder_prompt`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +29,10 @@ class Encoding:
     """One call of a method of the role "encode".
 
     Attributes:
-        method: its name.
-        given: its argument.
-        row_lengths: how much of each row's is real, by the argument's name; nothing for
-            one row.
+        method: the name of the method.
+        given: its first argument.
+        row_lengths: the number of real tokens in each row, by the argument's name;
+            empty for one row.
     """
 
     method: str
@@ -47,10 +47,10 @@ def find_encode(session: Session) -> Method | None:
 
 
 def check_goes_on(session: Session) -> None:
-    """Check that a text of a session can be continued by what is said next.
+    """Check that a session's text can be continued by later prompts.
 
     Raises:
-        BadSetting: its program has an encoder, with which a session begins anew.
+        BadSetting: the program has an encoder, whose call resets the session.
     """
     if find_encode(session) is not None:
         expected = "one of a program without an encoder, for a chat"
@@ -58,16 +58,16 @@ def check_goes_on(session: Session) -> None:
 
 
 def check_anew(draft: object, history: Sequence[object]) -> None:
-    """Check that a generation with an encoder goes on from nothing.
+    """Check that a generation with an encoder has no draft and no history.
 
     Raises:
-        BadSetting: it does not.
+        BadSetting: it has one.
     """
     if draft is not None:
-        expected = "none: the program has an encoder, which a draft has not"
+        expected = "none: the program has an encoder, which drafts do not support"
         raise BadSetting(name="draft", expected=expected, found="a session")
     if len(history):
-        expected = "none: the program has an encoder, with which a session begins anew"
+        expected = "none: the program has an encoder, whose call resets the session"
         raise BadSetting(name="history", expected=expected, found=repr(history))
 
 
@@ -79,21 +79,21 @@ def encoding_of(
     pictures: object,
     find_tokenizer: Callable[[], Tokenizer],
 ) -> Encoding:
-    """Return the call that gives an encoder a prompt, or those of several rows.
+    """Return the encoder's call for a prompt, or for the prompts of several rows.
 
     Args:
-        session: of the program.
-        encode: the method.
-        prompt: a text, tokens, or what else the encoder takes as an array; None with a
-            picture.
-        batch: what `batch_of` makes of it.
-        pictures: one that it takes in the place of a prompt, or none.
-        find_tokenizer: for a text.
+        session: a session of the program.
+        encode: the method of the encoder.
+        prompt: a text, tokens, or any other input of the encoder as an array; None
+            with a picture.
+        batch: the result of `batch_of`.
+        pictures: a picture in place of a prompt, or none.
+        find_tokenizer: returns the tokenizer for a text.
 
     Raises:
-        BadSetting: there is none, or it is empty or no prompt, or there is more than
-            the encoder takes.
-        InputMismatch: the model does not have a token of it.
+        BadSetting: the prompt is missing, empty or not a prompt, or there are more
+            prompts or pictures than the encoder takes.
+        InputMismatch: a token is not in the encoder's vocabulary.
         BadPicture, FileProblem, MissingPackage: as `pixels_for`.
     """
     if not isinstance(pictures, list | tuple) or pictures:
@@ -106,8 +106,8 @@ def encoding_of(
             or isinstance(prompt, str | list | tuple)
         ):
             expected = (
-                f"an array, as {encode.name} takes it, or of a model of pictures one "
-                "of these (images=, --image): its encoder reads no text"
+                f"an array, the input of {encode.name}, or for a model of pictures one "
+                "picture (images=, --image): its encoder reads no text"
             )
             raise BadSetting(name="prompt", expected=expected, found=repr(prompt)[:40])
         return Encoding(encode.name, np.asarray(prompt))
@@ -123,10 +123,10 @@ def encoding_of(
 
 
 def _of_rows(encode: Method, rows: Sequence[Array]) -> Encoding:
-    """Return the call that gives an encoder the tokens of several rows.
+    """Return the encoder's call for the tokens of several rows.
 
     Raises:
-        BadSetting: it takes one row at a time.
+        BadSetting: the encoder takes one row at a time.
     """
     taken = find_row_lengths(encode)
     if taken is None:
@@ -145,10 +145,11 @@ def _of_rows(encode: Method, rows: Sequence[Array]) -> Encoding:
 def _of_picture(
     session: Session, encode: Method, prompt: object, pictures: object
 ) -> Encoding:
-    """Return the call that gives an encoder a picture.
+    """Return the encoder's call for a picture.
 
     Raises:
-        BadSetting: it takes none, there are several, or there is a prompt.
+        BadSetting: the encoder takes no picture, there are several, or there is a
+            prompt as well.
     """
     said = parsed(session.metadata, PICTURES)
     if not isinstance(said, dict) or said.get("method") != encode.name:
@@ -156,11 +157,11 @@ def _of_picture(
         raise BadSetting(name="images", expected=expected, found=repr(pictures)[:40])
     listed = check_pictures(pictures)
     if len(listed) != 1:
-        expected = "one picture, which is all that the encoder takes"
+        expected = "one picture, since the encoder takes no more"
         raise BadSetting(name="images", expected=expected, found=f"{len(listed)}")
     if prompt is not None and not (isinstance(prompt, str) and not prompt):
         expected = (
-            "none: the picture is what the encoder takes (decoder_prompt= are tokens "
+            "none: the encoder's input is the picture (decoder_prompt= are tokens "
             "that the decoder begins with)"
         )
         raise BadSetting(name="prompt", expected=expected, found=repr(prompt)[:40])
@@ -174,12 +175,12 @@ def decoder_prompt_of(
     """Return the tokens with which a decoder begins.
 
     Args:
-        given: by the caller; None: what the settings say.
-        settings: of the generation.
-        bos: the token that begins a text, if the bundle says so.
+        given: the caller's tokens; None for the token of the settings.
+        settings: the settings of the generation.
+        bos: the bundle's token that begins a text, if it has one.
 
     Raises:
-        BadSetting: nobody says it, or there are no tokens.
+        BadSetting: no token is given or set, or `given` is not a list of tokens.
     """
     if given is not None:
         (one,) = prompts_of(given, None)
@@ -190,6 +191,6 @@ def decoder_prompt_of(
     start = settings.decoder_start_token_id
     start = bos if start is None else start
     if start is None:
-        expected = "a token; the bundle's generation_config does not say one"
+        expected = "a token; the bundle's generation_config has none"
         raise BadSetting(name="decoder_start_token_id", expected=expected, found=None)
     return (start,)

@@ -2,7 +2,7 @@
 
 In: a session of a program that has methods of the roles "prefill" and "decode", with as
 many rows as there are prompts. Out: the logits after the last token of each row, and
-how many tokens of each row the session has taken.
+how many tokens of each row the session holds.
 """
 
 import time
@@ -34,12 +34,12 @@ from kvc.schema.types import Dim
 _Tokens = npt.NDArray[np.int64]
 _Lengths = dict[str, npt.NDArray[np.generic]]
 
-_PADDING: Final = 0  # a token of every model; what padding holds does not matter
+_PADDING: Final = 0  # a token of every vocabulary; padding never affects results
 
 
 @dataclass(slots=True)
 class Pace:
-    """Tokens of one kind and the seconds that they took."""
+    """A number of tokens and the seconds that they took."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -54,10 +54,10 @@ class Feeder:
     """Feeds the tokens of one generation to its session.
 
     Attributes:
-        session: that runs the tokens.
-        rows: how far each of its rows is.
+        session: the session that runs the tokens.
+        rows: the token count of each row.
         prefill: the pace of the prompts, tokens of all rows together.
-        vocabulary: how many logits a token has.
+        vocabulary: the number of logits of a token.
     """
 
     def __init__(
@@ -68,20 +68,19 @@ class Feeder:
         encoding: Encoding | None = None,
         picturing: Picturing | None = None,
     ) -> None:
-        """Find the methods.
+        """Find the methods of a session.
 
         Args:
-            session: of so many rows.
-            rows: as many as there are prompts.
-            name: what messages call the session.
-            encoding: what an encoder is given before the prompts; the session begins
-                anew with it.
-            picturing: gives embeddings of the prompts, of which one has pictures.
+            session: a session of `rows` rows.
+            rows: the number of prompts.
+            name: the name of the session in messages.
+            encoding: the encoder's call before the prompts, which resets the session.
+            picturing: computes the embeddings of prompts with pictures.
 
         Raises:
             UnknownName: the program lacks a role.
-            BadSetting: the session has another number of rows, or there are several and
-                no methods that take row lengths.
+            BadSetting: the session has another number of rows, or several rows but no
+                methods that take row lengths.
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         session.check_usable()
@@ -102,15 +101,15 @@ class Feeder:
         self.rows = [Row(start, session.capacity) for start in starts]
         self.prefill = Pace()
         self._changes = session.changes
-        self._calling = False  # while a call runs, and after one that broke off
+        self._calling = False  # also True after a call that failed
 
     def check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
         """Check prompts, one for each row, before anything runs.
 
         Raises:
-            InputMismatch: the model does not have a token.
-            PromptTooLong: there is no room for a prompt.
-            BadSetting: pictures do not lie in a prompt as the model reads them.
+            InputMismatch: a token is not in the vocabulary.
+            PromptTooLong: a row has no room for its prompt.
+            BadSetting: a prompt does not place its pictures as the model requires.
         """
         if self._picturing is not None:
             self._picturing.plan(prompts)
@@ -133,17 +132,17 @@ class Feeder:
     def feed_prompts(self, prompts: Sequence[Sequence[int]]) -> Logits:
         """Run prompts in chunks; return the logits after the last token of each.
 
-        All begin in the first chunk. A chunk is as wide as what the longest prompt has
-        left needs, and a row that has nothing left is not touched.
+        All prompts begin in the first chunk. The longest remaining prompt determines
+        the width of a chunk; a row that is finished does not change.
 
         Args:
-            prompts: of each row one token or more.
+            prompts: one token or more for each row.
 
         Returns:
             float32 [rows, vocab].
 
         Raises:
-            StateMismatch: something else has used the session.
+            StateMismatch: other code has used the session in the meantime.
             ExecutionError: as `Session.call`.
         """
         self._encode()
@@ -178,7 +177,7 @@ class Feeder:
         return planned
 
     def _encode(self) -> None:
-        """Run the encoder, where there is one; what it takes is part of the prompts."""
+        """Run the encoder, if there is one; its time counts as that of the prompts."""
         if self._encoding is None:
             return
         began = time.perf_counter()
@@ -189,13 +188,13 @@ class Feeder:
         self.prefill.seconds += time.perf_counter() - began
 
     def feed(self, tokens: Sequence[int | None]) -> Logits:
-        """Run one token of each row, none where it is None.
+        """Run one token of each row; skip rows whose token is None.
 
         Returns:
             The logits after each, float32 [rows, vocab].
 
         Raises:
-            StateMismatch: something else has used the session.
+            StateMismatch: other code has used the session in the meantime.
             ExecutionError: as `Session.call`.
         """
         parts = [() if token is None else (token,) for token in tokens]
@@ -211,18 +210,19 @@ class Feeder:
         """Run tokens of each row in one call.
 
         Args:
-            method: of the role "prefill" or "decode"; of one row, "prefill_all" too.
-            parts: tokens of each row, as many as the method takes in the longest.
+            method: a method of the role "prefill" or "decode"; for one row also
+                "prefill_all".
+            parts: tokens of each row; the method takes the longest count.
             embeddings: [rows, longest, hidden], which the method takes in place of the
                 tokens.
-            beside: what else the method takes, by name.
+            beside: further arguments of the method, by name.
 
         Returns:
-            What the call gives: float32 [rows, vocab], or of each token of one row
+            The result of the call: float32 [rows, vocab], or for each token of one row
             [tokens, vocab].
 
         Raises:
-            StateMismatch: something else has used the session.
+            StateMismatch: other code has used the session in the meantime.
             ExecutionError: as `Session.call`.
         """
         self._check_alone(method)
@@ -230,34 +230,35 @@ class Feeder:
         named = self._row_lengths(method, parts) | (beside or {})
         self._calling = True
         logits = cast(Logits, self.session.call(method, given, **named))
-        for number, part in enumerate(parts):  # quicker than a strict zip of few
+        for number, part in enumerate(parts):  # faster than a strict zip of few items
             self.rows[number].fed += len(part)
         self._changes, self._calling = self.session.changes, False
         return logits.reshape(-1, logits.shape[-1])
 
     def go_back(self, fed: int, least: int, most: int) -> bool:
-        """Have the one row hold no more than the first `fed` tokens, if it can.
+        """Rewind the one row to the first `fed` tokens, if possible.
 
-        What a call that broke off has left is forgotten too. States that go back by
-        copies may have none there: then it holds somewhat fewer, or more, as `rows` say
-        afterwards.
+        Tokens of a call that failed are dropped too. States that are restored from
+        copies may have no copy at that position: then the row holds somewhat fewer, or
+        more, tokens, as `rows` count afterwards.
 
         Args:
-            fed: how many it may hold.
-            least: how many it holds at least, where it has as many.
-            most: how many it may hold where it cannot go back as far.
+            fed: the wanted token count.
+            least: the least token count to accept, if the row holds as many.
+            most: the greatest token count to accept if `fed` cannot be reached.
 
         Returns:
-            False when something else has used the session since: nothing happens.
+            False if other code has used the session in the meantime; nothing happens
+            then.
 
         Raises:
-            NotRewindable: a state can go back to nothing of this.
+            NotRewindable: a state can reach none of these counts.
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         if not self._is_alone and not self._calling:
             return False
         (row,) = self.rows
-        start, self._calling = row.start or 0, True  # broken off until it is noted
+        start, self._calling = row.start or 0, True  # stays set if this fails
         held = int(self.session.position.item()) - start
         if held > fed:
             ends = (*range(fed, least - 1, -1), *range(fed + 1, most + 1))
@@ -268,22 +269,22 @@ class Feeder:
         return True
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Record in the session what is to be run next, unless others use it."""
+        """Store the tokens to run next in the session, unless it was used elsewhere."""
         if self._is_alone:
             self.session.leave_pending(tokens)
 
     @property
     def methods(self) -> frozenset[str]:
-        """Return the names of the methods that it calls."""
+        """Return the names of the methods that the feeder calls."""
         return frozenset(one.method for one in (*self._prefills, self._decode))
 
     @property
     def _is_alone(self) -> bool:
-        """Tell whether nothing else has changed what the session holds."""
+        """Tell whether only this feeder has changed the session."""
         return self.session.changes == self._changes
 
     def _row_lengths(self, name: str, parts: Sequence[Sequence[int]]) -> _Lengths:
-        """Return how many tokens each row has; a single row has no row lengths."""
+        """Return the argument of row lengths by its name; none for a single row."""
         if len(parts) == 1:
             return {}
         method = self.session.methods[name]
@@ -293,10 +294,10 @@ class Feeder:
         return {method.input_names[method.row_lengths]: lengths}
 
     def _check_alone(self, method: str) -> None:
-        """Check that the session holds what this generation has fed, and no more.
+        """Check that the session holds exactly the tokens of this generation.
 
         Raises:
-            StateMismatch: something else has used it.
+            StateMismatch: other code has used the session.
         """
         if self._is_alone:
             return
@@ -307,14 +308,14 @@ class Feeder:
             state="position" if left else "session",
             expected=f"{_one(left)}, where this generation has left it"
             if left
-            else "what this generation has left there",
-            found=f"{_one(found) if found else 'something else'}; "
+            else "the content that this generation has left",
+            found=f"{_one(found) if found else 'other content'}; "
             f"something else has used the {self._name} meanwhile",
         )
 
 
 def _padded(parts: Sequence[Sequence[int]]) -> _Tokens:
-    """Return tokens int64 [rows, longest]."""
+    """Return tokens as an array int64 [rows, longest], padded at the end."""
     if len(parts) == 1:
         return np.array(parts, np.int64)
     tokens = np.full((len(parts), max(map(len, parts))), _PADDING, np.int64)
@@ -324,11 +325,11 @@ def _padded(parts: Sequence[Sequence[int]]) -> _Tokens:
 
 
 def check_session(session: object) -> None:
-    """Check that something is a session of a program that can generate.
+    """Check that an object is a session of a program that can generate.
 
     Raises:
-        BadSetting: it is no session.
-        UnknownName: no method has the role `prefill`, or none `decode`.
+        BadSetting: it is not a session.
+        UnknownName: no method has the role `prefill`, or none the role `decode`.
     """
     if not isinstance(session, Session):
         expected, found = "a Session, as program.session() opens it", repr(session)
@@ -338,7 +339,7 @@ def check_session(session: object) -> None:
 
 
 def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
-    """Return the methods that take so many rows of different lengths.
+    """Return the methods that take several rows of different lengths.
 
     Raises:
         BadSetting: there is none.
@@ -349,18 +350,18 @@ def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
     if not found:
         raise BadSetting(
             name="prompt",
-            expected=f"one, since no method of the role {methods[0].role} takes how "
-            "many tokens of each row count (lengths, active)",
+            expected=f"one, since no method of the role {methods[0].role} takes row "
+            "lengths (lengths, active)",
             found=f"{rows}",
         )
     return found
 
 
 def _check_rows(name: str, prompts: int, rows: int) -> None:
-    """Check that a session has a row for each prompt, and no more.
+    """Check that a session has exactly one row for each prompt.
 
     Raises:
-        BadSetting: it has another number.
+        BadSetting: the session has another number of rows.
     """
     if rows == prompts:
         return
@@ -378,7 +379,7 @@ def _check_rows(name: str, prompts: int, rows: int) -> None:
 
 
 def _positions(session: Session) -> list[int] | None:
-    """Return how many tokens each row holds, None where nothing counts."""
+    """Return how many tokens each row holds, None without a position."""
     try:
         return list(map(int, session.position))
     except NoPosition:
@@ -386,5 +387,5 @@ def _positions(session: Session) -> list[int] | None:
 
 
 def _one(positions: Sequence[int]) -> str:
-    """Return the positions of rows for a message, of one row its number alone."""
+    """Return the positions of rows as text, a single one without brackets."""
     return f"{positions[0] if len(positions) == 1 else positions}"

@@ -1,9 +1,8 @@
 """`Generation` and `BatchGeneration`: iterate over tokens, or text, as they are made.
 
 In: a source of tokens, empty answers, settings, all checked. Out: at each step one more
-token of each answer that has not ended, why answers ended, and the speed. A returned
-token is run only when the next one is asked for, so the last one never is: it is
-`pending`.
+token of each unfinished answer, why answers ended, and the speed. A returned token runs
+only when the next one is requested, so the last one never runs: it is `pending`.
 """
 
 import time
@@ -28,7 +27,7 @@ class _Run(Iterator[_Handed]):
     def __init__(
         self, source: Decoding, answers: Sequence[Answer], settings: GenerationSettings
     ) -> None:
-        """Begin; there are as many answers as rows of the source."""
+        """Begin with one answer for each row of the source."""
         self.settings = settings
         self.decode = Pace()
         self.time_to_first_token: float | None = None
@@ -37,10 +36,10 @@ class _Run(Iterator[_Handed]):
         self._steps, self._stepping = self._make_steps(), Lock()
 
     def close(self) -> None:
-        """End it here; closing twice is safe.
+        """End the generation; closing twice is safe.
 
         Raises:
-            Busy: another thread is asking for a token.
+            Busy: another thread is requesting a token.
         """
         with self._alone():
             self._steps.close()
@@ -51,7 +50,7 @@ class _Run(Iterator[_Handed]):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other threads out; they get `Busy`."""
+        """Exclude other threads, which get `Busy`."""
         if not self._stepping.acquire(blocking=False):
             raise Busy(method="a generation")
         try:
@@ -60,7 +59,7 @@ class _Run(Iterator[_Handed]):
             self._stepping.release()
 
     def _make_steps(self) -> Generator[RowTokens, None, None]:
-        if not self._going():  # no token was asked for
+        if not self._going():  # no token was requested
             return
         try:
             began = time.perf_counter()
@@ -89,7 +88,7 @@ class _Run(Iterator[_Handed]):
         return [answer for answer in self._answers if answer.reason is None]
 
     def _take(self, tokens: Sequence[int | None]) -> RowTokens:
-        """Have each answer take the token that was chosen; return what goes out."""
+        """Append the sampled token to each answer; return the tokens to hand out."""
         return tuple(map(Answer.take, self._answers, tokens))
 
     def _pending(self) -> tuple[tuple[int, ...], ...]:
@@ -99,16 +98,16 @@ class _Run(Iterator[_Handed]):
 class Generation(_Run[int]):
     """The continuation of a prompt: iterate for tokens, or over `text()` for text.
 
-    Asking for the first token runs the prompt. Iteration may stop at any time; the
+    Requesting the first token runs the prompt. Iteration may stop at any time; the
     session stays usable. When the generation has ended, was closed or failed, the
     session holds the prompt and the answer except for `pending`. To continue, pass
     `pending` and the tokens that follow it as the next prompt.
 
     Attributes:
-        settings: how tokens are chosen and when to stop.
-        prefill, decode: tokens run, and their pace: for decode, from one token to the
-            next without what the caller does in between.
-        time_to_first_token: seconds from asking for it, None before.
+        settings: the settings of sampling and of the end.
+        prefill, decode: the counts and times of tokens; the time of decode excludes the
+            caller's time between two tokens.
+        time_to_first_token: seconds from the request of it, None before.
     """
 
     @property
@@ -118,27 +117,27 @@ class Generation(_Run[int]):
 
     @property
     def reason(self) -> EndReason | None:
-        """Return why it ended; None while it runs, and if it was left or failed.
+        """Return why it ended; None while it runs, or if it was closed or failed.
 
-        "stop": the model made a stop token. "stop_string": the text has a stop string,
-        which the last token completes. "length": the cache is full. "max_tokens": the
-        most tokens that were asked for, by number or by `max_length`.
+        The reasons: "stop": the model generated a stop token. "stop_string": the last
+        token completes a stop string in the text. "length": the cache is full.
+        "max_tokens": the limit of `max_tokens` or `max_length` is reached.
         """
         return self._answers[0].reason
 
     @property
     def drafted(self) -> int:
-        """Return how many tokens a draft has guessed that the target has checked."""
+        """Return how many tokens of a draft the target has checked."""
         return self._source.drafted
 
     @property
     def accepted(self) -> int:
-        """Return how many of the guesses were right."""
+        """Return how many of the draft's tokens the target accepted."""
         return self._source.accepted
 
     @property
     def acceptance(self) -> float:
-        """Return the share of the guesses that were right, 0 when there were none."""
+        """Return the share of accepted guesses, 0 if there were none."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
@@ -152,15 +151,15 @@ class Generation(_Run[int]):
 
     def __next__(self) -> int:
         (token,) = self._step()
-        assert token is not None, "an answer that has ended ends all"
+        assert token is not None, "the generation ends with its only answer"
         return token
 
     def text(self) -> Iterator[str]:
         """Return the text in pieces, each of complete characters, none empty.
 
-        It begins with the text of all tokens handed out so far that has not been given
-        as text yet. A stop string is left out, and text is held back only while one may
-        still begin in it.
+        The first piece begins with the text of all tokens handed out so far that was
+        not returned yet. A stop string is left out; text is held back only while it may
+        begin a stop string.
 
         Raises:
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
@@ -186,16 +185,16 @@ class BatchGeneration(_Run[RowTokens]):
     """The continuations of several prompts, one in each row of a session.
 
     Iterate for steps, or call `texts()`. Each step is a tuple with the new token of
-    each row, None for one that has ended. Asking for the first step runs the prompts.
-    Each row ends by itself and is not touched from then on; iteration ends with the
-    last row. It may stop at any time; the session stays usable. To continue, pass for
-    each row its `pending` and the tokens that follow it as the next prompt.
+    each row, None for a row that has ended. Requesting the first step runs the
+    prompts. Each row ends by itself and does not change afterwards; iteration ends
+    with the last row. It may stop at any time; the session stays usable. To continue,
+    pass for each row its `pending` and the tokens that follow it as the next prompt.
 
     Attributes:
-        settings: how tokens are chosen and when to stop; row r chooses by `seed` + r.
-        prefill, decode: tokens run of all rows, and their pace: for decode, from one
-            step to the next without what the caller does in between.
-        time_to_first_token: seconds from asking for the first step, None before.
+        settings: the settings of sampling and of the end; row r samples by `seed` + r.
+        prefill, decode: the counts and times of tokens of all rows; the time of decode
+            excludes the caller's time between two steps.
+        time_to_first_token: seconds from the request of the first step, None before.
     """
 
     @property
@@ -217,9 +216,9 @@ class BatchGeneration(_Run[RowTokens]):
         return self._step()
 
     def texts(self) -> list[str]:
-        """Return the text of each row's answer, after running what is left of it.
+        """Return the text of each row's answer, after generating the rest of it.
 
-        A stop string is left out.
+        Stop strings are left out.
 
         Raises:
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be

@@ -1,9 +1,9 @@
-"""Prompts with pictures: the embeddings that are fed in the places of these.
+"""Prefill prompts with pictures: compute the embeddings in the places of pictures.
 
-In: a session of a program that reads pictures, prompts with all their places, the
-pictures of each. Out: a `Picturing`, which says in which calls prompts run, and gives
-the embeddings of each. Of a row it holds those of one picture at a time, or of one of
-the parts that a picture is read in.
+In: a session of a program that reads pictures, prompts with all their image tokens, the
+pictures of each. Out: a `Picturing`, which plans the calls for prompts, and computes
+the embeddings of each. For each row it caches the embeddings of one picture at a time,
+or of one part of a picture.
 """
 
 from bisect import bisect_right
@@ -30,19 +30,19 @@ from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 
-# Positions with axes, of prompts whose pictures have sizes of their own (Qwen2-VL).
+# Positions with several axes, for pictures of various sizes (Qwen2-VL)
 
 
-NUMBERS: Final = 4  # of a token: time, row, column, and what follows
+NUMBERS: Final = 4  # numbers of a token: time, row, column, and the next position
 
 
 def positions_of(prompt: Sequence[int], token: int, grids: Sequence[str]) -> Ids:
-    """Return int64 [4, tokens], counted from the first one.
+    """Return the positions of a prompt's tokens, int64 [4, tokens].
 
     Args:
-        prompt: tokens, with one for each group of patches of each picture.
-        token: that stands in these places.
-        grids: rows and columns of groups of each picture.
+        prompt: tokens, with one image token for each group of patches.
+        token: the image token.
+        grids: rows and columns of the groups of each picture.
     """
     made = np.zeros((NUMBERS, len(prompt)), np.int64)
     at, begin, left = 0, 0, iter(grids)
@@ -65,7 +65,7 @@ def positions_of(prompt: Sequence[int], token: int, grids: Sequence[str]) -> Ids
     return made
 
 
-# Prompts with pictures: the embeddings that are fed in the places of these.
+# Embeddings of prompts with pictures
 
 
 Floats = npt.NDArray[np.float32]
@@ -76,11 +76,11 @@ _PREFILL_PICTURE: Final = "prefill_picture"
 
 @frozen
 class TokenFeed:
-    """Some of each prompt's tokens, run in one call.
+    """Some of each prompt's tokens, which run in one call.
 
     Attributes:
-        method: that runs them.
-        counts: how many of each row come next.
+        method: the method that runs them.
+        counts: the number of next tokens of each row.
     """
 
     method: str
@@ -88,11 +88,10 @@ class TokenFeed:
 
 
 class Picturing:
-    """Gives the embeddings of prompts with pictures, part by part.
+    """Computes the embeddings of prompts with pictures, part by part.
 
     Attributes:
-        grids: of each row's pictures in how many parts they are, as `PicturePlaces`
-        says it.
+        grids: for each row the grid of each picture, a key of `PicturePlaces.grids`.
     """
 
     def __init__(
@@ -101,43 +100,45 @@ class Picturing:
         """Begin with the pictures of each row.
 
         Raises:
-            BadSetting: the bundle's methods do not fit each other, or take one row.
+            BadSetting: the bundle's methods do not fit each other, or take one row
+                only.
         """
         self._sizes = _chunk_sizes(session, PREFILL, len(rows))
-        self._joined: ChunkSizes | None = None
+        self._bidirectional: ChunkSizes | None = None
         if _PREFILL_PICTURE in session.methods:
-            self._joined = _chunk_sizes(session, _PREFILL_PICTURE, len(rows))
-            _check_joined(self._joined, places)
+            self._bidirectional = _chunk_sizes(session, _PREFILL_PICTURE, len(rows))
+            _check_bidirectional(self._bidirectional, places)
         if places.sized is not None and _POSITIONS not in _inputs(session, PREFILL):
-            expected = f"a method {PREFILL} of {_POSITIONS}, as pictures have sizes"
+            expected = f"a method {PREFILL} of {_POSITIONS}, as pictures vary in size"
             raise BadSetting(name="the bundle", expected=expected, found="none")
         self.grids = [[picture.grid for picture in pictures] for pictures in rows]
         self._places = places
         self._rows = [_Embedding(session, places, pictures) for pictures in rows]
 
     def plan(self, prompts: Sequence[Sequence[int]]) -> list[TokenFeed]:
-        """Return the calls for prompts, in their order.
+        """Return the calls for prompts, in running order.
 
-        Where the places of a picture see each other, it is run by a call that has
-        nothing else of its row. Rows wait there for those whose text is longer.
+        If the tokens of a picture attend to each other in both directions, the picture
+        runs in a call with no other tokens of its row. Rows with shorter text wait
+        there for the others.
 
         Raises:
-            BadSetting: such pictures have places that do not lie side by side, or with
-                nothing between them: they would be others, or one.
+            BadSetting: the tokens of such a picture are not adjacent, or two pictures
+                are, so that the model would see other pictures.
         """
         if self._places.sized is not None:
             for prompt, grids in zip(prompts, self.grids, strict=True):
-                _check_apart(prompt, self._places, grids)
-        if self._joined is None:
+                _check_separate(prompt, self._places, grids)
+        if self._bidirectional is None:
             return self._in_chunks([len(prompt) for prompt in prompts])
-        queues = [self._parts(prompt, self._joined) for prompt in prompts]
+        queues = [self._parts(prompt, self._bidirectional) for prompt in prompts]
         planned = list[TokenFeed]()
         while any(queues):
             texts = [_take(queue, shown=False) for queue in queues]
             planned += self._in_chunks(texts)
             pictures = tuple(_take(queue, shown=True) for queue in queues)
             if any(pictures):
-                planned.append(TokenFeed(self._joined.method, pictures))
+                planned.append(TokenFeed(self._bidirectional.method, pictures))
         return planned
 
     def embeddings(
@@ -149,12 +150,13 @@ class Picturing:
         """Return embeddings float32 [rows, most, hidden] of a part of each prompt.
 
         Args:
-            prompts: all tokens of them.
-            begins: where each part begins.
-            counts: how many tokens it has; after them are zeros.
+            prompts: all tokens of each prompt.
+            begins: the index of the first token of each part.
+            counts: the number of tokens of each part; shorter rows are padded with
+                zeros.
 
         Raises:
-            BadSetting: the program makes something else of a picture than it says.
+            BadSetting: the embeddings of a picture have another shape than declared.
             ExecutionError: as `Session.call`.
         """
         given = zip(self._rows, prompts, begins, counts, strict=True)
@@ -176,9 +178,9 @@ class Picturing:
         begins: Sequence[int],
         counts: Sequence[int],
     ) -> dict[str, Ids]:
-        """Return the positions of a part of each prompt, where they have axes.
+        """Return the positions of a part of each prompt, if positions have axes.
 
-        Args are as of `embeddings`.
+        The arguments are those of `embeddings`.
         """
         if self._places.sized is None:
             return {}
@@ -191,7 +193,7 @@ class Picturing:
         return {_POSITIONS: made}
 
     def _in_chunks(self, counts: Sequence[int]) -> list[TokenFeed]:
-        """Return calls for so many tokens of each row."""
+        """Return calls for the given number of tokens of each row."""
         left, planned = list(counts), list[TokenFeed]()
         if not any(left):
             return planned
@@ -202,18 +204,18 @@ class Picturing:
         return planned
 
     def _parts(
-        self, prompt: Sequence[int], joined: ChunkSizes
+        self, prompt: Sequence[int], bidirectional: ChunkSizes
     ) -> deque[tuple[bool, int]]:
-        """Return the texts and pictures of a prompt: whether it is one, its tokens."""
+        """Return the parts of a prompt: (whether it is a picture, its token count)."""
         parts = deque[tuple[bool, int]]()
         for shown, part in groupby(prompt, lambda token: token == self._places.token):
             count = len(list(part))
-            if shown and count != joined.most:
+            if shown and count != bidirectional.most:
                 token = self._places.token
                 expected = (
-                    f"the token {token} {joined.most} times in a row for each picture, "
-                    "whose places see each other, and another token between two "
-                    "pictures"
+                    f"the token {token} {bidirectional.most} times in a row for each "
+                    "picture, whose tokens attend to each other, and another token "
+                    "between two pictures"
                 )
                 found = f"{count} times in a row"
                 raise BadSetting(name="prompt", expected=expected, found=found)
@@ -222,19 +224,19 @@ class Picturing:
 
 
 def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
-    """Take the first part if it is shown, or is not; return its tokens, else 0."""
+    """Remove the queue's first part if its kind matches; return its tokens or 0."""
     if not queue or queue[0][0] != shown:
         return 0
     return queue.popleft()[1]
 
 
-def _check_apart(
+def _check_separate(
     prompt: Sequence[int], places: PicturePlaces, grids: Sequence[str]
 ) -> None:
-    """Check that pictures of sizes of their own lie whole, and apart, in a prompt.
+    """Check that the tokens of each picture are adjacent, and those of two are not.
 
     Raises:
-        BadSetting: they do not.
+        BadSetting: they are not.
     """
     at, wanted = 0, map(places.count_of, grids)
     for token, part in groupby(prompt):
@@ -250,7 +252,7 @@ def _check_apart(
 
 
 def _of_grid(grid: str, sized: Sized) -> list[Array]:
-    """Return what a tower takes beside the patches of a picture."""
+    """Return the inputs of a vision tower beside the patches of a picture."""
     places = places_in(grid, sized.merge)
     if not sized.window:
         return [places]
@@ -258,7 +260,7 @@ def _of_grid(grid: str, sized: Sized) -> list[Array]:
 
 
 class _Embedding:
-    """Gives the embeddings of one row's prompt."""
+    """Computes the embeddings of one row's prompt."""
 
     def __init__(
         self, session: Session, places: PicturePlaces, pictures: Sequence[InParts]
@@ -268,7 +270,7 @@ class _Embedding:
             (picture.grid, part) for picture in pictures for part in picture.pixels
         ]
         sizes = (self._count_of(grid) for grid, _ in self._parts)
-        self._ends = list(accumulate(sizes))  # of each part, among all places
+        self._ends = list(accumulate(sizes))  # the end of each part among image tokens
         graph = session.methods[PREFILL].graph
         self._width = graph.values[graph.inputs[0]].type.dims[-1:]
         self._shown: tuple[int, Floats] | None = None
@@ -283,12 +285,12 @@ class _Embedding:
             if found == token:
                 number = bisect_right(self._ends, place)
                 shown = self._picture(number)
-                made[i] = shown[place - self._ends[number]]  # counted from its end
+                made[i] = shown[place - self._ends[number]]  # a negative index
                 place += 1
         return made
 
     def _count_of(self, grid: str) -> int:
-        """Return how many places a part has."""
+        """Return the number of image tokens of a picture, or of a part."""
         places = self._places
         return places.positions if places.sized is None else places.count_of(grid)
 
@@ -306,10 +308,10 @@ class _Embedding:
     def _call(
         self, method: str, given: Sequence[Array], count: tuple[int, ...]
     ) -> Floats:
-        """Return so many embeddings, float32 [..., width].
+        """Call a method; return its embeddings, float32 [*count, width].
 
         Raises:
-            BadSetting: the method returns something else.
+            BadSetting: the method returns another shape.
         """
         made: object = self._session.call(method, *given)
         shape = (*count, *self._width)
@@ -325,10 +327,10 @@ def _inputs(session: Session, method: str) -> Sequence[str]:
 
 
 def _chunk_sizes(session: Session, name: str, rows: int) -> ChunkSizes:
-    """Return how many embeddings of a row a method takes.
+    """Return the numbers of embeddings that a method takes for a row.
 
     Raises:
-        BadSetting: there are several rows, and it takes one.
+        BadSetting: there are several rows, but the method takes one.
     """
     method = session.methods[name]
     if rows > 1 and method.row_lengths is None:
@@ -337,11 +339,11 @@ def _chunk_sizes(session: Session, name: str, rows: int) -> ChunkSizes:
     return chunk_sizes(method, session.symbols, session.longest_call)
 
 
-def _check_joined(sizes: ChunkSizes, places: PicturePlaces) -> None:
-    """Check that the method of pictures that are one call takes one of them.
+def _check_bidirectional(sizes: ChunkSizes, places: PicturePlaces) -> None:
+    """Check that the bidirectional prefill takes exactly one picture.
 
     Raises:
-        BadSetting: it does not.
+        BadSetting: it takes another number of embeddings.
     """
     if not sizes.least == sizes.most == places.positions:
         expected = f"a method {sizes.method} of {places.positions} embeddings"
@@ -352,12 +354,12 @@ def _check_joined(sizes: ChunkSizes, places: PicturePlaces) -> None:
 def picturing_of(
     session: Session, places: PicturePlaces | None, rows: Sequence[Sequence[InParts]]
 ) -> Picturing | None:
-    """Return what gives embeddings, None where no prompt has pictures.
+    """Return the `Picturing` of prompts, None if no prompt has pictures.
 
     Args:
-        session: that runs the prompts.
-        places: where a prompt has pictures.
-        rows: the pictures of each.
+        session: the session that runs the prompts.
+        places: the places of pictures in prompts.
+        rows: the pictures of each prompt.
 
     Raises:
         BadSetting: the methods of the bundle do not fit each other.

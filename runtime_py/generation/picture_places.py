@@ -1,8 +1,8 @@
-"""Where a prompt has its pictures, as a bundle says it.
+"""Place pictures in prompts, as the bundle's metadata describes.
 
-In: the metadata of a program that reads pictures, a prompt, of each picture in how many
-parts it is read. Out: the prompt with as many places of each picture as the model makes
-embeddings of it.
+In: the metadata of a program that reads pictures, a prompt, the grid of each picture
+(the parts in which it is read). Out: the prompt with one image token for each embedding
+that the model computes from a picture.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,16 +21,17 @@ PREFILL: Final = "prefill_embeds"
 _PLACES: Final = "picture_places"
 _GRIDS: Final = "grids"
 _SIZED: Final = "sized"
-_MOST_SIDE: Final = 1 << 6  # of a group, and of a window
+_MOST_SIDE: Final = 1 << 6  # the greatest side of a group, and of a window
 
 
 @frozen
 class Sized:
-    """How pictures of sizes of their own are read.
+    """Settings of models that read pictures at various sizes.
 
     Attributes:
-        merge: patches of a side of a group, which becomes one embedding.
-        window: groups of a side of a window; 0: all patches see each other.
+        merge: patches on a side of a group, which becomes one embedding.
+        window: groups on a side of an attention window; 0: all patches attend to each
+            other.
     """
 
     merge: int
@@ -39,17 +40,17 @@ class Sized:
 
 @frozen
 class PicturePlaces:
-    """Where a prompt has pictures.
+    """The places of pictures in prompts.
 
     Attributes:
-        token: that stands in each place.
-        positions: how many places a picture has.
-        placeholder: what a text has for a picture; None: nothing says it.
-        expansion: what takes its place, which becomes so many of these tokens.
-        grids: of pictures that are read in parts, the texts around the places of each
-            part, by rows and columns; None: a picture is one.
-        sized: how pictures of sizes of their own are read, which have as many places as
-            groups of patches, `positions` at the most; None: all have one size.
+        token: the image token, one for each embedding.
+        positions: the number of image tokens of a picture, or of a part.
+        placeholder: the text that stands for a picture; None if there is none.
+        expansion: the text that replaces the placeholder, with all image tokens.
+        grids: for pictures that are read in parts, by rows and columns, the texts
+            around the image tokens of each part; None if pictures have one part.
+        sized: the settings for pictures of various sizes, with one image token for each
+            group of patches, at most `positions`; None if all pictures have one size.
     """
 
     token: int
@@ -60,10 +61,10 @@ class PicturePlaces:
     sized: "Sized | None" = None
 
     def in_text(self, prompt: str, pictures: Sequence[str]) -> str:
-        """Return a text with all places of its pictures, given the grid of each.
+        """Return a text with all image tokens of its pictures, given the grid of each.
 
         Raises:
-            BadSetting: it has another number of pictures.
+            BadSetting: the text has placeholders for another number of pictures.
         """
         ways = self.expansion, self.grids, self.sized
         if self.placeholder is None or all(way is None for way in ways):
@@ -80,7 +81,7 @@ class PicturePlaces:
             return (placeholder * self.positions).join(self.grids[grid])
         if self.sized is not None:
             return placeholder * self.count_of(grid)
-        assert self.expansion is not None, "there is one or the other"
+        assert self.expansion is not None, "in_text checked it"
         return self.expansion
 
     def in_tokens(
@@ -89,15 +90,15 @@ class PicturePlaces:
         pictures: Sequence[str],
         encode: Callable[[str], Sequence[int]],
     ) -> tuple[int, ...]:
-        """Return tokens with all places of their pictures, which may be there already.
+        """Return tokens with all image tokens; a complete prompt stays as it is.
 
         Args:
             prompt: the tokens.
-            pictures: the grid of each.
-            encode: makes tokens of a text within a prompt.
+            pictures: the grid of each picture.
+            encode: returns the tokens of a text inside a prompt.
 
         Raises:
-            BadSetting: there are places for another number of pictures.
+            BadSetting: the prompt has image tokens for another number of pictures.
         """
         found = prompt.count(self.token)
         if found == sum(map(self.count_of, pictures)):
@@ -111,11 +112,11 @@ class PicturePlaces:
         return tuple(made)
 
     def count_in(self, text: str) -> int:
-        """Return how many pictures a text has a placeholder for."""
+        """Return how many picture placeholders a text has."""
         return 0 if self.placeholder is None else text.count(self.placeholder)
 
     def count_of(self, grid: str) -> int:
-        """Return how many places a picture has, of all its parts."""
+        """Return how many image tokens a picture has, over all its parts."""
         if self.sized is not None:
             rows, columns = grid_of(grid)
             return rows * columns
@@ -144,10 +145,10 @@ class PicturePlaces:
 
 
 def places_of(session: Session) -> PicturePlaces | None:
-    """Return where the pictures of a prompt go, None for a program without pictures.
+    """Return the places of pictures in prompts, None for a program without pictures.
 
     Raises:
-        BadSetting: the bundle says something impossible.
+        BadSetting: the bundle's description is invalid.
     """
     found = parsed(session.metadata, _PLACES)
     if found is None:
@@ -174,7 +175,7 @@ def places_of(session: Session) -> PicturePlaces | None:
 
 
 def _sized_of(found: object) -> Sized | None:
-    """Return what is said of pictures of sizes of their own, None for nothing sound."""
+    """Return the description of pictures of various sizes, None if it is invalid."""
     match found:
         case {"merge": int(merge), "window": int(window)} if (
             0 < merge <= _MOST_SIDE and 0 <= window <= _MOST_SIDE
@@ -184,7 +185,7 @@ def _sized_of(found: object) -> Sized | None:
 
 
 def _are_grids(grids: object, placeholder: str | None) -> bool:
-    """Tell whether these are texts around the places of parts."""
+    """Tell whether an object maps grids to lists of texts around parts."""
     return (
         placeholder is not None
         and isinstance(grids, dict)

@@ -1,8 +1,8 @@
-"""What a caller gives as pictures of prompts, made what the model takes.
+"""Preprocess the caller's pictures into the pixels that the model takes.
 
-In: a session of a program that reads pictures, paths of files or pictures of Pillow.
-Out: of each prompt `InParts`, pixels of each picture or of the parts that it is read
-in. All is checked before anything runs.
+In: a session of a program that reads pictures, paths of files or Pillow images. Out:
+for each prompt a list of `InParts`: the pixels of each picture, or of the parts in
+which it is read. Everything is checked before anything runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +31,11 @@ def pictures_of(images: object, prompts: int | None) -> list[Sequence[object]]:
     """Return the pictures of each prompt.
 
     Args:
-        images: as a caller gave them; of a batch a list for each prompt, or none.
-        prompts: how many a batch has, None for one by itself.
+        images: the caller's pictures; for a batch a list for each prompt, or none.
+        prompts: the size of a batch, None for a single prompt.
 
     Raises:
-        BadSetting: they are no pictures, or not listed so.
+        BadSetting: an item is not a picture, or the lists do not fit the prompts.
     """
     none = isinstance(images, list | tuple) and not images
     if prompts is None:
@@ -50,10 +50,10 @@ def pictures_of(images: object, prompts: int | None) -> list[Sequence[object]]:
 
 
 def _checked(images: object) -> Sequence[object]:
-    """Return a list of pictures, all of which may be prepared already.
+    """Return a list of pictures, all of which may be preprocessed already.
 
     Raises:
-        BadSetting: it is none, or has something else in it.
+        BadSetting: it is not a list, or an item is not a picture.
     """
     if isinstance(images, list) and all(isinstance(one, InParts) for one in images):
         return images
@@ -63,11 +63,11 @@ def _checked(images: object) -> Sequence[object]:
 def prepared(
     session: Session, places: PicturePlaces | None, pictures: Sequence[object]
 ) -> list[InParts]:
-    """Return pictures as the model takes them; those that are so already stay so.
+    """Return preprocessed pictures; those that are preprocessed already stay as is.
 
     Raises:
-        BadSetting: the program reads no pictures, or something is no picture.
-        BadPicture, FileProblem: a file is no picture, or too large a one.
+        BadSetting: the program reads no pictures, or an item is not a picture.
+        BadPicture, FileProblem: a file is not a picture, or is too large.
         MissingPackage: Pillow is not installed.
     """
     if not pictures:
@@ -89,10 +89,10 @@ def prepared(
 def _preparing(
     session: Session, method: Method, places: PicturePlaces
 ) -> Callable[[object], InParts]:
-    """Return what prepares a picture, or its parts.
+    """Return the function that preprocesses a picture, or its parts.
 
     Raises:
-        BadSetting: the bundle says nothing of it, or something impossible.
+        BadSetting: the bundle's preprocessing settings are missing or invalid.
     """
     if places.sized is not None:
         in_patches = patches_preparation_of(_settings(session))
@@ -117,11 +117,11 @@ def _preparing(
 def pixels_for(
     session: Session, method: Method, pictures: Sequence[object]
 ) -> list[Floats]:
-    """Return what a method takes of each picture, float32 [3, height, width].
+    """Return a method's input for each picture, float32 [3, height, width].
 
     Raises:
-        BadSetting: the bundle says nothing of it, or something impossible.
-        BadPicture, FileProblem: a file is no picture, or too large a one.
+        BadSetting: the bundle's preprocessing settings are missing or invalid.
+        BadPicture, FileProblem: a file is not a picture, or is too large.
         MissingPackage: Pillow is not installed.
     """
     preparation = preparation_of(_settings(session))
@@ -131,10 +131,10 @@ def pixels_for(
 
 
 def most_groups(session: Session, method: Method) -> int:
-    """Return how many groups of patches a method takes.
+    """Return the most groups of patches that a method takes.
 
     Raises:
-        BadSetting: it takes something else.
+        BadSetting: the method does not take groups of patches.
     """
     dims = [method.graph.values[one].type.dims for one in method.graph.inputs]
     made = [method.graph.values[one].type.dims for one in method.graph.outputs]
@@ -146,10 +146,10 @@ def most_groups(session: Session, method: Method) -> int:
 
 
 def _check_alike(preparation: PatchesPreparation, sized: Sized) -> None:
-    """Check that patches are made in the groups in which the model reads them.
+    """Check that the preprocessing groups patches as the model does.
 
     Raises:
-        BadSetting: they are not.
+        BadSetting: the groups have different sizes.
     """
     if preparation.merge != sized.merge:
         expected = f"groups of {sized.merge} x {sized.merge} patches"
@@ -158,16 +158,16 @@ def _check_alike(preparation: PatchesPreparation, sized: Sized) -> None:
 
 
 def _settings(session: Session) -> Mapping[str, object]:
-    """Return what a bundle says of how pixels are made, empty where it says nothing."""
+    """Return the bundle's preprocessing settings, empty if it has none."""
     said = parsed(session.metadata, PICTURES)
     return said if isinstance(said, dict) else {}
 
 
 def _check_grid(grids: Mapping[str, Sequence[str]], picture: InParts) -> None:
-    """Check that a prompt has places for as many parts as a picture was made.
+    """Check that prompts have places for the parts of a picture.
 
     Raises:
-        BadSetting: it does not.
+        BadSetting: the bundle's texts are for another number of parts.
     """
     count = len(picture.pixels)
     texts = grids.get(picture.grid, ())
@@ -177,10 +177,10 @@ def _check_grid(grids: Mapping[str, Sequence[str]], picture: InParts) -> None:
 
 
 def check_alone(draft: bool) -> None:
-    """Check that pictures come without a draft, which cannot see them.
+    """Check that pictures come without a draft, which does not read them.
 
     Raises:
-        BadSetting: there is one.
+        BadSetting: there is a draft.
     """
     if draft:
         raise BadSetting(
@@ -192,7 +192,7 @@ def _size_of(method: Method) -> tuple[int, int]:
     """Return the height and the width of pictures.
 
     Raises:
-        BadSetting: the method takes something else.
+        BadSetting: the method does not take pixels of one size.
     """
     graph = method.graph
     shapes = [graph.values[given].type.dims for given in graph.inputs]
@@ -204,10 +204,10 @@ def _size_of(method: Method) -> tuple[int, int]:
 
 
 def _check_rows(method: Method, places: PicturePlaces) -> None:
-    """Check that a picture becomes as many embeddings as it has places in a text.
+    """Check that a picture has as many embeddings as image tokens in a prompt.
 
     Raises:
-        BadSetting: it does not.
+        BadSetting: the method returns another number of embeddings.
     """
     graph = method.graph
     shapes = [graph.values[made].type.dims for made in graph.outputs]

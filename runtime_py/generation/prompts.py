@@ -1,8 +1,8 @@
-"""Turn what a caller gives as prompts into the tokens of each row.
+"""Turn the caller's prompts into the tokens of each row.
 
-In: what `generate` was given: a text, tokens, several of them, or an array padded on
-either side; a tokenizer if it is needed. Out: the prompt of each row as a text or
-tokens, then its tokens, and the tokens that the row already holds.
+In: the prompt argument of `generate`: a text, tokens, several of them, or an array
+padded on either side; a tokenizer if it is needed. Out: the prompt of each row as a
+text or tokens, then its tokens, and the tokens that the row already holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +29,10 @@ class _Array(Protocol):
 
 
 def batch_of(prompt: object, attention_mask: object) -> Sequence[object] | None:
-    """Return the prompts of a list or of an array [batch, n], None for one by itself.
+    """Return the prompts of a list or of an array [batch, n], None for a single one.
 
     Raises:
-        BadSetting: they do not fit their mask, or texts have one.
+        BadSetting: the mask does not fit the prompts, or the prompts are texts.
     """
     parts = prompt if isinstance(prompt, list | tuple) else ()
     if attention_mask is None:
@@ -44,7 +44,7 @@ def batch_of(prompt: object, attention_mask: object) -> Sequence[object] | None:
     if isinstance(prompt, str) or any(isinstance(part, str) for part in parts):
         raise _bad(
             "attention_mask",
-            "none with texts; it says which of the token ids [batch, n] are padding",
+            "none with texts; it marks the padding of token ids [batch, n]",
             "one",
         )
     tokens, lengths = right_padded(prompt, attention_mask)
@@ -54,14 +54,14 @@ def batch_of(prompt: object, attention_mask: object) -> Sequence[object] | None:
 def prompts_of(
     prompt: object, batch: Sequence[object] | None
 ) -> list[str | tuple[int, ...]]:
-    """Return the prompt of each row, a text or tokens, which are checked.
+    """Return the checked prompt of each row, a text or tokens.
 
     Args:
-        prompt: as a caller gave it.
-        batch: what `batch_of` makes of it.
+        prompt: the caller's prompt.
+        batch: the result of `batch_of`.
 
     Raises:
-        BadSetting: there is none, or one is empty or no prompt.
+        BadSetting: there is no prompt, or one is empty or not a prompt.
     """
     if batch is None:
         return [prompt if isinstance(prompt, str) else _check_tokens(prompt)]
@@ -82,12 +82,12 @@ def tokens_of(
     find_tokenizer: Callable[[], Tokenizer],
     is_start: bool,
 ) -> tuple[int, ...]:
-    """Return the tokens of a prompt; the special ones belong to the first alone.
+    """Return the tokens of a prompt; only the first prompt gets special tokens.
 
     Args:
         prompt: a text or tokens.
-        find_tokenizer: for a text.
-        is_start: whether nothing is before it.
+        find_tokenizer: returns the tokenizer for a text.
+        is_start: whether the session is empty before it.
 
     Raises:
         BadSetting: a text has no tokens.
@@ -103,11 +103,11 @@ def histories_of(
     """Return the tokens that each row holds already.
 
     Args:
-        history: tokens, or of a batch those of each prompt, or nothing.
-        prompts: of a batch; None for one prompt that is given by itself.
+        history: tokens, or for a batch those of each prompt, or nothing.
+        prompts: the size of a batch; None for a single prompt.
 
     Raises:
-        BadSetting: there are not as many as prompts, or they are no tokens.
+        BadSetting: their number differs from the prompts, or items are not tokens.
     """
     rows = [history] if prompts is None else history
     if not len(rows):
@@ -117,7 +117,8 @@ def histories_of(
         raise _bad("history", expected, f"{len(rows)}")
     for row in rows:
         if prompts is not None and not _is_prompt(row):
-            # A number would pass for the tokens of a row, as one stop token does.
+            # Otherwise a number would pass for the tokens of a row, as one stop token
+            # does.
             raise _bad("history", "a list of tokens for each prompt", repr(row))
     return [check_tokens("history", _listed(row)) for row in rows]
 
@@ -126,18 +127,18 @@ def right_padded(tokens: object, attention_mask: object = None) -> tuple[Ids, Id
     """Return the tokens of each row, right padded, and how many each row has.
 
     Args:
-        tokens: whole numbers [batch, n]: an array or a tensor of any library, or lists
+        tokens: integers [batch, n]: an array or a tensor of any library, or lists
             of equal lengths.
-        attention_mask: 0 or 1 [batch, n], as a tokenizer of transformers gives it: the
-            real tokens of a row follow each other; padding is on the left, on the
-            right, or on both sides. None: no padding.
+        attention_mask: 0 or 1 [batch, n], as tokenizers of transformers return it: the
+            real tokens of a row are adjacent; padding is on the left, on the right, or
+            on both sides. None: no padding.
 
     Returns:
-        tokens int64 [batch, longest], 0 where there are none, and lengths int64
-        [batch]; what prefills of a program with `lengths` take.
+        Tokens int64 [batch, longest], padded with 0, and lengths int64 [batch]: the
+        inputs of a prefill with `lengths`.
 
     Raises:
-        BadSetting: shapes or values are others, or a mask hides tokens between others.
+        BadSetting: shapes or values are invalid, or padding lies between tokens.
     """
     found = _matrix("tokens", tokens)
     rows, width = found.shape
@@ -162,7 +163,7 @@ def _mask(attention_mask: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool
     mask = _matrix("attention_mask", attention_mask)
     if mask.shape != shape:
         raise _bad(
-            "attention_mask", f"as many as tokens, {list(shape)}", f"{list(mask.shape)}"
+            "attention_mask", f"the tokens' shape, {list(shape)}", f"{list(mask.shape)}"
         )
     if not np.isin(mask, (0, 1)).all():
         other = mask[~np.isin(mask, (0, 1))][0]
@@ -171,7 +172,7 @@ def _mask(attention_mask: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool
 
 
 def _matrix(name: str, found: object) -> Ids:
-    """Return whole numbers or bools [batch, n] as int64."""
+    """Return integers or bools [batch, n] as int64."""
     try:
         array = np.asarray(found)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -189,11 +190,11 @@ def _check_tokens(tokens: object, place: str = "") -> tuple[int, ...]:
     """Return the tokens of one prompt.
 
     Args:
-        tokens: as a caller gave them.
-        place: where they are, for messages, such as " in prompt 2".
+        tokens: the caller's tokens.
+        place: their place, for messages, such as " in prompt 2".
 
     Raises:
-        BadSetting: there are none, or they are no tokens.
+        BadSetting: there are no tokens, or an item is not a token.
     """
     found = check_tokens("prompt", _listed(tokens))
     if not found:
@@ -202,7 +203,7 @@ def _check_tokens(tokens: object, place: str = "") -> tuple[int, ...]:
 
 
 def _listed(tokens: object) -> object:
-    """Return an array [n] or [1, n] of any library as a list, all else as it is."""
+    """Return an array [n] or [1, n] of any library as a list; others unchanged."""
     if not isinstance(tokens, _Array):
         return tokens
     found = tokens.tolist()
@@ -212,8 +213,8 @@ def _listed(tokens: object) -> object:
 
 
 def _is_prompt(part: object) -> bool:
-    """Tell whether a part of a list is a prompt, and no token."""
-    if isinstance(part, int | np.integer):  # quicker to ask; a list may be long
+    """Tell whether an item of a list is a prompt rather than a token."""
+    if isinstance(part, int | np.integer):  # first, since a list may be long
         return False
     if isinstance(part, _Array):
         return len(part.shape) > 0

@@ -1,16 +1,16 @@
-"""`Row`: how far one row of a session is in a generation."""
+"""`Row`: the token count of one row of a session in a generation."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Row:
-    """How many tokens one row of a session has taken.
+    """How many tokens one row of a session has run in a generation.
 
     Attributes:
-        start: its position before the first token, None where nothing counts.
+        start: the row's position before the first token, None if unknown.
         capacity: its greatest position, None for no limit.
-        fed: how many tokens it has taken.
+        fed: how many tokens it has run.
     """
 
     start: int | None
@@ -19,7 +19,7 @@ class Row:
 
     @property
     def room(self) -> int | None:
-        """Return how many more tokens it takes, None for no limit."""
+        """Return how many more tokens fit, None for no limit."""
         return (
             None
             if self.start is None or self.capacity is None

@@ -1,10 +1,10 @@
-"""`Chooser`: chooses the tokens of one row, one after the other.
+"""`Chooser`: samples the tokens of one row, one after the other.
 
 In: settings, the tokens so far, logits float32 [vocab] at each step. Out: a token at
-each step. What is done, and in which order, is as in transformers 5
-(generation/logits_process.py): repetition penalty, tokens that have to or must not
-stand at a place, temperature, top-k, top-p, min-p. No step sorts the vocabulary. All
-randomness comes from one generator, seeded once.
+each step. The operations and their order are those of transformers 5
+(generation/logits_process.py): repetition penalty, forced and suppressed tokens,
+temperature, top-k, top-p, min-p. No step sorts the vocabulary. All randomness comes
+from one generator, seeded once.
 """
 
 import math
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.schema.errors import UnusableLogits
 
-# `Placing`: which tokens have to stand at a place of an answer, and which must not.
+# Forced and suppressed tokens
 
 
 Logits = npt.NDArray[np.float32]
@@ -27,10 +27,10 @@ Rules = Callable[[Logits, Sequence[int]], Logits]
 
 
 class Placing:
-    """The tokens of the places of one answer.
+    """The forced and suppressed tokens of one answer.
 
     Attributes:
-        says_nothing: whether every token may stand everywhere.
+        says_nothing: whether every token is allowed everywhere.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Placing:
         most: int | None = None,
         rules: Rules | None = None,
     ) -> None:
-        """Begin after `held` tokens, with an answer of `most` tokens, None: of any."""
+        """Begin after `held` tokens, with an answer of `most` tokens, None for any."""
         self._rules = rules
         is_start = held == 1
         self._first = settings.forced_bos_token_id if is_start else None
@@ -49,13 +49,13 @@ class Placing:
         self._never = np.array(settings.suppress_tokens, np.int64)
         self._not_first = np.array(settings.begin_suppress_tokens, np.int64)
         self._begins = 0 if self._first is None else 1
-        told = (self._first, self._last)
+        forced = (self._first, self._last)
         lists = (self._never, self._not_first)
-        self.says_nothing = told == (None, None) and not any(a.size for a in lists)
+        self.says_nothing = forced == (None, None) and not any(a.size for a in lists)
         self.says_nothing = self.says_nothing and rules is None
 
     def forced(self, place: int) -> int | None:
-        """Return the token that has to stand at a place, counted from 0; None: any."""
+        """Return the forced token at a place, counted from 0; None if there is none."""
         if (
             self._most is not None
             and place == self._most - 1
@@ -67,7 +67,7 @@ class Placing:
     def allowed(self, logits: Logits, made: Sequence[int]) -> Logits:
         """Return logits float32 [vocab], -inf for tokens that must not come next.
 
-        `made`: the answer so far.
+        `made` is the answer so far.
         """
         left = self._without_suppressed(logits, len(made))
         return left if self._rules is None else self._rules(left, made)
@@ -84,18 +84,18 @@ class Placing:
         return left
 
 
-# `Chooser`: chooses the tokens of one row, one after the other.
+# Sampling
 
 
 Ids = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
-_FEW: Final = 1024  # are sorted at once
-_GROUP: Final = 64  # logits of which the greatest is looked for first
+_FEW: Final = 1024  # so few tokens are sorted at once
+_GROUP: Final = 64  # size of the groups whose maxima are searched first
 
 
 class Chooser:
-    """Chooses the tokens of one row by its settings and what was there before."""
+    """Samples the tokens of one row by its settings and the tokens before."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Chooser:
         row: int = 0,
         placing: Placing | None = None,
     ) -> None:
-        """Begin; rows have seeds of their own, or they would choose alike."""
+        """Begin; each row has its own seed, otherwise rows would sample alike."""
         self._settings = settings
         self._placing = placing or Placing(settings)
         self._made: tuple[int, ...] = ()
@@ -116,23 +116,23 @@ class Chooser:
         self._seen = np.array(sorted(set(seen)) if penalized else [], np.int64)
 
     def copy(self) -> "Chooser":
-        """Return one that goes on as this one does, by the same chance."""
+        """Return a sampler with the same state, including the random generator."""
         other = copy(self)
         other._random = deepcopy(self._random)
         return other
 
     def choose(self, logits: Logits) -> int:
-        """Return the token that comes next.
+        """Return the next token.
 
         Raises:
-            UnusableLogits: they hold NaN, or nothing to choose from.
+            UnusableLogits: the logits hold NaN, or allow no token.
         """
         penalty = self._settings.repetition_penalty
         if penalty == 1 and self._placing.says_nothing:
             return choose_token(logits, self._settings, self._random)
         token = self._placing.forced(len(self._made))
         if token is None:
-            # A model may take tokens that it never makes.
+            # A model may read tokens that it never generates.
             end = np.searchsorted(self._seen, logits.size)
             weakened = penalize(logits, self._seen[:end], penalty)
             allowed = self._placing.allowed(weakened, self._made)
@@ -153,26 +153,26 @@ def choose_token(
     settings: GenerationSettings,
     random: "np.random.Generator | None" = None,
 ) -> int:
-    """Return a token id; with a temperature, by chance.
+    """Return a token id, sampled if the temperature is above 0.
 
     Raises:
-        UnusableLogits: they hold NaN, or nothing to choose from.
+        UnusableLogits: the logits hold NaN, or allow no token.
     """
     if settings.temperature == 0:
-        token = int(logits.argmax())  # of a NaN, if there is one
+        token = int(logits.argmax())  # the index of a NaN, if there is one
         _check_best(float(logits[token]))
         return token
-    assert random is not None, "chance has a generator"
+    assert random is not None, "sampling has a generator"
     ids, scores = keep_tokens(logits, settings)
-    # In place: memory that is new for each token costs as much as the sums.
+    # In place: allocating memory for each token would cost as much as the sums.
     totals = np.exp(scores, out=scores).cumsum(out=scores)
-    # `random` gives 1 - 2**-53 at most: however it is rounded, this is below the total.
+    # `random` returns at most 1 - 2**-53: after any rounding, this is below the total.
     place = random.random() * totals[-1]
     return int(ids[np.searchsorted(totals, place, side="right")])
 
 
 def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scores]:
-    """Return the tokens that may be chosen, ascending, and their scores.
+    """Return the tokens that may be sampled, ascending, and their scores.
 
     Args:
         logits: float32 [vocab], after any repetition penalty.
@@ -183,7 +183,7 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
         scores: logits less the greatest, divided by the temperature, float64 [kept].
 
     Raises:
-        UnusableLogits: they hold NaN or infinity, or nothing to choose from.
+        UnusableLogits: the logits hold NaN or infinity, or allow no token.
     """
     best = float(logits.max())
     _check_best(best, most=math.inf)
@@ -202,12 +202,12 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
 
 
 def penalize(logits: Logits, seen: Ids, penalty: float) -> Logits:
-    """Return logits in which tokens that were there are less likely.
+    """Return logits in which earlier tokens are less likely.
 
     Args:
         logits: float32 [vocab].
-        seen: the tokens that were there, each once.
-        penalty: above 1; below 1 makes them more likely.
+        seen: the earlier tokens, each once.
+        penalty: above 1; a penalty below 1 makes them more likely.
     """
     found = logits[seen].astype(np.float64)
     weakened = logits.copy()
@@ -217,7 +217,7 @@ def penalize(logits: Logits, seen: Ids, penalty: float) -> Logits:
 
 
 def _keep_top_k(logits: Logits, top_k: int) -> Ids:
-    """Return the ids of the k greatest and of those equal to the least of them."""
+    """Return the ids of the k greatest logits, and of those equal to the k-th."""
     if not 0 < top_k < logits.size:
         every = logits.min() > -np.inf
         return _ids_below(logits.size) if every else np.flatnonzero(logits > -np.inf)
@@ -229,9 +229,9 @@ def _keep_top_k(logits: Logits, top_k: int) -> Ids:
 
 
 def _among_greatest(logits: Logits, count: int) -> Ids:
-    """Return some ids, ascending, that the `count` greatest are among.
+    """Return ids, ascending, that include those of the `count` greatest logits.
 
-    The greatest of so many groups are so many logits, so that none below the least of
+    The maxima of `count` groups are `count` logits, so no logit below the least of
     these is needed: mostly few remain, without a search through all.
     """
     groups = logits.size // _GROUP
@@ -243,15 +243,15 @@ def _among_greatest(logits: Logits, count: int) -> Ids:
 
 
 def _keep_top_p(scores: Scores, top_p: float) -> Ids:
-    """Return the indices, ascending, of the likeliest scores that reach the share.
+    """Return the indices, ascending, of the likeliest scores with a total of `top_p`.
 
-    Scores that are less likely than an even part of what is left out are left out
-    themselves, all together: mostly few remain.
+    Scores that are less likely than an even part of the excluded share are excluded
+    first, all together: mostly few remain.
     """
     chances = np.exp(scores)
     chances /= chances.sum()
     likely = np.flatnonzero(chances > (1 - top_p) / chances.size)
-    if not likely.size:  # top_p is 0, or as good as that
+    if not likely.size:  # top_p is 0 or very small
         return np.array([scores.argmax()])
     kept, likely, share = _halve(chances, likely, top_p)
     order = likely[np.argsort(-chances[likely], kind="stable")]
@@ -270,20 +270,20 @@ def _ids_below(size: int) -> Ids:
 
 
 def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, float]:
-    """Search for the place where a share is reached, until few are left to sort.
+    """Search for the score at which a share is reached, until few are left to sort.
 
-    Equal chances stay together, so that the sort puts them in the order of their ids.
+    Equal probabilities stay together, so that the sort orders them by their ids.
 
     Returns:
-        kept: indices that belong to the share for certain.
-        likely: those of which some do.
-        share: what these have to reach.
+        kept: indices that certainly belong to the share.
+        likely: indices of which some belong to it.
+        share: the share that the indices in `likely` have to reach.
     """
     kept = []
     while likely.size > _FEW:
         found = chances[likely]
         above = found > found.mean()
-        upper = np.flatnonzero(above)  # many times as quick to index by
+        upper = np.flatnonzero(above)  # indexing by it is many times faster
         if upper.size in (0, found.size):  # all are equal
             break
         reached = float(found[upper].sum())

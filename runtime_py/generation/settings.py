@@ -1,4 +1,4 @@
-"""The settings of a generation, combined from a bundle's and a caller's.
+"""Combine the settings of a generation from the bundle's and the caller's.
 
 In: the bundle's generation_config, the caller's arguments. Out: checked and complete
 `GenerationSettings`. Names and meanings are those of transformers; `max_tokens` and
@@ -18,7 +18,7 @@ from kvc.schema.setting_checks import check_count
 
 _Checked = TypeVar("_Checked")
 
-# What transformers takes where a model's generation_config does not say it.
+# The default of transformers if a model's generation_config has no top_k.
 _TRANSFORMERS_TOP_K: Final = 50
 _CONFIG: Final = "the bundle's generation_config"
 
@@ -30,7 +30,7 @@ _CACHE_SETTINGS: Final = (
     "past_key_values",
 )
 
-# Settings of transformers that change what is generated -> the values that do not.
+# Settings of transformers that kvc lacks -> their values without effect.
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "bad_words_ids": ([],),
     "constraints": ([],),
@@ -65,7 +65,7 @@ class SettingIgnored(UserWarning):
 
 
 class Arguments(TypedDict, total=False):
-    """Settings as a caller gives them; None or left out is what the bundle says."""
+    """The caller's settings; None or a missing one means the bundle's setting."""
 
     max_tokens: int | None
     max_new_tokens: int | None
@@ -89,26 +89,26 @@ class Arguments(TypedDict, total=False):
 
 @frozen
 class GenerationSettings:
-    """How tokens are chosen and when to stop.
+    """The settings of sampling and of the end of a generation.
 
     Attributes:
-        max_tokens: the most tokens to make, None for no limit.
-        max_length: the most tokens that session, prompt and answer may be together,
-            None for no limit.
-        temperature: 0 always takes the likeliest token; above, a choice by chance.
-        top_k: choose among the k likeliest, 0 for all.
-        top_p: among the likeliest that have this share of the probability together.
-        min_p: among those at least this share as likely as the likeliest.
-        repetition_penalty: divides the logits of tokens that were there; 1 is none.
-        seed: makes the choice repeatable, None leaves it to chance.
+        max_tokens: the most tokens to generate, None for no limit.
+        max_length: the most tokens of session, prompt and answer together, None for no
+            limit.
+        temperature: 0 always takes the likeliest token; above 0, tokens are sampled.
+        top_k: sample among the k likeliest tokens, 0 for all.
+        top_p: sample among the likeliest tokens whose total probability is this share.
+        min_p: sample among tokens at least this fraction as likely as the likeliest.
+        repetition_penalty: divides the logits of earlier tokens; 1 has no effect.
+        seed: makes sampling repeatable; None takes a random seed.
         stop_tokens: end the generation; they are not handed out.
-        stop_strings: end it where the text has one; the text is cut before it.
-        decoder_start_token_id: what a decoder begins with, where there is an encoder.
+        stop_strings: end the generation if they occur in the text, which is cut before.
+        decoder_start_token_id: the first token of the decoder, if there is an encoder.
         forced_bos_token_id: the second token of a text that begins with one token.
-        forced_eos_token_id: one of them, the first, is the last token of an answer that
-            reaches the most tokens that were asked for.
-        suppress_tokens: are never chosen.
-        begin_suppress_tokens: are not chosen first, after what is forced.
+        forced_eos_token_id: the first of them is the last token of an answer that
+            reaches the limit of tokens.
+        suppress_tokens: are never sampled.
+        begin_suppress_tokens: are not sampled first, after forced tokens.
     """
 
     max_tokens: int | None = None
@@ -131,15 +131,15 @@ class GenerationSettings:
 def settings_of(
     metadata: Mapping[str, str], given: Arguments, stacklevel: int = 1
 ) -> GenerationSettings:
-    """Return the settings of a bundle, with a caller's in their place.
+    """Return the settings of a bundle, overridden by the caller's.
 
     Args:
-        metadata: of the bundle.
-        given: by the caller.
-        stacklevel: whom warnings are about, 1 for the caller of this function.
+        metadata: the metadata of the bundle.
+        given: the caller's settings.
+        stacklevel: the stack level of warnings, 1 for the caller of this function.
 
     Raises:
-        BadSetting: a setting is impossible, or is not one that kvc has.
+        BadSetting: a setting is impossible, or kvc does not support it.
         TypeError: there is no such argument.
     """
     _refuse_unknown(given, frozenset(Arguments.__annotations__))
@@ -152,10 +152,10 @@ def settings_of(
 
 
 def bos_of(metadata: Mapping[str, str]) -> int | None:
-    """Return the token that begins a text, None where a bundle does not say one.
+    """Return the token that begins a text, None if the bundle has none.
 
     Raises:
-        BadSetting: it is no token, or the generation_config is none.
+        BadSetting: it is not a token, or the generation_config is invalid.
     """
     found = (_config_of(metadata) or {}).get("bos_token_id")
     return None if found is None else check_count(f"{_CONFIG}, bos_token_id", found)
@@ -175,14 +175,14 @@ def _config_of(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
 
 
 def _combine(bundle: Said | None, given: Said) -> GenerationSettings:
-    """Return the settings of a generation: what the caller says, else the bundle.
+    """Return the settings of a generation: the caller's, else the bundle's.
 
     Args:
-        bundle: what its generation_config says, None where it has none.
-        given: by the caller.
+        bundle: the settings in the generation_config, None without one.
+        given: the caller's settings.
 
     Raises:
-        BadSetting: sampling is asked for at temperature 0.
+        BadSetting: sampling is requested at temperature 0.
     """
     base = bundle or Said()
     by_length = given.max_tokens is None and given.max_length is not None
@@ -219,10 +219,10 @@ def _combine(bundle: Said | None, given: Said) -> GenerationSettings:
 
 
 def _temperature(base: Said, given: Said) -> float:
-    """Return the temperature, 0 where the likeliest token is to be taken.
+    """Return the temperature, 0 to take the likeliest token.
 
-    Whoever gives a temperature, top_k, top_p or min_p wants to sample; a bundle that
-    only says them does not, as in transformers, without `do_sample`.
+    A caller's temperature, top_k, top_p or min_p requests sampling; the same settings
+    of a bundle do so only with `do_sample`, as in transformers.
     """
     shaping = (given.temperature, given.top_k, given.top_p, given.min_p)
     asked = any(setting is not None for setting in shaping) or base.do_sample
@@ -247,7 +247,7 @@ def _or(value: _Checked | None, default: _Checked) -> _Checked:
 
 
 def _missing_settings(found: Mapping[str, object]) -> dict[str, str]:
-    """Return the settings that ask for what kvc does not have, with their values."""
+    """Return the settings that ask for features kvc lacks, with their values."""
     return {
         name: reprlib.repr(value)
         for name, value in found.items()
@@ -256,16 +256,17 @@ def _missing_settings(found: Mapping[str, object]) -> dict[str, str]:
 
 
 def _refuse_unknown(found: Mapping[str, object], known: frozenset[str]) -> None:
-    """Refuse arguments that kvc does not have.
+    """Refuse arguments that kvc does not support.
 
     Raises:
-        BadSetting: one is a setting of transformers that would change the result.
-        TypeError: one is no setting at all.
+        BadSetting: an argument is a setting of transformers that would change the
+            result.
+        TypeError: an argument is not a setting at all.
     """
     for name, value in _missing_settings(found).items():
         raise BadSetting(
             name=name,
-            expected="no value: kvc takes the likeliest token or samples, no more",
+            expected="no value: kvc only takes the likeliest token or samples",
             found=value,
         )
     for name in found:
@@ -279,16 +280,16 @@ def _refuse_unknown(found: Mapping[str, object], known: frozenset[str]) -> None:
 def _what_is_ignored(
     given: Mapping[str, object], config: Mapping[str, object]
 ) -> Iterator[str]:
-    """Yield what to say of a caller's settings, and of a bundle's generation_config."""
+    """Yield warnings about unused settings of the caller and of the bundle."""
     cache = [name for name in _CACHE_SETTINGS if given.get(name) is not None]
     if cache:
         yield (
             f"{', '.join(cache)}: ignored; the session owns the cache, whose kind is "
-            "in the bundle and whose size is chosen by program.session(capacity=...)"
+            "in the bundle and whose size is set by program.session(capacity=...)"
         )
     missing = [f"{name}={value}" for name, value in _missing_settings(config).items()]
     if missing:
         yield (
-            f"the bundle's generation_config: {', '.join(missing)}: ignored; kvc takes "
-            "the likeliest token or samples, no more"
+            f"the bundle's generation_config: {', '.join(missing)}: ignored; kvc only "
+            "takes the likeliest token or samples"
         )

@@ -1,4 +1,4 @@
-"""`generate`: checks all arguments, then makes a `Generation`.
+"""`generate`: check all arguments, then make a `Generation`.
 
     prompts --Feeder, in chunks--> logits of each row --Chooser--> a token of each row
       --Answer--> returned, or the end --Spelling--> text
@@ -47,28 +47,28 @@ if TYPE_CHECKING:
 import warnings
 from collections.abc import Iterable, Sequence
 
-# Notice a text that begins with what its tokenizer puts before it anyway.
+# Duplicate beginning-of-text tokens
 
 
-_HEAD: Final = 256  # characters of a text that are looked at
+_HEAD: Final = 256  # the number of characters of a text that are checked
 
 
 class BegunTwice(UserWarning):
-    """A text has the token that begins it, and the tokenizer puts another before it."""
+    """A text starts with the token that the tokenizer puts before every text."""
 
 
 def warn_if_begun_twice(
     texts: Iterable[str], tokenizer: Tokenizer, stacklevel: int = 1
 ) -> None:
-    """Warn once if one of some texts is given its beginning twice.
+    """Warn once if a text has the tokenizer's first token already.
 
     Args:
-        texts: nothing is before them.
-        tokenizer: that encodes them.
-        stacklevel: whom the warning is about, 1 for the caller of this function.
+        texts: texts at the beginning of a session.
+        tokenizer: the tokenizer that encodes them.
+        stacklevel: the stack level of the warning, 1 for the caller of this function.
 
     Warns:
-        BegunTwice: it is so.
+        BegunTwice: a text has the token.
     """
     for text in texts:
         head = text[:_HEAD]
@@ -76,9 +76,9 @@ def warn_if_begun_twice(
         if twice:
             named = ", ".join(map(str, twice))
             message = (
-                f"the prompt begins with what the tokenizer puts before it (token "
-                f"{named}), so the model reads that twice; leave it out of the text, "
-                "which a chat template may have put there, or give the tokens, "
+                f"the prompt begins with a special token that the tokenizer adds too "
+                f"(token {named}), so the model reads it twice; remove it from the "
+                "text, where a chat template may have put it, or pass the tokens, "
                 "tokenizer.encode(text, special=False)"
             )
             warnings.warn(message, BegunTwice, stacklevel=stacklevel + 1)
@@ -86,11 +86,11 @@ def warn_if_begun_twice(
 
 
 def _begun_twice(whole: Sequence[int], bare: Sequence[int]) -> Sequence[int]:
-    """Return the tokens before a text that it begins with, too; nothing for none.
+    """Return the special tokens that a text repeats at its start; none if it does not.
 
     Args:
-        whole: tokens with what the tokenizer puts around a text.
-        bare: tokens of the text alone.
+        whole: the tokens of the text with special tokens around it.
+        bare: the tokens of the text alone.
     """
     whole, bare = list(whole), list(bare)
     for count in range(1, len(whole) - len(bare) + 1):
@@ -99,7 +99,7 @@ def _begun_twice(whole: Sequence[int], bare: Sequence[int]) -> Sequence[int]:
     return ()
 
 
-# `generate`: checks all arguments, then makes a `Generation`.
+# `generate`
 
 
 _TOKENIZERS: Final[WeakKeyDictionary[Session, Tokenizer]] = WeakKeyDictionary()
@@ -147,70 +147,70 @@ def generate(
     decoder_prompt: Sequence[int] | None = None,
     **settings: Unpack[Arguments],
 ) -> Generation | BatchGeneration:
-    """Continue a prompt on what the session already holds, or several at once.
+    """Continue a prompt on the content of a session, or several prompts at once.
 
-    Where the program has an encoder, the prompt is what that takes: it runs before the
-    first token, and the session begins anew with it.
+    If the program has an encoder, the prompt is the encoder's input: it runs before the
+    first token, and resets the session.
 
-    Nothing runs before the first token is asked for. A list of prompts, or an array of
+    Nothing runs before the first token is requested. A list of prompts, or an array of
     several rows, is a batch: prompt r is run in row r of the session, and each row ends
     by itself.
 
     Args:
-        session: of a program with the roles "prefill" and "decode"; of one row, or of
-            as many as there are prompts: `program.session(batch=n)`.
-        prompt: a text, or token ids, at least one; or a list of such, which may have
-            different lengths; or token ids [batch, n]. None where an encoder takes a
-            picture alone.
-        attention_mask: of token ids [batch, n]: [batch, n], 1 for a token and 0 for
-            padding, at either end of a row, as tokenizers of transformers make it.
-        images: the pictures of a prompt, paths of files or pictures of Pillow, where
-            the program reads pictures; of a batch a list for each prompt. A text has
-            the model's placeholder, such as <image>, once for each; tokens have the
-            token of it, once for each picture or in all of its places. A later prompt
-            may bring others. An encoder of pictures takes one, and no prompt. Not with
-            a draft.
-        tokenizer: for text; the bundle's where it is left out.
-        history: what the session holds already, for the repetition penalty, and for a
-            draft that holds less of it; of a batch what each row holds.
-        draft: a session of a smaller model with the same tokens, which holds what
-            `session` holds, or a beginning of `history`. It guesses tokens, which
+        session: a session of a program with the roles "prefill" and "decode", with one
+            row, or one for each prompt: `program.session(batch=n)`.
+        prompt: a text, or token ids, at least one; or a list of these, which may have
+            different lengths; or token ids [batch, n]. None if an encoder takes only a
+            picture.
+        attention_mask: for token ids [batch, n]: [batch, n], 1 for a token and 0 for
+            padding, at either end of a row, as tokenizers of transformers return it.
+        images: the pictures of a prompt, paths of files or Pillow images, if the
+            program reads pictures; for a batch a list for each prompt. A text has the
+            model's placeholder, such as <image>, once for each picture; tokens have the
+            image token once for each picture, or once for each embedding. A later
+            prompt may have other pictures. An encoder of pictures takes one, and no
+            prompt. Not with a draft.
+        tokenizer: the tokenizer for text; default: the bundle's.
+        history: the tokens that the session holds already, for the repetition penalty,
+            and for a draft that holds fewer of them; for a batch those of each row.
+        draft: a session of a smaller model with the same vocabulary, which holds the
+            tokens of `session`, or a prefix of `history`. It guesses tokens, which
             `session` checks several at a time; see `kvc.runtime.generation.drafting`.
             Not for a batch, or with an encoder.
-        draft_tokens: the most guesses at a time; left out, 4.
+        draft_tokens: the most guesses at a time; default: 4.
         decoder_prompt: with an encoder, the tokens that the decoder of each row begins
-            with; left out, `decoder_start_token_id` alone.
-        settings: as `GenerationSettings` has them; what is left out, or None, is as the
-            bundle's "generation_config" says, and without one the likeliest token is
+            with; default: `decoder_start_token_id` alone.
+        settings: the fields of `GenerationSettings`. If one is missing or None, the
+            bundle's "generation_config" applies; without one the likeliest token is
             taken until the cache is full. `max_new_tokens` is `max_tokens`,
             `eos_token_id` is `stop_tokens`. A temperature above 0, a top_k, top_p or
-            min_p asks for sampling; `do_sample` overrides that. Row r of a batch takes
-            `seed` + r: its tokens are those that it would make alone with that seed,
-            but for the rounding of logits, which may differ in a batch.
+            min_p requests sampling; `do_sample` overrides that. Row r of a batch takes
+            `seed` + r: its tokens are those of a single prompt with that seed, except
+            for different rounding of logits in a batch.
 
     Returns:
         A `Generation` of one prompt, a `BatchGeneration` of a list or of several rows.
 
     Raises:
-        BadSetting: a setting is impossible or is not one that kvc has, `session` is not
-            a Session, a prompt is empty or no prompt, the session has another number of
-            rows than there are prompts, or the program's methods cannot run rows of
-            different lengths. The draft is the same session, has other tokens, or holds
-            something else, or there are several prompts.
+        BadSetting: a setting is impossible or not supported, `session` is not a
+            Session, a prompt is empty or not a prompt, the numbers of rows and prompts
+            differ, or the program's methods cannot run rows of different lengths. The
+            draft is the same session, has another vocabulary, or holds other tokens,
+            or there are several prompts.
         TypeError: there is no such argument.
         UnknownName: the program lacks a role: with a draft, "prefill_all" too.
-        NoPosition, NotRewindable: with a draft, one of the two cannot go back.
-        BadPicture, FileProblem: a file is no picture, or too large a one.
-        InputMismatch: the model does not have a token of the prompt.
-        PromptTooLong: there is no room for the prompt.
+        NoPosition, NotRewindable: with a draft, one of the two cannot be rewound.
+        BadPicture, FileProblem: a file is not a picture, or is too large.
+        InputMismatch: a token of the prompt is not in the vocabulary.
+        PromptTooLong: the session has no room for the prompt.
         MissingPackage, BadTokenizer: the bundle's tokenizer cannot be used, or Pillow
-            is not there for pictures.
+            is not installed for pictures.
         Poisoned, Busy, Closed, Forked: as `Session.call`.
 
     Warns:
-        SettingIgnored: of settings of the cache, and of what the bundle's settings ask
-            for that kvc does not have.
-        BegunTwice: a text begins with what the tokenizer puts before it.
+        SettingIgnored: for settings of the cache, and for settings of the bundle that
+            kvc does not support.
+        BegunTwice: a text begins with the token that the tokenizer puts before it.
     """
     check_session(session)
     combined = settings_of(session.metadata, settings, stacklevel=2)

@@ -1,1 +1,1 @@
-"""One torch function for each op of the table."""
+"""Kernels: one torch function for each operator of the table."""

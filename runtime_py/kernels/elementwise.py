@@ -1,6 +1,6 @@
 """Kernels of arithmetic, activation, comparison, logic and selection, by element.
 
-All results are fresh. `torch._C._nn` holds the bound functions that
+In: operands. Out: fresh results. `torch._C._nn` holds the bound functions that
 `torch.nn.functional` calls itself; only there do these take `out=`. All functions are
 torch's Python-bound ones: calling an overload object of `torch.ops` instead took twice
 as long (multiplying 576 elements on a busy machine, 2026-11).
@@ -28,7 +28,8 @@ def _sub(out: Tensor, x: Tensor, other: Tensor | Number, alpha: Number) -> None:
 
 
 def _rsub(out: Tensor, x: Tensor, other: Number, alpha: Number) -> None:
-    # No out=, and a tensor made of `other` would promote otherwise than a number.
+    # No out=; a tensor made from `other` would promote dtypes differently than a
+    # number.
     out.copy_(torch.rsub(x, other, alpha=alpha))
 
 

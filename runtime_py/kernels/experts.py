@@ -1,8 +1,9 @@
-"""Kernels of experts: each row is multiplied by the matrix of the expert it chose.
+"""Kernels of experts: each row is multiplied by the matrix of its selected expert.
 
-`kvc::expert_linear` is the same function that eager and capture call, without the
-dispatch. The quantized kernels are `kvc::linear_qd8` and `kvc::linear_q8` with a matrix
-for each expert; they too read only chosen experts.
+In: rows, matrices, the expert of each row. Out: products. `kvc::expert_linear` is the
+function that eager and capture call, without the dispatch. The quantized kernels are
+`kvc::linear_qd8` and `kvc::linear_q8` with a matrix for each expert; they too read only
+selected experts.
 """
 
 from functools import partial
@@ -27,7 +28,7 @@ def _expert_linear_qd8(
     bias: Tensor | None,
     sums: dict[int, Tensor] | None = None,
 ) -> None:
-    """Write what `kvc::linear_qd8` gives for each row and its expert's matrix.
+    """Write the result of `kvc::linear_qd8` for each row and its expert's matrix.
 
     Args:
         out: float32 [rows, out].
@@ -38,7 +39,7 @@ def _expert_linear_qd8(
         weight_scale: float32 [experts, out].
         experts: int64 [rows].
         bias: float32 [experts, out].
-        sums: of rows, by expert; those that are not there yet are added.
+        sums: row sums of matrices by expert; missing ones are added.
     """
     known = {} if sums is None else sums
     for expert, rows in rows_by_expert(experts, weight.shape[0]):
@@ -61,9 +62,9 @@ def _expert_linear_qd8(
 
 
 def prepare_expert_linear_qd8(weight: Tensor) -> Kernel:
-    """Return `kvc::expert_linear_qd8` for a weight that never changes.
+    """Return `kvc::expert_linear_qd8` for a constant weight.
 
-    An expert's sums of rows are taken when it is first chosen: many never are.
+    The row sums of an expert are computed when it is first selected: many never are.
     """
     return partial(_expert_linear_qd8, sums={})
 
@@ -79,11 +80,11 @@ def _expert_linear_q8(
     experts: Tensor,
     bias: Tensor | None,
 ) -> None:
-    """Write what `kvc::linear_q8` gives for each row and its expert's matrix.
+    """Write the result of `kvc::linear_q8` for each row and its expert's matrix.
 
     Args:
         out: float32 [rows, out].
-        q: int8 [rows, in], as the next three from `kvc::quantize_blocks`.
+        q: int8 [rows, in], with the next three from `kvc::quantize_blocks`.
         scale: float32 [rows, 1].
         zero_point: int8 [rows, n].
         factor: int8 [rows, n].

@@ -1,4 +1,4 @@
-"""Kernels of attention, norms and ops that stand for several; they round as these."""
+"""Kernels of attention, norms and fused operators, which round as their parts do."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Kernels that pick elements by index tensors; results are fresh."""
+"""Kernels that gather elements by index tensors; results are fresh."""
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ def select(x: Tensor, axis: int, indices: Tensor, out: Tensor | None = None) -> 
     Raises:
         IndexOutOfRange: an index is negative, or not less than the axis's size.
     """
-    _check(indices, x.shape[axis])  # torch writes rows before it comes to a wrong one
+    _check(indices, x.shape[axis])  # torch writes rows before it meets a wrong index
     return torch.index_select(x, axis, indices, out=out)
 
 
@@ -47,9 +47,9 @@ def _embedding_bag(
 ) -> None:
     first, last = int(offsets[:1].sum()), int(offsets[-1:].sum())
     if first != 0 or last > len(indices) or bool((offsets.diff() < 0).any()):
-        raise ValueError(f"offsets that do not rise from 0 to {len(indices)} at most")
+        raise ValueError(f"offsets must rise from 0 to at most {len(indices)}")
     _check(indices, len(weight))
-    if not out.numel():  # no bags: torch would write to the first
+    if not out.numel():  # no bags: torch would write to a first one
         return
     run = torch.ops.aten._embedding_bag_forward_only
     given = (weight, indices, offsets, False, mode, False, factors, ended, padding)

@@ -1,8 +1,8 @@
-"""What a kernel is: how the executor calls one torch function for an op of the table.
+"""The type of kernels: how the executor calls one torch function for an operator.
 
 The executor calls a kernel with positional arguments, one for each parameter of the
-op's signature: tensors, `torch.dtype`s, tuples, numbers. How depends on
-`OpSpec.aliasing`:
+operator's signature: tensors, `torch.dtype`s, tuples, numbers. The form of the call
+depends on `OpSpec.aliasing`:
 
 - fresh: `kernel(out, *arguments)` writes into the contiguous `out`, whose shape and
   dtype are already right; with several results `out` is a tuple of tensors.
@@ -13,12 +13,12 @@ op's signature: tensors, `torch.dtype`s, tuples, numbers. How depends on
   length: `kvc::append` writes only the new rows.
 - check: `kernel(*arguments)` raises or does nothing.
 
-`out` of a pointwise op may be the same memory as an operand.
+`out` of a pointwise operator may be the same memory as an operand.
 
-Kernels check neither shapes nor dtypes; the verifier has.
+Kernels check neither shapes nor dtypes, which the verifier has checked.
 
-A kernel may do part of its work ahead if one of its arguments is a constant:
-`load_preparations` says which argument, and what makes the kernel of it.
+A kernel may do part of its work ahead of time if one of its arguments is a constant:
+`load_preparations` names the argument, and the function that makes the kernel from it.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ Kernel: TypeAlias = "Callable[..., Tensor | tuple[Tensor, ...] | None]"
 Preparation: TypeAlias = "tuple[int, Callable[[Tensor], Kernel]]"
 
 
-# Turn torch functions into kernels that write into a given tensor.
+# Torch functions as kernels that write into a given tensor
 
 
 def into(function: Callable[..., object]) -> Kernel:

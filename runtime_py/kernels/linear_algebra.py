@@ -1,6 +1,6 @@
 """Kernels of linear algebra: products, inverses, systems, decompositions.
 
-What has no inverse or does not converge is torch's error, as in eager.
+A singular matrix, or one without convergence, raises torch's error, as in eager.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ def _linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None
     elif x.dim() == 2:
         torch.addmm(bias, x, weight.t(), out=out)
     elif x.dim() == 3 and x.is_contiguous():
-        # What eager does; its own out= multiplies and adds in two steps.
+        # As in eager; torch's linear with out= multiplies and adds in two steps.
         rows, results = x.flatten(0, 1), out.flatten(0, 1)
         torch.addmm(bias, rows, weight.t(), out=results)
     else:
@@ -107,7 +107,7 @@ def _convolution(
     dilation: tuple[int, ...],
     groups: int,
 ) -> None:
-    none = (0,) * len(stride)  # output padding, of transposed convolutions only
+    none = (0,) * len(stride)  # output padding, for transposed convolutions only
     out.copy_(
         torch.convolution(
             x, weight, bias, stride, padding, dilation, False, none, groups

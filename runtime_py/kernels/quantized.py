@@ -1,12 +1,12 @@
 """Kernels of quantized weights: rows quantized at run time, weights ahead of time.
 
+In: float32 rows, or rows of `_quantize_rows`; quantized weights. Out: float32 products.
 The arithmetic of quantized rows is that of XNNPACK's qd8 operators, float32 throughout;
-`kvc::linear_w8` multiplies float32 rows as they are. Weights are
-symmetric: int8 [out, in] with one scale for each output channel, or int4 with one for
-each block of a row; an activation row has its own scale and zero point, found when it
-is quantized.
+`kvc::linear_w8` multiplies unquantized float32 rows. Weights are symmetric: int8 [out,
+in] with one scale for each output channel, or int4 with one scale for each block of a
+row. An activation row has its own scale and zero point, computed when it is quantized.
 
-Inputs that are not finite raise nothing and affect only their row: here a NaN or an
+Inputs that are not finite raise no error and affect only their row: here a NaN or an
 infinity makes none of the row's products finite (mostly NaN); the library gives
 meaningless numbers for such a row, including finite ones. A row whose range is so small
 (below 7.5e-37) that its scale overflows gives zeros.
@@ -22,13 +22,13 @@ from kvc.runtime.kernels.kernel import Kernel
 from kvc.schema.ops.products import QB4_ROWS
 from kvc.schema.torch_ops import multiply_int8, quantize_into
 
-# Tensors, since each number among torch's arguments costs 3 to 4 us (2026-11), and
-# since `255.0 / x` is computed as 255 * (1 / x).
+# Tensors, since each number among torch's arguments takes 3 to 4 us (2026-11), and
+# since torch computes `255.0 / x` as 255 * (1 / x).
 _LEVELS = torch.tensor(255.0)
 _LEAST = torch.tensor(-128.0)
 _GREATEST = torch.tensor(127.0)
 _ZERO = torch.tensor(0.0)
-_CHUNK = 1 << 18  # weights that are widened at a time: 1 MiB of float32, in the cache
+_CHUNK = 1 << 18  # weights converted at a time: 1 MiB of float32, fits the cache
 
 
 def _quantize_rows(outs: tuple[Tensor, Tensor, Tensor], x: Tensor) -> None:
@@ -53,9 +53,10 @@ def _quantize_rows(outs: tuple[Tensor, Tensor, Tensor], x: Tensor) -> None:
 
 
 def zero_points(low: Tensor, high: Tensor) -> Tensor:
-    """Return float32 zero points of rows or blocks, `low` to `high` of which are steps.
+    """Return float32 zero points for ranges from `low` to `high`, counted in steps.
 
-    It is fixed at that end of the range where rounding errs less.
+    The zero point is computed from the end of the range with the smaller rounding
+    error.
     """
     from_low, from_high = _LEAST - low, _GREATEST - high
     at_low = (low + _LEAST) + (high + _GREATEST) > _ZERO
@@ -79,13 +80,13 @@ def linear_qd8(
 
     Args:
         out: float32 [..., out].
-        q: int8 [..., in], as `scale` and `zero_point` from `kvc::quantize_rows`.
+        q: int8 [..., in], with `scale` and `zero_point` from `kvc::quantize_rows`.
         scale: float32 [..., 1].
-        zero_point: int32 [..., 1]; one outside int8 counts as the nearest inside.
+        zero_point: int32 [..., 1]; values are clamped to int8.
         weight: int8 [out, in].
         weight_scale: float32 [out].
         bias: float32 [out].
-        sums: what `row_sums` gives for the weight, if that is known already.
+        sums: the `row_sums` of the weight, if they are known already.
     """
     product = multiply_int8(q.reshape(-1, q.shape[-1]), weight.t())
     rows = row_sums(weight) if sums is None else sums
@@ -106,7 +107,7 @@ def _linear_w8(
     Args:
         out: float32 [..., out].
         x: float32 [..., in].
-        weight: int8 [out, in], widened some rows at a time.
+        weight: int8 [out, in], converted to float32 some rows at a time.
         weight_scale: float32 [out].
         bias: float32 [out].
     """
@@ -127,10 +128,10 @@ def row_sums(weight: Tensor) -> Tensor:
 
 
 def prepare_linear_qd8(weight: Tensor) -> Kernel:
-    """Return `kvc::linear_qd8` for a weight that never changes.
+    """Return `kvc::linear_qd8` for a constant weight.
 
-    The sums of its rows are taken here, once: at decode they would cost as much as the
-    product itself, since both only read the weight.
+    The row sums of the weight are computed here, once: at decode they would take as
+    long as the product itself, since both only read the weight.
     """
     return partial(linear_qd8, sums=row_sums(weight))
 
@@ -144,20 +145,20 @@ def _linear_qb4(
     weight_scale: Tensor,
     bias: Tensor | None,
 ) -> None:
-    """Write ((q - zero_point) W^T) / scale + bias, W widened a few rows at a time.
+    """Write ((q - zero_point) W^T) / scale + bias, converting W a few rows at a time.
 
-    XNNPACK adds the integer product of each block times its scale, and takes
-    `zero_point` times the sum of W off at the end. Here too every product is exact in
-    float32, so the two differ by the order of the sums alone: by less than 1e-6 of the
-    sum of the magnitudes of what is added, for up to 16,384 inputs.
+    XNNPACK adds the integer product of each block times its scale, and subtracts
+    `zero_point` times the sum of W at the end. Here too every product is exact in
+    float32, so the two results differ only by the order of the sums: by less than 1e-6
+    of the sum of the magnitudes of the added terms, for up to 16,384 inputs.
 
     Args:
         out: float32 [..., out].
-        q: int8 [..., in], as `scale` and `zero_point` from `kvc::quantize_rows`.
+        q: int8 [..., in], with `scale` and `zero_point` from `kvc::quantize_rows`.
         scale: float32 [..., 1].
-        zero_point: int32 [..., 1]; one outside int8 counts as the nearest inside.
-        weight: uint8 [out / 8, in / 8, 8, 4], a row's values by fours of bytes; the low
-            half of a byte, minus 8, comes before the high.
+        zero_point: int32 [..., 1]; values are clamped to int8.
+        weight: uint8 [out / 8, in / 8, 8, 4]: four bytes hold eight values of a row;
+            the low half of a byte, minus 8, precedes the high half.
         weight_scale: bfloat16 [out / 8, in / block, 8].
         bias: float32 [out].
     """
@@ -178,7 +179,7 @@ def multiply_int4(
 
     Args:
         out: float32 [..., out].
-        steps: float32 [rows, in], numbers of steps of rows.
+        steps: float32 [rows, in], the rows as counts of quantization steps.
         scale: float32 [..., 1], the number of steps per unit.
         weight: as in `kvc::linear_qb4`, and so are its scales and the bias.
         weight_scale: bfloat16 [out / 8, in / block, 8].
@@ -198,7 +199,7 @@ def multiply_int4(
 
 
 def _widened(weight: Tensor, scale: Tensor) -> Tensor:
-    """Return float32 [rows, in] of some rows of a weight of `kvc::linear_qb4`."""
+    """Return some rows of a weight of `kvc::linear_qb4` as float32 [rows, in]."""
     fours, scales = weight.transpose(1, 2), scale.transpose(1, 2)
     pairs = torch.stack((fours & 15, fours >> 4), dim=-1)
     blocks = pairs.view(*scales.shape, -1).float().sub_(8)
@@ -207,7 +208,7 @@ def _widened(weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -> None:
-    """Write weight[indices] * scale[indices], the scale of a row or of its block.
+    """Write weight[indices] times the scale of the row, or of the block in the row.
 
     Args:
         out: float32 [..., width].

@@ -1,13 +1,15 @@
 """Kernels of rows that are int8 in blocks of 32, and of their products.
 
-A row has one step, float32. The step of each of its blocks is a multiple of it by a
-factor of at most 31, so that blocks of small numbers have small steps, and so that a
-product of whole rows is still a sum of integers: (q - zero point) * factor * weight. It
-is exact in any order, which is why all kernels of `kvc::linear_q8` give the same bits.
+In: float32 rows, or quantized rows and weights. Out: quantized rows, or float32
+products. A row has one step size, float32. The step size of each of its blocks is a
+multiple of it by a factor of at most 31. So blocks of small numbers have small steps,
+and a product of whole rows is still a sum of integers: (q - zero point) * factor *
+weight. It is exact in any order, which is why all kernels of `kvc::linear_q8` give the
+same bits.
 
-A row with a NaN or an infinity, or whose range float32 has no number for, raises
-nothing: its scale and its products are NaN, other rows are as without it. A row of a
-range below 2.4e-35, whose steps would be no numbers, gives zeros.
+A row with a NaN or an infinity, or whose range overflows float32, raises no error: its
+scale and its products are NaN, and other rows are not affected. A row of a range below
+2.4e-35, whose scale would overflow, gives zeros.
 """
 
 from typing import Final
@@ -22,15 +24,15 @@ from kvc.schema.ops.row_blocks import BLOCK
 from kvc.schema.torch_ops import multiply_int8
 
 MOST_FACTOR: Final = 31
-MOST_SUM: Final = 2048  # of a row's factors: 2048 * 32 * 255 * 128 is below 2^31
+MOST_SUM: Final = 2048  # limit of a row's factors: 2048 * 32 * 255 * 128 is below 2^31
 _LEVELS: Final = 255.0
-# A tensor, since `7905.0 / x` is computed as 7905 * (1 / x).
+# A tensor, since torch computes `7905.0 / x` as 7905 * (1 / x).
 _MOST_STEPS: Final = torch.tensor(_LEVELS * MOST_FACTOR)
-_HIGH: Final = 256  # what the high half of a number of steps counts
+_HIGH: Final = 256  # the unit of the high half of a step count
 
 
 def _quantize_blocks(outs: tuple[Tensor, Tensor, Tensor, Tensor], x: Tensor) -> None:
-    """Quantize each block of 32 values of each row by its own range, with zero in it.
+    """Quantize each block of 32 values of each row by its own range, including zero.
 
     Args:
         outs: q int8 [..., in]; scale float32 [..., 1], the number of a row's steps per
@@ -64,11 +66,11 @@ def _quantize_blocks(outs: tuple[Tensor, Tensor, Tensor, Tensor], x: Tensor) -> 
 def _factors(spread: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
     """Return the factors, float32 as `spread`, and the largest that each row may have.
 
-    It is 31, or as much less as makes the sum of a row's factors at most 2048.
+    The largest is 31, or less if the sum of a row's factors would exceed 2048.
 
     Args:
         spread: float32 [rows, n], the ranges of blocks; zeros have the factor 1.
-        most: float32 [rows, 1], the largest of each row.
+        most: float32 [rows, 1], the largest range of each row.
     """
     factors = torch.ones_like(spread)
     largest = torch.ones_like(most)
@@ -103,15 +105,15 @@ def linear_q8(
 
     Args:
         out: float32 [..., out].
-        q: int8 [..., in], as the next three from `kvc::quantize_blocks`.
+        q: int8 [..., in], with the next three from `kvc::quantize_blocks`.
         scale: float32 [..., 1].
         zero_point: int8 [..., n].
-        factor: int8 [..., n]; one outside 1 to 31 counts as the nearest inside.
+        factor: int8 [..., n]; values are clamped to 1 to 31.
         weight: int8 [out, in].
         weight_scale: float32 [out, m], of blocks of in / m values.
         bias: float32 [out].
     """
-    # Halves of int8, so that products of integers serve.
+    # Split into int8 halves, so that int8 products can be used.
     high, low = _halves(_steps(q, zero_point, factor))
     result, blocks = out.view(len(high), len(weight)), weight_scale.shape[1]
     width = weight.shape[1] // blocks
@@ -141,7 +143,7 @@ def _steps(q: Tensor, zero_point: Tensor, factor: Tensor) -> Tensor:
 
 
 def _halves(steps: Tensor) -> tuple[Tensor, Tensor]:
-    """Return int8 tensors of which the first, times 256, plus the second is given."""
+    """Return int8 tensors with 256 times the first plus the second equal to `steps`."""
     high = (steps + _HIGH // 2) >> 8
     return high.to(torch.int8), (steps - (high << 8)).to(torch.int8)
 
@@ -156,18 +158,18 @@ def _linear_q4(
     weight_scale: Tensor,
     bias: Tensor | None,
 ) -> None:
-    """Write ((q - zero_point) * factor W^T) / scale + bias, W widened by and by.
+    """Write ((q - zero_point) * factor W^T) / scale + bias, converting W in parts.
 
     Other kernels add the exact sum of each block times its scale. Here every product
-    is rounded, so that the two differ by less than 2e-6 of the sum of the magnitudes
-    of what is added, for up to 16,384 inputs.
+    is rounded, so the two results differ by less than 2e-6 of the sum of the
+    magnitudes of the added terms, for up to 16,384 inputs.
 
     Args:
         out: float32 [..., out].
-        q: int8 [..., in], as the next three from `kvc::quantize_blocks`.
+        q: int8 [..., in], with the next three from `kvc::quantize_blocks`.
         scale: float32 [..., 1].
         zero_point: int8 [..., n].
-        factor: int8 [..., n]; one outside 1 to 31 counts as the nearest inside.
+        factor: int8 [..., n]; values are clamped to 1 to 31.
         weight: uint8 [out / 8, in / 8, 8, 4], as in `kvc::linear_qb4`.
         weight_scale: bfloat16 [out / 8, in / block, 8].
         bias: float32 [out].

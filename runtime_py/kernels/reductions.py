@@ -1,7 +1,7 @@
 """Kernels that reduce, rank or accumulate along axes; results are fresh.
 
-Where torch lets a caller choose the dtype of the sum, it is that of `out`: the
-signature has no dtype, since the declared result type states it.
+If torch lets a caller select the dtype of the sum, it is that of `out`: the signature
+has no dtype, since the declared result type states it.
 """
 
 import torch

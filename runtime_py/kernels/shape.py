@@ -1,4 +1,4 @@
-"""Kernels that fill, move or resize elements without computing; fresh."""
+"""Kernels that fill, move or resample elements; results are fresh."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def _arange(
 
 
 def _reshape(out: Tensor, x: Tensor, _: tuple[int, ...]) -> None:
-    # `out` is contiguous, `x` need not be: view the result as the operand.
+    # `out` is contiguous, `x` need not be: view the result in the operand's shape.
     out.view(x.shape).copy_(x)
 
 

@@ -1,8 +1,9 @@
-"""The kernels by op: one torch function for each op of the table.
+"""The table of kernels: one torch function for each operator of the table.
 
 `load_kernels` imports the families on its first call, since torch is slow to import and
-a program of delegates alone never needs it. One family is one module with an explicit
-table from op name to function. `kvc::delegate` has no kernel: delegates run it.
+a program whose operators are all delegated never needs it. One family is one module
+with an explicit table from operator name to function. `kvc::delegate` has no kernel:
+delegates run it.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from kvc.runtime.kernels.kernel import Kernel, Preparation
 
 @cache
 def load_kernels() -> Mapping[str, Kernel]:
-    """Return the kernel of each op by the op's name; the first call imports torch."""
+    """Return the kernel of each operator by name; the first call imports torch."""
     from kvc.runtime.kernels import (
         elementwise,
         experts,
@@ -48,7 +49,7 @@ def load_kernels() -> Mapping[str, Kernel]:
 
 @cache
 def load_row_check() -> Kernel:
-    """Return the kernel of `kvc::check_index` where the index is one of cache rows."""
+    """Return the kernel of `kvc::check_index` for the starts of cache rows."""
     from kvc.runtime.kernels.updates import check_rows
 
     return check_rows
@@ -56,7 +57,7 @@ def load_row_check() -> Kernel:
 
 @cache
 def load_preparations() -> Mapping[str, Preparation]:
-    """Return, by op, which argument to prepare for and what makes the kernel of it."""
+    """Return operator -> (index of a constant argument, maker of its kernel)."""
     from kvc.runtime.kernels.experts import prepare_expert_linear_qd8
     from kvc.runtime.kernels.quantized import prepare_linear_qd8
 

@@ -1,7 +1,7 @@
 """Kernels that write into operand 0, whose elements `target` holds already, and checks.
 
-Every index is checked before the first write, since torch's own writers raise in
-the middle: after an IndexOutOfRange or a CacheOverflow the target is as it was.
+Every index is checked before the first write, since torch's own writers raise in the
+middle: after an IndexOutOfRange or a CacheOverflow the target is as it was.
 """
 
 from collections.abc import Iterable
@@ -77,7 +77,7 @@ def _replace(target: Tensor, source: Tensor, _: int) -> None:
     target.copy_(source)
 
 
-_FEW = 32  # up to here a list of Python ints is faster than two reductions
+_FEW = 32  # up to this count a list of Python ints is faster than two reductions
 
 
 def check_index(index: Tensor, least: int, count: int, slots: int) -> None:
@@ -101,7 +101,7 @@ def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
 def check_counted_rows(
     index: Tensor, row_lengths: Tensor, most: int, slots: int
 ) -> None:
-    """Check that the tokens of each row, its length of `most`, fit from its index on.
+    """Check that the real tokens of each row fit from its index on.
 
     Raises:
         RowLengthOutOfRange: a row length is negative, or more than `most`.
@@ -112,7 +112,7 @@ def check_counted_rows(
 
 
 def check_size(size: int, expected: int) -> None:
-    """Raise BranchMismatch unless a size is what a branch takes it for."""
+    """Raise BranchMismatch unless a size has the value that a branch assumes."""
     if size != expected:
         raise BranchMismatch(size=size, expected=expected)
 

@@ -1,6 +1,6 @@
 """Kernels of views: results share the operand's memory, nothing is copied.
 
-A view that is impossible with the operand's strides raises torch's RuntimeError.
+A view that the operand's strides do not allow raises torch's RuntimeError.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Reserved address space: memory whose pages appear only when they are written.
 
-In: a number of bytes. Out: arrays at fixed offsets, and a way to give pages back.
-Private anonymous memory without reservation and without huge pages: opening a large
-arena costs microseconds, and the first token does not fault in the whole cache
-(measured: 3353 ms and 377 MB with huge pages, 1 ms and 2 MB without).
+In: a number of bytes. Out: arrays at fixed offsets, and a way to free pages. Private
+anonymous memory without reservation and without huge pages: opening a large arena costs
+microseconds, and the first token does not fault in the whole cache (measured: 3353 ms
+and 377 MB with huge pages, 1 ms and 2 MB without).
 """
 
 import mmap
@@ -29,20 +29,20 @@ def align_up(nbytes: int, align: int = ALIGN) -> int:
 
 
 class Pages(Protocol):
-    """How the pages of an arena go back."""
+    """The way in which the pages of an arena are freed."""
 
     def drop(self, start: int, end: int) -> None:
-        """Give the pages of a run of whole pages back; it then reads zeros."""
+        """Free the pages of a run of whole pages, which then reads zeros."""
 
 
 class _OwnPages:
-    """Pages that no other arena has."""
+    """Pages that no other arena shares."""
 
     def __init__(self, reserved: mmap.mmap) -> None:
         self._map = reserved
 
     def drop(self, start: int, end: int) -> None:
-        """Give the pages of a run back; see `Pages.drop`."""
+        """Free the pages of a run; see `Pages.drop`."""
         if _LINUX:
             self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
         else:
@@ -53,19 +53,19 @@ class Arena:
     """A run of reserved memory; arrays over it keep it alive.
 
     Attributes:
-        nbytes: that were asked for.
-        owner: of the memory, which goes with the last reference to it.
-        bytes: all of it, the page after what was asked for too.
-        pages: how they go back.
+        nbytes: the requested size.
+        owner: the owner of the memory, which lives until its last reference.
+        bytes: the whole memory, including an extra page after the requested size.
+        pages: frees its pages.
     """
 
     def __init__(self, nbytes: int, what: str = "scratch memory") -> None:
-        """Reserve memory; `what` it is for is told where there is none.
+        """Reserve memory; `what` names its purpose in an error.
 
         Raises:
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: the system provides no address space.
         """
-        # One page more than asked for: kernels may read a little past their operands.
+        # One page more than requested: kernels may read a little past their operands.
         length = align_up(nbytes, PAGE_NBYTES) + PAGE_NBYTES
         self.nbytes = nbytes
         try:
@@ -77,7 +77,7 @@ class Arena:
 
     @property
     def address(self) -> int:
-        """Return where it begins."""
+        """Return the address of the first byte."""
         return address_of(self.bytes)
 
     def array(self, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
@@ -93,13 +93,13 @@ class Arena:
         self._map[offset : offset + len(content)] = content
 
     def discard(self) -> None:
-        """Give all pages back; every array over the arena then reads zeros."""
+        """Free all pages; every array over the arena then reads zeros."""
         self.pages.drop(0, len(self.bytes))
 
     def give_back(self, offset: int, nbytes: int) -> tuple[int, int]:
-        """Give back the whole pages within a run of bytes, which then read zeros.
+        """Free the whole pages within a run of bytes, which then read zeros.
 
-        Returns where those pages begin and end; what lies around them stays.
+        Return the begin and end of those pages; bytes around them stay.
         """
         start = align_up(offset, PAGE_NBYTES)
         end = (offset + nbytes) // PAGE_NBYTES * PAGE_NBYTES
@@ -109,17 +109,17 @@ class Arena:
         return start, end
 
     def clear(self, offset: int, nbytes: int) -> None:
-        """Make a run of bytes zero; whole pages within it are given back."""
+        """Zero a run of bytes; whole pages within it are freed."""
         start, end = self.give_back(offset, nbytes)
         self._map[offset:start] = bytes(start - offset)
         self._map[end : offset + nbytes] = bytes(offset + nbytes - end)
 
 
 class Within:
-    """A run of memory that lies in an arena, and serves as one."""
+    """A run of memory inside an arena, with the interface of an arena."""
 
     def __init__(self, memory: Array) -> None:
-        """Take `memory`, uint8 [nbytes]."""
+        """Use `memory`, uint8 [nbytes]."""
         self._memory = memory
         self.nbytes = memory.size
 
@@ -133,6 +133,6 @@ def _reserve(length: int) -> mmap.mmap:
         return mmap.mmap(-1, length)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
     reserved = mmap.mmap(-1, length, flags=flags)
-    with suppress(OSError):  # a kernel without huge pages knows no advice on them
+    with suppress(OSError):  # a kernel without huge pages rejects the advice
         reserved.madvise(mmap.MADV_NOHUGEPAGE)
     return reserved

@@ -1,7 +1,7 @@
-"""numpy arrays: names of types, raw copies, torch tensors taken as arrays.
+"""numpy arrays: names of types, raw copies, and views of torch tensors.
 
-In: arrays, or whatever a caller passed. Out: arrays over the same memory. Needs only
-numpy; a torch tensor is recognised only if torch is already imported.
+In: arrays, or a caller's argument. Out: arrays over the same memory. Needs only numpy;
+a torch tensor is recognized only if torch is already imported.
 """
 
 import ctypes
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = npt.NDArray[np.generic]
-Part = tuple[int | slice, ...]  # an index of its first axes
+Part = tuple[int | slice, ...]  # an index of an array's first axes
 
 
 def is_tensor(value: object) -> bool:
-    """Tell whether a value is a torch tensor, without loading torch to find out."""
+    """Tell whether a value is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def tensor_as_array(tensor: "Tensor") -> Array:
-    """Return an array over a torch tensor's memory, whatever its strides.
+    """Return an array over a torch tensor's memory, with its strides.
 
     Raises:
-        TypeError: numpy has no such dtype, or the tensor is not a plain one.
+        TypeError: numpy has no such dtype, or the tensor has no plain memory.
     """
     import torch
 
@@ -44,7 +44,7 @@ def tensor_as_array(tensor: "Tensor") -> Array:
 
 
 def own_copy(array: Array) -> Array:
-    """Return a contiguous copy in memory of its own."""
+    """Return a contiguous copy of an array."""
     if array.dtype.kind != "V":
         return array.copy(order="C")
     return _bits(array).copy(order="C").view(array.dtype)
@@ -58,7 +58,7 @@ def copy_into(target: Array, source: Array) -> None:
 
 
 def _bits(array: Array) -> Array:
-    # numpy copies ml_dtypes element by element; the same bits as uint16 go at once.
+    # numpy copies ml_dtypes element by element; the same bits as uint16 copy at once.
     return array.view(np.uint16) if array.dtype.kind == "V" else array
 
 
@@ -72,8 +72,7 @@ def parts_of(
 ) -> Iterator[tuple[Part, tuple[int, ...]]]:
     """Yield parts that make up an array, and their shapes, in the order of elements.
 
-    Each has at most `most` elements, but at least one, and lies together where the
-    array is contiguous.
+    Each part has 1 to `most` elements, and is contiguous if the array is.
     """
     axis = 0
     while axis < len(shape) and math.prod(shape[axis + 1 :]) > most:
@@ -106,15 +105,15 @@ def borrowed(array: Array) -> Array:
 
 
 def address_of(array: Array) -> int:
-    """Return where an array's first element lies."""
+    """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 
 def lies_over(one: Array, other: Array) -> bool:
-    """Tell whether two arrays begin in one place; one may be longer than the other."""
+    """Tell whether two arrays have the same address and strides; lengths may differ."""
     return address_of(one) == address_of(other) and one.strides == other.strides
 
 
 def place_of(array: Array) -> tuple[object, ...]:
-    """Return where all of an array's elements lie."""
+    """Return the address, shape and strides of an array."""
     return address_of(array), array.shape, array.strides

@@ -1,15 +1,15 @@
-"""Forking: new memory with the content of a session's, over the same pages.
+"""Fork an arena: new memory with the same content, over the same pages.
 
-In: an arena, and which of its pages are in use. Out: a second arena with the same
-content, and the first unchanged. Their common content lies in frozen pages that both
-map; what was written since the last fork joins them, or is copied if it is little.
-Everything after it is fresh anonymous memory, since a page that is first written in a
-map of a file takes a page of the file too.
+In: an arena, and its pages that are in use. Out: a second arena with the same content,
+and the first unchanged. Their common content lies in frozen pages that both map; pages
+written since the last fork are added to these, or copied if they are few. Everything
+after the content is fresh anonymous memory, since a page that is first written in a map
+of a file takes a page of the file too.
 
 There are three ways, from the best to the one that always works. Each run of pages is
-mapped by itself. If the process has too few maps left for that, the arena is mapped
-whole, and only pages written after the prefix take memory twice, once for all forks. If
-that is impossible too, or on systems other than Linux, the content is copied.
+mapped separately. If the process has too few maps left for that, the arena is mapped
+as one, and only pages written after the prefix take memory twice, once for all forks.
+If that is impossible too, or on systems other than Linux, the content is copied.
 """
 
 from collections.abc import Mapping
@@ -35,23 +35,23 @@ from kvc.runtime.memory.pages import PageTable
 from kvc.runtime.memory.shared_pages import SharedPages, maps_of
 from kvc.schema.frozen import frozen
 
-# A shorter run is copied: that takes no longer than two calls that map it.
+# A shorter run is copied, which takes no longer than two system calls.
 LEAST_MAPPED: Final = 4 * PAGE_NBYTES
-# A longer run is looked at page by page, for those that nobody has touched.
+# A longer run is examined page by page, to skip pages that were never written.
 _LEAST_LOOKED_AT: Final = 16 * PAGE_NBYTES
 
 
 def share_arena(
     arena: Arena, twin: Arena, held: Intervals, changed: Intervals, table: PageTable
 ) -> None:
-    """Let an arena of zeros hold what another does.
+    """Give an arena of zeros the content of another arena.
 
     Args:
-        arena: which goes on as it is.
-        twin: of the same size.
-        held: the pages with anything that the twin must have.
-        changed: those that may be new since the last time.
-        table: of the pages of this process.
+        arena: the source, whose content stays.
+        twin: the target, of the same size.
+        held: the pages with content that the twin needs.
+        changed: the pages that may have been written since the last fork.
+        table: the page table of this process.
     """
     if mapping.is_available():
         _Fork(arena, twin).share(held, changed, table)
@@ -61,12 +61,12 @@ def share_arena(
 
 @frozen
 class _Content:
-    """What an arena holds, in runs of pages.
+    """The content of an arena, in runs of pages.
 
     Attributes:
-        kept: what is mapped from frozen pages and has not changed.
-        moved: its own, in runs long enough to be worth maps.
-        copied: the rest of its own.
+        kept: the unchanged runs that are mapped from frozen pages.
+        moved: the arena's own runs that are long enough to be mapped.
+        copied: the arena's other own runs.
     """
 
     kept: Mapping[Frozen, Intervals]
@@ -75,22 +75,22 @@ class _Content:
 
     @property
     def runs(self) -> Intervals:
-        """Return all of it."""
+        """Return the runs of all content."""
         return union([*self.kept.values(), self.moved, self.copied])
 
 
 class _Fork:
-    """One arena, and the one that is to hold the same."""
+    """An arena, and the twin that receives its content."""
 
     def __init__(self, arena: Arena, twin: Arena) -> None:
         self._arena, self._twin = arena, twin
         self._old, self._new = SharedPages.of(arena), SharedPages.of(twin)
 
     def share(self, held: Intervals, changed: Intervals, table: PageTable) -> None:
-        """Let the twin hold the pages `held`, of which `changed` may be new."""
+        """Give the twin the pages `held`, of which `changed` may have been written."""
         self._old.note_changes(changed)
         content = self._content(held, table)
-        if not (self._share_apart(content) or self._share_whole(content)):
+        if not (self._share_separately(content) or self._share_whole(content)):
             _copy(self._arena, self._twin, content.runs)
 
     def _content(self, held: Intervals, table: PageTable) -> _Content:
@@ -98,7 +98,7 @@ class _Fork:
         own = without(held, same)
         found, looked_at = self._look(own, table)
         own = union([without(own, looked_at), found])
-        # What was looked at and is not its own is as it was mapped.
+        # Examined pages that are not the arena's own still have their mapped content.
         unchanged = union([same, without(looked_at, found)])
         kept = {f: common(part, unchanged) for f, part in self._old.parts.items()}
         return _Content(
@@ -108,9 +108,9 @@ class _Fork:
         )
 
     def _look(self, runs: Intervals, table: PageTable) -> tuple[Intervals, Intervals]:
-        """Return the pages of long runs that are the arena's own, and those runs.
+        """Return the arena's own pages in long runs, and those runs.
 
-        Others read zeros, or what they are mapped from.
+        The other pages of the runs read zeros, or their mapped content.
         """
         found, seen = [], []
         for start, end in runs[lengths(runs) >= _LEAST_LOOKED_AT].tolist():
@@ -122,8 +122,8 @@ class _Fork:
         looked_at = np.array(seen, np.int64).reshape(-1, 2)
         return union(found), looked_at
 
-    def _share_apart(self, content: _Content) -> bool:
-        """Map each run apart, if there are maps for it."""
+    def _share_separately(self, content: _Content) -> bool:
+        """Map each run separately, if the process has enough maps."""
         kept, moved = content.kept, content.moved
         old, new = self._old, self._new
         before = old.lease.count
@@ -144,17 +144,17 @@ class _Fork:
         return True
 
     def _freeze(self, runs: Intervals) -> tuple[Frozen | None, Intervals]:
-        """Move runs into frozen pages; return those that have been."""
+        """Move runs into frozen pages; return these, and the runs that were moved."""
         try:
             frozen = Frozen(self._old.length)
-        except OSError:  # too many files, or none that are so large
+        except OSError:  # too many open files, or the size is not supported
             return None, NONE
         written = self._old.move(frozen, runs)
         frozen.seal(written)
         return frozen, written
 
     def _share_whole(self, content: _Content) -> bool:
-        """Map the whole arena from the frozen pages of one fork, if that can be."""
+        """Map the whole arena from the frozen pages of one fork, if possible."""
         runs, sources = content.runs, list(content.kept)
         frozen = sources[0] if sources else self._freeze_whole(runs)
         if len(sources) > 1 or frozen is None or len(without(frozen.runs, runs)):
@@ -167,7 +167,7 @@ class _Fork:
         return True
 
     def _freeze_whole(self, runs: Intervals) -> Frozen | None:
-        """Freeze all that an arena holds, and map it whole; None where that fails."""
+        """Freeze all content of the arena, and map it as one; None if that fails."""
         try:
             frozen = Frozen(self._old.length)
             for start, end in runs.tolist():
@@ -175,7 +175,7 @@ class _Fork:
         except OSError:
             return None
         frozen.seal(runs)
-        _map_whole(self._old, frozen)  # where it cannot be, it stays as it is
+        _map_whole(self._old, frozen)  # if that fails, the arena keeps its pages
         return frozen
 
 

@@ -1,8 +1,8 @@
-"""`GrowingArray`: an array of the caller's own, with spare capacity after its end.
+"""`GrowingArray`: an array of the caller, with spare capacity after its end.
 
 In: a dtype, dims, the axis it grows along, and its greatest length. Out: an array that
-becomes longer without moving. A method that is given it as the input which the method
-extends, extends it in place. Its memory is reserved: pages appear as rows do.
+becomes longer without moving. A method that extends this input extends the array in
+place. Its memory is reserved: pages appear when elements are written.
 """
 
 import operator
@@ -27,9 +27,9 @@ class GrowingArray:
     """An array with spare capacity along one axis; belongs to one thread at a time.
 
     Attributes:
-        axis: along which it grows, counted from 0.
-        capacity: the greatest length along it.
-        memory: all of it, spare capacity included.
+        axis: the axis along which it grows, counted from 0.
+        capacity: the greatest length along the axis.
+        memory: the whole memory, including spare capacity.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class GrowingArray:
 
         Args:
             dtype: a numpy dtype, or its name; "bfloat16" too.
-            dims: the shape to begin with, of zeros; along `axis` mostly 0.
-            axis: along which it grows.
+            dims: the initial shape, filled with zeros; along `axis` mostly 0.
+            axis: the axis along which it grows.
             capacity: the greatest length along `axis`.
 
         Raises:
             BadSetting: an argument is impossible.
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: the system provides no address space.
         """
         kind = _element_type(dtype)
         shape = _check_dims(dims)
@@ -62,12 +62,12 @@ class GrowingArray:
 
     @property
     def array(self) -> Array:
-        """Return the array as it is now, without a copy."""
+        """Return the array with its present length, without a copy."""
         return prefix(self.memory, self.shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape as it is now."""
+        """Return the present shape."""
         shape = list(self.memory.shape)
         shape[self.axis] = self._length
         return tuple(shape)
@@ -88,7 +88,7 @@ class GrowingArray:
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> Array:
-        """Return the array for numpy, without a copy unless one is asked for.
+        """Return the array for numpy, without a copy unless one is requested.
 
         Raises:
             ValueError: `copy` is False, but another dtype needs one.
@@ -99,8 +99,9 @@ class GrowingArray:
         """Write an array or tensor after the end.
 
         Raises:
-            BadSetting: it is no array, or not of this dtype and these dims.
-            CacheOverflow: there is not enough room; nothing has been written.
+            BadSetting: the argument is not an array, or has another dtype or other
+                dims.
+            CacheOverflow: there is too little room; nothing has been written.
         """
         added = self._take(rows)
         count = added.shape[self.axis]
@@ -109,10 +110,10 @@ class GrowingArray:
         self._length += count
 
     def truncate(self, length: int) -> None:
-        """Drop what lies at and after `length`; whole pages of it are given back.
+        """Drop the elements from `length` on; whole pages of them are freed.
 
         Raises:
-            BadSetting: `length` is not from 0 to the length there is.
+            BadSetting: `length` is not from 0 to the present length.
         """
         end = _whole(length)
         if end is None or not 0 <= end <= self._length:
@@ -122,30 +123,30 @@ class GrowingArray:
         stride = self.memory.strides[self.axis]
         nbytes = (old - end) * stride
         if nbytes >= PAGE_NBYTES:
-            # In C order what is around the axis comes before it.
+            # In C order the axes before the growing axis are outermost.
             around = int(np.prod(self.memory.shape[: self.axis]))
             for run in range(around):
                 start = (run * self.capacity + end) * stride
                 self._arena.give_back(start, nbytes)
 
     def check_room(self, start: int, count: int) -> None:
-        """Check that so many rows fit from `start` on.
+        """Check that `count` elements along the axis fit from `start` on.
 
         Raises:
-            CacheOverflow: they do not.
+            CacheOverflow: they do not fit.
         """
         if start + count > self.capacity:
             raise CacheOverflow(row=0, start=start, count=count, capacity=self.capacity)
 
     def set_length(self, length: int) -> None:
-        """Note the length that a call of a method has given the array."""
+        """Set the length after a call of a method has extended the array."""
         self._length = length
 
     def _take(self, rows: object) -> Array:
-        """Return what is appended as an array.
+        """Return the argument of `append` as an array.
 
         Raises:
-            BadSetting: it is none, or does not fit.
+            BadSetting: it is not an array, or does not fit.
         """
         expected: list[object] = list(self.memory.shape)
         expected[self.axis] = "any"
@@ -153,7 +154,7 @@ class GrowingArray:
         try:
             added = _as_array(rows)
         except (TypeError, ValueError, RuntimeError) as error:
-            found = f"a Python {type(rows).__name__} that is no array ({error})"
+            found = f"a Python {type(rows).__name__} that is not an array ({error})"
             raise BadSetting(name="rows", expected=wanted, found=found) from error
         fits = added.ndim == len(expected) and all(
             size in (found, "any")
@@ -177,7 +178,7 @@ def _element_type(dtype: npt.DTypeLike | None) -> DType:
     try:
         # numpy takes None for float64.
         found = None if dtype is None else DType.from_numpy(np.dtype(dtype))
-    except (TypeError, ValueError, SyntaxError):  # as numpy refuses various texts
+    except (TypeError, ValueError, SyntaxError):  # numpy raises each of them
         found = None
     if found is None:
         known = ", ".join(member.label for member in DType)
@@ -186,7 +187,7 @@ def _element_type(dtype: npt.DTypeLike | None) -> DType:
 
 
 def _whole(value: object) -> int | None:
-    """Return a whole number as an int, None for anything else, and for a bool."""
+    """Return an integer as an int, None for a bool or any other value."""
     if isinstance(value, bool):
         return None
     try:

@@ -1,7 +1,7 @@
 """Runs of bytes in an arena, as sorted arrays: int64 [n, 2] of (start, end).
 
-The runs of one array neither overlap nor touch. A fork of a large model has hundreds of
-them and should take a millisecond, so everything is done with numpy.
+In and out: such arrays, whose runs neither overlap nor touch. A fork of a large model
+has hundreds of runs and should take a millisecond, so all operations use numpy.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ NONE: Intervals = np.empty((0, 2), np.int64)
 
 
 def merged(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
-    """Return runs in any order, some of which may overlap, as intervals."""
+    """Return intervals from runs in any order, which may overlap."""
     runs = np.empty((np.size(starts), 2), np.int64)
     runs[:, 0], runs[:, 1] = starts, ends
     runs = runs[runs[:, 0] < runs[:, 1]]
-    if (runs[1:, 0] > runs[:-1, 1]).all():  # as they nearly always are
+    if (runs[1:, 0] > runs[:-1, 1]).all():  # the usual case
         return runs
     runs = runs[np.argsort(runs[:, 0], kind="stable")]
     np.maximum.accumulate(runs[:, 1], out=runs[:, 1])
@@ -35,21 +35,21 @@ def one_run(start: int, end: int) -> Intervals:
 
 
 def rounded_out(runs: Intervals, unit: int) -> Intervals:
-    """Return the whole units that hold a byte of some runs."""
+    """Return the whole units that overlap the runs."""
     return merged(runs[:, 0] // unit * unit, -(-runs[:, 1] // unit) * unit)
 
 
 def union(parts: Sequence[Intervals]) -> Intervals:
-    """Return what is in any of several."""
+    """Return the union of several arrays of runs."""
     some = [part for part in parts if len(part)]
     if len(some) < 2:
         return some[0] if some else NONE
-    joined = np.concatenate(some)
-    return merged(joined[:, 0], joined[:, 1])
+    combined = np.concatenate(some)
+    return merged(combined[:, 0], combined[:, 1])
 
 
 def common(a: Intervals, b: Intervals) -> Intervals:
-    """Return what is in both."""
+    """Return the intersection of two arrays of runs."""
     if not (len(a) and len(b)):
         return NONE
     edges = np.sort(np.concatenate([a.reshape(-1), b.reshape(-1)]))
@@ -57,7 +57,7 @@ def common(a: Intervals, b: Intervals) -> Intervals:
 
 
 def without(a: Intervals, b: Intervals) -> Intervals:
-    """Return what is in `a` and not in `b`."""
+    """Return the runs of `a` without those of `b`."""
     if not (len(a) and len(b)):
         return a
     edges = np.sort(np.concatenate([a.reshape(-1), b.reshape(-1)]))
@@ -65,12 +65,12 @@ def without(a: Intervals, b: Intervals) -> Intervals:
 
 
 def lengths(runs: Intervals) -> npt.NDArray[np.int64]:
-    """Return how long each is."""
+    """Return the length of each run."""
     return runs[:, 1] - runs[:, 0]
 
 
 def units_of(runs: Intervals, unit: int) -> npt.NDArray[np.int64]:
-    """Return the numbers of the units that runs of whole units hold."""
+    """Return the numbers of the units in runs of whole units."""
     counts = lengths(runs) // unit
     ends = np.cumsum(counts)
     within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
@@ -78,9 +78,9 @@ def units_of(runs: Intervals, unit: int) -> npt.NDArray[np.int64]:
 
 
 def _inside(edges: npt.NDArray[np.int64], runs: Intervals) -> _Flags:
-    """Tell of each stretch between neighbouring edges whether it is in a run."""
+    """Return, for each stretch between neighbouring edges, whether it is in a run."""
     passed = runs.reshape(-1).searchsorted(edges[:-1], side="right")
-    inside: _Flags = passed % 2 == 1  # it has begun, and has not ended
+    inside: _Flags = passed % 2 == 1  # an odd number of edges: in a run
     return inside
 
 

@@ -1,8 +1,8 @@
 """System calls that replace pages of an arena by others: Linux only.
 
 Python's own `mmap` cannot map at a given address. In: addresses inside a map that the
-caller owns. Out: whether it worked; a failure leaves the old pages. (The kernel counts
-maps before it removes anything; mm/mmap.c, do_mmap.)
+caller owns. Out: whether the call succeeded; a failure leaves the old pages. (The
+kernel counts maps before it removes anything; mm/mmap.c, do_mmap.)
 """
 
 import ctypes
@@ -20,20 +20,20 @@ from kvc.runtime.memory.arrays import Array
 from kvc.runtime.memory.intervals import NONE, Intervals, union
 
 _ACCESS: Final = mmap.PROT_READ | mmap.PROT_WRITE
-_FIXED: Final = 0x10  # MAP_FIXED, for which Python has no name
+_FIXED: Final = 0x10  # MAP_FIXED, which Python's mmap does not name
 _OVER: Final = _FIXED | NORESERVE
 _NOTHING: Final = -1
 
 
 def is_available() -> bool:
-    """Tell whether pages can be shared here; where not, a fork copies."""
+    """Tell whether this system can share pages; elsewhere a fork copies."""
     return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
 def map_privately(address: int, fd: int, runs: Sequence[Sequence[int]]) -> int:
     """Put private maps of a file over runs of pages, each at its own offset.
 
-    Stops at the first that the system refuses. Returns how many there are.
+    Stop at the first run that the system refuses, and return the number before it.
     """
     place, flags = _calls()[0], mmap.MAP_PRIVATE | _OVER
     for done, (start, end) in enumerate(runs):
@@ -49,7 +49,7 @@ def map_nothing(address: int, nbytes: int) -> bool:
     place, advise = _calls()
     if place(address, nbytes, _ACCESS, flags, _NOTHING, 0) != address:
         return False
-    # A kernel without huge pages knows no advice on them.
+    # A kernel without huge pages rejects the advice.
     advise(address, nbytes, mmap.MADV_NOHUGEPAGE)
     return True
 
@@ -70,25 +70,25 @@ def _calls() -> tuple[Callable[..., int], Callable[..., int]]:
     return library.mmap, library.madvise
 
 
-# Frozen pages: the common content of several sessions, in a sealed memfd.
+# Frozen pages: the common content of several sessions, in a sealed memfd
 
 
-_BLOCK_NBYTES = 512  # the unit of st_blocks, whatever the file system
+_BLOCK_NBYTES = 512  # the unit of st_blocks on every file system
 
 
 class Frozen:
-    """Pages of one arena's shape; compared and hashed by identity.
+    """A memfd of an arena's size; compared and hashed by identity.
 
     Attributes:
-        fd: of the memfd.
-        runs: where it has content, in bytes.
+        fd: the file descriptor of the memfd.
+        runs: the byte ranges with content.
     """
 
     def __init__(self, length: int) -> None:
-        """Make an empty one of an arena's length.
+        """Make an empty memfd of an arena's length.
 
         Raises:
-            OSError: the system gives no file.
+            OSError: the system provides no file.
         """
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self.fd = os.memfd_create("kvc-fork", flags)
@@ -101,7 +101,7 @@ class Frozen:
         """Write bytes at an offset.
 
         Raises:
-            OSError: the system gives no memory.
+            OSError: the system has no memory for them.
         """
         left = memoryview(content)  # type: ignore[arg-type]  # unknown to numpy's stubs
         while left:
@@ -109,17 +109,17 @@ class Frozen:
             start, left = start + done, left[done:]
 
     def seal(self, runs: Intervals) -> None:
-        """Allow no more changes; `runs` have been written."""
+        """Forbid further changes; `runs` have been written."""
         self.runs = union([self.runs, runs])
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
 
     @property
     def inode(self) -> int:
-        """Return what tells it from others, whoever has it open."""
+        """Return the inode, which identifies the memfd in every process."""
         return os.fstat(self.fd).st_ino
 
     @property
     def nbytes(self) -> int:
-        """Return how much memory it takes, as the system counts it."""
+        """Return the memory that the memfd occupies, as the system counts it."""
         return os.fstat(self.fd).st_blocks * _BLOCK_NBYTES

@@ -1,4 +1,7 @@
-"""How much of a run of memory is resident, as Linux reports it."""
+"""Count the resident pages of a run of memory, as Linux reports them.
+
+In: addresses. Out: byte counts, or flags of pages.
+"""
 
 import mmap
 import os
@@ -18,15 +21,15 @@ _PATH: Final = "/proc/self/pagemap"  # Documentation/admin-guide/mm/pagemap.rst
 _ENTRY_NBYTES: Final = 8
 _PRESENT_BIT: Final = 63
 _SWAPPED_BIT: Final = 62
-_FILE_BIT: Final = 61  # of a file, or of memory that a file stands for
-_ALONE_BIT: Final = 56  # mapped once: by nobody else, and not the page of zeros
+_FILE_BIT: Final = 61  # the page belongs to a file or to shared memory
+_ALONE_BIT: Final = 56  # mapped exactly once: not shared, not the zero page
 _ENTRIES_AT_ONCE: Final = 1 << 17
 
 
 class PageTable(Closing):
-    """The page table of this process, open while it is looked at.
+    """The page table of this process, open while it is read.
 
-    On a system that does not show it, nobody can say what is resident.
+    On a system without this file, residency is unknown.
     """
 
     def __init__(self) -> None:
@@ -36,7 +39,7 @@ class PageTable(Closing):
             self._fd = -1
 
     def resident_nbytes(self, address: int, nbytes: int) -> int | None:
-        """Return how many bytes of a run are in memory, None where nobody can say."""
+        """Return how many bytes of a run are resident, None if unknown."""
         if self._fd < 0:
             return None
         if not nbytes:
@@ -53,17 +56,18 @@ class PageTable(Closing):
         return total
 
     def own_pages(self, address: int, nbytes: int, alone: bool = False) -> Flags | None:
-        """Tell of each page whether it is anonymous, in memory or swapped out.
+        """Tell for each page whether it is anonymous, and resident or swapped out.
 
         In a private map of a file, these are the pages that have been written.
 
         Args:
-            address: of a page.
-            nbytes: a number of whole pages.
-            alone: leave out pages that another process shares, and the one page of
-                zeros that stands for all that have only been read.
+            address: the address of a page.
+            nbytes: a multiple of the page size.
+            alone: exclude pages that another process shares, and the zero page that
+                stands for all pages that have only been read.
 
-        Returns None where nobody can say.
+        Returns:
+            A flag for each page, None if unknown.
         """
         if self._fd < 0:
             return None
@@ -78,23 +82,23 @@ class PageTable(Closing):
         return found
 
     def _present(self, first: int, end: int) -> Iterator[tuple[int, Flags]]:
-        """Yield page numbers, and whether the pages from there on are in memory."""
+        """Yield page numbers, and whether the pages from there on are resident."""
         for start, entries in self._entries(first, end):
             yield start, _bit(entries, _PRESENT_BIT)
 
     def _entries(self, first: int, end: int) -> Iterator[tuple[int, Entries]]:
-        """Yield page numbers, and what the table says of the pages from there on."""
+        """Yield page numbers, and the table entries of the pages from there on."""
         while first < end:
             nbytes = min(end - first, _ENTRIES_AT_ONCE) * _ENTRY_NBYTES
             raw = os.pread(self._fd, nbytes, first * _ENTRY_NBYTES)
-            if not raw:  # beyond what a process can have
+            if not raw:  # beyond the address space of a process
                 return
             entries = np.frombuffer(raw, np.uint64)
             yield first, entries
             first += len(entries)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Close the page table."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -1,9 +1,9 @@
-"""The shared pages of one arena: what is mapped where, and how pages are returned.
+"""The shared pages of one arena: the ranges that are mapped, and how they are freed.
 
-In: an arena, frozen pages of its shape. Out: the arena's memory at the same addresses,
+In: an arena, frozen pages of its size. Out: the arena's memory at the same addresses,
 some of it private maps of frozen pages: reads use these, a write makes a page of the
 arena's own. Freeing such a page would show the frozen content again, so fresh memory
-takes the place of the map; if the system has no map left, zeros are written.
+replaces the map; if the system has no map left, zeros are written.
 """
 
 import os
@@ -25,7 +25,7 @@ from kvc.runtime.memory.intervals import (
 )
 from kvc.runtime.memory.mapping import Frozen
 
-# How many maps forks may have, since the system allows a process only so many.
+# The limit of maps in a process
 
 
 _SETTING: Final = Path("/proc/sys/vm/max_map_count")
@@ -38,11 +38,11 @@ class MapBudget:
     """The maps of all forks of a process; used from many threads.
 
     Attributes:
-        taken: by leases that stand.
+        taken: the number of maps in all leases.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        """Allow `most` maps in the process; left out, as many as the system does."""
+        """Allow `most` maps in the process; default: the limit of the system."""
         self._most = most
         self.taken = 0
         self.renew_lock()
@@ -56,15 +56,16 @@ class MapBudget:
 
     def renew_lock(self) -> None:
         """Make a lock that no other thread holds."""
-        # Re-entrant: a session may be collected at any point.
+        # Re-entrant: garbage collection may close a session at any point.
         self._lock = threading.RLock()
 
     def change(self, by: int, whole: bool) -> bool:
-        """Take more maps, or give some back; tell whether they are there.
+        """Take more maps, or return some; tell whether the limit allows it.
 
         Args:
-            by: how many more; negative to give back.
-            whole: whether they are the few that a fork can do with.
+            by: the number of additional maps; negative to return maps.
+            whole: whether the fork maps the arena as one, which needs few maps and may
+                use a greater share of the limit.
         """
         with self._lock:
             share = _WHOLE_SHARE if whole else _FINE_SHARE
@@ -75,10 +76,10 @@ class MapBudget:
 
 
 class Lease:
-    """The maps that one arena has; they go back with its memory.
+    """The maps of one arena; they are returned when its memory is freed.
 
     Attributes:
-        count: how many.
+        count: the number of maps.
     """
 
     def __init__(self, budget: MapBudget, owner: object) -> None:
@@ -88,9 +89,9 @@ class Lease:
         end.atexit = False
 
     def resize(self, count: int, whole: bool = False) -> bool:
-        """Have `count` maps from now on; tell whether they are there.
+        """Set the number of maps; tell whether the limit allows it.
 
-        Fewer always are. See `MapBudget.change` for `whole`.
+        A smaller number always succeeds. See `MapBudget.change` for `whole`.
         """
         if not self._budget.change(count - self.count, whole):
             return False
@@ -111,16 +112,16 @@ def _read_setting() -> int:
         return _COMMON_SETTING
 
 
-# The shared pages of one arena: what is mapped where, and how pages are returned.
+# Mapped pages of an arena
 
 
 class SharedPages:
-    """What an arena has mapped; takes the place of `Arena.pages`.
+    """The mapped pages of an arena; replaces `Arena.pages`.
 
     Attributes:
-        parts: frozen pages, and the runs that are mapped from each.
-        lease: of the maps.
-        length: of the arena, in bytes.
+        parts: frozen pages -> the runs that are mapped from them.
+        lease: the maps in use.
+        length: the size of the arena in bytes.
     """
 
     def __init__(self, arena: Arena, budget: MapBudget = MAPS) -> None:
@@ -134,7 +135,7 @@ class SharedPages:
 
     @classmethod
     def of(cls, arena: Arena) -> "SharedPages":
-        """Return what an arena has mapped; nothing if it has never been forked."""
+        """Return the mapped pages of an arena; none if it has never been forked."""
         if not isinstance(arena.pages, cls):
             arena.pages = cls(arena)
         assert isinstance(arena.pages, cls)
@@ -142,49 +143,49 @@ class SharedPages:
 
     @property
     def same(self) -> Intervals:
-        """Return the runs whose content is known to be the frozen one."""
+        """Return the runs that are known to have their frozen content."""
         return without(self._mapped, self._stale)
 
     @property
     def sources(self) -> frozenset[Frozen]:
-        """Return all that is mapped, or lies after what is."""
+        """Return all frozen pages that the arena maps, in parts or as a whole."""
         covers = () if self._covers is None else (self._covers,)
         return frozenset([*self.parts, *covers])
 
     def note_changes(self, runs: Intervals) -> None:
-        """Note that pages have been written since they were mapped."""
+        """Record that pages have been written since they were mapped."""
         self._stale = union([self._stale, common(self._mapped, runs)])
 
     def move(self, frozen: Frozen, runs: Intervals) -> Intervals:
         """Write runs of the arena into frozen pages, and map them from there.
 
-        A run that cannot be mapped stays as it is. Returns the runs that were written.
+        A run that cannot be mapped keeps its pages. Return the runs that were written.
         """
         written = mapped = 0
         try:
             for start, end in runs.tolist():
                 frozen.write(start, self._bytes[start:end])
                 written += 1
-                if mapped + 1 == written:  # none has been refused
-                    mapped += 1  # noted first: an interrupt may come now
+                if mapped + 1 == written:  # the system has refused no map yet
+                    mapped += 1  # recorded first, since an interrupt may strike here
                     mapped -= 1 - self._map(frozen, one_run(start, end))
         except OSError:
-            pass  # there is no memory for more: the rest is copied
+            pass  # there is no memory for more: the caller copies the rest
         finally:
             self._add(frozen, runs[:mapped])
         return runs[:written]
 
     def map(self, frozen: Frozen, runs: Intervals) -> Intervals:
-        """Map runs from frozen pages; return those that could not be."""
-        self._add(frozen, runs)  # noted first: an interrupt may come now
+        """Map runs from frozen pages; return those that could not be mapped."""
+        self._add(frozen, runs)  # recorded first, since an interrupt may strike here
         left = runs[self._map(frozen, runs) :]
         self._remove(left)
         return left
 
     def map_whole(self, frozen: Frozen) -> bool:
-        """Map all of the arena at once; what is not frozen reads zeros.
+        """Map the whole arena at once; ranges without frozen content read zeros.
 
-        A page that is written there first takes one of the frozen file too.
+        The first write to a page of these ranges takes a page of the memfd too.
         """
         if not self._map(frozen, one_run(0, self.length)):
             return False
@@ -195,7 +196,7 @@ class SharedPages:
         return True
 
     def drop(self, start: int, end: int) -> None:
-        """Give whole pages back, which then read zeros; see `Pages.drop`."""
+        """Free whole pages, which then read zeros; see `Pages.drop`."""
         self._own.drop(start, end)
         piece = one_run(start, end)
         hit = common(self._mapped, piece)
@@ -212,7 +213,7 @@ class SharedPages:
             self._uncover(low, high)
 
     def _uncover(self, low: int, high: int) -> None:
-        """Let a run that is mapped read zeros."""
+        """Make a mapped run read zeros."""
         run = one_run(low, high)
         before = self.lease.count
         if self.lease.resize(before + 2) and mapping.map_nothing(
@@ -227,18 +228,18 @@ class SharedPages:
         self.note_changes(run)
 
     def _map(self, frozen: Frozen, runs: Intervals) -> int:
-        """Map runs up to the first that is refused; return how many that are."""
+        """Map runs up to the first that the system refuses; return their number."""
         return mapping.map_privately(self._address, frozen.fd, runs.tolist())
 
     def _add(self, frozen: Frozen, runs: Intervals) -> None:
-        """Note what has been mapped."""
+        """Record that runs have been mapped."""
         if len(runs):
             self._remove(runs)
             self.parts[frozen] = union([self.parts.get(frozen, NONE), runs])
             self._mapped = union(list(self.parts.values()))
 
     def _remove(self, runs: Intervals) -> None:
-        """Note that runs are no longer mapped from where they were."""
+        """Record that runs are no longer mapped from frozen pages."""
         left = {frozen: without(part, runs) for frozen, part in self.parts.items()}
         self.parts = {frozen: part for frozen, part in left.items() if len(part)}
         self._mapped = without(self._mapped, runs)
@@ -246,5 +247,5 @@ class SharedPages:
 
 
 def maps_of(parts: Iterable[Intervals]) -> int:
-    """Return how many maps runs take: one each, and one after each."""
+    """Return the number of maps that runs take: one for each run and one after it."""
     return 2 * sum(map(len, parts))

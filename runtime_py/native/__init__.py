@@ -1,7 +1,7 @@
-"""kvc's own kernels: found here, and called with steps that `Steps` has written down.
+"""Find and call kvc's native kernels, on lists of steps that `Steps` encodes.
 
 The library is built with the package (README.md); it is not linked to torch. In: the
-address of a list of steps. Out: results in the memory that the steps name.
+address of a list of steps. Out: results in the memory of the steps' operands.
 """
 
 import ctypes
@@ -25,13 +25,13 @@ from kvc.schema.frozen import frozen
 from kvc.schema.graph import Instruction
 
 INSTALL: Final = "pip install ."  # in kvc's folder
-ABSENT: Final = -(1 << 63)  # an int that is left out
+ABSENT: Final = -(1 << 63)  # stands for an int argument that is left out
 _VERSION: Final = 9
-_VARIABLE: Final = "KVC_PROCESSOR"  # the instruction set to use
+_VARIABLE: Final = "KVC_PROCESSOR"  # environment variable of the instruction set
 _MAX_RANK: Final = 8
 
-# As `Tensor`, `Step` and `Failure` of the C++ sources: address, dtype, rank, dims and
-# strides of a tensor.
+# The layouts of `Tensor`, `Step` and `Failure` in the C++ sources. A tensor has an
+# address, dtype, rank, dims and strides.
 _TENSOR: Final = struct.Struct(f"<Qii{_MAX_RANK}q{_MAX_RANK}q")
 _NO_TENSOR: Final = bytes(_TENSOR.size)
 _STEP = np.dtype(
@@ -51,15 +51,15 @@ BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE, LIBRARY_FAILED = 4, 5, 6, 7
 
 @frozen
 class Failure:
-    """Why a step refused: before it wrote anything, unless it lacked memory.
+    """The error of a step, which has written nothing unless it ran out of memory.
 
     Attributes:
         fault: INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start, count,
             capacity), ROW_LENGTH_OUT_OF_RANGE (row, length, most), BAD_LENGTH (row,
             length, slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE or LIBRARY_FAILED
             (status).
-        step: index of the step.
-        facts: in this order.
+        step: the index of the step.
+        facts: the values in parentheses, in this order.
     """
 
     fault: int
@@ -68,15 +68,15 @@ class Failure:
 
 
 class Question(ctypes.Structure):
-    """What a library is asked about its last run; see libraries.cc.
+    """A query to another library about its last run; see libraries.cc.
 
     Attributes:
-        ask: address of its function.
-        handle: address of the handle that it takes.
-        what: the function's number for it.
-        nbytes, answer: the answer's size, and its address; None where nobody wants it.
-        needed: what the library says of the size.
-        status: of the last time, 0 for success.
+        ask: the address of the library's function.
+        handle: the address of the handle that the function takes.
+        what: the library's number of the requested value.
+        nbytes, answer: the size of the answer's memory, and its address; None without.
+        needed: the size that the library reports for the answer.
+        status: the status of the last query, 0 for success.
     """
 
     _fields_ = (
@@ -94,9 +94,9 @@ class Steps:
     """A list of kernel calls with fixed operands, which the library runs.
 
     Attributes:
-        library: that runs them.
-        threads: how many compute.
-        lent: address of a `Lent` of pool.h whose threads these are; 0 for kvc's own.
+        library: the library that runs the calls.
+        threads: the number of compute threads.
+        lent: the address of a `Lent` of pool.h that lends threads; 0 for kvc's own.
     """
 
     def __init__(self, library: "Library", threads: int, lent: int = 0) -> None:
@@ -111,7 +111,7 @@ class Steps:
         self._settled: Array | None = None
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of steps."""
         return len(self._steps)
 
     def add(
@@ -121,7 +121,7 @@ class Steps:
         integers: list[int],
         numbers: list[float],
     ) -> None:
-        """Add a call of a kernel; None is an operand that is left out."""
+        """Add a call of a kernel; None stands for an operand that is left out."""
         places = len(self._tensors), len(self._integers), len(self._numbers)
         number = self.library.kernel(kernel)
         self._steps.append((number, len(tensors), *places))
@@ -134,14 +134,14 @@ class Steps:
         self.add("call", [], [function, handle], [])
 
     def add_question(self, question: "Question") -> None:
-        """Add one about the last run of another library, asked while one records."""
+        """Add a query about another library's last run, made only while one records."""
         self._questions.append(question)
         self.add("ask", [], [ctypes.addressof(question)], [])
 
     def settle(self) -> Array:
-        """Write down all that has been added, and return it; nothing is added then.
+        """Encode all added steps, and return them; no steps can be added afterwards.
 
-        What is returned is good as long as this is kept.
+        The result is valid as long as this object is kept.
         """
         if self._settled is not None:
             return self._settled
@@ -170,17 +170,17 @@ class Steps:
 
 @frozen
 class NativePartition:
-    """What a delegate prepared, as native steps.
+    """The native steps of a partition that a delegate prepared.
 
     Attributes:
-        steps: that run it.
-        raises: raises the error that a failure of one of them stands for.
-        make_ready: is called before they run.
-        backend: whose partition it is, for reports.
-        instructions: that each step runs, for reports; none where the library does not
-            tell.
-        operators: returns the names of a library's and what each took in the last run,
-            uint64 [operators] in microseconds, for reports.
+        steps: the steps that run the partition.
+        raises: raises the error for a failure of a step.
+        make_ready: a function to call before the steps run.
+        backend: the backend of the partition, for reports.
+        instructions: the instruction of each step, for reports; none if the library
+            reports none.
+        operators: returns the names of a library's operators, and the duration of each
+            in the last run, uint64 [operators] in microseconds, for reports.
     """
 
     steps: Steps
@@ -196,9 +196,9 @@ class NativeCall:
 
     Attributes:
         partitions: in running order.
-        reached: index of the partition at which the last run broke off; no partition
-            after it has begun.
-        begun: whether any partition has; none does before all are ready.
+        reached: the index of the partition at which the last run failed; no later
+            partition has begun.
+        begun: whether any partition has begun; none does before all are ready.
     """
 
     def __init__(self, partitions: Sequence[NativePartition]) -> None:
@@ -221,11 +221,11 @@ class NativeCall:
         self._ended: tuple[Array, int] | None = None
 
     def __len__(self) -> int:
-        """Return how many steps all partitions have together."""
+        """Return the number of steps of all partitions together."""
         return self._ends[-1]
 
     def clock(self) -> tuple[Array, int]:
-        """Return room for when each step has ended, int64 [steps], and its address."""
+        """Return an array for end times of steps, int64 [steps], and its address."""
         if self._ended is None:
             ended = np.zeros(len(self), np.int64)
             self._ended = ended, address_of(ended)
@@ -234,17 +234,17 @@ class NativeCall:
     def __call__(self, ended: int = 0) -> None:
         """Run all steps.
 
-        Python looks at signals in between, so that Ctrl-C is answered.
+        The library returns to Python from time to time, so that Ctrl-C is handled.
 
         Args:
-            ended: address of an int64 for each step, for when it has ended; 0 for none.
+            ended: the address of an int64 for each step's end time; 0 for none.
         """
         self.begun = False
         for index, make_ready in self._ready:
             self.reached = index
             make_ready()
         self.begun = True
-        # Where an interrupt comes, nobody can say.
+        # The place of an interrupt is unknown; assume the last partition.
         self.reached = len(self.partitions) - 1
         count, at = len(self._steps), 0
         steps, failure = self._places
@@ -276,7 +276,7 @@ def _described(array: Array) -> bytes:
 @cache
 def _dtype_of(dtype: "np.dtype[np.generic]") -> DType:
     found = DType.from_numpy(dtype)
-    assert found is not None, "programs have no other types"
+    assert found is not None, "the verifier knows all dtypes"
     return found
 
 
@@ -285,17 +285,17 @@ class Library:
 
     Attributes:
         processors: the instruction sets that its kernels can use here, least first.
-        processor: the one that they use.
+        processor: the instruction set in use.
     """
 
-    _MILLISECONDS: Final = 50  # after which a run comes back to Python
+    _MILLISECONDS: Final = 50  # after which a run returns to Python
 
     def __init__(self, path: Path) -> None:
-        """Load it.
+        """Load the library.
 
         Raises:
-            OSError: it cannot be loaded.
-            AttributeError: it is another library.
+            OSError: the file cannot be loaded.
+            AttributeError: the file is another library.
         """
         library = ctypes.CDLL(str(path))
         library.kvc_version.restype = ctypes.c_int32
@@ -319,10 +319,10 @@ class Library:
         self._kernels: dict[str, int] = {}
 
     def use(self, processor: str) -> None:
-        """Let kernels of the whole process use an instruction set from now on.
+        """Set the instruction set for kernels of the whole process.
 
         Raises:
-            BadSetting: it is none of `processors`.
+            BadSetting: it is not one of `processors`.
         """
         if processor not in self.processors or self._use(processor.encode()) != 0:
             expected = "one of " + ", ".join(self.processors)
@@ -330,7 +330,7 @@ class Library:
         self.processor = processor
 
     def kernel(self, name: str) -> int:
-        """Return the number of an op's kernel; the op is known to have one."""
+        """Return the number of an operator's kernel, which must exist."""
         found = self._kernels.get(name)
         if found is None:
             found = self._kernels[name] = self._find(name.encode())
@@ -338,7 +338,7 @@ class Library:
         return found
 
     def has(self, name: str) -> bool:
-        """Tell whether an op has a kernel."""
+        """Tell whether an operator has a kernel."""
         return bool(self._find(name.encode()) >= 0)
 
     def run(
@@ -364,7 +364,7 @@ def find_library() -> Library:
 
     Raises:
         MissingLibrary: it was not built, or is of another version of kvc.
-        BadSetting: KVC_PROCESSOR names no instruction set that it can use here.
+        BadSetting: KVC_PROCESSOR names an instruction set that is unavailable here.
     """
     folder = Path(__file__).parent
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
@@ -388,7 +388,7 @@ def find_library() -> Library:
 
 
 def native_library() -> Library | None:
-    """Return the library, None where it is missing."""
+    """Return the library, None if it is missing."""
     with suppress(MissingLibrary):
         return find_library()
     return None

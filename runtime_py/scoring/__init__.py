@@ -1,7 +1,7 @@
 """Measure how well a model predicts a text: tokens in, bits for each of them out.
 
-`scorers.py` cuts a text into windows and runs one with the methods that a program has,
-`score.py` adds up, `divergence.py` compares with another program.
+`scorers.py` cuts a text into windows and runs a window with the methods of a program,
+`score.py` adds up the bits, `divergence.py` compares with another program.
 """
 
 from kvc.runtime.scoring.divergence import Divergence

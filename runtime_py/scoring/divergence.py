@@ -1,9 +1,10 @@
-"""How far the tokens that a model expects are from what another one expects.
+"""Compare the next-token distributions of a model with those of a reference model.
 
-In: what one model expects, row by row, and a scorer of the other. Out: the mean
-Kullback-Leibler divergence of a token with its standard error, and how often both
-choose the same token. A perplexity of some thousand tokens moves by a percent for no
-reason; the divergence compares whole distributions, and tells recipes apart earlier.
+In: the log probabilities of one model, row by row, and a scorer of the reference. Out:
+the mean Kullback-Leibler divergence of a token with its standard error, and how often
+both predict the same token. The perplexity of some thousand tokens varies by a percent
+at random; the divergence compares whole distributions, and so tells recipes apart with
+fewer tokens.
 """
 
 import math
@@ -22,15 +23,16 @@ Exact = NDArray[np.float64]
 
 @frozen
 class Divergence:
-    """How far a model is from its reference.
+    """The distance of a model from its reference.
 
     Attributes:
         nats: the mean over tokens of sum(p * ln(p / q)), p the reference's
-            probabilities of the next token, q the model's. 0 is the same, infinity a
-            model that rules out what the reference does not.
-        error: the standard error of this mean, as if tokens were independent; of one
-            token infinity.
-        same: the share of tokens where the likeliest next token is the same.
+            probabilities of the next token, q the model's. 0 means equal
+            distributions; infinity means that the model excludes a token that the
+            reference does not.
+        error: the standard error of this mean, as if tokens were independent; infinity
+            for a single token.
+        same: the share of tokens where both have the same likeliest next token.
     """
 
     nats: float
@@ -39,10 +41,10 @@ class Divergence:
 
 
 class Beside:
-    """The reference, which runs beside the model that is scored.
+    """The reference, which runs beside the scored model.
 
     Attributes:
-        seconds: that it took, with comparing.
+        seconds: the time of its runs and of the comparison.
     """
 
     def __init__(self, scorer: Scorer) -> None:
@@ -54,16 +56,16 @@ class Beside:
         self._same = 0
 
     def begin(self, tokens: Sequence[int], first: int) -> None:
-        """Begin a window, as `Scorer.logits` does."""
+        """Begin a window; the arguments are those of `Scorer.logits`."""
         self._rows = self._scorer.logits(tokens, first)
         self._left = self._left[:0]
 
     def add(self, expected: Exact) -> None:
-        """Compare the next rows, as `log_probabilities` gives them.
+        """Compare the model's next rows, as `log_probabilities` returns them.
 
         Raises:
-            BadSetting: the reference knows another number of tokens.
-            UnusableLogits: logits are no numbers.
+            BadSetting: the reference has another vocabulary size.
+            UnusableLogits: logits hold NaN or only infinities.
             KvcError: as `Session.call`.
         """
         began = time.perf_counter()
@@ -92,7 +94,7 @@ class Beside:
             raise BadSetting(name="against", expected=wanted, found=found)
         reference = log_probabilities(logits)
         likely = np.exp(reference)
-        # What the reference rules out adds nothing, however unlikely it is here.
+        # A token with probability 0 in the reference adds nothing to the divergence.
         ratio = np.subtract(
             reference, expected, out=np.zeros_like(likely), where=likely > 0
         )
@@ -104,11 +106,11 @@ def log_probabilities(logits: Logits) -> Exact:
     """Return the natural logarithms of probabilities [n, vocab], in float64.
 
     Raises:
-        UnusableLogits: a row holds NaN, or infinities alone.
+        UnusableLogits: a row holds NaN, or only infinities.
     """
     exact: Exact = logits.astype(np.float64)
     exact -= exact.max(-1, keepdims=True)
     exact -= np.log(np.exp(exact).sum(-1, keepdims=True))
     if np.isnan(exact).any():
-        raise UnusableLogits(reason="they hold NaN, or infinities alone")
+        raise UnusableLogits(reason="they hold NaN, or only infinities")
     return exact

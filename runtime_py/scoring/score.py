@@ -1,4 +1,7 @@
-"""`score_tokens`: how many bits a model needs for the tokens of a text."""
+"""`score_tokens`: how many bits a model needs for the tokens of a text.
+
+In: a program and tokens. Out: a `Score`.
+"""
 
 import math
 import time
@@ -27,16 +30,16 @@ _USUAL_WINDOW: Final = 1024
 
 @frozen
 class Score:
-    """What a text costs.
+    """The bits that a model needs for a text.
 
     Attributes:
-        bits: for all scored tokens.
-        tokens: how many these are.
-        window, stride: in tokens, as `cut_windows` has them.
-        method: which gave the logits.
-        seconds: that running and scoring took, once everything had been loaded: the
-            first calls run once before, unmeasured. Without what `against` takes.
-        divergence: from `against`, None where there is none.
+        bits: the sum over all scored tokens.
+        tokens: the number of scored tokens.
+        window, stride: in tokens, as in `cut_windows`.
+        method: the method that computed the logits.
+        seconds: the time of running and scoring; the first calls run once before,
+            unmeasured, so loading is excluded. Excludes the time of `against`.
+        divergence: the divergence from `against`, None without it.
     """
 
     bits: float
@@ -49,12 +52,12 @@ class Score:
 
     @property
     def bits_per_token(self) -> float:
-        """Return the mean, 0 if nothing is scored."""
+        """Return the mean bits of a token, 0 if no token is scored."""
         return self.bits / self.tokens if self.tokens else 0.0
 
     @property
     def perplexity(self) -> float:
-        """Return 2 to the bits of a token: among how many the model chooses."""
+        """Return 2 to the power of the bits per token."""
         return math.inf if self.bits_per_token > 1023 else 2**self.bits_per_token
 
 
@@ -70,24 +73,25 @@ def score_tokens(
     """Return how many bits a model needs for a text.
 
     Args:
-        program: with the roles "prefill" and "decode", or a method that gives the
-            logits of all positions.
-        tokens: of the text.
-        window: how many tokens the model sees at once; left out, 1,024, or as many as
-            it takes.
-        stride: how far one window begins after the other; left out, half a window.
-        start: what each window begins with, such as a token for the beginning of a
-            text. It is not scored. Without it, the first token of the text is not.
-        progress: called with how many tokens are done, and how many there are.
-        against: whose distribution of each scored token is compared, such as the same
-            model in float32; it sees the same windows.
+        program: a program with the roles "prefill" and "decode", or a method that
+            returns the logits of all positions.
+        tokens: the tokens of the text.
+        window: the number of tokens in the model's context; default: 1,024, or the
+            model's limit if it is lower.
+        stride: the distance from the start of a window to the next; default: half a
+            window.
+        start: tokens at the beginning of each window, such as a beginning-of-text
+            token. They are not scored. Without them, the first token is not scored.
+        progress: called with the number of finished tokens, and of all tokens.
+        against: a reference program whose distributions are compared, such as the same
+            model in float32; it runs the same windows.
 
     Raises:
         BadSetting: window or stride are impossible, there is nothing to score, or the
-            models know different numbers of tokens.
+            models have different vocabulary sizes.
         UnknownName: a program has no such methods.
-        InputMismatch: the model does not have a token.
-        UnusableLogits: they are no numbers.
+        InputMismatch: a token is not in the vocabulary.
+        UnusableLogits: logits hold NaN or only infinities.
         KvcError: as `Session.call`.
     """
     report = progress or (lambda done, total: None)
@@ -134,7 +138,7 @@ def _window(
     """Return the length of a window and the stride.
 
     Raises:
-        BadSetting: a window is longer than one of the models takes.
+        BadSetting: a window exceeds the limit of a model.
     """
     most = [one.most for one in scorers if one.most is not None]
     room = min(most) - start if most else None
@@ -145,24 +149,24 @@ def _window(
 
 
 def _warm_up(scorer: Scorer, tokens: Sequence[int], first: int) -> None:
-    """Make the first calls of each method, which load, check and pack weights."""
+    """Make the first calls of each method, which load, verify and pack weights."""
     for _ in islice(scorer.logits(tokens, first), 2):
         pass
 
 
 def _check_tokens(logits: Logits, tokens: Sequence[int]) -> None:
-    """Check that logits float32 [n, vocab] are for these tokens.
+    """Check that logits float32 [n, vocab] cover these tokens.
 
     Raises:
-        UnusableLogits: a token has none.
+        UnusableLogits: a token is outside the vocabulary.
     """
     for token in (min(tokens), max(tokens)):
         if not 0 <= token < logits.shape[1]:
-            reason = f"they are for {logits.shape[1]} tokens, the text has {token}"
+            reason = f"they are for {logits.shape[1]} tokens, but the text has {token}"
             raise UnusableLogits(reason=reason)
 
 
 def _bits(expected: Exact, tokens: Sequence[int]) -> float:
-    """Return the bits of tokens [n] by the logarithms of probabilities [n, vocab]."""
+    """Return the total bits of tokens [n], given log probabilities [n, vocab]."""
     chosen = expected[np.arange(len(tokens)), np.array(tokens)]
     return float(-chosen.sum() / math.log(2))

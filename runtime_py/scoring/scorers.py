@@ -1,10 +1,10 @@
-"""Cut a text into windows, and run one with the methods that a program has.
+"""Cut a text into windows, and compute the logits of a window.
 
-A text longer than a window is cut into windows that overlap: tokens in two of them are
-scored in the first, and are context in the second. In: a program. Out: a scorer: from
-tokens to the logits that predicted each of the last ones. A method that returns the
-logits of all positions is the fastest; without one, the scored tokens go through
-decode, one by one.
+In: a text's tokens and a program. Out: a scorer, which returns, for a window, the
+logits that predict each of its last tokens. Long texts are cut into overlapping
+windows: a token in two of them is scored in the first, and is context in the second.
+A method that returns the logits of all positions is the fastest; without one, the
+scored tokens go through decode, one by one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,8 +30,8 @@ class TextWindow:
     """A part of a text.
 
     Attributes:
-        begin, end: the tokens that the model sees.
-        first: the first of them that is scored; those before it are context.
+        begin, end: the tokens in the model's context.
+        first: the first scored token; those before it are context.
     """
 
     begin: int
@@ -42,14 +42,14 @@ class TextWindow:
 def cut_windows(
     count: int, length: int, stride: int, has_start: bool
 ) -> Iterator[TextWindow]:
-    """Yield windows, in which each token is scored once.
+    """Yield windows in which each token is scored once.
 
-    Without a start token nothing predicts the very first one, which is not scored.
+    Without a start token nothing predicts the very first token, which is not scored.
 
     Args:
-        count: of all tokens.
-        length: of a window, 2 or more.
-        stride: how far one begins after the other, less than `length`.
+        count: the number of all tokens.
+        length: the length of a window, 2 or more.
+        stride: the distance from one window to the next, less than `length`.
         has_start: whether each window has a start token before it.
 
     Raises:
@@ -71,32 +71,32 @@ Logits = NDArray[np.float32]
 
 
 class Scorer(Protocol):
-    """Runs windows.
+    """Computes the logits of windows.
 
     Attributes:
-        method: the name of the method that gives the logits.
-        most: the longest window, None where nothing limits it.
+        method: the name of the method that returns the logits.
+        most: the longest window, None if there is no limit.
     """
 
     method: str
     most: int | None
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
-        """Yield float32 [n, vocab], n rows for as many tokens from `first` on.
+        """Yield float32 [n, vocab], n rows that predict n tokens from `first` on.
 
         Args:
-            tokens: of a window.
-            first: the first that is scored, 1 or more.
+            tokens: the tokens of a window.
+            first: the index of the first scored token, 1 or more.
         """
         ...
 
 
 def find_scorer(program: Program, session: Session) -> Scorer:
-    """Return the quickest way that a program has.
+    """Return the fastest scorer that a program supports.
 
     Raises:
-        UnknownName: it has neither a method that gives the logits of all positions nor
-            the roles "prefill" and "decode".
+        UnknownName: the program has neither a method that returns the logits of all
+            positions nor the roles "prefill" and "decode".
     """
     generating = {"prefill", "decode"} <= {m.role for m in program.methods.values()}
     appending = find_all_logits(session)
@@ -110,10 +110,10 @@ def find_scorer(program: Program, session: Session) -> Scorer:
 
 
 def gives_all_positions(method: Method) -> bool:
-    """Return whether a method is tokens int64 [1, n] -> float32 [1, n, vocab] alone.
+    """Return whether a method maps tokens int64 [1, n] to logits float32 [1, n, vocab].
 
-    Instead of 1 there may be the symbol "batch", which a session takes for 1. Counts of
-    tokens may be left out.
+    Instead of 1 there may be the symbol "batch", whose default is 1. An input of row
+    lengths is allowed.
     """
     graph = method.graph
     given = [v for i, v in enumerate(graph.inputs) if i != method.row_lengths]
@@ -130,10 +130,10 @@ def gives_all_positions(method: Method) -> bool:
 
 
 class ByTokens:
-    """Context by prefill, then what counts by decode."""
+    """Runs the context by prefill, then the scored tokens by decode."""
 
     def __init__(self, session: Session) -> None:
-        """Find the methods.
+        """Check that the methods exist.
 
         Raises:
             UnknownName: the program lacks a role.
@@ -154,10 +154,10 @@ class ByTokens:
 
 
 class ByChunks:
-    """Context by prefill, then what counts by a method with all logits."""
+    """Runs the context by prefill, then scored tokens by a method with all logits."""
 
     def __init__(self, session: Session, method: Method) -> None:
-        """Take the method, which appends to the session as prefill does."""
+        """Use the method, which appends to the session as prefill does."""
         self.method = method.name
         self.most = _most(session)
         self._session = session
@@ -183,13 +183,13 @@ class ByChunks:
 
 
 class WholeText:
-    """All of a window in one call of a method without state."""
+    """Runs a whole window in one call of a method without state."""
 
     def __init__(self, session: Session, method: Method) -> None:
-        """Take the method.
+        """Use the method.
 
         Raises:
-            UnusableLogits: it looks at what it is to predict.
+            UnusableLogits: its logits depend on later tokens.
         """
         self.method = method.name
         self._session = session
@@ -200,8 +200,8 @@ class WholeText:
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
         """Yield all rows; see `Scorer`.
 
-        A window shorter than the method takes is filled up: what follows a token does
-        not change what it was predicted by.
+        A window shorter than the method's least length is padded at the end, which does
+        not affect a causal model.
         """
         count = len(tokens) - 1
         fill = self._sizes.smallest(count) - count
@@ -212,7 +212,7 @@ class WholeText:
     def _check_causal(self) -> None:
         """Check that another last token changes the last row alone.
 
-        A method of one token at most sees none that it is to predict.
+        A method that takes a single token is causal in any case.
         """
         if self._sizes.most < 2:
             return
@@ -223,10 +223,10 @@ class WholeText:
         after = cast(Logits, self._session.call(self.method, tokens))
         same = np.allclose(before[:, :-1], after[:, :-1], rtol=1e-3, atol=1e-3)
         if not same:
-            reason = f"{self.method} looks at the tokens that it is to predict"
+            reason = f"the logits of {self.method} depend on later tokens"
             raise UnusableLogits(reason=reason)
 
 
 def _most(session: Session) -> int | None:
-    """Return how many tokens a window may have, of which the last is never run."""
+    """Return the longest window, whose last token is never run."""
     return None if session.capacity is None else session.capacity + 1

@@ -1,10 +1,10 @@
 """Run the calls of a loaded program; shared by the program and its sessions.
 
 In: a method, arguments, the states of a session. Out: results nested as the method
-says, in memory of their own. Used from many threads, in one process. A call takes its
-inputs, leases an execution context, is bound to both, and checks that the session has
-room; it runs, and only then adds its tokens to the position. What calls share can be
-released, and is made again by the next call.
+declares, in memory that the caller owns. Many threads of one process may use an engine.
+A call converts its inputs, leases an execution context, binds the method to both and
+checks that the session has room. After the run it adds its tokens to the position.
+`release` frees the resources that calls share; the next call makes them again.
 """
 
 import os
@@ -42,7 +42,7 @@ from kvc.schema.trees import bind_call, unflatten
 
 
 class Engine:
-    """Runs methods of one bundle."""
+    """Run methods of one bundle."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Engine:
 
     @property
     def identity(self) -> str:
-        """Return the identity of the program; it is computed once, when asked for."""
+        """Return the identity of the program, computed when first requested."""
         return self._stored.identity
 
     def call(
@@ -92,18 +92,19 @@ class Engine:
         kwargs: Mapping[str, object],
         states: StateMemory | None,
     ) -> object:
-        """Run a method and return its results; the program is open.
+        """Run a method of an open program and return its results.
 
         Raises:
-            CallMismatch, InputMismatch: the arguments are not what was compiled for.
-            StateMismatch: the lengths of states that grow are not those it takes.
-            CacheOverflow: more tokens or rows than there is room for.
-            CallTooLong: more tokens than rings allow, of a method that is not parted.
+            CallMismatch, InputMismatch: the arguments do not match the compiled method.
+            StateMismatch: the method does not accept the lengths of the growing states.
+            CacheOverflow: the call adds more tokens or rows than there is room for.
+            CallTooLong: the call has more tokens than a ring buffer allows, and the
+                method cannot be split into pieces.
             NotEncoded: the method of the role "encode" has not run.
-            Poisoned: an earlier call left states half written.
+            Poisoned: an earlier call failed and left states partly written.
             ExecutionError: an instruction failed.
-            FileChanged, FormatError, FileProblem: data cannot be used any more.
-            Closed: the program has been closed meanwhile.
+            FileChanged, FormatError, FileProblem: a data file has become unusable.
+            Closed: the program was closed during the call.
         """
         entry = self.entry(method)
         inputs = self._take(entry, args, kwargs, states)
@@ -113,7 +114,7 @@ class Engine:
         return _nest(entry.method.output_tree, results, inputs.as_tensors)
 
     def entry(self, method: int) -> MethodEntry:
-        """Return what is known of a method before any call."""
+        """Return the properties of a method that do not depend on a call."""
         found = self._entries.get(method)
         if found is None:
             found = make_entry(self.program, method, self.symbols, self.groups)
@@ -123,7 +124,7 @@ class Engine:
     def _run_call(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
-        """Run a method, in pieces where rings or buckets want it so."""
+        """Run a method, split into pieces if ring buffers or buckets require it."""
         if states is None:
             return self._run_once(entry, inputs, None)
         states.check_usable()
@@ -145,11 +146,11 @@ class Engine:
         return run_pieces(pieces, inputs, states, run)
 
     def _restart(self, entry: MethodEntry, inputs: Inputs, states: StateMemory) -> None:
-        """Begin a session anew, if the call then has room.
+        """Reset a session before an encode call, after a check that the call has room.
 
         Raises:
             InputMismatch: the inputs do not have the declared shapes.
-            CacheOverflow: there is no room.
+            CacheOverflow: the call needs more room than the session has.
         """
         demand = entry.demand(entry.solve(inputs, states))
         for cursor, starts in enumerate(states.known_positions()):
@@ -162,7 +163,7 @@ class Engine:
     def _run_once(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
-        """Run a method in one go."""
+        """Run a method in one call."""
         resources, context = self._borrow(states)
         try:
             for file in self._blobs.shown:
@@ -187,7 +188,7 @@ class Engine:
         loans: Sequence[Loan],
         states: StateMemory,
     ) -> list[object]:
-        """Run a bound method on a session: all of it, or as if it had not run."""
+        """Run a bound method on a session; on failure, undo its effects."""
         transaction = Transaction(entry, demand, states)
         progress = RunProgress()
         try:
@@ -207,7 +208,7 @@ class Engine:
         """Return new memory for the states of a session.
 
         Raises:
-            OutOfMemory: there is no memory, or no address space.
+            OutOfMemory: there is not enough memory or address space.
             Closed, Forked: as `call`.
         """
         self.check_open()
@@ -226,7 +227,7 @@ class Engine:
         )
 
     def _own_states(self, sizes: Mapping[str, int]) -> Owner:
-        """Return who has the states of a new session."""
+        """Return the owner of a new session's state memory, on the host or a device."""
         initial = self._initial_value
 
         def on_host(groups: Sequence[Group]) -> Owner:
@@ -247,17 +248,17 @@ class Engine:
             resources.pool.put_back(context, None)
 
     def close_states(self, states: StateMemory) -> None:
-        """Give the memory of a session's states back."""
+        """Free the memory of a session's states."""
         states.close()
         if not self.forked:
             self._pool.forget_closed()
 
     def give_back_scratch(self) -> None:
-        """Give the scratch pages that no call uses back."""
+        """Free the scratch pages that no call uses."""
         self._pool.give_back()
 
     def release(self) -> None:
-        """Let go of all that calls share, of what running calls use when they end.
+        """Release the resources that calls share; running calls keep theirs.
 
         Raises:
             Closed, Forked: as `call`.
@@ -269,7 +270,7 @@ class Engine:
         old.close(self._count_out)
 
     def pack(self, target: str | None) -> tuple[Packing, ...]:
-        """Have delegates pack what they will use; see `Program.pack`."""
+        """Let delegates pack their weights; see `Program.pack`."""
         self.check_open()
         chosen = None if target is None else check_target(self.program, target)
         resources, context = self._borrow(None)
@@ -281,7 +282,7 @@ class Engine:
             resources.pool.put_back(context, None)
 
     def residency(self) -> Residency:
-        """Return what memory the data takes just now.
+        """Return the memory that the data occupies now.
 
         Raises:
             Closed, Forked: as `call`.
@@ -301,25 +302,25 @@ class Engine:
 
     @property
     def forked(self) -> bool:
-        """Tell whether this is a child of the process that opened the program."""
+        """Tell whether this process was forked from the one that opened the program."""
         return os.getpid() != self._pid
 
     def check_open(self) -> None:
         """Check that the program is open.
 
         Raises:
-            Closed: it is not.
-            Forked: it is, but in another process.
+            Closed: the program is closed.
+            Forked: the program was opened in another process.
         """
         self.check_process("program")
         if self.closed:
             raise Closed(kind="program")
 
     def check_process(self, kind: str) -> None:
-        """Check that no fork lies between opening and now.
+        """Check that this process is the one that opened the program.
 
         Raises:
-            Forked: one does: locks and threads of the parent are not here.
+            Forked: this is a forked child, without the locks and threads of its parent.
         """
         here = os.getpid()
         if here != self._pid:
@@ -328,8 +329,8 @@ class Engine:
     def close(self) -> None:
         """Refuse new calls, and release everything once no call runs any more.
 
-        In a child of the process that opened it nothing is released: the child's end
-        does so, and a lock may have been held when it was forked.
+        A forked child releases nothing: its exit does so, and another thread of the
+        parent may have held a lock at the fork.
         """
         if self.forked:
             self.closed = True
@@ -358,7 +359,7 @@ class Engine:
         )
 
     def _count_out(self) -> None:
-        """Count resources that are gone; after the last ones the files are closed."""
+        """Count released resources; close the files after the last ones."""
         with self._lock:
             self._in_use -= 1
             last = not self._in_use
@@ -366,14 +367,14 @@ class Engine:
             self._blobs.close()
 
     def _borrow(self, states: StateMemory | None) -> tuple[Resources, ExecutionContext]:
-        """Lend a context for one call, and what it shares with others.
+        """Lease a context for one call; return it with the shared resources.
 
         Raises:
-            Closed: the program has been closed meanwhile.
+            Closed: the program was closed during the call.
         """
         resources = self._resources
         while (context := resources.pool.take(states)) is None:
-            self.check_open()  # it was only released
+            self.check_open()  # still open: `release` replaced the resources
             resources = self._resources
         return resources, context
 
@@ -397,7 +398,7 @@ class Engine:
         return take_inputs(entry.signature, leaves, left_out)
 
     def _initial_value(self, name: int) -> Array:
-        """Return a copy, so that no state shares bytes with a constant."""
+        """Copy an initial value, so that no state shares a constant's bytes."""
         with self._constants.handle(name) as buffer:
             return own_copy(buffer.array())
 
@@ -405,7 +406,7 @@ class Engine:
 def _run(
     binding: Binding, inputs: Inputs, loans: Sequence[Loan], progress: RunProgress
 ) -> list[object]:
-    """Fill the inputs, run, and return results in memory of their own."""
+    """Fill the inputs, run, and return results in memory that the caller owns."""
     for slot, leaf in binding.fills:
         copy_into(slot, inputs.arrays[leaf])
     binding.frame.run(progress)
@@ -422,7 +423,7 @@ def _run(
 
 
 def _nest(tree: str, results: list[object], as_tensors: bool) -> object:
-    """Return results nested as a method says, arrays as tensors where wanted."""
+    """Return results nested as the method declares, as tensors if `as_tensors`."""
     if as_tensors:
         from kvc.runtime.execution.values import array_as_tensor
 

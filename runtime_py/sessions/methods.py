@@ -1,8 +1,8 @@
-"""`Callables`: what a program and its sessions share: methods by name, metadata, files.
+"""`Callables`: the shared base of `Program` and `Session`.
 
-`call("name", ...)` always works. The attribute is a shorthand, which Python uses only
-if the class has no such name itself, so a method called `close` does not replace
-`Session.close`.
+In: an engine. Out: its methods by name, metadata and files. `call("name", ...)` always
+works. The attribute is a shorthand, which Python uses only if the class has no such
+attribute itself, so a method called `close` does not replace `Session.close`.
 """
 
 import json
@@ -16,14 +16,14 @@ from kvc.schema.closing import Closing
 from kvc.schema.errors import BadSetting, UnknownName, listing, meant
 from kvc.schema.model import Method
 
-# Settings that a bundle's metadata has as JSON, which may be anybody's.
+# Settings in the metadata
 
 
 def parsed(metadata: Mapping[str, str], name: str) -> object:
-    """Return a setting of a bundle, None where it has none of this name.
+    """Return a setting of a bundle, None if the metadata lacks the name.
 
     Raises:
-        BadSetting: it is no JSON.
+        BadSetting: the value is not valid JSON.
     """
     try:
         found: object = json.loads(metadata.get(name, "null"))
@@ -33,20 +33,19 @@ def parsed(metadata: Mapping[str, str], name: str) -> object:
 
 
 def impossible(metadata: Mapping[str, str], name: str) -> BadSetting:
-    """Return the error for a setting that `kvc compile` does not write."""
+    """Return the error for a setting that `kvc compile` would not have written."""
     found = metadata.get(name, "nothing")[:80]
-    expected = "what kvc compile writes"
+    expected = "a value that kvc compile writes"
     return BadSetting(
         name=f"the bundle's metadata {name}", expected=expected, found=found
     )
 
 
-# `Callables`: what a program and its sessions share: methods by name, metadata,
-# files.
+# Calling methods by name
 
 
 class Callables(Closing):
-    """Something of a bundle whose methods may be called."""
+    """Base class of objects whose compiled methods can be called by name."""
 
     _engine: Engine
 
@@ -69,7 +68,7 @@ class Callables(Closing):
     def files(self) -> Mapping[str, bytes]:
         """Return the files in the bundle, such as a tokenizer, by name.
 
-        It is read and checked each time it is asked for.
+        The file is read and checked at each access.
         """
         return BundledFiles(self._engine.program, self._engine.data)
 
@@ -85,7 +84,8 @@ class Callables(Closing):
         return ids[name]
 
     def __getattr__(self, name: str) -> Callable[..., object]:
-        # Also asked before __init__ has run, for example by copy and pickle.
+        # Python also calls this before __init__ has run, for example in copy and
+        # pickle.
         if name.startswith("_"):
             raise AttributeError(name)
         ids = self._engine.method_ids
@@ -99,11 +99,11 @@ class Callables(Closing):
 
 
 def find_roles(program: Callables, role: str) -> list[Method]:
-    """Return the methods that have a role, one or more.
+    """Return the methods that have a role, at least one.
 
     Raises:
-        UnknownName: none has.
-        BadSetting: none has, and what the bundle calls its task is no JSON.
+        UnknownName: no method has the role.
+        BadSetting: no method has the role, and the metadata "task" is not valid JSON.
     """
     found = [method for method in program.methods.values() if method.role == role]
     if not found:
@@ -125,6 +125,6 @@ def missing_role(program: Callables, role: str, hint: str = "") -> UnknownName:
 
 
 def find_all_logits(program: Callables) -> Method | None:
-    """Return the method that appends tokens and gives the logits of each, or None."""
+    """Return the method that appends tokens and returns logits of each, or None."""
     with_all = (m for m in program.methods.values() if m.role == "prefill_all")
     return next((m for m in with_all if m.writes and m.advance is not None), None)

@@ -1,7 +1,7 @@
-"""`Prefix`: a prompt cache. Tokens are read once, for many sessions.
+"""`Prefix`: a prompt cache. Tokens are run once, for many sessions.
 
-In: a new session, tokens. Out: sessions that have read them, each a fork. Used from
-many threads: while one is served, others wait for a millisecond.
+In: a new session and tokens. Out: forks of the session, which hold the tokens. Many
+threads may use a prefix: a lock lets one thread fork at a time, for a millisecond.
 """
 
 import threading
@@ -27,7 +27,7 @@ class Prefix(Closing):
     """A prompt that has been run once, for sessions that begin with it.
 
     Attributes:
-        tokens: of the prompt, int64 [batch, seq].
+        tokens: the tokens of the prompt, int64 [batch, seq].
     """
 
     def __init__(
@@ -36,9 +36,10 @@ class Prefix(Closing):
         session: "Session",
         tokens: "Sequence[int] | Array | Tensor",
     ) -> None:
-        """Let a new session read the tokens, and own it; it is closed on failure.
+        """Run the tokens in a new session and own the session; close it on failure.
 
-        Raises as `Program.prefix` does.
+        Raises:
+            KvcError: as `Program.prefix`.
         """
         self._engine, self._session = engine, session
         self._closed = False
@@ -46,7 +47,7 @@ class Prefix(Closing):
         try:
             self.tokens = _as_tokens(tokens)
             self._logits = _read(session, self.tokens)
-            session.fork().close()  # what is shared is moved now, not for the first
+            session.fork().close()  # moves pages to shared memory now, not at first use
         except BaseException:
             session.close()
             raise
@@ -57,13 +58,13 @@ class Prefix(Closing):
         return own_copy(self._logits)
 
     def session(self, transactional: bool = False) -> "Session":
-        """Open a session that has read the tokens.
+        """Open a session that holds the tokens of the prefix.
 
-        It stays open when the prefix is closed.
+        The session stays open when the prefix is closed.
 
         Raises:
-            OutOfMemory: the system gives no address space.
-            Closed, Forked: prefix or program are closed, or of another process.
+            OutOfMemory: the system provides no address space.
+            Closed, Forked: the prefix or the program is closed, or of another process.
         """
         self._engine.check_process("prefix")
         with self._lock:
@@ -72,8 +73,8 @@ class Prefix(Closing):
             return self._session.fork(transactional)
 
     def close(self) -> None:
-        """Let go of what was read; sessions that have it keep it."""
-        if self._engine.forked:  # the lock may have been held when it was
+        """Close the session of the prefix; sessions forked from it stay open."""
+        if self._engine.forked:  # another thread may have held the lock at the fork
             self._closed = True
             self._session.close()
             return
@@ -89,11 +90,11 @@ class Prefix(Closing):
 
 
 def _read(session: "Session", tokens: Array) -> Array:
-    """Run tokens in as few calls as there can be.
+    """Run tokens in as few calls as possible; return the logits of the last call.
 
     Raises:
-        PromptTooLong: there is no room for them; nothing has run.
-        UnknownName: no method has the role "prefill", or none "decode".
+        PromptTooLong: the session has too little room; nothing has run.
+        UnknownName: no method has the role "prefill", or none the role "decode".
     """
     _check_room(session, tokens.shape[1])
     prefills = [
@@ -113,10 +114,10 @@ def _read(session: "Session", tokens: Array) -> Array:
 
 
 def _check_room(session: "Session", count: int) -> None:
-    """Check that tokens fit into a new session, where it counts any.
+    """Check that a new session has room for the tokens, if it has a position.
 
     Raises:
-        PromptTooLong: they do not.
+        PromptTooLong: the session has too little room.
     """
     try:
         _ = session.position
@@ -131,7 +132,7 @@ def _as_tokens(tokens: object) -> Array:
     """Return tokens as int64 [batch, seq].
 
     Raises:
-        BadSetting: they are none.
+        BadSetting: the argument has no tokens, or is not an array of integers.
     """
     if is_tensor(tokens):
         tokens = tensor_as_array(tokens)  # type: ignore[arg-type]  # is_tensor says so

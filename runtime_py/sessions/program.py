@@ -1,8 +1,7 @@
 """`load` and `Program`: an open bundle, immutable, usable from many threads.
 
 In: the path of a bundle. Out: its content, sessions, and calls of stateless methods.
-Only headers, program and indices are read here; data is brought into memory when it is
-first needed.
+`load` reads only headers, programs and indices; data is read when it is first needed.
 """
 
 import os
@@ -52,33 +51,34 @@ def load(
     """Open a bundle.
 
     Args:
-        path: of the bundle.
-        mode: how its data comes into memory. `map`: only what is used, straight from
-            the files, which must not change meanwhile. `read`: into memory of its own,
-            a blob at a time as it is needed. `huge`: as `read`, in pages of 2 MiB.
+        path: the path of the bundle.
+        mode: how data comes into memory. `map`: map the files and read only the pages
+            in use; the files must not change meanwhile. `read`: copy each blob into
+            private memory when it is needed. `huge`: as `read`, in pages of 2 MiB.
         data_folders: where to look for data files that do not lie beside the bundle.
-        reference: True to run what backends take by the reference implementation of
-            their arithmetic; False to refuse to load where a backend's library is
-            missing; None to use the library where there is one.
-        threads: how many threads to compute with, the same for all programs of a
-            process. Left out, what was asked for before, or one for each physical core
-            that the process may use, but no more than OMP_NUM_THREADS.
-        max_turns: the most turns that a `while_loop` of a method may run each time that
-            it is reached, for bundles of strangers; more are `TooManyTurns`. Loops in
-            one another multiply. Left out, no limit: Ctrl-C ends one that never ends.
-        device: which device a backend that has several computes on, such as `vulkan:1`;
-            `kvc devices` lists them. Left out, the backend chooses.
-        backend: of a bundle for several recipes, the backend of the one to run. Left
-            out, it is that of `device`, or the first whose library or device is here;
-            a program that only acts as a device comes after all that is here.
+        reference: True to run partitions by the reference implementation of a backend's
+            arithmetic; False to refuse to load if a backend's library is missing; None
+            to use the library if it is installed.
+        threads: the number of compute threads, shared by all programs of a process.
+            Default: the number requested before, or one for each physical core that the
+            process may use, but at most OMP_NUM_THREADS.
+        max_turns: the greatest number of iterations of a `while_loop` each time that
+            control reaches the loop, for untrusted bundles; more raise `TooManyTurns`.
+            Nested loops multiply. Default: no limit; Ctrl-C ends an endless loop.
+        device: the device of a backend that has several, such as `vulkan:1`;
+            `kvc devices` lists them. Default: the backend selects a device.
+        backend: the backend of the recipe to run, in a bundle of several recipes.
+            Default: the backend of `device`, or the first whose library or device is
+            present; a program for an emulated device comes last.
 
     Raises:
-        BadSetting: `path` is no path, there is no such mode, the folders are not a
+        BadSetting: `path` is not a path, `mode` is unknown, `data_folders` is not a
             sequence, `reference` is neither a bool nor None, `threads` is not from 1 to
-            the number of processors, `max_turns` is no number from 0, or `device` or
-            `backend` is none that can be used for this bundle.
-        ThreadsFixed: programs of this process compute with other threads already.
-        FormatError: a file is damaged, or no bundle.
+            the number of processors, `max_turns` is negative or not an int, or the
+            bundle cannot run on `device` or `backend`.
+        ThreadsFixed: programs of this process already compute with another number of
+            threads.
+        FormatError: a file is damaged, or is not a bundle.
         LoadError: a file cannot be read or found, a backend or its library is missing,
             or every method needs torch, which is not installed.
     """
@@ -103,10 +103,10 @@ def load(
 
 
 def _check_some_run(bundle: BundleFile) -> None:
-    """Check that torch is here, unless there is a method that runs without it.
+    """Check that torch is installed, unless some method runs without it.
 
     Raises:
-        MissingPackage: it is not.
+        MissingPackage: every method needs torch, which is not installed.
     """
     methods = bundle.program.methods
     if methods and all(needs_torch(m.graph, m.graphs[1:]) for m in methods):
@@ -134,7 +134,7 @@ def _check_turns(max_turns: int | None) -> int | None:
 
 
 def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Return folders as they are; a single one would be taken apart into letters."""
+    """Return the folders; refuse a string, which iterates over its letters."""
     single = isinstance(folders, str | bytes | os.PathLike)
     if single or not isinstance(folders, Iterable):
         expected = "a sequence of folders"
@@ -149,12 +149,12 @@ class Program(Callables):
     it.
 
     Attributes:
-        path: of the bundle.
-        digest: of the program, in hexadecimal; it covers all of the bundle.
-        states: what the file declares, by name.
-        data: named data; each request gives a `FreeableBuffer` of its own.
-        provenance: who made it, of what, by which recipe; of several, the one that
-            runs.
+        path: the path of the bundle.
+        digest: the SHA-256 of the program in hexadecimal; it covers the whole bundle.
+        states: the declared states by name.
+        data: named data; each lookup returns a new `FreeableBuffer`.
+        provenance: the model, recipe and versions that the program was compiled from;
+            in a bundle of several programs, those of the running one.
     """
 
     def __init__(
@@ -182,10 +182,10 @@ class Program(Callables):
 
     @property
     def identity(self) -> str:
-        """Return what saved sessions belong to, in hexadecimal.
+        """Return the identity that saved sessions are checked against, in hexadecimal.
 
-        It is of states, methods and what they compute with. Where blobs lie, what is
-        packed beforehand, files, settings and provenance do not count.
+        The identity covers states, methods and the constants they read. It ignores blob
+        offsets, weights packed ahead of time, files, settings and provenance.
         """
         return self._engine.identity
 
@@ -204,21 +204,23 @@ class Program(Callables):
         """Open a session with states of its own.
 
         Args:
-            capacity: greatest position; left out, the greatest that was declared, since
-                reserving costs nothing. Of a program with several caches of their own
-                length, the sizes by name: {"encoder": 1500, "decoder": 448}.
-            transactional: copy, before each call, what a call that fails could not put
-                back, so that no failure poisons the session.
+            capacity: the greatest position; default: the greatest that was declared,
+                since a reservation of address space costs no memory. A program with
+                several caches of different lengths takes sizes by name: {"encoder":
+                1500, "decoder": 448}.
+            transactional: copy, before each call, the state bytes that a failed call
+                could not restore otherwise, so that no failure poisons the session.
             snapshots: how many of the last calls `rewind` can undo in a session with
                 states that calls may overwrite anywhere, such as recurrent ones. Each
                 call copies such states, and this many copies are kept.
-            sizes: for symbols that states use. Left out, each is its greatest, but
-                `batch` is 1.
+            sizes: the sizes of symbols in state shapes. Default: the greatest size of
+                each symbol, but 1 for `batch`.
 
         Raises:
-            UnknownName: no state uses such a symbol, or nothing limits a position.
+            UnknownName: no state uses such a symbol, or the program has no position
+                that `capacity` could limit.
             BadSetting: a size is out of its bounds.
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: the system provides no address space.
             Closed, Forked: the program is closed, or belongs to another process.
         """
         self._engine.check_open()
@@ -233,10 +235,10 @@ class Program(Callables):
         transactional: bool = False,
         snapshots: int = 0,
     ) -> Session:
-        """Open a session as `Session.save` left one; snapshots begin anew.
+        """Open a session from a file of `Session.save`; snapshots begin anew.
 
         Raises:
-            BadSetting: `path` is no path, or `snapshots` no number of calls.
+            BadSetting: `path` is not a path, or `snapshots` not a count of calls.
             BadSnapshot: the file is damaged, or of another program.
             FileProblem: the system cannot read it.
             OutOfMemory, Closed, Forked: as `session`.
@@ -264,15 +266,15 @@ class Program(Callables):
         """Run a prompt once, for many sessions that begin with it.
 
         Args:
-            tokens: at least one; int64 [batch, seq] where sessions have several rows.
-                They are run by the methods of the roles `prefill` and `decode`.
-            capacity: of the sessions, as `session`.
-            sizes: of the sessions, as `session`.
+            tokens: at least one token; int64 [batch, seq] for sessions of several rows.
+                The methods of the roles `prefill` and `decode` run them.
+            capacity: the capacity of the sessions, as in `session`.
+            sizes: the sizes of the sessions, as in `session`.
 
         Raises:
-            UnknownName: no method has the role `prefill`, or none `decode`.
-            BadSetting: there are no tokens, or `tokens` holds something else.
-            CacheOverflow: they do not fit.
+            UnknownName: no method has the role `prefill`, or none the role `decode`.
+            BadSetting: `tokens` is empty, or not an array of integers.
+            CacheOverflow: the session has no room for the tokens.
             ExecutionError: as `Session.call`, and as `session`.
         """
         from kvc.runtime.sessions.prefixes import Prefix  # few programs have any
@@ -284,7 +286,7 @@ class Program(Callables):
 
         Raises:
             UnknownName: there is no such method.
-            StateNeeded: it has state; open a session.
+            StateNeeded: the method has state; open a session.
             ExecutionError: as `Session.call`.
         """
         index = self._find(name)
@@ -294,7 +296,7 @@ class Program(Callables):
         return self._engine.call(index, args, kwargs, None)
 
     def _state_needed(self, index: int) -> str:
-        """Return the name of a state that a method uses, or of its position, or ""."""
+        """Return the name of a state or position that a method uses, or ""."""
         method = self._engine.program.methods[index]
         for state in method.reads + method.writes:
             return self._engine.program.states[state].name
@@ -302,26 +304,26 @@ class Program(Callables):
         return self._engine.program.cursors[0].name if reads else ""
 
     def pack(self, target: str | None = None) -> tuple[Packing, ...]:
-        """Do now what first calls would: check weights, have backends pack them.
+        """Do the work of first calls ahead of time: check and pack weights.
 
         No method runs. Packed weights stay in memory, and the result's `content` valid,
         until `release` or `close`.
 
         Args:
-            target: `BACKEND:TARGET`, to have that target's own file made in place of
-                what this machine would use: the only one of the result.
+            target: `BACKEND:TARGET`, to make the file of that target in place of the
+                files that this machine would use; it is then the only result.
 
         Raises:
             BadSetting: no backend of the bundle makes files for this target.
             ExecutionError: a backend's library refuses a partition.
             MissingPackage: a method needs torch, which is not installed.
-            FileChanged, FormatError, FileProblem: data cannot be used any more.
+            FileChanged, FormatError, FileProblem: a data file has become unusable.
             Closed, Forked: the program is closed, or belongs to another process.
         """
         return self._engine.pack(target)
 
     def residency(self) -> Residency:
-        """Return what memory the data takes just now, blob by blob.
+        """Return the memory that the data occupies now, blob by blob.
 
         Raises:
             Closed, Forked: the program is closed, or belongs to another process.
@@ -329,14 +331,14 @@ class Program(Callables):
         return self._engine.residency()
 
     def release(self) -> None:
-        """Free all memory that no running call needs; the next call takes it again.
+        """Free all memory that no running call needs; the next call allocates it again.
 
-        That is what has been used of the data and is held by no `FreeableBuffer`, what
-        delegates have packed, scratch memory, and what is bound to it. Sessions keep
-        their states. Calls that run in other threads give theirs back when they end.
+        That covers data that no `FreeableBuffer` holds, packed weights of delegates,
+        scratch memory and execution contexts. Sessions keep their states. Calls that
+        run in other threads free their share when they end.
 
-        The next use reads the data again and verifies it again: half a second for each
-        GB where the system still has the file in memory, more where it has not.
+        The next use reads and verifies the data again: half a second for each GB if the
+        file is still in the page cache, longer otherwise.
 
         Raises:
             Closed, Forked: the program is closed, or belongs to another process.
@@ -350,7 +352,7 @@ class Program(Callables):
     def summary(self) -> str:
         """Return a line for each method, and for states and data; `kvc dump` says more.
 
-        `print(program)` prints it, and a notebook shows it.
+        `print(program)` prints the summary, and a notebook shows it.
 
         Raises:
             Closed, Forked: the program is closed, or belongs to another process.
@@ -370,10 +372,10 @@ class Program(Callables):
 
 
 def _merged(sizes: Mapping[str, int], capacity: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of a session, which were given in two ways.
+    """Return the sizes of a session, merged from `sizes` and `capacity`.
 
     Raises:
-        BadSetting: one of them was given twice.
+        BadSetting: both name the same size.
     """
     twice = sorted(sizes.keys() & capacity.keys())
     if twice:
@@ -383,10 +385,10 @@ def _merged(sizes: Mapping[str, int], capacity: Mapping[str, int]) -> dict[str, 
 
 
 def _copies(transactional: bool, snapshots: object) -> Copies:
-    """Return what a session is asked to copy.
+    """Return the session's settings for copies of states.
 
     Raises:
-        BadSetting: `snapshots` is no number of calls.
+        BadSetting: `snapshots` is not a count of calls.
     """
     number = whole_number("snapshots", snapshots)
     if number < 0:

@@ -1,8 +1,8 @@
-"""What the calls of a program share, and `Program.release` frees.
+"""Hold the resources that the calls of a program share and `Program.release` frees.
 
-In: a program and its data. Out: constants, delegates that are ready, execution contexts
-to lease, all made on first need. Once closed it leases no more contexts, and everything
-is freed when the last call that uses it ends; sessions keep their states.
+In: a program and its data. Out: constants, initialized delegates, and execution
+contexts to lease, all made on first need. Once closed, it leases no more contexts, and
+everything is freed when the last call that uses it ends; sessions keep their states.
 """
 
 import threading
@@ -24,14 +24,14 @@ from kvc.schema.model import Program
 from kvc.schema.torch_package import check_torch
 from kvc.schema.uses import constants_of
 
-FindBackend = Callable[[str], Factory]  # by name, the run-time half of a backend
+FindBackend = Callable[[str], Factory]  # maps a name to a backend's run-time half
 
 
 class Resources:
-    """Constants, delegates and contexts; used from many threads.
+    """Own constants, delegates and contexts; may be used from many threads.
 
     Attributes:
-        pool: the contexts.
+        pool: the execution contexts.
     """
 
     def __init__(
@@ -60,13 +60,14 @@ class Resources:
         self._prepared: Prepared = {}
 
     def constant(self, name: int) -> Array:
-        """Return named data that stays in memory as long as this.
+        """Return a constant, which stays in memory until these resources are closed.
 
-        Raises as `FreeableBuffer.private_array`.
+        Raises:
+            KvcError: as `FreeableBuffer.private_array`.
         """
         found = self._constants.get(name)
         if found is None:
-            # Without the lock: different blobs are checked at the same time.
+            # Outside the lock: threads check different blobs at the same time.
             buffer = self._buffers.handle(name)
             taken = buffer, buffer.private_array()
             with self._lock:
@@ -76,7 +77,7 @@ class Resources:
         return found[1]
 
     def code(self, method: int) -> Code:
-        """Return what a method is bound with, shared by all contexts."""
+        """Return the bindable code of a method, shared by all contexts."""
         if method not in self._codes:
             made = code_of(
                 self._program,
@@ -104,7 +105,7 @@ class Resources:
             return self._backends[name]
 
     def packed(self) -> Mapping[str, int]:
-        """Return how many bytes delegates keep in a form of their own, by name."""
+        """Return the bytes that each delegate keeps in its own packed form, by name."""
         total: Counter[str] = Counter()
         with self._lock:
             for backend in self._backends.values():
@@ -112,10 +113,10 @@ class Resources:
         return total
 
     def pack(self) -> tuple[Packing, ...]:
-        """Make ready what calls share: torch, constants, delegates, packed weights.
+        """Prepare the shared resources: torch, constants, delegates, packed weights.
 
         Raises:
-            ExecutionError: a library refuses a partition.
+            ExecutionError: a backend's library refuses a partition.
             MissingPackage: a method needs torch, which is not installed.
             KvcError: as `constant`.
         """
@@ -139,10 +140,10 @@ class Resources:
         return tuple(chain.from_iterable(packed))
 
     def export(self, backend: str, target: str) -> Packing:
-        """Return the file of a target, of all partitions of a backend.
+        """Return the exported file of a target, with all partitions of a backend.
 
         Raises:
-            ExecutionError: a library refuses a partition.
+            ExecutionError: a backend's library refuses a partition.
             KvcError: as `constant`.
         """
         handles = {
@@ -153,7 +154,7 @@ class Resources:
         return self._backends[backend].export(target, handles)
 
     def close(self, when_gone: Callable[[], None]) -> None:
-        """Let go of everything once no call uses it, and then call `when_gone`."""
+        """Release everything once no call uses it, and then call `when_gone`."""
 
         def finish() -> None:
             self._free()

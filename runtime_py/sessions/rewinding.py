@@ -1,8 +1,8 @@
 """Rewind a session: drop its last tokens as if they had never run.
 
 In: the memory of a session, how many tokens to drop in each row. Out: the same memory
-at an earlier position. Each kind of state decides how far it can go back, and what to
-restore. Everything is checked before anything changes.
+at an earlier position. Each kind of state decides how far it can go back, and which
+slots it restores. Everything is checked before anything changes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,19 +18,19 @@ from kvc.runtime.states.memory import StateMemory
 from kvc.schema.errors import BadSetting, CannotRewind, NotRewindable
 from kvc.schema.model import CursorKind, Program
 
-_CURSOR: Final = 0  # the one that counts the tokens of prefill and decode
+_CURSOR: Final = 0  # the cursor that counts the tokens of prefill and decode
 
 
 def rewind(program: Program, memory: StateMemory, count: object) -> bool:
-    """Drop the last `count` tokens: an int, or int64 [batch]; tell if there are any.
+    """Drop the last `count` tokens, an int or int64 [batch]; tell if any were dropped.
 
     Raises:
-        BadSetting: `count` is no int and no int64 [batch], or not from 0 to the
+        BadSetting: `count` is neither an int nor int64 [batch], or is not from 0 to the
             position.
-        NoPosition: nothing counts tokens.
+        NoPosition: the program has no position.
         NotRewindable: a state cannot go back.
-        CannotRewind: rows must go back by the same number of tokens.
-        Poisoned: a call left states half written.
+        CannotRewind: all rows must go back by the same number of tokens.
+        Poisoned: an earlier call failed and left states partly written.
     """
     given = _check_numbers(count)
     starts, firsts = _check_goes_back(program, memory)
@@ -41,13 +41,13 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
 def rewind_to_one(
     program: Program, memory: StateMemory, ends: Iterable[int]
 ) -> tuple[int, bool]:
-    """Rewind the one row to the first of some positions to which its states can go.
+    """Rewind a session of one row to the first position that its states can reach.
 
     Returns:
-        The position, and whether it is another one than before.
+        The new position, and whether it differs from the old one.
 
     Raises:
-        NotRewindable: they can go to none; nothing has changed.
+        NotRewindable: no position in `ends` is reachable; nothing has changed.
         NoPosition, Poisoned: as `rewind`.
     """
     starts, firsts = _check_goes_back(program, memory)
@@ -61,7 +61,7 @@ def rewind_to_one(
         except NotRewindable as error:
             problem = problem or error
     if problem is None:
-        reason = f"it is at {start}, before all positions that were asked for"
+        reason = f"its position is {start}, before all requested positions"
         raise NotRewindable(state="position", reason=reason)
     raise problem
 
@@ -69,13 +69,13 @@ def rewind_to_one(
 def forgettable_calls(
     program: Program, memory: StateMemory, methods: frozenset[str]
 ) -> int | None:
-    """Return how many of the last calls of some methods can be forgotten.
+    """Return how many of the last calls of the given methods can be undone.
 
     Returns:
-        None where nothing limits it but how far rings reach.
+        None if only the length of ring buffers limits the number.
 
     Raises:
-        NotRewindable: a state that one of them writes cannot go back.
+        NotRewindable: a state that one of the methods writes cannot go back.
         NoPosition, Poisoned: as `rewind`.
     """
     _check_goes_back(program, memory)
@@ -100,7 +100,7 @@ def _go_back(
     counts: Sequence[int],
     firsts: Sequence[int],
 ) -> bool:
-    """Drop so many tokens of each row; tell if there are any.
+    """Drop the given number of tokens of each row; tell if any were dropped.
 
     Raises:
         NotRewindable, CannotRewind: as `rewind`; nothing has changed.
@@ -119,7 +119,7 @@ def _go_back(
     copied = _brought_back(program, beside, starts, ends, firsts)
     if len(set(counts)) > 1:
         _check_rows(program, copied)
-    memory.poisoned = "rewind"  # stands if an interrupt comes in between
+    memory.poisoned = "rewind"  # remains set if an interrupt strikes before settle()
     for kind in (*own, *copied):
         kind.rewind(starts, ends, firsts)
     if program.cursors[_CURSOR].kind is CursorKind.SESSION:
@@ -132,9 +132,9 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
     """Return by how many tokens each row can be rewound.
 
     Raises:
-        NoPosition: nothing counts tokens.
+        NoPosition: the program has no position.
         NotRewindable: a state cannot go back at all.
-        Poisoned: a call left states half written.
+        Poisoned: an earlier call failed and left states partly written.
     """
     starts, firsts = _check_goes_back(program, memory)
     most = [start - first for start, first in zip(starts, firsts, strict=True)]
@@ -153,7 +153,7 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
 
 
 def trim(memory: StateMemory) -> None:
-    """Give back whole pages at and after the position, of each row."""
+    """Free the whole pages at and after the position, for each row."""
     positions = memory.known_positions()
     for kind in memory.kinds:
         cursor = kind.group.first.cursor
@@ -164,14 +164,14 @@ def trim(memory: StateMemory) -> None:
 def _check_goes_back(
     program: Program, memory: StateMemory
 ) -> tuple[list[int], list[int]]:
-    """Return the positions of a session, and those of a new one.
+    """Return the positions of a session, and the first positions of a new session.
 
-    A counter may begin with a prefix.
+    The first position is not 0 where a counter state starts with a prefix.
 
     Raises:
-        NoPosition: nothing counts tokens.
+        NoPosition: the program has no position.
         NotRewindable: a state that methods write cannot go back at all.
-        Poisoned: a call left states half written.
+        Poisoned: an earlier call failed and left states partly written.
     """
     memory.check_usable()
     starts, counting = memory.position(), _counting(program)
@@ -198,17 +198,18 @@ def _brought_back(
     ends: Sequence[int],
     firsts: Sequence[int],
 ) -> list[Kind]:
-    """Return those of the states beside the position that must go back as well.
+    """Return states of other cursors that the rewind must restore from copies.
 
     Raises:
-        NotRewindable: a call that wrote one would be forgotten, and no copy was kept.
+        NotRewindable: the rewind would undo a call that wrote a state without a copy.
     """
     counting, found = _counting(program), []
     counts = [start - end for start, end in zip(starts, ends, strict=True)]
     for kind in kinds:
         reason = kind.why_beside(_CURSOR, counting, ends)
         if reason and kind.by_copies:
-            # What other methods wrote is not what a new session begins with.
+            # If other methods write the state, a new session's content is no
+            # substitute.
             anew = firsts if kind.group.writers <= counting else [-1] * len(firsts)
             reason = kind.why_gone(starts, counts, anew)
             found.append(kind)
@@ -221,7 +222,7 @@ def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
     """Check that rows may go back by different numbers of tokens.
 
     Raises:
-        CannotRewind: they may not.
+        CannotRewind: all rows must go back by the same number.
     """
     problems = [why_together(program, _CURSOR), *(kind.row_problem() for kind in kinds)]
     for reason in filter(None, problems):
@@ -229,18 +230,18 @@ def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
 
 
 def why_together(program: Program, cursor: int) -> str:
-    """Return why all rows must be together at a cursor, "" where they need not."""
+    """Return why all rows must share one position of a cursor, "" if they need not."""
     for method in program.methods:
         if takes_one_position(method, program, cursor):
-            return f"method {method.name} is given one position for all of them"
+            return f"method {method.name} takes one position for all rows"
     return ""
 
 
 def _check_numbers(count: object) -> Array:
-    """Return what is a count of tokens whatever the session, int [] or [rows].
+    """Return `count` as an int array, [] or [rows], before it is checked by row.
 
     Raises:
-        BadSetting: it is no whole number or array of these, or one is negative.
+        BadSetting: `count` is not an integer or an integer array, or is negative.
     """
     given = _as_integers(count)
     if given is None or given.ndim > 1 or np.any(np.less(given, 0)):
@@ -252,10 +253,10 @@ def _check_numbers(count: object) -> Array:
 def _check_counts(
     given: Array, starts: Sequence[int], firsts: Sequence[int]
 ) -> list[int]:
-    """Return how many tokens each row forgets.
+    """Return how many tokens to drop in each row.
 
     Raises:
-        BadSetting: they are not those of the rows, or more than a row has.
+        BadSetting: the shape does not fit the rows, or a count exceeds a row's tokens.
     """
     if given.shape not in ((), (len(starts),)):
         expected = f"an int, or an array int64[{len(starts)}]"
@@ -271,7 +272,7 @@ def _check_counts(
 
 
 def _as_integers(count: object) -> Array | None:
-    """Return a count as an array, None when it is no whole number."""
+    """Return a count as an integer array, None for any other type."""
     if is_tensor(count):
         count = tensor_as_array(count)  # type: ignore[arg-type]  # is_tensor says so
     if isinstance(count, bool) or not isinstance(count, int | np.integer | np.ndarray):
@@ -280,24 +281,24 @@ def _as_integers(count: object) -> Array | None:
     return given if given.dtype.kind in "iu" else None
 
 
-# `GoingBack`: what code needs that runs tokens which it may have to forget.
+# `GoingBack`: undoing speculative tokens
 
 
 class GoingBack:
-    """How one session goes back."""
+    """Undo the last tokens of one session."""
 
     def __init__(self, usage: Usage, note_change: Callable[[], None]) -> None:
-        """Take the usage of a session, and what is to be called when it changes."""
+        """Keep the session's usage, and the callback that reports a change."""
         self._usage, self._note_change = usage, note_change
 
     def forgettable_calls(self, methods: Iterable[str]) -> int | None:
-        """Return how many of the last calls of these methods can be forgotten.
+        """Return how many of the last calls of these methods can be undone.
 
         Returns:
-            None where nothing limits it but rings.
+            None if only ring buffers limit the number.
 
         Raises:
-            NotRewindable: a state that one of them writes cannot go back.
+            NotRewindable: a state that one of the methods writes cannot go back.
             NoPosition, Poisoned, Busy, Closed, Forked: as `Session.rewind`.
         """
         usage = self._usage
@@ -306,10 +307,10 @@ class GoingBack:
             return forgettable_calls(program, usage.states, frozenset(methods))
 
     def to_one_of(self, ends: Iterable[int]) -> int:
-        """Rewind to the first of these positions where that is possible; return it.
+        """Rewind to the first reachable position among `ends` and return it.
 
         Raises:
-            NotRewindable: a state can go back to none of them; nothing has changed.
+            NotRewindable: no position in `ends` is reachable; nothing has changed.
             NoPosition, Poisoned, Busy, Closed, Forked: as `Session.rewind`.
         """
         usage = self._usage
@@ -320,7 +321,7 @@ class GoingBack:
             return end
 
     def give_up(self, method: str) -> None:
-        """Have the session refused until a reset: what a call left cannot be undone.
+        """Mark the session as poisoned until a reset: a call's effect cannot be undone.
 
         Raises:
             Busy, Closed, Forked: as `Session.rewind`.

@@ -1,8 +1,8 @@
-"""Reset one row of a session, or make it a copy of another row, while the others stay.
+"""Reset one row of a session, or copy another row to it, while other rows stay.
 
-In: the memory of sessions of one program, indices of rows. Out: the memory with that
-row changed and all others bit for bit as they were. Each kind of state decides what a
-row is. Everything is checked before anything is written.
+In: the memory of sessions of one program, row indices. Out: the memory with that row
+changed and all others bit for bit as before. Each kind of state decides which of its
+bytes belong to a row. Everything is checked before anything is written.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from kvc.schema.model import CursorKind, Program, ResetRule
 
 
 def reset_row(program: Program, memory: StateMemory, row: object) -> None:
-    """Make one row as it is in a new session; states that a reset keeps stay.
+    """Reset one row to its state in a new session; keep states that a reset keeps.
 
     Raises:
         BadSetting: there is no such row.
-        StateMismatch: a state, or the position, has no rows of its own.
-        Poisoned: a call left states half written.
+        StateMismatch: a state, or the position, is shared by all rows.
+        Poisoned: an earlier call failed and left states partly written.
     """
     index = _check_row(program, memory, "reset_row", "row", row)
-    memory.poisoned = "reset_row"  # stands if an interrupt comes in between
+    memory.poisoned = "reset_row"  # remains set if an interrupt strikes before _count()
     for kind in _written(memory):
         if kind.group.first.reset is ResetRule.INITIAL:
             kind.reset_row(index)
@@ -41,21 +41,22 @@ def take_row(
     source: object,
     names: tuple[str, str, str],
 ) -> None:
-    """Make one row as another row is, of the same session or of another.
+    """Copy a row of this or another session into a row of this session.
 
     Args:
-        program: of both.
-        memory: to be written.
-        row: of it.
-        other: where the other row is.
-        source: the other row.
-        names: of the method that was called and of its two rows, for messages.
+        program: the program of both sessions.
+        memory: the memory that is written.
+        row: the row of `memory` to write.
+        other: the memory of the source row.
+        source: the row of `other` to read.
+        names: the names of the called method and of its two row arguments, for
+            messages.
 
     Raises:
         BadSetting: there is no such row.
-        StateMismatch: a state has no rows of its own, or rows of another shape.
-        CacheOverflow: the other row has more tokens than there is room for.
-        Poisoned: a call left states half written.
+        StateMismatch: a state is shared by all rows, or its rows have another shape.
+        CacheOverflow: the source row has more tokens than the target has room for.
+        Poisoned: an earlier call failed and left states partly written.
     """
     method, name, source_name = names
     index = _check_row(program, memory, method, name, row)
@@ -70,46 +71,46 @@ def take_row(
             raise CacheOverflow(row=index, start=0, count=start, capacity=limit)
     if memory is other and index == found:
         return
-    memory.poisoned = method  # stands if an interrupt comes in between
+    memory.poisoned = method  # remains set if an interrupt strikes before _count()
     for mine, theirs in pairs:
         mine.take_row(index, theirs, found)
     _count(program, memory, index, [rows[found] for rows in other.counted])
 
 
 def _positions(program: Program, memory: StateMemory) -> Sequence[int]:
-    """Return the position of each row; zeros where nothing counts."""
+    """Return the position of each row; zeros if the program has no position."""
     if program.position is None:
         return [0] * count_rows(program, memory.sizes)
     return memory.position()
 
 
 def _written(memory: StateMemory) -> Sequence[Kind]:
-    """Return the states that methods write; others are as in any session."""
+    """Return the states that methods write; the other states never change."""
     return [kind for kind in memory.kinds if kind.group.writers]
 
 
 def _check_row(
     program: Program, memory: StateMemory, method: str, name: str, row: object
 ) -> int:
-    """Return the index of a row of a session whose rows are apart.
+    """Return the index of a row in a session whose rows are independent.
 
     Raises:
         BadSetting: there is no such row.
-        StateMismatch: a state, or the position, has no rows of its own.
-        Poisoned: a call left states half written.
+        StateMismatch: a state, or the position, is shared by all rows.
+        Poisoned: an earlier call failed and left states partly written.
     """
     memory.check_usable()
-    apart, expected = row_dim(program) is not None, "rows of its own"
+    independent, expected = row_dim(program) is not None, "rows of its own"
     problems = [
         (kind.group.first.name, kind.row_problem())
         for kind in _written(memory)
-        if apart or kind.grows
+        if independent or kind.grows
     ]
     problems += [
         ("position" if number == 0 else cursor.name, _row_problem(program, number))
         for number, cursor in enumerate(program.cursors)
     ]
-    if not apart:
+    if not independent:
         problems.append(("position", "one position for all rows"))
     for state, reason in problems:
         if reason:
@@ -124,7 +125,7 @@ def _check_row(
 
 
 def _row_problem(program: Program, number: int) -> str:
-    """Return why rows cannot be taken one by one at a cursor, "" where they can."""
+    """Return why rows at a cursor are not independent, "" if they are."""
     own = row_dim(program, number) == row_dim(program)
     return why_together(program, number) or ("" if own else "rows of another batch")
 
@@ -133,7 +134,7 @@ def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:
     """Check that a row of one session fits into another.
 
     Raises:
-        StateMismatch: it does not.
+        StateMismatch: the rows have different shapes.
     """
     shapes = [list(kind.store.shape[1:]) for kind in (mine, theirs)]
     if shapes[0] != shapes[1]:
@@ -148,7 +149,7 @@ def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:
 def _count(
     program: Program, memory: StateMemory, row: int, positions: Sequence[int]
 ) -> None:
-    """Note where a row is at the cursors that the session counts; it is whole."""
+    """Set the row's positions at the cursors that the session counts, and settle."""
     for number, cursor in enumerate(program.cursors):
         if cursor.kind is CursorKind.SESSION:
             counted = list(memory.counted[number])

@@ -1,7 +1,7 @@
 """`Session`: the states of one conversation, and the calls that read and write them.
 
 In: an engine, the sizes that the session fixes. Out: results of calls; the states stay
-here from one call to the next. A session is used by one thread at a time.
+in the session from one call to the next. One thread at a time uses a session.
 """
 
 import os
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 class Session(Callables):
     """The states of one user of a program, its caches above all, and their position.
 
-    Methods of the program are called on it: `session.decode(token)`. Weights are shared
-    with all sessions. One thread at a time may use it; `close` it, or use `with`.
+    Call the program's methods on it: `session.decode(token)`. All sessions share the
+    weights. One thread at a time may use it; `close` it, or use `with`.
     """
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
-        """Take over states that nothing else uses; `open` makes new ones."""
+        """Own states that nothing else uses; `open` makes new ones."""
         self._engine = engine
         self._states = states
         self._usage = Usage(engine, states)
         self._changes = 0
-        # Runs once: at close, or when the session is collected.
+        # Runs once: at close, or when the session is garbage-collected.
         self._closer = weakref.finalize(self, engine.close_states, self._states)
         self._closer.atexit = False
 
@@ -58,9 +58,10 @@ class Session(Callables):
         copies: Copies = NONE,
         fill: Callable[[StateMemory], None] | None = None,
     ) -> "Session":
-        """Reserve memory for the states; `fill` puts something else than zeros there.
+        """Reserve memory for the states; `fill` may replace their initial values.
 
-        Raises as `Program.session` does, and whatever `fill` raises.
+        Raises:
+            KvcError: as `Program.session`, and any error of `fill`.
         """
         chosen = choose_sizes(engine.program, sizes, capacity)
         limit = choose_capacity(engine.program, chosen, capacity)
@@ -77,33 +78,34 @@ class Session(Callables):
         """Run a method on this session's states.
 
         Arguments are numpy arrays or torch tensors, nested as traced, by position or
-        by name. Results are the caller's own, torch tensors when an argument was one.
-        An input that the method changes is changed in the caller's array. One that it
-        extends is extended in place when it is a `GrowingArray`, which is then the
-        result itself; any other array stays as it is.
+        by name. The caller owns the results, which are torch tensors if an argument was
+        one. If the method writes an input, the caller's array changes. If the method
+        extends an input, a `GrowingArray` is extended in place and is itself the
+        result; any other array stays as it is.
 
-        A call that fails leaves the session as it was, or poisoned when a state has
-        been written that knowing the position cannot put back. What it has written
-        into a caller's array stays there. A method of the role "encode" begins the
-        session anew once its arguments are known to fit: if it fails after that, the
-        session is empty.
+        A failed call leaves the session as it was, or poisons it if the call has
+        written a state whose old content cannot be restored. Bytes that it has written
+        into the caller's arrays stay there. A method of the role "encode" resets the
+        session once its arguments are known to fit: if it fails after that, the session
+        is empty.
 
         Raises:
             UnknownName: there is no such method.
-            CallMismatch, InputMismatch: the arguments are not what was compiled for.
-            StateMismatch: the states that grow are not as long as the method takes.
+            CallMismatch, InputMismatch: the arguments do not match the compiled method.
+            StateMismatch: the growing states do not have the lengths that the method
+                takes.
             CacheOverflow: the cache is full; nothing has been written.
-            NotEncoded: the method needs what an encoder makes, and it has not run.
-            CallTooLong: there are more tokens than a ring has slots beside its window,
-                and the method has not the role "prefill"; a prefill is taken in pieces,
-                all of them or none.
+            NotEncoded: the method needs the output of an encoder that has not run.
+            CallTooLong: the call has more tokens than a ring buffer has slots outside
+                its window, and the method has not the role "prefill"; a prefill is
+                split into pieces, of which all take effect or none.
             IndexOutOfRange: a write would be outside its tensor.
             KernelFailed: an instruction failed; the message names its source line.
-            Poisoned: an earlier call left states half written.
-            Busy: the session is running in another thread.
-            FileChanged, FormatError, FileProblem: weights cannot be used any more: the
-                file has changed, is damaged, or cannot be read.
-            Closed, Forked: session or program are closed, or of another process.
+            Poisoned: an earlier call failed and left states partly written.
+            Busy: another thread uses the session.
+            FileChanged, FormatError, FileProblem: the file of the weights has changed,
+                is damaged, or cannot be read.
+            Closed, Forked: the session or the program is closed, or of another process.
         """
         index = self._find(name)
         with Use(self._usage, name):
@@ -113,7 +115,7 @@ class Session(Callables):
             return made
 
     def reset(self) -> None:
-        """Put every state that a reset clears back to its initial value.
+        """Reset every state to its initial value, except states that a reset keeps.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -124,29 +126,28 @@ class Session(Callables):
     def rewind(self, count: "int | Array | Tensor") -> None:
         """Drop the last `count` tokens: an int, or int64 [batch] for each row.
 
-        The session is then as if they had never run; memory that only they used goes
-        back to the system. A ring has written over what it held long ago, so that a
-        row can go back by `rewindable` tokens, or by all. States that calls overwrite
-        anywhere, such as recurrent ones, go back only to where one of the last calls
-        began, in a session with `snapshots`.
+        The session is then as if the tokens had never run; memory that only they used
+        returns to the system. A ring buffer overwrites its oldest slots, so a row can
+        go back by `rewindable` tokens, or to its beginning. States that calls overwrite
+        anywhere, such as recurrent ones, can only go back to the beginning of one of
+        the last calls, and only in a session with `snapshots`.
 
         Raises:
             BadSetting: `count` is not from 0 to the position.
-            NoPosition: nothing counts tokens.
-            NotRewindable: a state cannot go back, or not so far.
-            CannotRewind: rows must go back by the same number of tokens.
-            Poisoned, Busy, Closed, Forked: as `call`.
+            NoPosition: the program has no position.
+            NotRewindable: a state cannot go back, or not that far.
+            CannotRewind: all rows must go back by the same number of tokens.
         """
         with Use(self._usage, "rewind"):
             if rewind(self._engine.program, self._states, count):
                 self._note_change()
 
     def reset_row(self, row: int) -> None:
-        """Make one row of a batch as `reset` makes all; the other rows stay.
+        """Reset one row of a batch; the other rows stay.
 
         Raises:
             BadSetting: there is no such row.
-            StateMismatch: a state, or the position, has no rows of its own.
+            StateMismatch: a state, or the position, is shared by all rows.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "reset_row"):
@@ -154,9 +155,10 @@ class Session(Callables):
             self._note_change()
 
     def copy_row(self, source: int, target: int) -> None:
-        """Make one row of a batch as another one is; all but the target stay.
+        """Copy one row of a batch to another row; all rows but the target stay.
 
-        Raises as `reset_row`.
+        Raises:
+            KvcError: as `reset_row`.
         """
         with Use(self._usage, "copy_row"):
             program, states = self._engine.program, self._states
@@ -165,15 +167,15 @@ class Session(Callables):
             self._note_change()
 
     def admit(self, row: int, other: "Session", other_row: int = 0) -> None:
-        """Take a row of another session over into a row of this one; others stay.
+        """Copy a row of another session into a row of this one; other rows stay.
 
-        The other session is of the same program and sizes, but for the number of its
-        rows, and stays as it is.
+        The other session must be of the same program and have the same sizes, except
+        for the number of rows. It does not change.
 
         Raises:
-            BadSetting: there is no such row, or the other is no session, or one of
-                another program.
-            StateMismatch: as `reset_row`, or the sessions have other sizes.
+            BadSetting: there is no such row, or `other` is not a session of this
+                program.
+            StateMismatch: as `reset_row`, or the sessions have different sizes.
             CacheOverflow: the row has more tokens than this session's capacity.
             Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
         """
@@ -192,7 +194,7 @@ class Session(Callables):
             self._note_change()
 
     def trim(self) -> None:
-        """Free memory that holds nothing: after the position, and idle scratch.
+        """Free unused memory: pages after the position, and idle scratch.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -204,16 +206,15 @@ class Session(Callables):
     def fork(self, transactional: bool | None = None) -> "Session":
         """Open another session with the content of this one.
 
-        From then on they are independent, and either may be closed first. Pages that
-        both have lie in memory once, until one of the two writes them. The first fork
-        moves the content into memory that can be shared; later ones take a
-        millisecond.
+        From then on they are independent, and either may be closed first. They share
+        memory pages until one of them writes to a page. The first fork moves the
+        content into memory that can be shared; later ones take a millisecond.
 
         Args:
-            transactional: as `Program.session`; left out, as this session.
+            transactional: as in `Program.session`; default: as in this session.
 
         Raises:
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: the system provides no address space.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "fork"):
@@ -224,7 +225,7 @@ class Session(Callables):
             return Session(self._engine, self._states.fork(copies))
 
     def residency(self) -> SessionResidency:
-        """Return what memory the states take on the host now.
+        """Return the host memory that the states occupy now.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -233,7 +234,7 @@ class Session(Callables):
             return describe_states(self._states.owner)
 
     def check_usable(self) -> None:
-        """Check what does not depend on the arguments of a call.
+        """Check the conditions of a call that do not depend on its arguments.
 
         Raises:
             Poisoned, Busy, Closed, Forked: as `call`.
@@ -242,32 +243,33 @@ class Session(Callables):
             self._states.check_usable()
 
     def before_use(self, settle: Callable[[], None] | None) -> None:
-        """Set a function to run before the session is used next, by anything.
+        """Set a function to run before the next use of the session.
 
-        For code that leaves the session in a state that others should not see.
+        For code that leaves the session in an intermediate state, which no other code
+        should see.
 
         Args:
-            settle: may use the session itself, and is then called again, within the
-                first call; None removes it. It stays until it is replaced.
+            settle: the function. It may use the session itself; that use calls it
+                again. It stays set until it is replaced; None removes it.
         """
         self._usage.before = settle
 
     def leave_pending(self, rows: Sequence[Sequence[int]]) -> None:
-        """Note the tokens of each row that were made and are to run next.
+        """Note the tokens of each row that were generated and are to run next.
 
-        They stay until the states change.
+        They are kept until the states change.
         """
         self._states.pending = tuple(map(tuple, rows))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the states, and what is `pending`, to a file.
+        """Write the states, and the tokens in `pending`, to a file.
 
-        It has as many bytes as there are tokens. `Program.restore` opens a session from
-        it. The file is whole, or not there.
+        Its size is proportional to the number of tokens. `Program.restore` opens a
+        session from it. The file is written completely or not at all.
 
         Raises:
-            BadSetting: `path` is no path.
-            CannotWrite: the system refuses; the old file is untouched.
+            BadSetting: `path` is not a path.
+            CannotWrite: the system refuses the write; the old file is untouched.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
         from kvc.runtime.sessions.snapshots import save_snapshot  # few sessions do
@@ -281,8 +283,8 @@ class Session(Callables):
         """Return how many tokens the states hold, int64 [batch].
 
         Raises:
-            NoPosition: nothing counts tokens, or what grows has different lengths.
-            StateMismatch: a counter is so far off that nothing can be added to it.
+            NoPosition: the program has no position, or growing states differ in length.
+            StateMismatch: a counter state is out of the range of positions.
             Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "position"):
@@ -291,10 +293,10 @@ class Session(Callables):
 
     @property
     def positions(self) -> Mapping[str, Array]:
-        """Return where rows stand at each cursor, int64 [rows], the position first.
+        """Return the position of each row at each cursor, int64 [rows], by name.
 
-        A cursor has the name of its input or state, or of the first state that grows
-        by it. Unknown positions are left out.
+        The first is `position`. A cursor has the name of its input or state, or of the
+        first state that grows with it. Unknown positions are left out.
 
         Raises:
             StateMismatch: as `position`.
@@ -308,8 +310,9 @@ class Session(Callables):
     def pending(self) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of each row that a generation made but has not run.
 
-        As a rule the last token of an answer. To go on, put them before the next
-        prompt. They are saved with the session, and gone with the next change of it.
+        As a rule that is the last token of an answer. To go on, put them before the
+        next prompt. They are saved with the session; the next change of the states
+        clears them.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -320,7 +323,7 @@ class Session(Callables):
 
     @property
     def holds_nothing(self) -> bool:
-        """Tell whether it holds no token, and none is pending.
+        """Tell whether the session holds no token and has none pending.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -340,8 +343,8 @@ class Session(Callables):
     def rewindable(self) -> Array:
         """Return by how many tokens each row can be rewound now, int64 [batch].
 
-        That is all it has, unless rings have overwritten what would be seen then.
-        A row can always go back to its beginning.
+        That is the row's position, unless ring buffers have overwritten slots inside
+        the window of an earlier position. A row can always go back to its beginning.
 
         Raises:
             NoPosition, NotRewindable, Poisoned, Busy, Closed, Forked: as `rewind`.
@@ -352,14 +355,14 @@ class Session(Callables):
 
     @property
     def going_back(self) -> GoingBack:
-        """Return what serves code that runs tokens which it may have to forget."""
+        """Return the interface by which a generation undoes speculative tokens."""
         return GoingBack(self._usage, self._note_change)
 
     @property
     def longest_call(self) -> int | None:
-        """Return how many tokens one call may add, None where no ring limits it.
+        """Return how many tokens one call may add, None where no ring buffer limits it.
 
-        A call of the role "prefill" may have more: the session takes it in pieces.
+        A call of the role "prefill" may have more: the session splits it into pieces.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -371,12 +374,12 @@ class Session(Callables):
 
     @property
     def capacity(self) -> int | None:
-        """Return the greatest position, None where nothing limits it."""
+        """Return the greatest position, None if there is no limit."""
         return self._states.capacity
 
     @property
     def state(self) -> Mapping[str, Array]:
-        """Return a read-only look at the states, by name."""
+        """Return read-only views of the states, by name."""
         return StateViews(self._usage, self)
 
     @property
@@ -385,12 +388,12 @@ class Session(Callables):
         return self._engine.symbols
 
     def close(self) -> None:
-        """Give the states' memory back; closing twice is safe.
+        """Free the states' memory; closing twice is safe.
 
-        In a child of the process that opened it, this leaves the parent's alone.
+        In a forked child process, this leaves the parent's session alone.
 
         Raises:
-            Busy: the session is running in another thread.
+            Busy: another thread uses the session.
         """
         if self._engine.forked:
             self._states.closed = True

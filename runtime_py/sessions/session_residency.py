@@ -1,7 +1,7 @@
-"""Report what memory of the host the states of a session take: its own, and shared.
+"""Report the host memory of a session's states, private and shared with forks.
 
 In: the memory of a session. Out: a frozen report, counted page by page if the system
-shows its page table.
+provides its page table.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,15 @@ from kvc.schema.frozen import frozen
 
 @frozen
 class SessionResidency:
-    """The memory of the host that the states of a session take; sizes are in bytes.
+    """The host memory that the states of a session occupy; sizes are in bytes.
 
     Attributes:
-        own: in memory, in pages that no other session has; None where the system does
-            not say.
-        shared: of its address space that still shows pages of a fork.
-        frozen: number of a memfd -> bytes in memory, which forks share. Sessions that
-            share it report the same number: count it once.
-        maps: how many of the process's memory maps (`vm.max_map_count`) it uses.
+        own: the resident pages that no other session shares; None if the system does
+            not report them.
+        shared: the bytes of address space that still map pages of a fork.
+        frozen: inode of a memfd -> its resident bytes, which forks share. Sessions
+            that share a memfd report the same inode: count it once.
+        maps: the number of the process's memory maps (`vm.max_map_count`) in use.
     """
 
     own: int | None
@@ -36,12 +36,12 @@ class SessionResidency:
 
     @property
     def total(self) -> int | None:
-        """Return all of it, what is shared too; None where the system does not say."""
+        """Return own plus shared bytes; None if the system does not report them."""
         return None if self.own is None else self.own + sum(self.frozen.values())
 
 
 def describe_states(memory: Owner) -> SessionResidency:
-    """Return what memory of the host the states of a session take just now."""
+    """Return the host memory that the states of a session occupy now."""
     own: int | None = 0
     shared = maps = 0
     frozen: dict[int, int] = {}
@@ -60,7 +60,7 @@ def describe_states(memory: Owner) -> SessionResidency:
 
 
 def _shared(arena: Arena, pages: SharedPages, written: Flags | None) -> int:
-    """Return how many bytes are read from frozen pages."""
+    """Return how many bytes are read from frozen pages, which forks share."""
     if written is None:
         return int(lengths(pages.same).sum())
     mapped = np.zeros(len(arena.bytes) // PAGE_NBYTES, np.bool_)

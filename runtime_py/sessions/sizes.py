@@ -1,7 +1,7 @@
-"""The sizes of a session: those of its states, its rows, its greatest position.
+"""Select the sizes of a session: of its states, its rows, its greatest position.
 
-In: a program, the sizes that a caller asks for. Out: a size for each symbol of states,
-the capacity, how many rows each cursor has, and whether they may be apart.
+In: a program, the sizes that a caller requests. Out: a size for each symbol of states,
+the capacity, how many rows each cursor has, and whether its rows are independent.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _CAPACITY, _BATCH = "capacity", "batch"
 
 
 def count_rows(program: Program, sizes: Mapping[str, int], number: int = 0) -> int:
-    """Return how many rows a cursor has that no state holds; first, the position."""
+    """Return the number of rows of a cursor; cursor 0 is the position."""
     cursor = program.cursors[number] if number < len(program.cursors) else None
     counted = cursor is not None and cursor.kind is CursorKind.SESSION
     if counted and cursor is not None and cursor.rows is not None:
@@ -38,14 +38,14 @@ def count_rows(program: Program, sizes: Mapping[str, int], number: int = 0) -> i
 
 
 def row_dims(program: Program) -> list[Dim | None]:
-    """Return `row_dim` of each cursor, or of the one that is missing."""
+    """Return `row_dim` of each cursor; one entry for a program without cursors."""
     return [row_dim(program, n) for n in range(max(1, len(program.cursors)))]
 
 
 def row_dim(program: Program, number: int = 0) -> Dim | None:
-    """Return the size of axis 0 of states with a row for each row of a cursor.
+    """Return the size of axis 0 of states with one row for each row of a cursor.
 
-    None where nothing says it, as with one position for all rows.
+    None if it is unknown, as with one position for all rows.
     """
     cursor = program.cursors[number] if program.cursors else None
     if cursor is not None and cursor.state is not None:
@@ -64,7 +64,7 @@ def takes_one_position(method: Method, program: Program, cursor: int) -> bool:
     rows: tuple[Dim, ...] | None = None
     if counted.rows is not None:
         rows = (counted.rows,)
-    if counted.state is not None:  # of one row, say
+    if counted.state is not None:  # its shape may be that of one row
         rows = program.states[counted.state].type.dims
     return any(
         rows is None
@@ -80,18 +80,19 @@ def choose_sizes(
 ) -> dict[str, int]:
     """Return the size of each symbol that states use.
 
-    Of one with buckets, the least that holds what is wanted; rows are never more than
-    that, since each takes part in every call.
+    For a symbol with buckets, this is the smallest bucket that holds the requested
+    size. The row count must be an exact bucket, since each row takes part in every
+    call.
 
     Raises:
-        UnknownName: `wanted` names another one.
-        BadSetting: a size is out of its bounds, or no bucket has so many rows.
+        UnknownName: `wanted` names a symbol that no state uses.
+        BadSetting: a size is out of its bounds, or no bucket has that row count.
     """
     used = symbols_in(state.type for state in program.states)
     free = {symbol.name: symbol for symbol in program.symbols if symbol.name in used}
     for name in wanted:
         if name not in free:
-            hint = "; a StateSpec makes a size one that sessions choose"
+            hint = "; declare it by a StateSpec to let sessions set it"
             known = tuple(free)
             raise UnknownName(kind="session size", name=name, known=known, hint=hint)
     named = capacity_symbol(program)
@@ -118,7 +119,7 @@ def choose_sizes(
 
 
 def capacity_symbol(program: Program) -> str | None:
-    """Return the symbol of how many positions a session holds, None without one.
+    """Return the symbol that limits the positions of a session, None without one.
 
     It is called "capacity", or is the size of the caches at the position.
     """
@@ -133,16 +134,17 @@ def capacity_symbol(program: Program) -> str | None:
 def choose_capacity(
     program: Program, sizes: Mapping[str, int], capacity: int | None
 ) -> int | None:
-    """Return the greatest position of a session, None where nothing limits it.
+    """Return the greatest position of a session, None if there is no limit.
 
     Args:
-        program: what the session is of.
-        sizes: of the symbols that states use; `capacity_symbol` follows `capacity`.
-        capacity: what the caller asked for, None for the greatest there is.
+        program: the program of the session.
+        sizes: the size of each symbol that states use; if the program has a
+            `capacity_symbol`, its size already accounts for `capacity`.
+        capacity: the capacity that the caller requested, None for the greatest.
 
     Raises:
         UnknownName: the program has neither a position nor such a symbol.
-        BadSetting: it is out of its bounds.
+        BadSetting: the capacity is out of its bounds.
     """
     position, sized = program.position, capacity_symbol(program) is not None
     if position is None:
@@ -162,9 +164,9 @@ def choose_capacity(
 
 
 def position_limit(program: Program, sizes: Mapping[str, int]) -> int | None:
-    """Return the greatest position: of several caches, the smallest one's slots.
+    """Return the greatest position: the slot count of the smallest cache.
 
-    None where nothing limits it.
+    None if no cache or cursor limits it.
     """
     slots = {
         state.type.dims[state.axis]
@@ -177,10 +179,10 @@ def position_limit(program: Program, sizes: Mapping[str, int]) -> int | None:
 
 
 def whole_number(name: str, size: object) -> int:
-    """Return a size that a caller gave.
+    """Return a size that a caller gave, as an int.
 
     Raises:
-        BadSetting: it is no int.
+        BadSetting: the size is not an int.
     """
     if isinstance(size, bool) or not isinstance(size, int | np.integer):
         raise BadSetting(name=name, expected="an int", found=repr(size))

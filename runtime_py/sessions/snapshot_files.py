@@ -1,9 +1,9 @@
 """The file format of saved sessions.
 
 A file is a magic number, a version and the header's size, a header in JSON, the bytes
-of each state in the order of the program, and the SHA-256 of all that. In: a path. Out:
-the header, of which only the form is checked, and arrays. `snapshots.py` checks sizes
-and positions against the program.
+of each state in program order, and the SHA-256 of all these. In: a path. Out: the
+header, of which only the form is checked, and arrays. `snapshots.py` checks sizes and
+positions against the program.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from kvc.schema.errors import BadSnapshot, FileProblem, reason_of
 from kvc.schema.frozen import frozen
 
 VERSION: Final = 1
-MOST: Final = 1 << 62  # of any position, length or token
+MOST: Final = 1 << 62  # the greatest position, length or token id
 LEAD: Final = struct.Struct("<8sIQ")  # magic, version, bytes of the header
 DIGEST_NBYTES: Final = 32
 _SINCE_1: Final[dict[str, object]] = {"position": None, "pending": []}
@@ -36,22 +36,22 @@ _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 @frozen
 class Header:
-    """What a file says of its session.
+    """The header of a saved session.
 
     Attributes:
-        program: identity of the program, in hexadecimal; in older files its digest.
-        sizes: of the symbols that the session fixed.
-        capacity: its greatest position, None where nothing limits it.
-        position: of each row, None where nothing counts; not in version 0.
-        pending: tokens of each row that are to be run next, nothing where there are
-            none; not in version 0.
-        counted: the position where the session counts it, for each row.
-        others: the same of all cursors but the first; left out where there are none.
-        lengths: of the states that grow; 0 for the others.
-        written: slots from here on are not in the file, of states where they are dead.
-        reached: the furthest that each row's rings were written up to; empty where
-            there are none.
-        states: for each state: name, dtype, shape in the file, bytes.
+        program: the identity of the program, in hexadecimal; in older files its digest.
+        sizes: the sizes of the symbols that the session fixed.
+        capacity: the greatest position, None if there is no limit.
+        position: the position of each row, None without one; not in version 0.
+        pending: the tokens of each row that are to run next, empty if there are none;
+            not in version 0.
+        counted: the position of each row, where the session counts it.
+        others: the same for all cursors but the first; left out if there are none.
+        lengths: the lengths of growing states; 0 for the others.
+        written: the slot count saved of states whose later slots are unused.
+        reached: the furthest position written to each row's ring buffers; empty without
+            ring buffers.
+        states: the name, dtype, saved shape and byte count of each state.
     """
 
     program: str
@@ -67,7 +67,7 @@ class Header:
     states: Sequence[Mapping[str, object]]
 
     def as_written(self) -> dict[str, object]:
-        """Return what a file has of it."""
+        """Return the header fields to write; `others` is left out if empty."""
         content = asdict(self)
         if not self.others:
             del content["others"]
@@ -75,22 +75,22 @@ class Header:
 
 
 class SnapshotFile(Closing):
-    """An open file whose bytes have their digest; use it in a `with` statement.
+    """An open file whose digest has been checked; use it in a `with` statement.
 
     Attributes:
-        path: for messages.
-        nbytes: of the file.
-        start: where the states begin.
-        header: what it says of its session.
+        path: the path of the file, for messages.
+        nbytes: the size of the file.
+        start: the offset of the states in the file.
+        header: the header of the file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Open a file and check its bytes.
 
         Raises:
-            BadSetting: `path` is no path.
-            FileProblem: the system cannot read it.
-            BadSnapshot: it is something else, or damaged.
+            BadSetting: `path` is not a path.
+            FileProblem: the system cannot read the file.
+            BadSnapshot: the file is not a saved session, or is damaged.
         """
         self.path = path_text(path)
         self._file, self.nbytes = _open(self.path)
@@ -108,7 +108,7 @@ class SnapshotFile(Closing):
     def read_array(
         self, offset: int, shape: tuple[int, ...], dtype: "np.dtype[np.generic]"
     ) -> Array:
-        """Return an array that begins `offset` bytes after the start.
+        """Return the array that begins `offset` bytes after the start of the states.
 
         Raises:
             FileProblem, BadSnapshot: the file can no longer be read.
@@ -123,10 +123,10 @@ class SnapshotFile(Closing):
         return array
 
     def require(self, holds: bool, reason: str) -> None:
-        """Check something of the file.
+        """Raise an error with the reason unless a condition holds.
 
         Raises:
-            BadSnapshot: it does not hold.
+            BadSnapshot: the condition does not hold.
         """
         if not holds:
             raise BadSnapshot(path=self.path, reason=reason)
@@ -136,7 +136,7 @@ class SnapshotFile(Closing):
         self._file.close()
 
     def _read_lead(self) -> tuple[int, int]:
-        """Return the version, and where the states begin."""
+        """Return the version, and the offset of the states."""
         head = self._file.read(_HEAD_NBYTES)
         lead = head[: LEAD.size]
         looks = f"it is not a saved session, it looks like {guess_kind(head)}"
@@ -203,7 +203,7 @@ _FORMS: Final[Mapping[str, Callable[[object], bool]]] = {
 
 
 def _open(path: str) -> tuple[BinaryIO, int]:
-    """Open a plain file; return it and its size."""
+    """Open a regular file; return it and its size."""
     try:
         fd = os.open(path, _OPEN)
     except (OSError, ValueError) as error:

@@ -1,11 +1,11 @@
-"""Save and restore sessions: written whole or not at all, checked before use.
+"""Save and restore sessions: written completely or not at all, checked before use.
 
-`snapshot_files.py` has the file format. Of states whose slots after the position are
-dead, and of growing states, only the valid slots are saved, so a file is as long as the
-conversation, not as the cache. It belongs to one program, by its identity. A
-checksum is not a signature, so the sizes and positions in a file are checked against
-the program as well. States go through a buffer, part by part: neither saving nor
-restoring takes their memory once more.
+In: a session's memory, or a path. Out: a file, or an open `Snapshot`.
+`snapshot_files.py` has the file format. Of caches and growing states only the valid
+slots are saved, so the file size follows the conversation, not the cache. A file
+belongs to one program, by its identity. A checksum is not a signature, so the sizes and
+positions in a file are checked against the program as well. States pass through a small
+buffer, part by part, without a second copy of their memory.
 """
 
 import hashlib
@@ -55,13 +55,13 @@ _BUFFER_NBYTES: Final = 8 << 20
 def save_snapshot(
     path: str | os.PathLike[str], program: Program, identity: str, memory: StateMemory
 ) -> None:
-    """Write a session's states; they belong to the program of this identity.
+    """Write a session's states to a file, marked with the program's identity.
 
     Raises:
-        BadSetting: `path` is no path.
-        Poisoned: a call left them half written.
-        CannotWrite: the system refuses; the old file is untouched.
-        Unsynced: the file is there, but may not outlive a crash.
+        BadSetting: `path` is not a path.
+        Poisoned: an earlier call failed and left states partly written.
+        CannotWrite: the system refuses the write; the old file is untouched.
+        Unsynced: the file is written, but may not survive a crash of the system.
     """
     memory.check_usable()
     file_name = path_text(path)
@@ -98,7 +98,7 @@ def state_shapes(
     written: int,
     reached: Sequence[int],
 ) -> list[tuple[int, ...]]:
-    """Return the shape of what a file holds of each state."""
+    """Return the saved shape of each state."""
     slots = {"written": written, "reached": max(reached, default=0)}
     shapes = []
     for state, length in zip(program.states, lengths, strict=True):
@@ -114,7 +114,7 @@ class Snapshot(Closing):
     """An open file that has passed every check; use it in a `with` statement.
 
     Attributes:
-        header: what it says of its session.
+        header: the header of the file.
     """
 
     def __init__(
@@ -123,20 +123,20 @@ class Snapshot(Closing):
         """Open and check a file.
 
         Args:
-            path: of the file.
-            program: that is to go on with it.
-            known: the program's identity, and its digest, to which sessions belonged
-                before there was one.
+            path: the path of the file.
+            program: the program that will continue the session.
+            known: the program's identity, and its digest, which older files hold
+                instead.
 
         Raises:
-            BadSetting: `path` is no path.
-            FileProblem: the system cannot read it.
-            BadSnapshot: it is damaged, or of another program.
+            BadSetting: `path` is not a path.
+            FileProblem: the system cannot read the file.
+            BadSnapshot: the file is damaged, or of another program.
         """
         self._file, self._program = SnapshotFile(path), program
         self._require, self.header = self._file.require, self._file.header
         try:
-            own, other = known[0][:16], self.header.program[:16]  # as `kvc dump` shows
+            own, other = known[0][:16], self.header.program[:16]  # as in `kvc dump`
             of = f"it is of program {other}, this one is {own}; open it with its own"
             self._require(self.header.program in known, of)
             self._shapes = self._check_header()
@@ -175,7 +175,7 @@ class Snapshot(Closing):
         memory.settle()
 
     def _note_ends(self, memory: StateMemory) -> None:
-        """Let nothing that is at no cursor, or another, be thought older than it is."""
+        """Record the loaded positions as last writes of states at other cursors."""
         for number, rows in enumerate(memory.known_positions()):
             for kind in memory.kinds:
                 if rows is not None and kind.group.first.cursor != number:
@@ -183,13 +183,13 @@ class Snapshot(Closing):
 
     @property
     def wanted_capacity(self) -> int | None:
-        """Return the capacity to open the session with, beside its sizes."""
+        """Return the `capacity` argument for a session opened from the file."""
         header = self.header
         sized = capacity_symbol(self._program) in header.sizes
         return None if sized else header.capacity
 
     def _check_header(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the states, after a check of what is said of them."""
+        """Check the header against the program; return the states' saved shapes."""
         header, program = self.header, self._program
         try:
             sizes = choose_sizes(program, header.sizes)
@@ -228,13 +228,13 @@ class Snapshot(Closing):
         self._require(len(counts) == number, f"{name} is no list of {number}")
 
     def _check_pending(self) -> None:
-        """Check that tokens to be fed next are there for each row, or for none."""
+        """Check that the header has pending tokens for each row, or for none."""
         if pending := self.header.pending:
             rows = count_rows(self._program, self.header.sizes)
             self._check_number("pending", pending, rows)
 
     def _check_position(self) -> None:
-        """Check that the position is one that the session may have."""
+        """Check that the position is possible for a session of these sizes."""
         position, header = self._program.position, self.header
         if position is None:
             self._require(header.position is None, f"position {header.position}")
@@ -261,7 +261,7 @@ class Snapshot(Closing):
         self._require(inside, f"position {list(found)} of a capacity of {most}")
 
     def _found_position(self, cursor: Cursor, number: int) -> list[int]:
-        """Return what the states say of a cursor, or the lengths of what grows."""
+        """Return a cursor's position, from a state, the header or state lengths."""
         header, states = self.header, self._program.states
         match cursor.kind:
             case CursorKind.STATE:
@@ -282,7 +282,7 @@ class Snapshot(Closing):
         return any(kind_of(s).recorded == "reached" for s in self._program.states)
 
     def _read_state(self, state: int) -> Array:
-        """Return what the file holds of a state."""
+        """Return the saved content of a state."""
         dtype = self._program.states[state].type.dtype.numpy
         return self._file.read_array(self._begins[state], self._shapes[state], dtype)
 
@@ -294,7 +294,7 @@ class Snapshot(Closing):
 def _parts(
     text: bytes, memory: StateMemory, shapes: Sequence[tuple[int, ...]]
 ) -> Iterator[bytes | memoryview]:
-    """Yield what a file holds, apart from its digest."""
+    """Yield the bytes of a file, all but its digest."""
     yield LEAD.pack(SESSION_MAGIC, VERSION, len(text))
     yield text
     for number, shape in enumerate(shapes):
@@ -307,14 +307,14 @@ def _parts(
 def _parts_of(
     dtype: DType, shape: tuple[int, ...]
 ) -> Iterator[tuple[Part, tuple[int, ...]]]:
-    """Yield the parts in which a state goes through the buffer, and their shapes."""
+    """Yield the parts of a state that fit the buffer, and their shapes."""
     return parts_of(shape, _BUFFER_NBYTES // dtype.itemsize)
 
 
 def _place(
     memory: StateMemory, number: int, shape: tuple[int, ...]
 ) -> tuple[Kind, Span]:
-    """Return where what a file holds of a state lies."""
+    """Return the state's kind, and the span of slots that the file holds."""
     kind, index = memory.find(number)
     axis = kind.group.first.axis
     high = ALL_SLOTS if axis is None else shape[axis]
@@ -322,13 +322,13 @@ def _place(
 
 
 def _written(memory: StateMemory) -> int:
-    """Return from where on slots are as at first, in all states that say it so."""
+    """Return the first slot that no call has written in any cache."""
     kinds = (kind for kind in memory.kinds if kind.recorded == "written")
     return min(max((max(k.reached, default=0) for k in kinds), default=0), MOST)
 
 
 def _reached(memory: StateMemory, position: Sequence[int] | None) -> list[int]:
-    """Return how far each row of what goes round was written; [] where nothing does."""
+    """Return the furthest written position of each row's rings; [] without rings."""
     kinds = [kind for kind in memory.kinds if kind.recorded == "reached"]
     rows = [kind.reach(position or ()) for kind in kinds]
     return [max(reached) for reached in zip(*rows, strict=True)]

@@ -12,19 +12,19 @@ from kvc.schema.stacks import parts_of
 
 
 class StateViews(Named[Array]):
-    """`session.state`: a read-only look at each state, as it is now and will be.
+    """`session.state`: read-only views of the states, which follow later calls.
 
-    Where a backend keeps a state in memory of its own it is a copy of what is there
-    now. A state that grows is seen as long as it is when it is asked for. Of a buffer
-    whose parts are states, as `k` of `k[0]` and `k[1]`, the view is a copy. Asking
-    raises `Closed` or `Forked` where the session is closed, or of another process.
+    A state in a backend's own memory is copied at the lookup instead. A growing state
+    is seen with its length at the lookup. A buffer whose parts are states, such as `k`
+    of `k[0]` and `k[1]`, is copied as well. A lookup raises `Closed` or `Forked` if the
+    session is closed, or of another process.
     """
 
     def __init__(self, usage: Usage, owner: object) -> None:
         states = enumerate(usage.engine.program.states)
         super().__init__("state", ((state.name, i) for i, state in states))
         self._usage = usage
-        self._owner = owner  # a session that is collected gives its memory back
+        self._owner = owner  # keeps the session, and so its memory, alive
 
     def _of(self, number: int) -> Array:
         self._usage.settle()
@@ -36,13 +36,13 @@ class StateViews(Named[Array]):
 
     def __getitem__(self, name: str) -> Array:
         found = None if name in self else parts_of(name, list(self))
-        return super().__getitem__(name) if found is None else self._joined(*found)
+        return super().__getitem__(name) if found is None else self._stacked(*found)
 
-    def _joined(self, axis: int, names: Sequence[str]) -> Array:
-        """Return a copy of the buffer whose parts these states are."""
+    def _stacked(self, axis: int, names: Sequence[str]) -> Array:
+        """Return a stacked copy of the buffer whose parts these states are."""
         parts = [self[name] for name in names]
         if len({part.shape for part in parts}) > 1 or axis > parts[0].ndim:
-            return super().__getitem__(names[0].rpartition("[")[0])  # not of kvc's
+            return super().__getitem__(names[0].rpartition("[")[0])  # raises
         whole = np.stack(parts, axis)
         whole.flags.writeable = False
         return whole

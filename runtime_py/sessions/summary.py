@@ -1,6 +1,6 @@
-"""The text of a program: what it is, its methods, states and data, a line each.
+"""Format the summary of a program: recipe, methods, states and data, a line each.
 
-In: a program as it was loaded. Out: what `print(program)` prints. `kvc dump` says more.
+In: a loaded program. Out: the text that `print(program)` prints. `kvc dump` says more.
 """
 
 from kvc.schema.model import Method, Program
@@ -8,7 +8,7 @@ from kvc.schema.text import columns, escape, plural, size
 
 
 def program_summary(path: str, program: Program) -> str:
-    """Return the text of a program: of a bundle, by the recipe that was chosen."""
+    """Return the summary of a bundle's running program."""
     origin, nbytes = program.provenance, sum(blob.nbytes for blob in program.blobs)
     blobs = plural(len(program.blobs), "blob")
     rows = [

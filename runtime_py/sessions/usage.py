@@ -1,7 +1,7 @@
 """Let one thread at a time use a session.
 
-In: the engine and the states of a session. Out: `Usage`, of which a `Use` is entered
-for whatever a session does; until it is left, others are refused.
+In: the engine and the states of a session. Out: a `Usage`. Each operation of a session
+enters a `Use` of it; until the operation leaves, other threads are refused.
 """
 
 import threading
@@ -13,13 +13,13 @@ from kvc.schema.errors import Busy, Closed, StateMismatch
 
 
 class Usage:
-    """Who uses a session, and whether it can be used.
+    """The lock of a session, and the checks before each use.
 
     Attributes:
-        engine, states: of the session.
-        lock: held while it is used.
-        running: what uses it, "" for nothing.
-        before: runs before the session is used next, None for nothing.
+        engine, states: the engine and the states of the session.
+        lock: held while the session is used.
+        running: the name of the running operation, "" if there is none.
+        before: a function to run before the next use of the session, or None.
     """
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
@@ -29,7 +29,7 @@ class Usage:
         self.before: Callable[[], None] | None = None
 
     def settle(self) -> None:
-        """Do what comes before any look at the session, or use of it.
+        """Check the process, and run the function in `before`.
 
         Raises:
             Forked: the session is of another process.
@@ -39,7 +39,7 @@ class Usage:
             self.before()
 
     def __str__(self) -> str:
-        """Say how far the session is, without using it."""
+        """Return the position or condition of the session, without using it."""
         if self.states.closed or self.engine.closed:
             return "closed"
         if self.engine.forked:
@@ -53,12 +53,12 @@ class Usage:
 
 
 class Use:
-    """One use of a session; one is made for each, so it is small."""
+    """One use of a session, as a context manager; small, since each call makes one."""
 
     __slots__ = ("_closing", "_name", "_usage")
 
     def __init__(self, usage: Usage, name: str, closing: bool = False) -> None:
-        """Give it a name for messages; `closing` one does without the program.
+        """Set the operation's name for messages; `closing` allows a closed program.
 
         Entering raises `Busy`, `Closed` or `Forked`.
         """
@@ -86,7 +86,7 @@ class Use:
 
 
 def _position_text(states: StateMemory) -> str:
-    """Say how far open states are, which nothing else uses meanwhile; never fails."""
+    """Return the position of open states as text; never fails."""
     if states.poisoned:
         return f"poisoned by {states.poisoned}"
     try:

@@ -1,4 +1,4 @@
-"""From a sound to its text: `transcribe`.
+"""Transcribe a sound to text: `transcribe`.
 
 wav --read_wave--> samples --Spectrum.log_mel--> features --encode, generate-->
 tokens of each window --segments--> text with times

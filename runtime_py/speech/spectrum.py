@@ -1,9 +1,9 @@
-"""`Spectrum`: how loud each pitch is in each moment of a sound, as Whisper hears it.
+"""`Spectrum`: the log-mel spectrogram of a sound, as Whisper's.
 
-In: samples, settings as a model's preprocessor_config.json has them. Out: features, as
-transformers' `WhisperFeatureExtractor` makes them: a Fourier transform of overlapping
-windows, its power in bands that are spaced as Slaney's mel scale, the logarithm, cut at
-8 below the loudest.
+In: samples, settings of a model's preprocessor_config.json. Out: features as those of
+transformers' `WhisperFeatureExtractor`: a Fourier transform of overlapping windows, its
+power in bands that are spaced by Slaney's mel scale, the logarithm, clipped at 8 below
+the maximum.
 """
 
 import json
@@ -19,22 +19,22 @@ from kvc.schema.frozen import frozen
 
 Floats = npt.NDArray[np.float32]
 
-KEY: Final = "spectrum"  # of the metadata that has its settings
-_HIGHEST: Final = 8000.0  # pitch in hertz
-_STRAIGHT: Final = 1000.0  # hertz up to which Slaney's scale is one of equal steps
-_FRAMES: Final = 3000  # that are transformed at a time
+KEY: Final = "spectrum"  # the metadata key of the settings
+_HIGHEST: Final = 8000.0  # the highest frequency in hertz
+_STRAIGHT: Final = 1000.0  # hertz up to which Slaney's scale is linear
+_FRAMES: Final = 3000  # the frames of one Fourier transform
 
 
 @frozen
 class Spectrum:
-    """How features are made.
+    """The settings of the log-mel features.
 
     Attributes:
-        rate: samples a second.
-        bins: bands of pitches.
+        rate: samples per second.
+        bins: the number of frequency bands.
         window: samples of a Fourier transform.
         hop: samples from one frame to the next.
-        seconds: of the sound that a model hears at once.
+        seconds: the length of the model's input window.
     """
 
     rate: int
@@ -45,13 +45,13 @@ class Spectrum:
 
     @property
     def frames(self) -> int:
-        """Return how many frames a model hears at once."""
+        """Return the number of frames in the model's input window."""
         return self.seconds * self.rate // self.hop
 
     def log_mel(self, samples: Floats) -> Floats:
         """Return features float32 [bins, frames] of samples float32 [n].
 
-        A sound shorter than what a model hears at once is followed by silence.
+        A sound shorter than the model's input window is padded with silence.
         """
         missing = max(0, self.seconds * self.rate - len(samples))
         half = self.window // 2
@@ -64,39 +64,42 @@ class Spectrum:
         return features
 
     def _powers(self, sound: Floats) -> Iterator[npt.NDArray[np.float64]]:
-        """Yield the power of each pitch, [some frames, window / 2 + 1]."""
+        """Yield the power of each frequency, [frames of a chunk, window / 2 + 1]."""
         views = np.lib.stride_tricks.sliding_window_view(sound, self.window)
-        frames = views[:: self.hop][:-1]  # the last one is left out there
+        frames = views[:: self.hop][:-1]  # transformers drops the last one
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window)
         for first in range(0, len(frames), _FRAMES):
             yield np.abs(np.fft.rfft(frames[first : first + _FRAMES] * hann)) ** 2
 
     def _bands(self) -> npt.NDArray[np.float64]:
-        """Return how much each pitch counts in each band, [window / 2 + 1, bins].
+        """Return the weight of each frequency in each band, [window / 2 + 1, bins].
 
-        Bands are triangles of equal area, whose corners are equal steps apart on
-        Slaney's scale (Auditory Toolbox, 1998).
+        Bands are triangles of equal area, whose corners are equally spaced on Slaney's
+        scale (Auditory Toolbox, 1998).
         """
         pitches = np.linspace(0, self.rate // 2, self.window // 2 + 1)
         corners = _hertz(np.linspace(0, _mel(_HIGHEST), self.bins + 2))
         widths = np.diff(corners)
-        apart = corners[None, :] - pitches[:, None]
-        rising, falling = -apart[:, :-2] / widths[:-1], apart[:, 2:] / widths[1:]
+        distances = corners[None, :] - pitches[:, None]
+        rising, falling = (
+            -distances[:, :-2] / widths[:-1],
+            distances[:, 2:] / widths[1:],
+        )
         triangles = np.maximum(0, np.minimum(rising, falling))
         bands: npt.NDArray[np.float64] = triangles * (2 / (corners[2:] - corners[:-2]))
         return bands
 
 
 def spectrum_of(metadata: Mapping[str, str]) -> Spectrum:
-    """Return how a bundle's model hears.
+    """Return the spectrum settings of a bundle.
 
     Raises:
-        BadSetting: the bundle does not say it, or says something impossible.
+        BadSetting: the settings are missing or invalid.
     """
     text = metadata.get(KEY)
     if text is None:
         expected = "a speech model, compiled with its preprocessor_config.json"
-        other = "one that does not say how to hear"
+        other = "one without spectrum settings"
         raise BadSetting(name="the bundle", expected=expected, found=other)
     try:
         found: object = json.loads(text)
@@ -107,7 +110,11 @@ def spectrum_of(metadata: Mapping[str, str]) -> Spectrum:
 
 
 def _number(settings: object, name: str) -> int:
-    """Return one of the settings; raises ValueError where it is impossible."""
+    """Return a positive integer setting.
+
+    Raises:
+        ValueError: the setting is missing or invalid.
+    """
     found = settings.get(name) if isinstance(settings, dict) else None
     if type(found) is not int or not 0 < found < 1 << 20:
         raise ValueError(name)
@@ -115,12 +122,12 @@ def _number(settings: object, name: str) -> int:
 
 
 def _mel(hertz: float) -> float:
-    """Return a pitch of 1000 hertz or more on Slaney's scale."""
+    """Return a frequency of 1000 hertz or more on Slaney's scale."""
     return 15.0 + math.log(hertz / _STRAIGHT) * 27.0 / math.log(6.4)
 
 
 def _hertz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return pitches of Slaney's scale in hertz."""
+    """Return frequencies of Slaney's scale in hertz."""
     curved = _STRAIGHT * np.exp((mels - 15.0) * np.log(6.4) / 27.0)
     found: npt.NDArray[np.float64] = np.where(mels < 15.0, mels * 200.0 / 3.0, curved)
     return found

@@ -1,7 +1,7 @@
-"""`SpeechTokens`: the tokens that tell a decoder of speech what to do.
+"""`SpeechTokens`: the control tokens of a speech decoder.
 
 In: a bundle's generation_config, as transformers writes it for Whisper. Out: the tokens
-that a decoder begins with, for a language and a task, and those of moments.
+that a decoder begins with, for a language and a task, and the timestamp tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 from kvc.schema.setting_checks import check_count
 
-# Tokens that say when something was said: which may come next, and what they part.
+# Timestamp tokens
 
 
 Logits = npt.NDArray[np.float32]
@@ -23,7 +23,7 @@ Logits = npt.NDArray[np.float32]
 
 @frozen
 class SpokenPart:
-    """Tokens that were said from one moment of a window to another, in steps."""
+    """The tokens between two times of a window, which are counted in steps."""
 
     start: float
     end: float
@@ -32,12 +32,12 @@ class SpokenPart:
 
 @frozen
 class Timestamps:
-    """The tokens of moments, one for each step of time.
+    """The timestamp tokens, one for each step of time.
 
     Attributes:
-        begin: the token of the first moment of a window; all after it are later ones.
-        none: says in a prompt that there are no such tokens.
-        stop: ends a text; those before it are text.
+        begin: the first timestamp token; later tokens are later times.
+        none: the token of a prompt that disables timestamps.
+        stop: the token that ends a text; the tokens below it are text.
         latest: the last step at which an answer may begin, None for any.
     """
 
@@ -47,16 +47,16 @@ class Timestamps:
     latest: int | None
 
     def allowed(self, logits: Logits, said: Sequence[int]) -> Logits:
-        """Return logits without the tokens that cannot follow an answer so far."""
+        """Return logits, -inf for tokens that cannot follow the answer so far."""
         left = logits.astype(np.float32, copy=True)
         left[self.none] = -np.inf
-        told = [token >= self.begin for token in said]
-        if told[-1:] == [True]:
-            if all(told[-2:]):
-                left[self.begin :] = -np.inf  # a pair is complete: text follows
+        is_time = [token >= self.begin for token in said]
+        if is_time[-1:] == [True]:
+            if all(is_time[-2:]):
+                left[self.begin :] = -np.inf  # a pair of timestamps: text follows
             else:
-                left[: self.stop] = -np.inf  # one that begins, or the end
-        left[self.begin : self._earliest(said, told)] = -np.inf
+                left[: self.stop] = -np.inf  # a second timestamp, or the end
+        left[self.begin : self._earliest(said, is_time)] = -np.inf
         if not said:
             left[: self.begin] = -np.inf
             if self.latest is not None:
@@ -65,32 +65,32 @@ class Timestamps:
             left[: self.begin] = -np.inf
         return left
 
-    def _earliest(self, said: Sequence[int], told: Sequence[bool]) -> int:
-        """Return the first moment that may follow: time does not go back."""
-        if not any(told):
+    def _earliest(self, said: Sequence[int], is_time: Sequence[bool]) -> int:
+        """Return the first timestamp that may follow: time never goes back."""
+        if not any(is_time):
             return self.begin
-        last = max(i for i, is_moment in enumerate(told) if is_moment)
-        opens = list(told[-2:]) == [False, True]
+        last = max(i for i, timed in enumerate(is_time) if timed)
+        opens = list(is_time[-2:]) == [False, True]
         return said[last] if opens else said[last] + 1
 
     def parts(
         self, said: Sequence[int], steps: float
     ) -> tuple[list[SpokenPart], float | None]:
-        """Return the parts of a window's answer, and where the next window begins.
+        """Return the parts of a window's answer, and the start of the next window.
 
         Args:
-            said: its tokens, without the one that ends it.
-            steps: how many the window has.
+            said: the tokens of the answer, without the stop token.
+            steps: the number of steps in the window.
 
         Returns:
-            The parts, and the step at which the next window begins: None where this one
-            was heard to its end.
+            The parts, and the step at which the next window begins: None if this window
+            was transcribed to its end.
         """
-        told = [token >= self.begin for token in said]
-        pairs = [i + 1 for i in range(len(said) - 1) if told[i] and told[i + 1]]
-        ends_once = told[-2:] == [False, True]
+        is_time = [token >= self.begin for token in said]
+        pairs = [i + 1 for i in range(len(said) - 1) if is_time[i] and is_time[i + 1]]
+        ends_once = is_time[-2:] == [False, True]
         if not pairs:
-            last = [i for i, is_moment in enumerate(told) if is_moment][-1:]
+            last = [i for i, timed in enumerate(is_time) if timed][-1:]
             known = last and said[last[0]] != self.begin
             end = said[last[0]] - self.begin if known else steps
             return [SpokenPart(0, end, tuple(said))], None
@@ -107,14 +107,14 @@ class Timestamps:
 
 
 def _together(logits: Logits) -> float:
-    """Return the logarithm of the sum of what logits are logarithms of."""
+    """Return log(sum(exp(logits)))."""
     best = float(logits.max(initial=-np.inf))
     if best == -np.inf:
         return best
     return best + float(np.log(np.exp(logits - np.float32(best)).sum()))
 
 
-# `SpeechTokens`: the tokens that tell a decoder of speech what to do.
+# Control tokens
 
 
 _TRANSCRIBE: Final = "transcribe"
@@ -122,16 +122,16 @@ _TRANSCRIBE: Final = "transcribe"
 
 @frozen
 class SpeechTokens:
-    """Tokens by what they say.
+    """The control tokens of a speech decoder.
 
     Attributes:
         start: begins a text.
-        languages: code of a language -> its token; empty of a model of one language.
+        languages: code of a language -> its token; empty for a model of one language.
         tasks: "transcribe" and "translate" -> their tokens.
-        none: that there are no moments; None of a model without such tokens.
+        none: disables timestamps; None for a model without such tokens.
         latest: the last step at which an answer may begin, None for any.
-        fixed: what comes after the start where nobody asks for anything.
-        language, task: what is meant where nobody asks; None: nothing is said.
+        fixed: the tokens after the start if the caller requests nothing.
+        language, task: the defaults of the bundle; None: no default.
     """
 
     start: int
@@ -146,29 +146,29 @@ class SpeechTokens:
     def usual(
         self, language: str | None, task: str | None
     ) -> tuple[str | None, str | None]:
-        """Return language and task, those of the bundle where nobody asks for any."""
+        """Return language and task, with the bundle's defaults for None."""
         return (
             self.language if language is None else language.strip("<|>"),
             self.task if task is None else task,
         )
 
     def check(self, language: str | None, task: str | None, timestamps: bool) -> None:
-        """Check what is asked for.
+        """Check the requested language, task and timestamps.
 
         Raises:
-            BadSetting: the model does not have it.
+            BadSetting: the model does not support one of them.
         """
         wanted = (("language", language, self.languages), ("task", task, self.tasks))
         for name, asked, known in wanted:
             if asked is not None and asked not in known:
-                listed = ", ".join(sorted(known)) or "none: the model has one alone"
+                listed = ", ".join(sorted(known)) or "none: the model has only one"
                 raise BadSetting(name=name, expected=listed, found=repr(asked))
         if timestamps and self.none is None:
-            expected = "False: the bundle names no tokens of moments"
+            expected = "False: the bundle has no timestamp tokens"
             raise BadSetting(name="timestamps", expected=expected, found="True")
 
     def asks_for_language(self, language: str | None, task: str | None) -> bool:
-        """Tell whether the model is to say the language itself."""
+        """Tell whether the model must detect the language."""
         if language is not None or not self.languages:
             return False
         return task is not None or self.fixed[:1] in ([], [None])
@@ -179,27 +179,27 @@ class SpeechTokens:
         """Return the tokens that a decoder begins with.
 
         Args:
-            language: its token; None: what is usual.
-            asked: whether it was asked for, and not heard.
-            task: None: what is usual, or with a language that was asked for to
-                transcribe.
-            timestamps: whether moments are wanted.
+            language: the token of the language; None: the default.
+            asked: whether the caller requested it; otherwise the model detected it.
+            task: the task; None: the default, or "transcribe" if the caller requested a
+                language.
+            timestamps: whether timestamps are wanted.
         """
-        told = [] if asked or task is not None else [*self.fixed]
+        given = [] if asked or task is not None else [*self.fixed]
         if language is not None:
-            told = [language, *told[1:]]
+            given = [language, *given[1:]]
         if task is not None:
-            told.append(self.tasks[task])
+            given.append(self.tasks[task])
         elif asked and _TRANSCRIBE in self.tasks:
-            told.append(self.tasks[_TRANSCRIBE])
-        if told[-1:] == [self.none]:
-            told.pop()
+            given.append(self.tasks[_TRANSCRIBE])
+        if given[-1:] == [self.none]:
+            given.pop()
         if not timestamps:
-            told.append(self.none)
-        return (self.start, *[token for token in told if token is not None])
+            given.append(self.none)
+        return (self.start, *[token for token in given if token is not None])
 
     def moments(self, settings: GenerationSettings) -> Timestamps:
-        """Return the tokens of moments; there are some."""
+        """Return the timestamp tokens, for a model that has them."""
         assert self.none is not None
         stop = min(settings.stop_tokens, default=self.none)
         return Timestamps(self.none + 1, self.none, stop, self.latest)
@@ -208,14 +208,14 @@ class SpeechTokens:
 def speech_tokens(
     config: Mapping[str, object], settings: GenerationSettings
 ) -> SpeechTokens:
-    """Return what a generation_config says of speech.
+    """Return the control tokens that a generation_config declares.
 
     Raises:
-        BadSetting: it does not say how a text begins, or says something impossible.
+        BadSetting: the start token is missing, or a value is invalid.
     """
     start = settings.decoder_start_token_id
     if start is None:
-        expected = "a token; the bundle's generation_config does not say one"
+        expected = "a token; the bundle's generation_config has none"
         raise BadSetting(name="decoder_start_token_id", expected=expected, found=None)
     languages = _tokens(config, "lang_to_id")
     return SpeechTokens(

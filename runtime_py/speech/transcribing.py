@@ -1,9 +1,9 @@
 """`transcribe`: the text of a sound, window by window.
 
-In: a session of a bundle whose encoder takes features of sounds, samples, what is asked
-for. Out: a `Transcription` with the tokens, and the text from one moment to another.
-As in transformers, a sound that is longer than a window is always transcribed with
-moments: the next window begins where the last whole sentence ended.
+In: a session of a bundle whose encoder takes features of sounds, samples, the requested
+language and task. Out: a `Transcription` with tokens, text and times. As in
+transformers, a sound that is longer than a window is always transcribed with
+timestamps: the next window begins where the last complete sentence ended.
 """
 
 import json
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 @frozen
 class Segment:
-    """What was said from one second of a sound to another.
+    """The text between two times of a sound.
 
     Attributes:
         start, end: in seconds.
-        tokens: with those of moments.
-        text: without them.
+        tokens: the tokens, with timestamp tokens.
+        text: the text, without timestamps.
     """
 
     start: float
@@ -51,9 +51,9 @@ class Transcription:
     """The text of a sound.
 
     Attributes:
-        segments: in order; without moments, one for the sound.
-        language: the code of the one that was asked for or heard; None: of a model that
-            has one, or where the bundle says which.
+        segments: in order; without timestamps, a single one.
+        language: the code of the requested or detected language; None for a model of
+            one language, or if the bundle fixes it.
     """
 
     segments: tuple[Segment, ...]
@@ -61,7 +61,7 @@ class Transcription:
 
     @property
     def text(self) -> str:
-        """Return all that was said."""
+        """Return the text of all segments."""
         return "".join(segment.text for segment in self.segments).strip()
 
 
@@ -75,22 +75,23 @@ def transcribe(
     tokenizer: Tokenizer | None = None,
     **settings: Unpack[Arguments],
 ) -> Transcription:
-    """Write down a sound.
+    """Transcribe a sound.
 
     Args:
-        session: of a bundle of a speech model; it begins anew with each window.
-        samples: numbers from -1 to 1 of one channel, [n], at the rate that
-            `spectrum_of(program.metadata)` says.
-        language: a code such as "en"; left out, the model says it, if it has several.
-        task: "transcribe", or "translate" into English; left out, as the bundle says.
-        timestamps: whether to return when each sentence was said; left out, only for
-            sounds that are longer than a window, which need it.
-        tokenizer: the bundle's where it is left out.
-        settings: as of `generate`; of each window.
+        session: a session of a speech model; each window resets it.
+        samples: one channel, from -1 to 1, [n], at the rate in
+            `spectrum_of(program.metadata)`.
+        language: a code such as "en"; default: the model detects the language, if it
+            supports several.
+        task: "transcribe", or "translate" into English; default: the bundle's.
+        timestamps: whether to return times of sentences; default: only for sounds that
+            are longer than a window, which need them.
+        tokenizer: default: the bundle's.
+        settings: as in `generate`, for each window.
 
     Raises:
-        BadSetting: a setting is impossible, the model does not have the language or the
-            task, the bundle is not of a speech model, or there are no samples.
+        BadSetting: a setting is impossible, the model does not support the language or
+            the task, the bundle's model is not a speech model, or there are no samples.
         UnusableLogits, ExecutionError: as `generate`.
     """
     hearing = _Hearing(session, tokenizer, settings)
@@ -106,7 +107,7 @@ def transcribe(
 
 
 class _Hearing:
-    """A session that listens."""
+    """A session that transcribes."""
 
     def __init__(
         self, session: Session, tokenizer: Tokenizer | None, given: Arguments
@@ -122,11 +123,11 @@ class _Hearing:
         encode = find_encode(session)
         self._encode, bins, self.frames = _sizes_of(encode)
         if bins != self._spectrum.bins:
-            expected = f"a spectrum of {bins} bands, which the encoder takes"
+            expected = f"a spectrum of {bins} bands, the encoder's input"
             found = f"one of {self._spectrum.bins}"
             raise BadSetting(name="the bundle", expected=expected, found=found)
         added = encode.advances[0].tokens if encode and encode.advances else None
-        # Frames of a step, the least time between two moments.
+        # Frames per step, the least time between two timestamps.
         self._stride = self.frames // added if isinstance(added, int) else 1
 
     def features(self, samples: Floats) -> Floats:
@@ -157,19 +158,19 @@ class _Hearing:
             parts, rest = self._parts(said, window.shape[1])
             start = at * self._spectrum.hop / self._spectrum.rate
             segments += [self._segment(part, start, seconds) for part in parts]
-            # A window that ends where it began would be heard for ever.
+            # A window that makes no progress would be transcribed forever.
             at += int(rest) * self._stride if rest else window.shape[1]
         codes = {token: code for code, token in self.tokens.languages.items()}
         return Transcription(tuple(segments), None if known is None else codes[known])
 
     def _listen(self, window: Floats) -> None:
-        """Run the encoder on features, and on nothing after them."""
+        """Run the encoder on a window of features, padded with zeros."""
         missing = self.frames - window.shape[1]
         given = np.pad(window, ((0, 0), (0, missing)))[None]
         self._session.call(self._encode, given)
 
     def _heard_language(self) -> int:
-        """Return the token of the language that the model hears."""
+        """Return the token of the language that the model detects."""
         (prefill, *_) = find_roles(self._session, "prefill")
         start = np.array([[self.tokens.start]], np.int64)
         logits = np.asarray(self._session.call(prefill.name, start)).reshape(-1)
@@ -178,7 +179,7 @@ class _Hearing:
         return max(known, key=lambda token: float(logits[token]))
 
     def _answer(self, prompt: tuple[int, ...], moments: bool) -> Sequence[int]:
-        """Return the tokens of what is heard."""
+        """Return the tokens of the encoded window."""
         feeder = Feeder(self._session)
         feeder.check_prompts([prompt])
         settings, (row,) = self._settings, feeder.rows
@@ -189,7 +190,7 @@ class _Hearing:
     def _parts(
         self, said: Sequence[int], frames: int
     ) -> tuple[Sequence[SpokenPart], float | None]:
-        """Return the parts of an answer; moments part it even if nobody wants them."""
+        """Return the parts of an answer, split at its timestamps."""
         steps = frames // self._stride
         if self.tokens.none is None:
             return [SpokenPart(0, steps, tuple(said))], None
@@ -209,10 +210,10 @@ class _Hearing:
 
 
 def _sizes_of(encode: "Method | None") -> tuple[str, int, int]:
-    """Return the method that takes features, their bands, and frames of a window.
+    """Return the method of the encoder, its bands, and the frames of a window.
 
     Raises:
-        BadSetting: the bundle has none.
+        BadSetting: the bundle has no encoder of features.
     """
     if encode is not None and encode.graph.inputs:
         dims = encode.graph.values[encode.graph.inputs[0]].type.dims

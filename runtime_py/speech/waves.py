@@ -1,7 +1,7 @@
 """Read wav files with Python's own module: samples as numbers from -1 to 1.
 
-In: the path of a file of plain samples (PCM) of 8, 16, 24 or 32 bits, and the rate that
-a model takes. Out: the mean of its channels. Nothing is resampled.
+In: the path of a PCM file of 8, 16, 24 or 32 bits, and the rate that a model takes.
+Out: the mean of its channels. Nothing is resampled.
 """
 
 import os
@@ -23,9 +23,9 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
     """Return the samples of a file, float32 [n].
 
     Raises:
-        FileProblem: the system cannot read it.
-        BadSound: it is no wav file of plain samples, has wider ones, is cut off, holds
-            nothing or more than a day, or has another rate.
+        FileProblem: the system cannot read the file.
+        BadSound: the file is not a PCM wav file, has wider samples, is cut off, is
+            empty or longer than a day, or has another rate.
     """
     place = os.fspath(path)
     try:
@@ -38,12 +38,10 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
             if count > rate * _MOST_SECONDS:
                 raise _bad(place, "it is longer than a day", rate)
             content, width = file.readframes(count), file.getsampwidth()
-    except (OSError, ValueError) as error:  # the latter of a name with a zero
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
         raise FileProblem(path=place, reason=reason_of(error)) from error
     except (wave.Error, EOFError) as error:
-        reason = (
-            f"it is no wav file of plain samples ({str(error) or 'it ends too early'})"
-        )
+        reason = f"it is not a plain wav file ({str(error) or 'it ends too early'})"
         raise _bad(place, reason, rate) from error
     if width not in _WIDTHS:
         raise _bad(place, f"its samples have {8 * width} bits", rate)
@@ -54,8 +52,8 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
 
 
 def _numbers(content: bytes, width: int) -> Samples:
-    """Return samples of so many bytes as numbers from -1 to 1."""
-    if width == 1:  # these have no sign
+    """Return samples of `width` bytes as numbers from -1 to 1."""
+    if width == 1:  # 8-bit samples are unsigned
         whole = np.frombuffer(content, np.uint8).astype(np.float32)
         return ((whole - 128) / 128).astype(np.float32)
     if width == 3:

@@ -1,8 +1,8 @@
 """Growing states: each has a length, which all its rows share.
 
-Methods write after the end, or replace everything. What lies after the length is dead,
-so a call that appends is undone by restoring the old length; one that replaces is not
-undone.
+In and out: as `kind.py`. Methods write after the end, or replace the whole content.
+Slots after the length are unused, so a call that appends is undone by restoring the old
+length; one that replaces is not undone.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from kvc.schema.model import AccessMode
 
 
 class Append(Kind):
-    """States of a session that grow; `lengths` says how long they are."""
+    """Growing states of a session; `lengths` holds their lengths."""
 
     undoes = frozenset({AccessMode.APPEND})
     grows = True
@@ -50,7 +50,7 @@ class Append(Kind):
             copy()
 
     def _cut(self, lengths: Sequence[int], ends: Sequence[int]) -> None:
-        """Make them shorter; from there to their ends they are as at first."""
+        """Shorten the states; restore the initial content from there to their ends."""
         for state, length in zip(self.group.states, lengths, strict=True):
             self.lengths[state] = length
         if len(set(lengths)) == len(set(ends)) == 1:
@@ -64,14 +64,14 @@ class Append(Kind):
         return any(map(self._matters, lost))
 
     def _matters(self, risk: Write) -> bool:
-        """Tell whether a write that cannot be undone has something to write over."""
+        """Tell whether a write that cannot be undone overwrites existing elements."""
         return (
             risk.access.mode is not AccessMode.REPLACE or self.lengths[risk.state] > 0
         )
 
     def why_lost(self, counting: frozenset[str]) -> str:
         at = self.group.first.at_position
-        return "" if at else "it is not written at the position by every method"
+        return "" if at else "not every method writes it at the position"
 
     def rewind(
         self, starts: Sequence[int], ends: Sequence[int], firsts: Sequence[int]
@@ -87,7 +87,7 @@ class Append(Kind):
         return max(self._lengths())
 
     def row_problem(self) -> str:
-        return f"the rows of {self.group.first.name} have one length"
+        return f"all rows of {self.group.first.name} share one length"
 
     def _lengths(self) -> list[int]:
         return list(map(self.lengths.__getitem__, self.group.states))

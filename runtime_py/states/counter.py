@@ -13,20 +13,20 @@ from kvc.schema.model import AccessMode
 
 
 class Counter(Kind):
-    """Counters of a session."""
+    """Counter states of a session."""
 
     undoes = frozenset(AccessMode)
     copied = True
 
     def why_lost(self, counting: frozenset[str]) -> str:
         others = self.group.writers ^ counting
-        why = f"method {min(others, default='')} does not count it"
+        why = f"method {min(others, default='')} does not advance it"
         return f"{why} together with the position" if others else ""
 
     def rewind(
         self, starts: Sequence[int], ends: Sequence[int], firsts: Sequence[int]
     ) -> None:
-        content = self.store.read()  # [states, rows, ...], or without rows
+        content = self.store.read()  # [states, rows, ...] or [states, ...]
         counts = np.subtract(starts, ends)
         if len(set(counts.tolist())) == 1:
             counts = counts[:1]

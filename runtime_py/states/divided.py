@@ -1,10 +1,9 @@
-"""Share the states of a session out to the owners of memory, and act as one of them.
+"""Divide the states of a session among owners of memory, behind one owner.
 
 An owner keeps states in its memory: the host, or a backend with memory of its own. In:
-a program, and what finds an owner for a group of its states. Out: one owner of all
-groups, which asks theirs. A backend may own the states that its partitions alone touch;
-a state that an instruction touches too, or a partition of another backend, is the
-host's.
+a program, and functions that make an owner for groups of its states. Out: one owner of
+all groups, which delegates to theirs. A backend may own a state that only its own
+partitions read and write; the host owns all other states.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from kvc.schema.ops import DELEGATE
 
 
 def find_backends(program: Program, groups: Sequence[Group]) -> tuple[str, ...]:
-    """Return which backend alone touches the states of each group, "" for none."""
+    """Return the only backend that accesses the states of each group, "" for none."""
     found: list[set[str]] = [set() for _ in program.states]
     for number, method in enumerate(program.methods if program.delegates else ()):
         own = (
@@ -33,9 +32,9 @@ def find_backends(program: Program, groups: Sequence[Group]) -> tuple[str, ...]:
 
 
 def _touches(method: Method) -> Iterator[tuple[int, int | None]]:
-    """Yield states that a method's own graph touches, and the delegate's block if any.
+    """Yield the states that a method accesses, with the block of a partition or None.
 
-    A value over a state that is a result is touched by those who hand it over.
+    A state that an output aliases counts as accessed outside of partitions.
     """
     graph = method.graph
     roots = (graph.values[graph.root_of(i)].storage for i in range(len(graph.values)))
@@ -68,13 +67,13 @@ def divide(
     """Return the owner of all groups of a new session.
 
     Args:
-        groups: of the program's states.
-        backends: for each the name of a backend that may have it, or "".
-        own: returns the owner of some for a backend; None leaves them to the host.
-        own_on_host: returns the host as the owner of some.
+        groups: the groups of the program's states.
+        backends: for each group the name of a backend that may own it, or "".
+        own: returns the owner of groups for a backend; None leaves them to the host.
+        own_on_host: returns an owner of groups in host memory.
 
     Raises:
-        OutOfMemory: there is no memory for one of them.
+        OutOfMemory: an owner has not enough memory.
     """
     wanted: dict[str, list[int]] = {"": []}
     for number, name in enumerate(backends):
@@ -100,7 +99,7 @@ class Divided:
     """Several owners as one; see `Owner`."""
 
     def __init__(self, parts: Sequence[tuple[Owner, Sequence[int]]]) -> None:
-        """Take owners, each with the numbers of its groups."""
+        """Combine owners, each with the numbers of its groups."""
         self._parts = parts
         stores: dict[int, Store] = {}
         arenas: dict[ResetRule, Arena] = {}

@@ -1,8 +1,8 @@
-"""What a method does to memory that outlives its call, as its file says it.
+"""Find the effects of a method on memory that outlives its call.
 
-In: a method of a verified program. Out: how it writes which states, how far each that
-grows gets, and which inputs lie in the caller's own arrays. All of it is known before
-any call, except sizes.
+In: a method of a verified program. Out: how it writes each state, the lengths that
+growing states reach, and the inputs that lie in the caller's own arrays. Only sizes
+remain open until a call.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from kvc.schema.types import Dim
 
 @frozen
 class Growth:
-    """Memory that a method makes longer or shorter.
+    """The lengths of a state or array that a method extends or replaces.
 
     Attributes:
-        axis: along which.
-        length: of the newest value.
-        reach: lengths of all values over it on the way; the longest counts.
+        axis: the axis that grows.
+        length: the length of the newest value.
+        reach: the lengths of all values in this memory; the longest needs the room.
     """
 
     axis: int
@@ -35,11 +35,11 @@ class Borrowed:
     """An input in the caller's own array.
 
     Attributes:
-        input: index among the graph's inputs.
-        value: its id.
-        mutated: whether elements of it are written over.
-        growth: how it grows, None when it does not.
-        outputs: indices of the graph's outputs that are its newest value.
+        input: the index among the graph's inputs.
+        value: its value id.
+        mutated: whether the method overwrites elements.
+        growth: its growth, None if its length stays.
+        outputs: the indices of the graph's outputs that return its newest value.
     """
 
     input: int
@@ -51,13 +51,13 @@ class Borrowed:
 
 @frozen
 class Effects:
-    """What a method writes beside its scratch memory and results.
+    """The states and inputs that a method writes.
 
     Attributes:
-        slots: values that are a state which grows, and that state: (value, state).
-        growth: of states, by state id.
-        writes: of states, in order.
-        borrowed: inputs in the caller's arrays.
+        slots: values over growing states: (value, state).
+        growth: the growth of states, by state id.
+        writes: the writes of states, in order.
+        borrowed: the inputs in the caller's arrays.
     """
 
     slots: tuple[tuple[int, int], ...]

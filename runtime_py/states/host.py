@@ -1,8 +1,8 @@
 """The host as the owner of states: reserved arenas, initial values, shared pages.
 
 In: groups of states, the sizes that a session fixed, initial values. Out: a store for
-each group, and arrays at fixed addresses, for kernels. A reset returns all pages of an
-arena at once; a clone maps the same pages (`forks/`).
+each group, and arrays at fixed addresses for kernels. A reset returns all pages of an
+arena at once; a clone maps the same pages (`memory/forking.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +22,17 @@ _UNCHANGED = (ALL_SLOTS, 0)
 
 
 class HostStore:
-    """States that are alike, in an arena; see `Store`.
+    """The memory of one group of states, in an arena; see `Store`.
 
     Attributes:
-        layout: where they lie.
-        shape: of each.
-        slots: how many each has; 0 without.
-        begins: whether they begin as something else than zeros.
-        shared: whether it has been cloned, or is a clone.
-        all: of the states, as one array [states, *shape].
-        buffers: each of them.
-        changed: slots that may not hold what they held at the last clone: from one to
-            before another.
+        layout: the layout of the group.
+        shape: the shape of each state.
+        slots: the slots of each state; 0 without a sequence axis.
+        begins: whether the initial values are other than zeros.
+        shared: whether the store has been cloned, or is a clone.
+        all: the states as one array [states, *shape].
+        buffers: the array of each state.
+        changed: the slots that may differ from the last clone: (first, end).
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class HostStore:
         return self._initial(initial)
 
     def begin(self) -> None:
-        """Put initial values into memory of zeros."""
+        """Write the initial values into memory of zeros."""
         if self.begins:
             self._fill_initial(WHOLE)
 
@@ -104,7 +103,7 @@ class HostStore:
             copy_into(part, self._part(start, span._replace(state=0)))
 
     def _part(self, array: Array, span: Span) -> Array:
-        """Return what a span has of an array [states, *shape]."""
+        """Return the view of an array [states, *shape] that a span selects."""
         where: list[slice | int] = [slice(None)] * array.ndim
         if span.row is not None:
             where[1] = slice(span.row, span.row + 1)
@@ -119,8 +118,8 @@ class HostMemory:
     """The memory of all states of a session, on the host; see `Owner`.
 
     Attributes:
-        stores: of the groups.
-        arenas: where they lie, by what a reset does to them.
+        stores: the stores of the groups.
+        arenas: the arenas of the states, by reset rule.
     """
 
     def __init__(
@@ -129,10 +128,10 @@ class HostMemory:
         nbytes: Mapping[ResetRule, int],
         initial: InitialValue,
     ) -> None:
-        """Reserve memory of zeros; `nbytes` are those of the arenas.
+        """Reserve memory of zeros; `nbytes` has the size of each arena.
 
         Raises:
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: the system provides no address space.
         """
         self._again = layouts, nbytes, initial
         self.arenas: Mapping[ResetRule, Arena] = {
@@ -147,20 +146,24 @@ class HostMemory:
     def allocate(
         cls, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
     ) -> "HostMemory":
-        """Return memory in which states begin; raises as the class does."""
+        """Return memory that holds the initial values.
+
+        Raises:
+            OutOfMemory: the system provides no address space.
+        """
         memory = cls(*lay_out(groups, sizes), initial)
         for store in memory.stores:
             store.begin()
         return memory
 
     def clone(self, held: Sequence[int]) -> "HostMemory":
-        """Return memory with the same content, over the same pages where it can be.
+        """Return memory with the same content, sharing pages where possible.
 
         Raises:
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: the system provides no address space.
         """
         twin = HostMemory(*self._again)
-        for store in self.stores:  # also if it breaks off, with some pages shared
+        for store in self.stores:  # first, since a failed clone may share pages
             store.shared = True
         try:
             with PageTable() as table:
@@ -182,14 +185,14 @@ class HostMemory:
                 store.begin()
 
     def synchronise(self) -> None:
-        pass  # on the host all is done at once
+        pass  # host operations are complete when they return
 
     def close(self) -> None:
-        """Let go of the memory; arrays that are still alive keep it."""
+        """Release the memory; arrays that are still alive keep it."""
         self.arenas, self.stores = {}, ()
 
     def _held(self, rule: ResetRule, held: Sequence[int]) -> Intervals:
-        """Return the pages with anything that a clone must have."""
+        """Return the pages with content that a clone needs."""
         return pages_of(
             (store.layout, (0, ALL_SLOTS if store.begins else end))
             for store, end in zip(self.stores, held, strict=True)
@@ -197,7 +200,7 @@ class HostMemory:
         )
 
     def _changed(self, rule: ResetRule) -> Intervals:
-        """Return the pages with anything that may be new since the last clone."""
+        """Return the pages whose content may have changed since the last clone."""
         return pages_of(
             (store.layout, store.changed)
             for store in self.stores

@@ -1,9 +1,9 @@
-"""The interface of all kinds of states, and all that kinds know of a call.
+"""The interface of all kinds of states, and the description of a call for them.
 
-In: the position of each row of the session, what a method writes of states, what a call
-needs. Out: what undoes the call, how far rows can be rewound, which slots a fork must
-have, operations on single rows. A kind keeps what it has to know beside the content,
-and does not find positions itself.
+In: the position of each row of the session, a method's writes of states, a call's
+demand. Out: the undo of the call, how far rows can be rewound, the slots that a fork
+needs, operations on single rows. A kind keeps the records that this needs beside the
+content; positions are passed to it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ class Write:
     """One write of a state.
 
     Attributes:
-        state: its id.
-        access: how, as the file says it.
-        instruction: index of the one that writes.
+        state: the id of the state.
+        access: the range and mode of the write, as the file declares it.
+        instruction: the index of the instruction that writes.
     """
 
     state: int
@@ -36,15 +36,17 @@ class Write:
 
 @frozen
 class Writes:
-    """What a method writes of the states of one group.
+    """A method's writes of the states of one group.
 
     Attributes:
-        group: its number.
-        risks: writes that the states cannot take back by themselves.
-        extents: of all writes from the position on; None where one has none.
-        cursor: the cursor that the states are at; the first where they are at none.
-        placed: whether they are at one.
-        piecewise: whether no write is of all tokens of a call, but of those of a turn.
+        group: the number of the group.
+        risks: the writes that the kind cannot undo without a copy.
+        extents: the slot counts of all writes, from the position on; None if a write
+            has no such count.
+        cursor: the cursor of the states; the first if they have none.
+        placed: whether the states have a cursor.
+        piecewise: whether each write covers the tokens of one loop iteration, not all
+            tokens of the call.
     """
 
     group: int
@@ -57,17 +59,18 @@ class Writes:
 
 @frozen
 class Demand:
-    """What one call asks of its session, at the call's sizes.
+    """The tokens and slots that one call needs in its session, at the call's sizes.
 
     Attributes:
-        advance: tokens that it adds to its cursor, None when it adds none.
+        advance: the tokens added to `cursor`, None if none are added.
         extents: for each of the method's `Writes`, the most slots from the position on.
-        lengths: of each state that grows: (state, length after the call, greatest
-            length on the way).
+        lengths: for each growing state: (state, length after the call, greatest
+            length during the call).
         row_lengths: how many of `advance` each row adds, None if all.
-        several: whether these are calls in a row, of which nothing else is said.
-        cursor: which cursor that is.
-        others: what it adds to other cursors: (cursor, tokens).
+        several: whether this stands for several calls in a row, whose own demands are
+            not known.
+        cursor: the cursor that `advance` counts for.
+        others: the tokens added to other cursors: (cursor, tokens).
     """
 
     advance: int | None
@@ -79,7 +82,7 @@ class Demand:
     others: tuple[tuple[int, int], ...] = ()
 
     def added_to(self, cursor: int) -> "Demand":
-        """Return the same of a cursor."""
+        """Return this demand as seen by one cursor."""
         if cursor == self.cursor:
             return self
         return replace(self, advance=dict(self.others).get(cursor), row_lengths=None)
@@ -93,38 +96,38 @@ class Demand:
         )
 
     def ends(self, starts: Sequence[int], extent: int) -> Sequence[int]:
-        """Return where what each row may write from its start on ends.
+        """Return the end of the slots that each row may write from its start on.
 
-        `extent`: how many slots a write takes, padding too.
+        `extent` is the slot count of a write, including padding.
         """
         if self.row_lengths is None or extent == ALL_SLOTS:
             return [start + extent for start in starts]
         return list(map(add, starts, self.row_lengths))
 
 
-Undo = Callable[[], None]  # puts back what a call may have written, once
+Undo = Callable[[], None]  # restores what a call may have written; called once
 
 
 class Kind:
-    """States of a session that are alike; compared and hashed by identity.
+    """One group of states of a session; compared and hashed by identity.
 
     Attributes:
-        undoes: ways of writing that are taken back without a copy.
-        copied: whether every call copies them first.
+        undoes: the modes of writes that are undone without a copy.
+        copied: whether every call copies the states first.
         placed: whether calls write from the position on.
-        grows: whether they have lengths.
-        recorded: what a file of a session says of them beside their content.
+        grows: whether the states have lengths.
+        recorded: the header field of a saved session that describes their extent.
         longest: how many tokens a call may add.
-        window: what a query sees, None for all.
-        group: which they are.
+        window: the window of positions that a query sees, None for all.
+        group: the states.
         store: their memory.
-        lengths: of all states of the session that grow, by state id.
-        reached: where they are `placed`, the furthest that each row was ever written up
-            to: what comes after it is as it was at first. Empty before the first call.
-        ends: of cursors that they are not at, where each row stood when a call that
-            advanced the cursor last wrote them.
-        snapshots: before how many of the last calls a copy is kept, where nothing else
-            brings them back.
+        lengths: the lengths of all growing states of the session, by state id.
+        reached: if `placed`, the furthest position written in each row; later slots
+            hold their initial content. Empty before the first call.
+        ends: for each other cursor, the position of each row when a call that advanced
+            that cursor last wrote these states.
+        snapshots: how many of the last calls are preceded by a copy, if the kind cannot
+            undo them otherwise.
     """
 
     undoes: ClassVar[frozenset[AccessMode]] = frozenset()
@@ -143,13 +146,14 @@ class Kind:
 
     @property
     def by_copies(self) -> bool:
-        """Tell whether they go back by copies, whatever cursor they are at."""
+        """Tell whether a rewind restores copies, whatever cursor the states have."""
         return False
 
     def room(self, capacity: int | None, counts: bool) -> int:
-        """Return how long they may become, if they grow.
+        """Return the greatest length of the states, if they grow.
 
-        `counts`: whether a length is the position, which is at most `capacity`.
+        `counts` tells whether their length is the position, which is at most
+        `capacity`.
         """
         return self.store.slots
 
@@ -161,17 +165,18 @@ class Kind:
         demand: Demand,
         keeps: bool,
     ) -> Undo | None:
-        """Note what a call may write, before it does.
+        """Save what a call may overwrite, before the call.
 
         Args:
-            writes: what its method writes of these states.
-            extent: the most slots that one of these writes takes.
-            starts: the position of each row before it; None where nothing counts.
-            demand: what it asks for.
-            keeps: whether what cannot be undone is to be copied.
+            writes: the method's writes of these states.
+            extent: the most slots that one of these writes covers.
+            starts: the position of each row before the call; None if unknown.
+            demand: the demand of the call.
+            keeps: whether to copy content that cannot be undone otherwise.
 
         Returns:
-            What puts it back, as far as `lost` says; None where nothing need be.
+            A function that undoes the call, except for the writes that `lost` reports;
+            None if nothing needs to be undone.
         """
         if self.store.shared:
             self.store.note()
@@ -180,12 +185,12 @@ class Kind:
         return partial(self.store.write, WHOLE, self.store.read())
 
     def lost(self, writes: Writes, last: int, unplaced: bool) -> bool:
-        """Tell whether a call, once undone, has left them half written.
+        """Tell whether a failed call leaves the states partly written after the undo.
 
         Args:
-            writes: what its method writes of these states.
-            last: index of the last instruction that may have written, -1 for none.
-            unplaced: whether nothing counted.
+            writes: the method's writes of these states.
+            last: the index of the last instruction that may have written, -1 for none.
+            unplaced: whether the position was unknown.
         """
         unknown = self.placed and unplaced and last >= 0
         return unknown or any(risk.instruction <= last for risk in writes.risks)
@@ -193,10 +198,10 @@ class Kind:
     def why_beside(
         self, cursor: int, counting: frozenset[str], ends: Sequence[int]
     ) -> str:
-        """Return why rows cannot go back to `ends`, of a cursor that these are not at.
+        """Return why rows cannot go back to `ends` of another cursor, "" if they can.
 
-        They stand as long as no call is forgotten that wrote them: a cache of what an
-        encoder made outlives tokens of the decoder.
+        They can if no undone call wrote these states: the cache of an encoder's output
+        outlives tokens of the decoder.
         """
         writers = self.group.writers
         if not writers & counting:
@@ -207,12 +212,12 @@ class Kind:
         last = self.ends.get(cursor, ())
         if all(end >= least for end, least in zip(ends, last, strict=False)):
             return ""
-        return f"a call that wrote it up to position {max(last)} would be forgotten"
+        return f"a call that wrote it up to position {max(last)} would be undone"
 
     def why_lost(self, counting: frozenset[str]) -> str:
-        """Return why calls cannot be forgotten, "" where they can.
+        """Return why calls cannot be undone later, "" if they can.
 
-        `counting`: names of the methods that add to the position.
+        `counting` has the names of the methods that advance the position.
         """
         return ""
 
@@ -229,42 +234,42 @@ class Kind:
         return ""
 
     def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
-        """Return by how many tokens each row can be rewound; here all."""
+        """Return by how many tokens each row can be rewound; by default all."""
         return starts
 
     def rewind(
         self, starts: Sequence[int], ends: Sequence[int], firsts: Sequence[int]
     ) -> None:
-        """Drop what lies after the positions `ends`, as if it had never been written.
+        """Drop the content after the positions `ends`, as if it had never been written.
 
         Args:
             starts: the positions before.
             ends: the positions to go back to.
-            firsts: those of a new session.
+            firsts: the positions of a new session.
         """
 
     def trim(self, ends: Sequence[int] | None) -> None:
-        """Give memory back that holds nothing after the positions, None without any."""
+        """Free memory after the positions `ends`; None if the positions are unknown."""
 
     def held(self) -> int:
-        """Return how many slots, the first, a fork must have; there may be less."""
+        """Return how many of the first slots a fork needs at most."""
         return max(self.reached, default=0) if self.placed else ALL_SLOTS
 
     def forget(self) -> None:
-        """Forget what was noted: they begin anew."""
+        """Clear the records, after the content has been reset."""
         self.reached, self.ends = [], {}
 
     def follow(self, other: "Kind") -> None:
-        """Take over what another has noted of equal states."""
+        """Take over the records of another session's equal states."""
         self.reached, self.ends = list(other.reached), dict(other.ends)
 
     def row_problem(self) -> str:
-        """Return why rows cannot be taken one by one, "" where they can."""
+        """Return why single rows cannot be handled, "" if they can."""
         name = self.group.first.name
         return "" if self.group.has_rows else f"{name} has no rows of its own"
 
     def reset_row(self, row: int) -> None:
-        """Make one row as it is in a new session."""
+        """Reset one row to its content in a new session."""
         reached = self.reach([0] * self.store.shape[0])
         self.store.fill(Span(0, reached[row] if self.placed else ALL_SLOTS, row))
         reached[row] = 0
@@ -272,12 +277,12 @@ class Kind:
         self._take_ends(row, {})
 
     def take_row(self, row: int, other: "Kind", source: int) -> None:
-        """Make one row as another row is, of states of this kind and shape.
+        """Copy a row of states of this kind and shape to a row of these states.
 
         Args:
-            row: to be written.
-            other: who has the other row; may be these states.
-            source: the other row.
+            row: the row to write.
+            other: the states of the source row; may be these states.
+            source: the source row.
         """
         reached = other.reach([0] * other.store.shape[0])[source]
         span = Span(0, reached if self.placed else ALL_SLOTS, row)
@@ -289,14 +294,14 @@ class Kind:
         self._take_ends(row, ends)
 
     def _take_ends(self, row: int, ends: Mapping[int, int]) -> None:
-        """Note where cursors of one row stood, 0 where no call has written it."""
+        """Set the recorded cursor positions of one row, 0 if no call has written it."""
         for cursor in self.ends.keys() | ends.keys():
             rows = list(self.ends.get(cursor, [0] * self.store.shape[0]))
             rows[row] = ends.get(cursor, 0)
             self.ends[cursor] = rows
 
     def reach(self, starts: Sequence[int]) -> list[int]:
-        """Return how far each row was ever written, `starts` being positions."""
+        """Return the furthest written position of each row, at least `starts`."""
         found: Sequence[int] = self.reached
         if len(found) != len(starts):
             found = [max(found, default=0)] * len(starts)
@@ -308,9 +313,9 @@ class Kind:
         lows: Sequence[int],
         highs: Sequence[int],
     ) -> None:
-        """Do something to slots of each row, from one to before another.
+        """Apply an action to the slots of each row, from its low to before its high.
 
-        At once where rows are alike. States without rows end where the last row does.
+        Equal spans are handled at once. States without rows take the greatest bounds.
         """
         spans = [
             Span(*span) for span in zip(lows, highs, range(len(lows)), strict=True)
@@ -321,5 +326,5 @@ class Kind:
             action(span)
 
     def copy(self, span: Span = WHOLE) -> Undo:
-        """Return what writes back what a span holds now."""
+        """Return a function that writes the present content of a span back."""
         return partial(self.store.write, span, self.store.read(span))

@@ -1,4 +1,4 @@
-"""Where a group of states lies in an arena: one after the other, at equal steps.
+"""The layout of a group of states in an arena: consecutive, at equal steps.
 
 In: a group of states, the sizes that a session fixes. Out: offsets, strides, and runs
 of bytes, or of whole pages, that hold some of their slots. It is the same for all
@@ -22,18 +22,18 @@ Offsets = npt.NDArray[np.int64]
 
 
 class GroupLayout:
-    """The place of the states of one group.
+    """The place of one group of states in its arena.
 
     Attributes:
-        group: which they are.
-        shape: of each.
-        strides: of each, in bytes; they follow the layout that is declared.
-        offset: of the first in its arena, in bytes.
-        nbytes: of each.
-        step: from one to the next.
-        axis: of the slots, None without.
-        slots: how many each has; 0 without.
-        slot_nbytes: what a slot takes in each run of bytes.
+        group: the states.
+        shape: the shape of each state.
+        strides: the strides of each state in bytes, in the declared layout.
+        offset: the offset of the first state in its arena, in bytes.
+        nbytes: the size of each state.
+        step: the distance from one state to the next in bytes.
+        axis: the axis of the slots, None without one.
+        slots: the slots of each state; 0 without an axis.
+        slot_nbytes: the bytes of one slot in each contiguous run.
     """
 
     def __init__(self, group: Group, sizes: Mapping[str, int], offset: int) -> None:
@@ -47,7 +47,7 @@ class GroupLayout:
         self.slot_nbytes = 0 if self.axis is None else self.strides[self.axis]
 
     def all(self, arena: Arena) -> Array:
-        """Return all of them as one array, [states, *shape]."""
+        """Return all states as one array, [states, *shape]."""
         shape, dtype = (
             (len(self.group.states), *self.shape),
             self.group.first.type.dtype,
@@ -56,24 +56,24 @@ class GroupLayout:
         return np.ndarray(shape, dtype.numpy, arena.owner, self.offset, strides)
 
     def mixes_rows(self) -> bool:
-        """Tell whether a run of slots of one row has slots of other rows in it."""
+        """Tell whether a contiguous run of slots includes slots of several rows."""
         order = self.group.first.layout
         return self.axis is not None and order.index(0) >= order.index(self.axis)
 
     @property
     def starts(self) -> Offsets:
-        """Return where each of the states begins in the arena."""
+        """Return the offset of each state in the arena."""
         return self.offset + np.arange(len(self.group.states)) * self.step
 
     @cached_property
     def all_runs(self) -> Offsets:
-        """Return where the runs of all slots of all states begin."""
+        """Return the offsets of the contiguous runs of all slots of all states."""
         return self.runs(WHOLE)
 
     def runs(self, span: Span) -> Offsets:
-        """Return where the runs of bytes from the first slot of a span on begin.
+        """Return the offsets of the contiguous runs that begin at a span's first slot.
 
-        Each is as long as its slots.
+        Each run is as long as the slots of the span.
         """
         assert self.axis is not None, "only states with an axis have slots"
         order = self.group.first.layout
@@ -88,9 +88,9 @@ class GroupLayout:
 def lay_out(
     groups: Sequence[Group], sizes: Mapping[str, int]
 ) -> tuple[tuple[GroupLayout, ...], Mapping[ResetRule, int]]:
-    """Return where each group lies, and how many bytes the arenas of all have.
+    """Return the layout of each group, and the size of each arena.
 
-    States that a reset clears lie in one arena, those that it keeps in another.
+    States that a reset clears lie in one arena, states that it keeps in another.
     """
     ends = dict.fromkeys(ResetRule, 0)
     layouts = []
@@ -102,9 +102,10 @@ def lay_out(
 
 
 def pages_of(spans: Iterable[tuple[GroupLayout, tuple[int, int]]]) -> Intervals:
-    """Return the pages that hold slots of states, from one to before another.
+    """Return the pages that hold the given slots (first, end) of states.
 
-    All slots of a state are all of its bytes; so are any where it has none.
+    The range of all slots covers all bytes of a state, as does any range of a state
+    without slots.
     """
     starts, ends = [], []
     for layout, (low, high) in spans:

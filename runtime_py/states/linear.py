@@ -1,7 +1,7 @@
-"""Caches that are written from the position on; what lies after it is dead.
+"""Caches that are written from the position on; later slots are unused.
 
-Slots after the position hold their initial content, so a rewind or a failed call only
-has to restore that: the states are then as if the tokens had never been.
+In and out: as `kind.py`. Slots after the position hold their initial content, so a
+rewind or an undo only has to restore that.
 """
 
 from collections.abc import Sequence
@@ -37,12 +37,12 @@ class Linear(Kind):
         if self.store.shared:
             self.note(starts if at_cursor else None, ends)
         reached = self.reach(ends)
-        if not (at_cursor and extent == ALL_SLOTS):  # else its counter will say
+        if not (at_cursor and extent == ALL_SLOTS):  # else the commit sets it
             self.reached = reached
         return copy or partial(self._undo, reached, starts)
 
     def _undo(self, reached: Sequence[int], starts: Sequence[int]) -> None:
-        # Later pieces of the same prefill may have gone further.
+        # Later pieces of the same prefill may have written further.
         self.reached = self.reach(reached)
         self.rewind(starts, starts, starts)
 

@@ -1,8 +1,8 @@
-"""The states of one session: their memory, their kinds, how far they have come.
+"""The states of one session: their memory, their kinds, their positions.
 
-In: the states and cursors a program declares, the sizes that a session fixed, the owner
-of the memory. Out: one kind object per group of states, one buffer per state, which
-never changes; lengths, positions, and whether a call has room.
+In: the states and cursors that a program declares, the sizes that a session fixed, the
+owner of the memory. Out: one kind object per group of states, one buffer per state,
+which never changes; lengths, positions, and whether a call has room.
 `calls/transactions.py` decides when calls may happen, and what they may write.
 """
 
@@ -27,12 +27,11 @@ from kvc.schema.types import evaluate
 
 
 class Copies(NamedTuple):
-    """What a session copies before its calls, beside what kinds always copy.
+    """The copies that a session makes before its calls, beside those of the kinds.
 
     Attributes:
-        transactional: what a call that fails could not put back otherwise.
-        snapshots: of how many of the last calls the copies are kept, so that these can
-            be forgotten.
+        transactional: whether to copy content that a failed call could not restore.
+        snapshots: the number of last calls whose copies are kept for a rewind.
     """
 
     transactional: bool = False
@@ -40,15 +39,15 @@ class Copies(NamedTuple):
 
     @property
     def wanted(self) -> bool:
-        """Tell whether anything is copied."""
+        """Tell whether any copies are made."""
         return self.transactional or self.snapshots > 0
 
 
 NONE: Final = Copies()
-_FAR: Final = 1 << 62  # of a counter that lengths can be added to
+_FAR: Final = 1 << 62  # bound of counter states, so that sums do not overflow
 _UNCOUNTED: Final = (
-    "no state of this program counts tokens; for one that kvc recognizes write caches "
-    "by torch.ops.kvc.cache_update, carry them, or name an input (Method(position=...))"
+    "no state of this program counts tokens; to have one, write caches by "
+    "torch.ops.kvc.cache_update, carry them, or name an input (Method(position=...))"
 )
 
 
@@ -56,25 +55,26 @@ class StateMemory:
     """The states of one session; compared and hashed by identity.
 
     Attributes:
-        states: as the program declares them.
-        groups: those that are alike.
-        cursors: as the program declares them; the first is the position.
-        sizes: of the symbols that the session fixed.
-        capacity: greatest position, None where nothing limits it.
-        copies: what calls copy that they could not put back otherwise.
-        owner: of the memory.
-        buffers: all of each state's memory; states that grow at their greatest length.
-        lengths: of the states that grow along their axes, 0 for others; by state id.
-        kinds: of the groups.
-        limited: whether one of them limits how many tokens a call may add.
-        growing: ids of the states that grow.
-        counted: of each cursor, the position of each row where the session counts it.
-        pending: tokens of each row that a generation has made and the states do not
-            hold yet; empty where there are none.
-        renewed: how often a reset was begun.
-        written: whether a call, a file or another session has written them since.
-        poisoned: name of the call that left states half written, or "".
-        closed: whether the memory has been given back.
+        states: the states as the program declares them.
+        groups: the groups of similar states.
+        cursors: the cursors as the program declares them; the first is the position.
+        sizes: the sizes of the symbols that the session fixed.
+        capacity: the greatest position, None if there is no limit.
+        copies: the copies that calls make for an undo or a rewind.
+        owner: the owner of the memory.
+        buffers: the whole memory of each state; of growing states at greatest length.
+        lengths: the lengths of growing states along their axes, 0 for others; by id.
+        kinds: the kind object of each group.
+        limited: whether a kind limits how many tokens a call may add.
+        growing: the ids of the growing states.
+        counted: for each cursor, the position of each row, if the session counts it.
+        pending: the tokens of each row that a generation has made and the states do not
+            hold yet; empty if there are none.
+        renewed: how many resets have begun.
+        written: whether a call, a file or another session has written the states since
+            the last reset.
+        poisoned: the name of the call that left states partly written, or "".
+        closed: whether the memory has been freed.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class StateMemory:
         rows: Sequence[int] = (1,),
         copies: Copies = NONE,
     ) -> None:
-        """Take new memory; `rows` are those of each cursor that no state holds."""
+        """Use new memory; `rows` are the row counts of cursors without a state."""
         self.states, self.groups, self.owner = states, groups, owner
         self.cursors = cursors
         self.sizes = dict(sizes)
@@ -118,11 +118,11 @@ class StateMemory:
         self.closed = False
 
     def position(self, cursor: int = 0) -> list[int]:
-        """Return where each row stands at a cursor.
+        """Return the position of each row at a cursor.
 
         Raises:
-            NoPosition: nothing counts tokens, or what grows does not agree.
-            StateMismatch: a counter is so far off that nothing can be added to it.
+            NoPosition: the program has no position, or growing states differ in length.
+            StateMismatch: a counter state is out of the range of positions.
         """
         if cursor >= len(self.cursors):
             raise NoPosition(reason=_UNCOUNTED)
@@ -135,7 +135,7 @@ class StateMemory:
                 return [self._common_length(cursor)] * len(self.counted[cursor])
 
     def known_position(self, cursor: int = 0) -> list[int] | None:
-        """Return where each row stands at a cursor, None where nothing says it."""
+        """Return the position of each row at a cursor, None if it is unknown."""
         try:
             return self.position(cursor)
         except NoPosition:
@@ -143,9 +143,9 @@ class StateMemory:
 
     @property
     def hold_nothing(self) -> bool:
-        """Tell whether they hold no token, and none is pending.
+        """Tell whether the states hold no token and none is pending.
 
-        Where nothing counts, only those hold nothing that nobody has written.
+        Without a position, only states that were never written hold nothing.
         """
         found = self.known_position()
         if found is None or self.pending or self.poisoned:
@@ -155,11 +155,11 @@ class StateMemory:
         return found == first
 
     def known_positions(self) -> list[list[int] | None]:
-        """Return where rows stand at each cursor, or at the one that is missing."""
+        """Return the position of rows at each cursor; one entry without cursors."""
         return list(map(self.known_position, range(max(1, len(self.cursors)))))
 
     def named_positions(self) -> dict[str, list[int]]:
-        """Return the positions that are known by the names of their cursors."""
+        """Return the known positions by the names of their cursors."""
         found: dict[str, list[int]] = {}
         for number, cursor in enumerate(self.cursors):
             grown = (state.name for state in self.states if state.cursor == number)
@@ -182,7 +182,7 @@ class StateMemory:
         return counts
 
     def _common_length(self, cursor: int) -> int:
-        """Return the length of what grows at a cursor; of all at none, else."""
+        """Return the common length of growing states at a cursor, or at none."""
         own = [state for state in self.growing if self.states[state].cursor == cursor]
         loose = [state for state in self.growing if self.states[state].cursor is None]
         grown = own or loose
@@ -190,7 +190,7 @@ class StateMemory:
         if len(set(lengths)) > 1:
             names = [self.states[state].name for state in grown]
             found = [f"{name} has {n}" for name, n in zip(names, lengths, strict=True)]
-            reason = f"what grows has different lengths: {listing(found)}"
+            reason = f"growing states have different lengths: {listing(found)}"
             raise NoPosition(reason=reason)
         return lengths[0] if lengths else 0
 
@@ -200,7 +200,7 @@ class StateMemory:
         self.counted = (*before, positions, *after)
 
     def room(self, cursor: int) -> int | None:
-        """Return the greatest position at a cursor, None where nothing limits it."""
+        """Return the greatest position at a cursor, None if there is no limit."""
         if cursor == 0:
             return self.capacity
         capacity = self.cursors[cursor].capacity
@@ -212,12 +212,12 @@ class StateMemory:
         """Check that a call's tokens fit after the positions of a cursor.
 
         Args:
-            cursor: which one.
+            cursor: the number of the cursor.
             starts: the position of each row.
-            steps: tokens that the call adds to each row.
+            steps: the tokens that the call adds to each row.
 
         Raises:
-            CacheOverflow: they do not.
+            CacheOverflow: a row has too little room.
         """
         limit = self.room(cursor)
         if limit is None:
@@ -227,10 +227,10 @@ class StateMemory:
                 raise CacheOverflow(row=row, start=start, count=count, capacity=limit)
 
     def check_growth(self, demand: Demand) -> None:
-        """Check that states which grow have room for what a call asks.
+        """Check that growing states have room for the demand of a call.
 
         Raises:
-            CacheOverflow: one has not.
+            CacheOverflow: a state has too little room.
         """
         by_length = bool(self.cursors) and self.cursors[0].kind is CursorKind.LENGTH
         capacities: dict[int, int] = {}
@@ -246,10 +246,10 @@ class StateMemory:
                 raise CacheOverflow(row=0, start=length, count=added, capacity=most)
 
     def fork(self, copies: Copies) -> "StateMemory":
-        """Return memory that holds the same.
+        """Return memory with the same content.
 
         Raises:
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: the system provides no address space.
         """
         owner = self.owner.clone([kind.held() for kind in self.kinds])
         twin = StateMemory(
@@ -270,13 +270,13 @@ class StateMemory:
         return twin
 
     def find(self, state: int) -> tuple[Kind, int]:
-        """Return the kind of a state, and which of its states it is."""
+        """Return the kind object of a state, and the state's index in its group."""
         return self._places[state]
 
     def current(self, state: int) -> Array:
-        """Return what a state holds now: up to its length if it grows.
+        """Return the present content of a state, up to its length if it grows.
 
-        On the host that is its memory, elsewhere a copy.
+        On the host that is a view of its memory, elsewhere a copy.
         """
         array, grows = self.buffers[state], state in self.growing
         if not isinstance(array, np.ndarray):
@@ -291,25 +291,24 @@ class StateMemory:
         return prefix(array, tuple(shape))
 
     def first_counts(self, state: int) -> list[int]:
-        """Return what a counter holds in a new session."""
+        """Return the value of a counter state in a new session."""
         kind, index = self.find(state)
         counts: list[int] = kind.store.first(index).reshape(-1).tolist()
         return counts
 
     def check_usable(self) -> None:
-        """Check that no call has left states half written.
+        """Check that no failed call has left states partly written.
 
         Raises:
-            Poisoned: one has.
+            Poisoned: a failed call has.
         """
         if self.poisoned:
             raise Poisoned(method=self.poisoned)
 
     def reset(self) -> None:
-        """Give the pages of what a reset clears back, and copy initial values in.
+        """Free the pages of the states that a reset clears, and write initial values.
 
-        Where a call has left states half written, kept ones are lost as well, and
-        begin anew.
+        If the session is poisoned, states that a reset normally keeps are cleared too.
         """
         rules = list(ResetRule) if self.poisoned else [ResetRule.INITIAL]
         self.poisoned = "reset"
@@ -326,12 +325,12 @@ class StateMemory:
         self.settle()
 
     def settle(self) -> None:
-        """Note that states are whole, once all that was asked for has been done."""
+        """Wait for pending work, then mark the states as complete."""
         self.owner.synchronise()
         self.poisoned = ""
 
     def close(self) -> None:
-        """Let go of the memory; arrays that are still alive keep it."""
+        """Release the memory; arrays that are still alive keep it."""
         self.closed = True
         self.owner.close()
         self.buffers, self.kinds, self._places = [], (), {}

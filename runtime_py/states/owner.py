@@ -1,13 +1,13 @@
 """The owner of the memory of a session's states: the interface that kinds use.
 
-In: states in groups, which a session handles together: those of one kind, type and
-initial content that the same methods write; layers usually differ only in name. Spans
-of their rows and slots. Out: their content, copied in and out. The host's arenas are
-one owner (`host.py`); a delegate with memory of its own may be another, and only its
-own partitions look into that memory.
+In: groups of states that a session handles together: same kind, type and initial
+content, written by the same methods; layers usually differ only in name. Spans of their
+rows and slots. Out: their content, copied in and out. The host's arenas are one owner
+(`host.py`); a delegate with memory of its own may be another, and only its own
+partitions read that memory.
 
-An owner works in the order in which it is asked. Everything but `read` and `clone` may
-return before the work is done; `synchronise` waits.
+An owner executes operations in order. All but `read` and `clone` may return before the
+work is done; `synchronise` waits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ from kvc.schema.types import Dim
 
 @frozen
 class Group:
-    """States that are alike.
+    """A group of similar states.
 
     Attributes:
         states: their ids, ascending.
-        declared: each of them.
-        writers: names of the methods that write them.
-        has_rows: whether axis 0 is the rows of a batch, which have slots of their own.
+        declared: their declarations.
+        writers: the names of the methods that write them.
+        has_rows: whether axis 0 is a batch axis whose rows have slots of their own.
     """
 
     states: tuple[int, ...]
@@ -38,7 +38,7 @@ class Group:
 
     @property
     def first(self) -> State:
-        """Return the first of them, for what they have in common."""
+        """Return the first declaration, for the properties that all states share."""
         return self.declared[0]
 
 
@@ -50,10 +50,10 @@ def group_states(
     """Return groups in the order of their first states.
 
     Args:
-        states: as the program declares them.
-        methods: of the program.
-        rows: for each cursor the size of a batch, None where nothing says it; the
-            first one's is that of states at none, too.
+        states: the states as the program declares them.
+        methods: the methods of the program.
+        rows: for each cursor the size of a batch, None if unknown; states without a
+            cursor use the first one.
     """
     writers: list[list[str]] = [[] for _ in states]
     for method in methods:
@@ -81,23 +81,23 @@ def group_states(
 
 
 def _has_rows(state: State, rows: Sequence[Dim | None]) -> bool:
-    """Tell whether axis 0 of a state is the rows of its cursor."""
+    """Tell whether axis 0 of a state is the batch of its cursor."""
     own = rows[state.cursor or 0] if rows else None
     return own is not None and state.axis != 0 and own in state.type.dims[:1]
 
 
 ALL_SLOTS: Final = 1 << 62
-InitialValue = Callable[[int], Array]  # by the number of named data
+InitialValue = Callable[[int], Array]  # maps a constant's number to its array
 
 
 class Span(NamedTuple):
-    """Slots of the states of a store.
+    """A range of slots of the states of a store.
 
     Attributes:
         low: the first slot; less than 0 means 0.
-        high: the one after the last; more than there are means all.
-        row: index on axis 0; None for all rows.
-        state: index among the states of the store; None for all of them.
+        high: the slot after the last; greater than the slot count means all.
+        row: the index on axis 0; None for all rows.
+        state: the index among the states of the store; None for all of them.
     """
 
     low: int = 0
@@ -110,12 +110,12 @@ WHOLE: Final = Span()
 
 
 class StateBuffer:
-    """All the memory of one state, where its owner is not the host.
+    """The memory of one state whose owner is not the host.
 
-    What it is, the owner's own class says, which derives from this one.
+    Owners derive their own class from this one.
 
     Attributes:
-        owner: who has it.
+        owner: the owner of the memory.
     """
 
     __slots__ = ("owner",)
@@ -128,13 +128,13 @@ Buffer = Array | StateBuffer
 
 
 class Store(Protocol):
-    """The memory of states that are alike: of one shape, [rows, ...] with slots.
+    """The memory of a group of states: of one shape, [rows, ...] with slots.
 
     Attributes:
-        shape: of each.
-        slots: how many slots each has; 0 where they have no sequence axis.
-        shared: whether it has been cloned, or is a clone.
-        buffers: the memory of each, for those who compute in it: arrays on the host.
+        shape: the shape of each state.
+        slots: the slots of each state; 0 without a sequence axis.
+        shared: whether the store has been cloned, or is a clone.
+        buffers: the memory of each state, for the owner's kernels: arrays on the host.
     """
 
     shape: tuple[int, ...]
@@ -143,61 +143,62 @@ class Store(Protocol):
     buffers: Sequence[Buffer]
 
     def read(self, span: Span = WHOLE, part: Part = ()) -> Array:
-        """Return a copy of what a span holds, or of a part of that.
+        """Return a copy of a span's content, or of a part of it.
 
-        What a span holds is of shape [states, *shape], or as the state is shaped where
-        the span names one; a row that is named stays as an axis of 1.
+        The content has the shape [states, *shape], or the state's shape if the span
+        names a state; a named row stays as an axis of size 1.
         """
 
     def write(self, span: Span, content: Array, part: Part = ()) -> None:
-        """Write what `read` of a span of that shape, and a part, has returned."""
+        """Write content of the shape that `read` returns for the same span and part."""
 
     def fill(self, span: Span) -> None:
-        """Give a span its initial content again."""
+        """Restore the initial content of a span."""
 
     def give_back(self, span: Span) -> None:
-        """Give back whole pages within a span, which holds its initial content."""
+        """Free whole pages within a span that holds its initial content."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Note that a call may write slots; for the next clone."""
+        """Record, for the next clone, that a call may write these slots."""
 
     def first(self, state: int) -> Array:
-        """Return a copy of what one of the states begins as."""
+        """Return a copy of the initial value of a state."""
 
 
 class Owner(Protocol):
-    """Who has the memory of states of a session.
+    """The owner of the memory of a session's states.
 
     Attributes:
-        arenas: where they lie on the host, by what a reset does to them; empty where
-            they do not.
+        arenas: the host arenas of the states, by reset rule; empty if the states lie
+            elsewhere.
     """
 
     arenas: Mapping[ResetRule, Arena]
 
     @property
     def stores(self) -> Sequence[Store]:
-        """Return those of the states that are alike, in the order of their groups."""
+        """Return the stores, in the order of their groups."""
 
     def clone(self, held: Sequence[int]) -> "Owner":
         """Return memory with the same content.
 
         Args:
-            held: for each store, how many slots, the first, may not hold their initial
-                content; there may be less.
+            held: for each store, an upper bound of the first slots whose content may
+                differ from the initial content.
 
         Raises:
-            OutOfMemory: there is no memory.
+            OutOfMemory: there is not enough memory.
         """
 
     def discard(self, rule: ResetRule) -> None:
-        """Give all memory of states with a reset rule back; they begin anew."""
+        """Free the memory of states with a reset rule; restore initial values."""
 
     def synchronise(self) -> None:
-        """Wait until nothing is under way, neither here nor in partitions.
+        """Wait until all work on the states is done, of this owner and of partitions.
 
-        Raises what has gone wrong since the last time.
+        Raises:
+            KvcError: an error of work that was pending.
         """
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""

@@ -1,7 +1,8 @@
-"""States of which nothing is known except that calls write them somewhere.
+"""States that calls may write anywhere.
 
-What a call has overwritten is gone: a failed call leaves them half written, unless they
-were copied first, and they can be rewound only to where a copy was kept.
+In and out: as `kind.py`. A call's old content is lost: a failed call leaves such states
+partly written unless they were copied first, and a rewind is only possible to a
+position with a kept copy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,11 @@ from kvc.schema.frozen import frozen
 from kvc.schema.model import StateKind
 
 _WHY_LOST: Final = {
-    StateKind.PLAIN: "it is plain, and what a call wrote over it is gone",
-    StateKind.LINEAR: "it is not written at the position by every method",
+    StateKind.PLAIN: "it is plain, and calls overwrite its old content",
+    StateKind.LINEAR: "not every method writes it at the position",
     StateKind.RING: (
         "it is a ring without a window (compiler/WRITING_MODELS.md has which reads and "
-        "writes of a ring give it one), and what a call wrote over it is gone"
+        "writes of a ring give it one), and calls overwrite its old content"
     ),
 }
 _ASK: Final = "; a session with `snapshots` keeps copies"
@@ -28,11 +29,11 @@ _ASK: Final = "; a session with `snapshots` keeps copies"
 
 @frozen
 class _Snapshot:
-    """What the states held before a call.
+    """The content of the states before a call.
 
     Attributes:
-        starts: where each row stood; None where that row has changed its past since.
-        content: [states, *shape], as `Store.read` gives it.
+        starts: the position of each row; None if the row was rewound or reset since.
+        content: [states, *shape], as `Store.read` returns it.
         ends: as `Kind.ends`.
     """
 
@@ -42,10 +43,10 @@ class _Snapshot:
 
 
 class Plain(Kind):
-    """States that are written anywhere.
+    """States that calls may write anywhere.
 
     Attributes:
-        history: copies from before the last calls, the oldest first.
+        history: the copies from before the last calls, the oldest first.
     """
 
     history: tuple[_Snapshot, ...] = ()
@@ -92,7 +93,7 @@ class Plain(Kind):
                     if kept
                     else "nowhere"
                 )
-                return f"copies{where} were kept {found}, and none at {end}"
+                return f"copies{where} were kept {found}, but not at {end}"
         return ""
 
     def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
@@ -123,7 +124,7 @@ class Plain(Kind):
         self._forget(row, -1)
 
     def _put_back(self, row: int, end: int) -> None:
-        """Write what a row held at a position; all rows where these have none."""
+        """Restore a row's content at a position; all content without rows."""
         kept = self._find(row, end)
         span = Span(row=row) if self.group.has_rows else WHOLE
         if kept is None:
@@ -139,7 +140,7 @@ class Plain(Kind):
                 self.ends[cursor] = [*rows[:row], last, *rows[row + 1 :]]
 
     def _find(self, row: int, position: int) -> _Snapshot | None:
-        """Return the last copy of a row at a position."""
+        """Return the last copy that was made with a row at a position."""
         kept = (one for one in reversed(self.history) if one.starts[row] == position)
         return next(kept, None)
 
@@ -147,7 +148,7 @@ class Plain(Kind):
         return [p for one in self.history if (p := one.starts[row]) is not None]
 
     def _forget(self, row: int, end: int) -> None:
-        """Forget the copies of a row after a position."""
+        """Drop the copies of a row after a position."""
         self.history = tuple(
             one
             if (p := one.starts[row]) is None or p <= end

@@ -1,10 +1,11 @@
-"""Rings with a window: the slots of positions that have left the window are used again.
+"""Ring buffers with a window: slots of positions that left the window are reused.
 
-A ring holds the last positions, as many as it has slots, counted from the furthest one
-ever written, which a rewind does not lower. So once a row has gone round, it can only
-be rewound while the window before the new position is still there. Until then a ring is
-like a linear cache. Positions that it keeps are never overwritten, so a row can always
-be rewound to one of these.
+In and out: as `kind.py`. A ring buffer holds as many of the last positions as it has
+slots, counted back from the furthest position ever written, which a rewind does not
+lower. So once a row has wrapped around, it can only be rewound to a position whose
+window is still in the buffer. Until then a ring buffer is like a linear cache. The
+first positions that a window keeps (attention sinks) are never overwritten, so a row
+can always be rewound to one of these.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ from kvc.schema.rings import Window
 
 
 class Ring(Linear):
-    """Rings of a session.
+    """Ring buffers of a session.
 
     Attributes:
-        slots: how many each has.
+        slots: the slots of each state.
     """
 
     undoes = frozenset(AccessMode)
@@ -72,8 +73,8 @@ class Ring(Linear):
                 where = f" in row {row}" if len(starts) > 1 else ""
                 return (
                     f"its {self.slots} slots have room for {self.longest - 1} tokens "
-                    f"after a window of {self.window}, and what was seen before the "
-                    f"last {most[row]}{where} has been written over: {count} cannot "
+                    f"after a window of {self.window}, and the window before the "
+                    f"last {most[row]}{where} has been overwritten: {count} cannot "
                     "be forgotten"
                 )
         return ""
@@ -81,8 +82,8 @@ class Ring(Linear):
     def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
         """Return by how many tokens each row can be rewound.
 
-        The query after them sees a window before it; of that is there what lies less
-        than `slots` before the furthest that was written.
+        The next query needs the window before its position. The buffer holds the
+        positions less than `slots` before the furthest written position.
         """
         return [
             max(self.longest - (reached - start), 0) if reached > self.slots else start
@@ -96,7 +97,7 @@ class Ring(Linear):
         rows = zip(starts, ends, self.reach(starts), firsts, strict=True)
         for start, end, high, first in rows:
             anew = start > end and self._is_anew(end, first)
-            round_it = high > self.slots  # then all that goes round is dead, or nothing
+            round_it = high > self.slots  # a wrapped row keeps all slots, or none
             lows.append(self.window.kept(end) if round_it else end)
             highs.append(self.slots * anew if round_it else high)
             reached.append(high if round_it and not anew else end)
@@ -104,7 +105,7 @@ class Ring(Linear):
         self.reached = reached
 
     def _is_anew(self, end: int, first: int) -> bool:
-        """Tell whether a row at `end` sees nothing, or nothing but what is kept."""
+        """Tell whether the window at `end` is empty, or has only kept positions."""
         return end == first or end == self.window.kept(end)
 
     def trim(self, ends: Sequence[int] | None) -> None:

@@ -1,6 +1,7 @@
-"""The table of the kinds of states.
+"""Map each state to its kind.
 
-A new kind is a file beside this one and a row in the table.
+In: a state or a method's writes. Out: a class, or the writes by groups. A new kind is a
+file beside this one and a row in `kind_of`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from kvc.schema.types import Dim
 
 
 def kind_of(state: State) -> type[Kind]:
-    """Return the kind of a state."""
+    """Return the kind class of a state."""
     match state.kind:
         case StateKind.COUNTER:
             return Counter
@@ -34,12 +35,12 @@ def kind_of(state: State) -> type[Kind]:
 def find_writes(
     method: Method, written: Sequence[Write], groups: Sequence[Group]
 ) -> tuple[Writes, ...]:
-    """Return what a method writes, by groups.
+    """Return a method's writes of states, by groups.
 
     Args:
-        method: as the file declares it.
+        method: the method as the file declares it.
         written: its writes of states, in order.
-        groups: of the program's states.
+        groups: the groups of the program's states.
     """
     by_state: Mapping[int, list[Write]] = {state: [] for state in method.writes}
     for write in written:
@@ -59,7 +60,7 @@ def find_writes(
 
 
 def _are_piecewise(own: Sequence[Write], cursor: int | None, method: Method) -> bool:
-    """Tell whether each write is of less than a call adds, as it is in loops."""
+    """Tell whether each write covers fewer tokens than a call adds, as in loops."""
     advance = None if cursor is None else method.advance_of(cursor)
     return advance is not None and all(
         write.access.size != advance.tokens for write in own
@@ -69,7 +70,7 @@ def _are_piecewise(own: Sequence[Write], cursor: int | None, method: Method) -> 
 def _extents(
     own: Sequence[Write], cursor: int | None, method: Method
 ) -> tuple[Dim, ...] | None:
-    """Return how many slots writes take from the cursor on; None: nobody knows."""
+    """Return the slot counts of writes from the cursor on; None if unknown."""
     advance = None if cursor is None else method.advance_of(cursor)
     slots = all(write.access.mode is AccessMode.SLOTS for write in own)
     if not own:

@@ -1,13 +1,13 @@
-"""From text to tokens and back, and from a conversation to text.
+"""Convert text to tokens and back, and a conversation to text.
 
     text --encode--> token ids --TextStream.push--> pieces of text
     messages --ChatTemplate.render--> text
 
-`tokenizer_of` and `chat_template_of` read what a bundle says and carries. `plain.py`
-has the tokenizers that need no file; `library.py` reads tokenizer.json with the package
-tokenizers, `stages.py` turns its tokens into text piece by piece. Chat templates run in
-a process of their own: `rendering.py` starts it, `template_process.py` and `sandbox.py`
-are what runs there.
+`tokenizer_of` and `chat_template_of` read the metadata and files of a bundle.
+`plain.py` has the tokenizers that need no file; `library.py` reads tokenizer.json with
+the package tokenizers, `stages.py` turns its tokens into text piece by piece. Chat
+templates run in a subprocess: `rendering.py` starts it, `template_process.py` and
+`sandbox.py` run in it.
 """
 
 from kvc.runtime.tokenizers.base import TextSource, TextStream, Tokenizer

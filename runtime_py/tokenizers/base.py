@@ -5,14 +5,14 @@ from typing import Protocol
 
 
 class TextStream(Protocol):
-    """Turns tokens into text as they come; all pieces together are the text."""
+    """Turns tokens into text one by one; the text is all pieces together."""
 
     def push(self, token: int) -> str:
-        """Return the text that is certain now: complete characters, or nothing."""
+        """Add a token; return the text that is certain now, in complete characters."""
         ...
 
     def finish(self) -> str:
-        """Return what was held back; the stream is then at its end."""
+        """Return the text that was held back; the stream then ends."""
         ...
 
 
@@ -23,9 +23,9 @@ class Tokenizer(Protocol):
         """Return the tokens of a text.
 
         Args:
-            text: what to encode.
-            special: whether to add what the tokenizer puts around a text, such as a
-                token for its beginning. Special tokens that are spelled out in the
+            text: the text to encode.
+            special: whether to add the special tokens around a text, such as a
+                beginning-of-text token. Special tokens that are spelled out in the
                 text become tokens in any case.
         """
         ...
@@ -34,14 +34,14 @@ class Tokenizer(Protocol):
         """Return a stream at its start.
 
         Args:
-            after: tokens before the text, such as a prompt. They are not
-                in the text, but may decide whether it begins with a space.
+            after: the tokens before the text, such as a prompt. They are not part of
+                the text, but may decide whether it begins with a space.
         """
         ...
 
 
 class TextSource(Protocol):
-    """A program or a session: what says which tokenizer there is, and carries it."""
+    """A program or a session, whose metadata names its tokenizer."""
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -50,5 +50,5 @@ class TextSource(Protocol):
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return files that go along, name to content."""
+        """Return the bundled files, name to content."""
         ...

@@ -1,10 +1,10 @@
-"""`ChatTemplate`: turns a conversation into the text form that a model was trained on.
+"""`ChatTemplate`: render a conversation as text in the form the model was trained on.
 
-In: the files of a bundle, chat_template.jinja or the chat_template of its
+In: the files of a bundle: chat_template.jinja, or the chat_template of its
 chat_template.json or tokenizer_config.json, which also names the special tokens. Out:
-text, as the `apply_chat_template` of transformers makes it. A template is code of the
-model's authors: it runs in the sandbox of jinja2, in a process of its own
-(`rendering.py`), and sees nothing but strings.
+text, as from `apply_chat_template` of transformers. A template is code of the model's
+authors: it runs in the sandbox of jinja2, in a subprocess (`rendering.py`), and sees
+nothing but strings.
 """
 
 import json
@@ -16,7 +16,7 @@ from kvc.runtime.tokenizers.rendering import Limits, Renderer
 from kvc.schema.errors import BadChatTemplate, BadSetting
 from kvc.schema.frozen import frozen
 
-# The special tokens of a bundle by name, such as "bos_token" and "eos_token".
+# Named special tokens, such as "bos_token" and "eos_token"
 
 
 _STANDARD: Final = frozenset(
@@ -34,9 +34,9 @@ def special_tokens(config: _Config, special_map: _Config) -> dict[str, str]:
     """Return the texts of all special tokens that have names.
 
     Args:
-        config: what tokenizer_config.json has.
-        special_map: what special_tokens_map.json has, from before there was `_ADDED`.
-            It holds in place of the other file where that has none.
+        config: the content of tokenizer_config.json.
+        special_map: the content of the older special_tokens_map.json, used if the
+            config has no `_ADDED`.
     """
     found = dict(config)
     if not found.get(_EXTRA):
@@ -51,7 +51,7 @@ def special_tokens(config: _Config, special_map: _Config) -> dict[str, str]:
 
 
 def _own_names(config: _Config) -> dict[str, str]:
-    """Return the tokens of a file that a model has beside those that all may have."""
+    """Return the tokens with names that only this model has."""
     return {
         key: text
         for key, text in _texts(config).items()
@@ -60,12 +60,12 @@ def _own_names(config: _Config) -> dict[str, str]:
 
 
 def _named(found: object) -> dict[str, str]:
-    """Return tokens that are an object with a name for each; a list names none."""
+    """Return tokens that have names in an object; a list has no names."""
     return _texts(found) if isinstance(found, dict) else {}
 
 
 def _texts(tokens: _Config) -> dict[str, str]:
-    """Return the texts of what is a token."""
+    """Return the texts of the values that are tokens."""
     texts = {}
     for name, value in tokens.items():
         text = value.get("content") if isinstance(value, dict) else value
@@ -74,10 +74,10 @@ def _texts(tokens: _Config) -> dict[str, str]:
     return texts
 
 
-# `ChatTemplate`: turns a conversation into the text form that a model was trained on.
+# Rendering
 
 
-# "role": "system", "user" or "assistant"; "content": a text, or parts of a message.
+# "role": "system", "user" or "assistant"; "content": a text, or a list of parts.
 Message = Mapping[str, object]
 
 _TEMPLATE: Final = "chat_template.jinja"
@@ -94,21 +94,21 @@ def chat_template_of(
     max_characters: int = _LIMITS.max_characters,
     max_nbytes: int = _LIMITS.max_nbytes,
 ) -> "ChatTemplate | None":
-    """Return the chat template of a program or a session, None where there is none.
+    """Return the chat template of a program or a session, None if it has none.
 
     Args:
         source: the program or session.
-        max_seconds: of a processor's time, for the template to be read, and again for
+        max_seconds: the processor time for parsing the template, and again for
             each conversation.
-        max_characters: of the text of a conversation.
-        max_nbytes: of memory that the template may take, on Linux.
+        max_characters: the greatest length of a rendered conversation.
+        max_nbytes: the greatest memory of the template's process, on Linux.
 
     Raises:
-        BadSetting: a limit is no number, or less than 0.
+        BadSetting: a limit is not a number, or is negative.
         MissingPackage: the package jinja2, which runs templates, is not installed.
-        BadChatTemplate: the template, or what says the special tokens, is wrong.
-        TemplateLimit: reading the template takes more than a limit.
-        FileChanged, FormatError, FileProblem: a file cannot be had any more.
+        BadChatTemplate: the template, or a file of special tokens, is invalid.
+        TemplateLimit: parsing the template exceeds a limit.
+        FileChanged, FormatError, FileProblem: a file has become unusable.
         Closed, Forked: the program is closed, or belongs to another process.
     """
     limits = Limits(max_seconds, max_characters, max_nbytes).checked()
@@ -126,12 +126,13 @@ def chat_template_of(
 
 @frozen
 class ChatTemplate:
-    """A template that is ready to run.
+    """A parsed template.
 
     Attributes:
-        file: where it stands, for messages.
-        renderer: has it run.
-        special_tokens: what it may use, such as "bos_token", by name.
+        file: the file of the template, for messages.
+        renderer: runs the template.
+        special_tokens: the special tokens for the template, such as "bos_token", by
+            name.
     """
 
     file: str
@@ -144,18 +145,18 @@ class ChatTemplate:
         """Return the text of a conversation.
 
         Args:
-            messages: what was said, in order.
+            messages: the messages in order.
             add_generation_prompt: whether to end where the model's answer begins.
 
         Raises:
             BadSetting: the messages are not made of texts.
             BadChatTemplate: the template refuses the conversation, or fails.
-            TemplateLimit: it takes more than a limit.
+            TemplateLimit: rendering exceeds a limit.
         """
-        told = told_of(messages)
+        copies = told_of(messages)
         variables: dict[str, object] = {
             **self.special_tokens,
-            "messages": told,
+            "messages": copies,
             "tools": None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -163,7 +164,7 @@ class ChatTemplate:
         return self.renderer.render(variables)
 
     def end_tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """Return the token that ends what the model says, if the files name one."""
+        """Return the token that ends the model's answer, if the files name one."""
         text = self.special_tokens.get("eos_token", "")
         tokens = tokenizer.encode(text, special=False)
         return tuple(tokens) if len(tokens) == 1 else ()
@@ -173,7 +174,7 @@ def told_of(messages: Sequence[Message]) -> list[dict[str, object]]:
     """Return copies of messages.
 
     Raises:
-        BadSetting: they are no mappings.
+        BadSetting: a message is not a mapping.
     """
     try:
         return [dict(message) for message in messages]
@@ -184,10 +185,10 @@ def told_of(messages: Sequence[Message]) -> list[dict[str, object]]:
 
 
 def _read_json(source: TextSource, name: str) -> Mapping[str, object]:
-    """Return the object in a file, an empty one where there is no such file.
+    """Return the object in a JSON file, an empty one if there is no such file.
 
     Raises:
-        BadChatTemplate: it is none.
+        BadChatTemplate: the file has no JSON object.
     """
     if name not in source.files:
         return {}
@@ -208,10 +209,11 @@ def _decoded(name: str, raw: bytes) -> str:
 
 
 def _default(file: str, found: object) -> str:
-    """Return the template of a JSON file, "" where it has none.
+    """Return the template of a JSON file, "" if it has none.
 
     Raises:
-        BadChatTemplate: it has several and none is called "default", or other things.
+        BadChatTemplate: no template of a list is called "default", or the value is
+            neither a text nor a list.
     """
     match found:
         case None:
@@ -220,7 +222,7 @@ def _default(file: str, found: object) -> str:
             return found
         case list() if all(isinstance(one, dict) for one in found):
             named = [(one.get("name"), one.get("template")) for one in found]
-            for name, text in reversed(named):  # the last one holds, as in a mapping
+            for name, text in reversed(named):  # the last one wins, as in a mapping
                 if name == "default" and isinstance(text, str):
                     return text
             names = ", ".join(str(name) for name, _ in named)

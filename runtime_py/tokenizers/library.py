@@ -1,7 +1,8 @@
 """`JsonTokenizer`: a tokenizer.json, read by the package tokenizers.
 
-The package encodes. For decoding it gives the text of each token and the parts of its
-decoder; `stages.py` makes text of them without decoding anything twice.
+In: the content of the file. Out: tokens of a text, and text of tokens. The package
+encodes. For decoding it provides the text of each token and the parts of its decoder;
+`stages.py` makes text of them without decoding any token twice.
 """
 
 import json
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 FILE: Final = "tokenizer.json"
 INSTALL: Final = "pip install 'tokenizers>=0.23'"
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
-_MOST: Final = 2**32  # ids of the library are below
-# A prefix of pieces within words, or letters that may spell its name otherwise.
+_MOST: Final = 2**32  # the limit of the library's token ids
+# A non-empty subword prefix, or an escape that may hide its name.
 _PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"|\\u00[2-7]')
 
 
@@ -33,7 +34,7 @@ class JsonTokenizer:
 
         Raises:
             MissingPackage: the package tokenizers is not installed.
-            BadTokenizer: the file is not one that it can read.
+            BadTokenizer: the library cannot read the file.
         """
         self._library = _read(raw)
         with _library_errors("its decoder cannot be used: "):
@@ -41,11 +42,11 @@ class JsonTokenizer:
             self._stages = _stages(self._library.decoder)
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
-        """Return the tokens of a text; what is not Unicode in it is U+FFFD.
+        """Return the tokens of a text; lone surrogates become U+FFFD.
 
         Raises:
-            BadTokenizer: the tokenizer cannot encode it, as with a template of tokens
-                that it lacks.
+            BadTokenizer: the tokenizer cannot encode the text, such as with a template
+                of tokens that it lacks.
         """
         clean = _SURROGATES.sub("\ufffd", text)
         with _library_errors("it cannot encode a text: "):
@@ -60,15 +61,15 @@ class JsonTokenizer:
         return stream
 
     def spelling(self, token: int) -> str | None:
-        """Return how the vocabulary spells a token, None if it is not part of text."""
+        """Return the vocabulary's text of a token, None if it is not part of text."""
         text = self._library.id_to_token(token) if 0 <= token < _MOST else None
         return None if text in self._skipped else text
 
 
 class JsonStream:
-    """The text of tokens that come one by one, special ones left out.
+    """The text of tokens that come one by one, without special tokens.
 
-    All of it is what the library decodes from all tokens at once.
+    The whole text is the same as the library's for all tokens at once.
     """
 
     def __init__(self, tokenizer: JsonTokenizer, stages: Sequence[Stage]) -> None:
@@ -79,7 +80,7 @@ class JsonStream:
         """Return the text that is certain with this token.
 
         Raises:
-            BadTokenizer: the decoder cannot decode it.
+            BadTokenizer: the decoder cannot decode the token.
         """
         spelling = self._tokenizer.spelling(token)
         if spelling is None:
@@ -88,7 +89,7 @@ class JsonStream:
             return "".join(self._run([spelling], 0))
 
     def finish(self) -> str:
-        """Return what stages held back, each through those after it.
+        """Return the text that stages held back, run through the later stages.
 
         Raises:
             BadTokenizer: as `push`.
@@ -109,7 +110,7 @@ class JsonStream:
 def _skipped(library: "Library") -> Iterator[str]:
     """Yield the tokens that the library leaves out of texts.
 
-    These are special, or were so when they were added before.
+    These are special, or were special when they were added before.
     """
     for number, token in library.get_added_tokens_decoder().items():
         if token.special or _was_special(library, number):
@@ -122,9 +123,9 @@ def _was_special(library: "Library", number: int) -> bool:
 
 
 def _read(raw: bytes) -> "Library":
-    """Return the library's tokenizer; what it was trained to cut off, stays."""
+    """Return the library's tokenizer, without its truncation and padding."""
     library = _library_class()
-    if _PREFIX.search(raw) is not None:  # of few files, since reading takes long
+    if _PREFIX.search(raw) is not None:  # only then, since parsing takes long
         _check_merges(raw)
     with _library_errors():
         made = library.from_str(raw.decode())
@@ -134,13 +135,13 @@ def _read(raw: bytes) -> "Library":
 
 
 def _check_merges(raw: bytes) -> None:
-    """Check that what pairs end with has the prefix of pieces within words.
+    """Check that the second token of each merge has the subword prefix.
 
-    The library (0.23) cuts as many bytes off, also within a letter, and then ends the
-    process.
+    The library (0.23) removes as many bytes without a check, even within a character,
+    and then aborts the process.
 
     Raises:
-        BadTokenizer: one has another beginning.
+        BadTokenizer: a second token has another beginning.
     """
     try:
         model = json.loads(raw)["model"]
@@ -150,7 +151,7 @@ def _check_merges(raw: bytes) -> None:
         ]
         wrong = next((end for end in ends if not end.startswith(prefix)), None)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return  # no pairs, or nothing that the library reads
+        return  # no merges, or a file that the library refuses
     if wrong is not None:
         reason = f"the pair with {wrong!r} has no continuing_subword_prefix {prefix!r}"
         raise BadTokenizer(file=FILE, reason=reason)
@@ -158,10 +159,10 @@ def _check_merges(raw: bytes) -> None:
 
 @contextmanager
 def _library_errors(what: str = "") -> Iterator[None]:
-    """Turn what the library raises into an error of kvc's.
+    """Turn errors of the library into errors of kvc.
 
     Raises:
-        BadTokenizer: it did.
+        BadTokenizer: the library raised an error.
     """
     try:
         yield
@@ -172,16 +173,16 @@ def _library_errors(what: str = "") -> Iterator[None]:
 
 
 def _stages(decoder: Decoder | None) -> tuple[NewStage, ...]:
-    """Return what makes the stages of a decoder, which the library pickles as JSON.
+    """Return the stages of a decoder, which the library pickles as JSON.
 
-    To read it from the file would take 70 ms of the start, with 49,152 tokens.
+    Parsing the file instead would take 70 ms at the start, with 49,152 tokens.
     """
     raw = b"null" if decoder is None else cast(bytes, decoder.__getstate__())
     return stages_of(json.loads(raw), _part)
 
 
 def _part(decoder: object) -> Decoder:
-    """Return a part of a decoder by itself, in a tokenizer that has nothing else."""
+    """Return one part of a decoder, in a tokenizer with an empty vocabulary."""
     model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
     text = json.dumps({"version": "1.0", "model": model, "decoder": decoder})
     made: Decoder = _library_class().from_str(text).decoder

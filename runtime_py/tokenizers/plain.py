@@ -1,4 +1,7 @@
-"""Tokenizers that need no file: bytes, and token ids written as numbers."""
+"""Tokenizers that need no file: bytes, and token ids written as numbers.
+
+In: text or tokens. Out: tokens or text.
+"""
 
 import codecs
 import os
@@ -9,7 +12,7 @@ from kvc.schema.errors import BadSetting
 
 
 class Bytes:
-    """A token is a byte; text is UTF-8, or whatever bytes the shell passed."""
+    """Each byte is a token; text is UTF-8, or any bytes that the shell passed."""
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
         """Return the bytes of a text; there are no special tokens."""
@@ -24,13 +27,13 @@ class Bytes:
 
 
 class ByteStream:
-    """Joins bytes into characters; those that are none become U+FFFD."""
+    """Joins bytes to characters; invalid bytes become U+FFFD."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """Return the characters that a byte completes; no byte, no characters."""
+        """Return the characters that a byte completes; none for other tokens."""
         return self._decoder.decode(bytes([token])) if 0 <= token < 256 else ""
 
     def finish(self) -> str:
@@ -39,13 +42,13 @@ class ByteStream:
 
 
 class Ids:
-    """Text is token ids with spaces or commas between them."""
+    """Text is token ids, separated by spaces or commas."""
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
         """Return the ids; there are no special tokens.
 
         Raises:
-            BadSetting: something in the text is not a whole number.
+            BadSetting: a part of the text is not an integer.
         """
         try:
             return [int(part) for part in text.replace(",", " ").split()]
@@ -61,7 +64,7 @@ class Ids:
 
 
 class IdStream:
-    """Writes each id, and a space."""
+    """Writes each id, followed by a space."""
 
     def push(self, token: int) -> str:
         """Return the id and a space."""

@@ -1,11 +1,11 @@
-"""`Renderer`: has a chat template run in a process of its own, within limits.
+"""`Renderer`: run a chat template in a subprocess, within limits.
 
     text of a template --Renderer--> process of `template_process.py`
-    what a template may use --render--> text
+    variables of the template --render--> text
 
-In: the text of a template, limits, variables. Out: the text that it makes, or an error
-that says which limit it met. The process lives as long as the renderer. A template may
-compute for ever within one operation of Python, which nothing else could end.
+In: the text of a template, limits, variables. Out: the rendered text, or an error that
+names the exceeded limit. The process lives as long as the renderer. A template may
+compute forever within one operation of Python, which only ending its process can stop.
 """
 
 import json
@@ -32,7 +32,7 @@ from kvc.schema.frozen import frozen
 from kvc.schema.setting_checks import check_count, check_penalty
 
 _SCRIPT: Final = Path(__file__).with_name("template_process.py")
-# Finds packages where this process does, and runs the script given after it.
+# Sets the module path of this process, and runs the script given after it.
 _START: Final = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "runpy.run_path(sys.argv[2], run_name='__main__')"
@@ -45,12 +45,12 @@ _MOST_SECONDS: Final = 1_000_000
 
 @frozen
 class Limits:
-    """What a template may take.
+    """The limits of a template.
 
     Attributes:
-        max_seconds: of a processor, to be read and for each text.
-        max_characters: of a text.
-        max_nbytes: of memory, on Linux.
+        max_seconds: processor time, for parsing and again for each text.
+        max_characters: the length of a text.
+        max_nbytes: memory, on Linux.
     """
 
     max_seconds: float = 2.0
@@ -58,11 +58,11 @@ class Limits:
     max_nbytes: int = 512 << 20
 
     def checked(self) -> "Limits":
-        """Return them as numbers.
+        """Return the limits as numbers.
 
         Raises:
-            BadSetting: one is none, or below 0; or there is no time at all, or more
-                than a timer of the system takes.
+            BadSetting: a limit is not a number or is negative, or the time is zero, or
+                exceeds the range of a system timer.
         """
         return Limits(
             _check_seconds(self.max_seconds),
@@ -72,20 +72,20 @@ class Limits:
 
 
 class Renderer:
-    """A template that is ready to run; several threads may use it."""
+    """A parsed template; several threads may use it."""
 
     def __init__(self, file: str, text: str, limits: Limits) -> None:
-        """Start a process, which reads the template.
+        """Start a process, which parses the template.
 
         Args:
-            file: where the template stands, for messages.
-            text: of the template.
-            limits: what it may take.
+            file: the file of the template, for messages.
+            text: the text of the template.
+            limits: the limits of the template.
 
         Raises:
             MissingPackage: jinja2 is not installed, or too old to be safe.
-            BadChatTemplate: the template has a mistake, or no process can be started.
-            TemplateLimit: reading it takes more than a limit.
+            BadChatTemplate: the template is invalid, or no process can be started.
+            TemplateLimit: parsing exceeds a limit.
         """
         self._file, self._text, self._limits = file, text, limits
         self._process: _Process | None = None
@@ -95,16 +95,16 @@ class Renderer:
             self._running()
 
     def renew_lock(self) -> None:
-        """Forget who holds the lock: after a fork, a thread that is not there."""
+        """Replace the lock, which a thread of the parent may have held at a fork."""
         self._lock = threading.Lock()
 
     def render(self, variables: Mapping[str, object]) -> str:
-        """Return the text that the template makes.
+        """Return the text that the template renders.
 
         Raises:
             BadSetting: the variables cannot be written as JSON.
-            BadChatTemplate: it fails, or its process does.
-            TemplateLimit: it takes more than a limit.
+            BadChatTemplate: the template or its process fails.
+            TemplateLimit: rendering exceeds a limit.
         """
         try:
             request = json.dumps(variables).encode()
@@ -116,7 +116,7 @@ class Renderer:
             return self._ask(self._running(), request)
 
     def _running(self) -> "_Process":
-        """Return the process, started if there is none, or only one before a fork."""
+        """Return the process; start one if there is none, or after a fork."""
         if self._process is None or self._process.of_other_process():
             self._process, limits = None, self._limits
             start = {
@@ -142,10 +142,10 @@ class Renderer:
             raise BadChatTemplate(file=self._file, reason=reason) from error
 
     def _ask(self, process: "_Process", request: bytes) -> str:
-        """Return what a process answers; one that does not is ended."""
+        """Return the answer of a process; end the process if it does not answer."""
         try:
             kind, answer = process.ask(request)
-        except BaseException:  # Ctrl-C too: it may go on for ever
+        except BaseException:  # Ctrl-C too: the template may run forever
             self._process = None
             process.end()
             raise
@@ -157,7 +157,7 @@ class Renderer:
         raise self._problem(kind, answer.decode("utf-8", "replace"))
 
     def _problem(self, kind: bytes, reason: str) -> KvcError:
-        """Return the error of an answer that is no text."""
+        """Return the error for an answer that is not a text."""
         limits = self._limits
         most = {
             b"s": (f"{limits.max_seconds:g} s of a processor", "max_seconds"),
@@ -198,20 +198,20 @@ class _Process:
     """A process that runs one template; it is ended with this object."""
 
     def __init__(self) -> None:
-        """Start it.
+        """Start the process.
 
         Raises:
-            OSError, ValueError: the system refuses, or nobody knows where Python is.
+            OSError, ValueError: the system refuses, or the path of Python is unknown.
         """
         if not sys.executable:
             raise ValueError("sys.executable names no Python")
-        entries: list[object] = list(sys.path)  # which any code may have added to
+        entries: list[object] = list(sys.path)  # may hold objects of any type
         texts = [entry for entry in entries if isinstance(entry, str)]
         path = json.dumps([entry or str(Path.cwd()) for entry in texts])
         command = [sys.executable, "-I", "-S", "-c", _START, path, str(_SCRIPT)]
         self._owner = os.getpid()
-        # A session of its own: Ctrl-C at a terminal is for those who wait for it. No
-        # buffers, as a thread may hold their locks at a fork.
+        # In a new session, so that Ctrl-C at a terminal reaches only this process.
+        # Without buffers, as another thread may hold their locks at a fork.
         self._process = subprocess.Popen(
             command,
             bufsize=0,
@@ -223,13 +223,13 @@ class _Process:
         self.end = weakref.finalize(self, _end, self._process, self._owner)
 
     def of_other_process(self) -> bool:
-        """Tell whether a fork has made this a copy of another process's."""
+        """Tell whether the process belongs to the parent of this forked process."""
         return os.getpid() != self._owner
 
     def ask(self, request: bytes) -> tuple[bytes, bytes]:
         """Return the kind of the answer, and the answer.
 
-        Of a process that has ended without one, it says why.
+        If the process has ended without an answer, return the reason.
         """
         requests, answers = self._process.stdin, self._process.stdout
         assert requests is not None
@@ -259,7 +259,7 @@ def _write(requests: IO[bytes], text: bytes) -> None:
 
 
 def _read(answers: IO[bytes], nbytes: int) -> bytes:
-    """Return so many bytes; fewer where nobody writes any more."""
+    """Return `nbytes` bytes; fewer if the process has closed its output."""
     found = bytearray()
     while len(found) < nbytes and (piece := answers.read(nbytes - len(found))):
         found += piece
@@ -267,13 +267,13 @@ def _read(answers: IO[bytes], nbytes: int) -> bytes:
 
 
 def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
-    """End a process; after a fork it is another's, and is left alone."""
+    """End a process; in a forked child, leave the parent's process alone."""
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
-        with suppress(OSError):  # what was not written yet has nobody to go to
+        with suppress(OSError):  # unwritten bytes of a closed pipe are lost
             pipe.close()
     if os.getpid() == owner:
         process.kill()
         process.wait()
     else:
-        process.returncode = 0  # nothing that this process may wait for
+        process.returncode = 0  # only the parent may wait for the process

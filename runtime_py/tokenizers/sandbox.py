@@ -2,8 +2,8 @@
 
 In: the text of a template. Out: a template that renders. The functions and their
 meanings are those of `transformers.utils.chat_template_utils` (5.23), for which
-templates are written. Only `template_process.py` runs this, in a process of its own;
-it imports the package jinja2, and nothing of kvc.
+templates are written. Only `template_process.py` runs this module, in a subprocess; it
+imports the package jinja2, and nothing of kvc.
 """
 
 import json
@@ -20,7 +20,11 @@ from jinja2.utils import Namespace
 
 
 def new_template(text: str) -> Template:
-    """Return a template that is ready to run; raises whatever parsing raises."""
+    """Return a parsed template.
+
+    Raises:
+        Exception: any error of parsing.
+    """
     return _environment().from_string(text)
 
 
@@ -41,22 +45,22 @@ def _environment() -> Environment:
 
 
 class _Generation(Extension):
-    """{% generation %} marks what the model says; it changes nothing here."""
+    """The tag {% generation %}, which marks the model's answers; it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012  jinja2 reads it so
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return what stands between the tags, with variables of its own."""
+        """Return the block between the tags, as a scope of variables."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
 
 
 class _Names(Namespace):
-    """What `namespace()` makes, without the names that Python keeps to itself."""
+    """The objects that `namespace()` makes, without names that begin with "_"."""
 
     def __init__(*args: object, **kwargs: object) -> None:
-        # As jinja2 has it, so that "self" is a name like any other.
+        # The signature of jinja2's class, so that "self" is a valid name.
         own, *given = args
         values = dict(*given, **kwargs)
         for name in values:
@@ -70,11 +74,11 @@ class _Names(Namespace):
 
 def _check_name(name: object) -> None:
     if str(name).startswith("_"):
-        raise SecurityError(f"{name!r} is no name for an attribute")
+        raise SecurityError(f"{name!r} is not a valid name of an attribute")
 
 
 class _Dict:
-    """Makes dicts, and is not the class: that has attributes of its own."""
+    """Makes dicts without exposing the class, which has attributes of its own."""
 
     def __call__(self, *args: Mapping[str, object], **kwargs: object) -> object:
         return dict(*args, **kwargs)
@@ -89,7 +93,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _now(form: str) -> str:
-    """Return the time here; templates ask for the date."""
+    """Return the local time as text; templates ask for the date."""
     return datetime.now().strftime(form)
 
 
@@ -100,7 +104,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Write a value as JSON; jinja2's own filter would escape it for HTML."""
+    """Return a value as JSON; jinja2's own filter would escape it for HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

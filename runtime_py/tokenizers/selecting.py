@@ -1,7 +1,8 @@
-"""`tokenizer_of`: makes the tokenizer that a bundle asks for.
+"""`tokenizer_of`: make the tokenizer that a bundle names.
 
-The metadata has `"tokenizer": "bytes"`, or `"tokenizer": "tokenizer.json"`, a file in
-the bundle. Without a tokenizer, text is token ids.
+In: a program or session. Out: a tokenizer. The metadata has `"tokenizer": "bytes"`, or
+`"tokenizer": "tokenizer.json"`, a file in the bundle. Without a tokenizer, text is
+token ids.
 """
 
 import json
@@ -15,13 +16,13 @@ TOKENIZER: Final = "tokenizer.json"
 
 
 def tokenizer_of(source: TextSource) -> Tokenizer:
-    """Return the tokenizer that a program or a session asks for.
+    """Return the tokenizer that a program or a session names.
 
     Raises:
         BadSetting: kvc has no tokenizer of this kind, or the bundle lacks its file.
         MissingPackage: the package tokenizers, which reads the file, is not installed.
-        BadTokenizer: the file is wrong.
-        FileChanged, FormatError, FileProblem: its bytes cannot be had any more.
+        BadTokenizer: the file is invalid.
+        FileChanged, FormatError, FileProblem: the file has become unusable.
         Closed, Forked: the program is closed, or belongs to another process.
     """
     kind = _kind(source.metadata.get("tokenizer", "null"))

@@ -1,11 +1,11 @@
 """Decode token by token: each part of a tokenizer.json's decoder as a stage.
 
 In: the texts of single tokens, in order. Out: pieces of text that later tokens cannot
-change. The parts work on a list of tokens and come from the package tokenizers
-(`tokenizers/src/decoders`). A part that looks only at a token, and at whether it is the
-first, is asked about that token alone. A stage that joins tokens makes one text of
-them, and later stages get that text in pieces. What cannot be done in pieces is held
-back to the end: the text is then right, but late.
+change. The parts come from the package tokenizers (`tokenizers/src/decoders`) and work
+on a list of tokens. A part that depends only on a token, and on whether it is the
+first, is applied to each token separately. A stage that joins tokens makes one text of
+them, and later stages get that text in pieces. A part that cannot work in pieces holds
+its text back to the end: the text is then right, but late.
 """
 
 import codecs
@@ -25,14 +25,14 @@ class Decoder(Protocol):
 
 
 class Stage(Protocol):
-    """A step from spellings to text; belongs to one stream."""
+    """A step from token texts to the final text; belongs to one stream."""
 
     def push(self, token: str) -> Sequence[str]:
-        """Return what is certain with this token."""
+        """Add a token; return the pieces that are certain."""
         ...
 
     def finish(self) -> Sequence[str]:
-        """Return what was held back."""
+        """Return the pieces that were held back."""
         ...
 
 
@@ -42,11 +42,11 @@ NewStage = Callable[[], Stage]
 def stages_of(
     decoder: object, part: Callable[[object], Decoder]
 ) -> tuple[NewStage, ...]:
-    """Return what makes the stages of a stream.
+    """Return constructors of the stages of a stream.
 
     Args:
-        decoder: the decoder of a tokenizer.json; None where it has none.
-        part: makes a decoder of the library.
+        decoder: the decoder of a tokenizer.json; None if it has none.
+        part: makes a decoder of the library from one part.
     """
     if not isinstance(decoder, Mapping):
         return (Spaced,)
@@ -68,7 +68,7 @@ def _flat(decoder: Mapping[str, object]) -> list[Mapping[str, object]]:
 def _stage(
     decoder: Mapping[str, object], joined: bool, part: Callable[[object], Decoder]
 ) -> tuple[NewStage, bool]:
-    """Return a stage, and whether tokens are one text after it."""
+    """Return a stage, and whether its output is one text rather than tokens."""
     kind = str(decoder.get("type"))
     if joined:
         return _joined_stage(decoder, part), True
@@ -117,7 +117,7 @@ class Same:
 
 
 class Spaced(Same):
-    """Puts a space between tokens, as is done without a decoder."""
+    """Puts a space between tokens, as the library does without a decoder."""
 
     def __init__(self) -> None:
         self._between = ""
@@ -129,16 +129,16 @@ class Spaced(Same):
 
 
 class EachToken(Same):
-    """Asks the library about one token at a time."""
+    """Decodes one token at a time by the library."""
 
     def __init__(self, library: Decoder, by_place: bool) -> None:
-        """Take whether the first token is another matter than those after it."""
+        """Set whether the library treats the first token differently."""
         self._decode = library.decode
         self._by_place = by_place
         self._before: list[str] = []
 
     def push(self, token: str) -> Sequence[str]:
-        """Return what the library makes of the token at this place."""
+        """Return the library's text of the token at this place."""
         made = self._decode([*self._before, token])
         if self._by_place:
             self._before = [""]
@@ -146,7 +146,7 @@ class EachToken(Same):
 
 
 class ByteLevel:
-    """Maps the letters that stand for bytes to these, and joins them to characters."""
+    """Maps the letters that stand for bytes to bytes, and joins these to characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -163,10 +163,10 @@ class ByteLevel:
 
 
 def _letters_of_bytes() -> dict[str, int]:
-    """Return the bytes of letters, as GPT-2's `bytes_to_unicode` chose them.
+    """Return the byte of each letter, as in GPT-2's `bytes_to_unicode`.
 
-    Printable ones of Latin 1 stand for themselves; the others, in order, for what
-    follows U+0100.
+    Printable letters of Latin 1 stand for themselves; letters from U+0100 on stand for
+    the other bytes, in order.
     """
     own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in own]
@@ -180,7 +180,7 @@ _BYTES: Final = _letters_of_bytes()
 class ByteRuns:
     """Joins a run of tokens such as <0xE2>, and holds it back until it ends.
 
-    The library takes a run as a whole: one wrong byte makes all of it U+FFFD.
+    The library decodes a run as a whole: one wrong byte makes all of it U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -203,14 +203,14 @@ class ByteRuns:
 
 
 class Suffixes:
-    """Makes spaces of the marks that end words, but for those of the last token."""
+    """Turns the marks that end words into spaces, except in the last token."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark
         self._last: str | None = None
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the token before."""
+        """Return the text of the token before."""
         last, self._last = self._last, token
         return () if last is None else (last.replace(self._mark, " "),)
 
@@ -221,14 +221,14 @@ class Suffixes:
 
 
 class StripEnds:
-    """Takes a character away from both ends of a text that comes in pieces."""
+    """Removes a character from both ends of a text that comes in pieces."""
 
     def __init__(self, mark: str, start: int, stop: int) -> None:
         self._mark, self._left, self._stop = mark, start, stop
-        self._tail = ""  # may have to go
+        self._tail = ""  # the end of the text so far, which may have to be removed
 
     def push(self, token: str) -> Sequence[str]:
-        """Return all that does not belong to an end."""
+        """Return the text that cannot be part of the end to remove."""
         while self._left and token:
             if token[0] != self._mark:
                 self._left = 0
@@ -241,15 +241,15 @@ class StripEnds:
         return (text[:end],)
 
     def finish(self) -> Sequence[str]:
-        """Return nothing: what was held back goes."""
+        """Return nothing: the rest is removed."""
         return ()
 
 
 class HeldBack:
-    """Holds everything back, and leaves it to the library."""
+    """Holds all tokens back, and decodes them together by the library."""
 
     def __init__(self, library: Decoder, one: bool) -> None:
-        """Take whether tokens are pieces of one text."""
+        """Set whether tokens are pieces of one text."""
         self._library, self._one = library, one
         self._tokens: list[str] = []
 

@@ -1,14 +1,14 @@
 """The process that runs one chat template; `rendering.py` starts it as a script.
 
-In, on stdin: the text of a template and its limits, then variables, each time they are
-to be rendered; all as JSON after its length. Out, on stdout: for each a letter, a
-length, and that many bytes.
+In, on stdin: the text of a template and its limits, then the variables of each text;
+all as JSON after its length. Out, on stdout: for each request a letter, a length, and
+that many bytes.
 
-    t  text              f  what failed         m  why jinja2 cannot be used
+    t  text              f  error               m  reason why jinja2 cannot be used
     c  too many characters                      n  too much memory
 
-Where the time is over the system ends the process, whatever it does. This imports
-nothing of kvc: it must start in little time.
+When the time is over, the system ends the process. This module imports nothing of kvc:
+it must start quickly.
 """
 
 import json
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 _SANDBOX: Final = str(Path(__file__).with_name("sandbox.py"))
-_LEAST: Final = (3, 1, 6)  # earlier sandboxes of jinja2 have known ways out
+_LEAST: Final = (3, 1, 6)  # sandboxes of earlier versions have known escapes
 _LENGTH_NBYTES: Final = 8
 
 
 def main() -> None:
-    """Read a template, then render it as often as asked for."""
+    """Parse a template, then render it for each request."""
     start = _next_request()
     assert start is not None
     runner = Runner(start["seconds"], start["characters"])
@@ -53,19 +53,19 @@ def main() -> None:
 
 
 class _TooLongError(Exception):
-    """A text has more characters than it may."""
+    """A text has more characters than its limit."""
 
 
 class Runner:
-    """Has one template, and runs it within its time."""
+    """Holds one template, and runs it within its time."""
 
     def __init__(self, seconds: float, characters: int) -> None:
-        """Take limits: of each thing that is done, and of each text."""
+        """Set the limits: seconds of each request, characters of each text."""
         self._seconds, self._characters = seconds, characters
         self._template: Template | None = None
 
     def answer(self, make: Callable[[], bytes]) -> bool:
-        """Answer with what is made, or what went wrong; tell whether it was made."""
+        """Send the result of `make`, or its error; tell whether it succeeded."""
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
         try:
             kind, content = b"t", make()
@@ -73,7 +73,7 @@ class Runner:
             kind, content = b"c", b""
         except MemoryError:
             kind, content = b"n", b""
-        except Exception as error:  # whatever the template's code may raise
+        except Exception as error:  # code of the template may raise any error
             reason = str(error) or type(error).__name__
             kind, content = b"f", reason.encode("utf-8", "replace")
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -81,12 +81,20 @@ class Runner:
         return kind == b"t"
 
     def read(self, new_template: "Callable[[str], Template]", text: str) -> bytes:
-        """Read the template; raises whatever that raises."""
+        """Parse the template.
+
+        Raises:
+            Exception: any error of parsing.
+        """
         self._template = new_template(text)
         return b""
 
     def render(self, variables: Mapping[str, object]) -> bytes:
-        """Return the text that the template makes; raises whatever that raises."""
+        """Return the text that the template renders.
+
+        Raises:
+            Exception: any error of the template.
+        """
         assert self._template is not None
         pieces, length = [], 0
         for piece in self._template.generate(**variables):
@@ -98,7 +106,7 @@ class Runner:
 
 
 def _limit_memory(nbytes: int) -> None:
-    """Have the system give no more memory, where it can keep to this."""
+    """Limit the memory of this process, where the system supports it."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     if most != resource.RLIM_INFINITY:
         nbytes = min(nbytes, most)
@@ -106,10 +114,10 @@ def _limit_memory(nbytes: int) -> None:
 
 
 def _check_version(version: str) -> None:
-    """Check that the sandbox holds.
+    """Check that the version of jinja2 has a safe sandbox.
 
     Raises:
-        ImportError: it is too old for that.
+        ImportError: the version is too old.
     """
     numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
     if numbers < _LEAST:
@@ -119,7 +127,7 @@ def _check_version(version: str) -> None:
 
 
 def _next_request() -> dict[str, Any] | None:
-    """Return what is asked, None where nobody asks any more."""
+    """Return the next request, None after the last one."""
     head = sys.stdin.buffer.read(_LENGTH_NBYTES)
     if len(head) < _LENGTH_NBYTES:
         return None

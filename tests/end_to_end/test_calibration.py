@@ -344,9 +344,9 @@ def test_arrays_that_are_not_for_the_model_are_refused(tmp_path, arrays, words):
         ("a.txt", b"", "the file is empty"),
         ("a.txt", b" \n\t", "the text is empty"),
         ("a.txt", b"ab\xff", "byte 0xff at 2 is no UTF-8 text"),
-        ("a.npy", b"no array", "no file of arrays, or damaged"),
-        ("a.npz", b"PK\x03\x04", "no file of arrays, or damaged"),
-        ("a.safetensors", b"\xff" * 16, "no file of arrays, or damaged"),
+        ("a.npy", b"no array", "not a file of arrays, or damaged"),
+        ("a.npz", b"PK\x03\x04", "not a file of arrays, or damaged"),
+        ("a.safetensors", b"\xff" * 16, "not a file of arrays, or damaged"),
         ("a.safetensors", b"\x02" + bytes(7) + b"{}", "the file has no arrays"),
     ],
 )

@@ -419,7 +419,7 @@ def test_a_number_that_is_no_token_is_refused(stranger, number):
 def test_padding_that_a_method_cannot_know_of_is_refused(stranger):
     with (
         load(stranger(Dim("seq", 1, 9))) as program,
-        pytest.raises(BadSetting, match="a method that takes lengths"),
+        pytest.raises(BadSetting, match="a method that takes row lengths"),
     ):
         embed(program, ["one", "three"])
 
@@ -507,12 +507,12 @@ def test_the_command_line_embeds_a_picture_without_torch(clip, tmp_path):
 def test_what_is_no_picture_is_refused(clip, tmp_path):
     with load(clip / "clip.kvc") as program:
         (tmp_path / "a.png").write_bytes(b"no picture")
-        with pytest.raises(BadPicture, match="no picture"):
+        with pytest.raises(BadPicture, match="not a picture"):
             embed_images(program, [tmp_path / "a.png"])
         picture(60, 50).save(tmp_path / "b.png")
         whole = (tmp_path / "b.png").read_bytes()
         (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(BadPicture, match="no whole picture"):
+        with pytest.raises(BadPicture, match="not a complete picture"):
             embed_images(program, [tmp_path / "b.png"])
         (tmp_path / "c.png").write_bytes(b"")
         with pytest.raises(BadPicture, match="it is empty"):

@@ -161,7 +161,7 @@ def test_a_decoder_without_a_picture_is_refused(session):
     ("given", "kind", "says"),
     [
         ({"prompt": "a", "images": [picture(0)]}, BadSetting, "prompt: expected none"),
-        ({"images": [picture(0)] * 2}, BadSetting, "one picture, which is all"),
+        ({"images": [picture(0)] * 2}, BadSetting, "one picture, since the encoder"),
         ({"images": []}, BadSetting, "images=, --image"),
         ({"prompt": "a"}, BadSetting, "its encoder reads no text"),
         ({"images": [5]}, BadSetting, "a path, or a picture"),

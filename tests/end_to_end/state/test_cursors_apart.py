@@ -219,7 +219,7 @@ def test_what_was_set_by_hand_is_not_lost_with_the_tokens(tmp_path: Path) -> Non
         np.testing.assert_array_equal(session.state["mood"], mood)
         for _ in range(3):
             session.step(ONE)
-        with pytest.raises(NotRewindable, match="none at 0"):
+        with pytest.raises(NotRewindable, match="not at 0"):
             session.rewind(3)
         assert session.position.tolist() == [3]
 

@@ -157,7 +157,7 @@ def test_rows_that_are_told_one_position_go_back_together(
     with opened(Told(), methods, tmp_path, states=[spec]) as program:
         session = program.session(batch=2)
         session.call("one", np.ones((2, tokens, 3), np.float32))
-        with pytest.raises(CannotRewind, match="one is given one position for all"):
+        with pytest.raises(CannotRewind, match="one takes one position for all"):
             session.rewind(np.array([0, 1]))
         session.rewind(np.array([1, 1]))
         assert session.position.tolist() == [tokens - 1] * 2
@@ -175,7 +175,7 @@ def test_rows_that_are_told_the_places_of_all_tokens_go_back_together(
     with opened(Placed(2), [step], tmp_path, states=[spec]) as program:
         session = program.session(batch=2)
         session.call("step", np.ones((2, 3, 3), np.float32))
-        with pytest.raises(CannotRewind, match="step is given one position for all"):
+        with pytest.raises(CannotRewind, match="step takes one position for all"):
             session.rewind(np.array([2, 1]))
         assert session.position.tolist() == [3, 3]
         session.rewind(2)

@@ -131,7 +131,7 @@ def test_only_so_many_calls_are_kept(program: Program) -> None:
             feed(session, texts, [[token]] * ROWS)
         session.rewind(1)
         check(session, [text[:-1] for text in texts])
-        with pytest.raises(NotRewindable, match="at positions 2, and none at 1"):
+        with pytest.raises(NotRewindable, match="at positions 2, but not at 1"):
             session.rewind(1)
 
 

@@ -65,7 +65,7 @@ FORM = b"{'descr': '<f4', 'fortran_order': False, 'shape': "
         ("a.safetensors", tensors({"x": [1]}), "damaged"),
         ("a.safetensors", tensor([float("inf")]), "infinity to integer"),
         ("a.safetensors", tensor([0, 2**70]), "damaged"),
-        ("a.npz", of_text(), "'x.txt' is no array"),
+        ("a.npz", of_text(), "'x.txt' is not an array"),
         ("a.npz", encrypted(), "encrypted"),
         ("a.npz", archive()[:-30], "damaged"),
         ("a.npy", header(FORM + b"((("), "damaged"),

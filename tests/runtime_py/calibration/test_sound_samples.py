@@ -27,8 +27,8 @@ def sound(count: int) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (b"no sound", "no wav file of plain samples"),
-        (sound(100)[:20], r"no wav file of plain samples \(it ends too early\)"),
+        (b"no sound", "not a plain wav file"),
+        (sound(100)[:20], r"not a plain wav file \(it ends too early\)"),
         (sound(100)[:-3], "the sound is cut off"),
         (sound(0), "the sound is empty"),
         (b"", "the file is empty"),
@@ -51,6 +51,6 @@ def test_a_model_that_writes_down_no_sound_says_so(tmp_path: Path):
     path = tmp_path / "x.wav"
     path.write_bytes(sound(100))
     bundle = write_bundle(tmp_path / "l.kvc", linear_program())
-    reason = r"writes down no sound \(.*preprocessor_config.json.*\); give a text"
+    reason = r"transcribes no sound \(.*preprocessor_config.json.*\); give a text"
     with load(bundle) as program, pytest.raises(BadSamples, match=reason):
         run_sound(str(path), program)

@@ -323,7 +323,7 @@ def test_a_step_that_fails_in_one_row_is_handed_out_in_none(session, monkeypatch
         ([[1], [2], [1] * 25, [3]], {}, PromptTooLong, "prompt of row 2 has 25 tokens"),
         ([[1]] * 4, {"history": [[1]]}, BadSetting, "history: expected tokens"),
         ([[1]] * 4, {"history": [1, 2, 3, 4]}, BadSetting, "a list of tokens for each"),
-        ([[1, 2]] * 4, {"attention_mask": [[1, 1]] * 3}, BadSetting, "as many as"),
+        ([[1, 2]] * 4, {"attention_mask": [[1, 1]] * 3}, BadSetting, "the tokens'"),
         ([[1, 2]] * 4, {"attention_mask": [[0, 0]] * 4}, BadSetting, "one token"),
         (["a"] * 4, {"attention_mask": [[1]] * 4}, BadSetting, "none with texts"),
         ("a", {"attention_mask": [1]}, BadSetting, "none with texts"),

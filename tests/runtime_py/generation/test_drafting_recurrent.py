@@ -178,7 +178,7 @@ def test_an_interrupt_while_it_settles_is_made_up_for_before_the_next_use(
 
 def test_a_draft_that_keeps_fewer_copies_than_guesses_is_refused(programs, target):
     with programs["similar"].session(snapshots=2) as draft:
-        with pytest.raises(BadSetting, match=r"to 2, .*`snapshots` .* got 3"):
+        with pytest.raises(BadSetting, match=r"to 2: .*`snapshots` .* got 3"):
             generate(target, PROMPT, draft=draft, draft_tokens=3)
         assert target.position == draft.position == 0
 

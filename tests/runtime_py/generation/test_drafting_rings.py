@@ -78,15 +78,15 @@ def test_rings_give_the_same_tokens_with_a_draft(request, roomy, name, guesses):
 def test_more_guesses_than_a_ring_forgets_are_refused(roomy, tight):
     with roomy.session() as large, tight.session() as small, roomy.session() as other:
         with pytest.raises(
-            BadSetting, match=r"draft_tokens: expected from 1 to 2, .* 3"
+            BadSetting, match=r"draft_tokens: expected from 1 to 2: .* 3"
         ):
             generate(small, [1], draft=large, draft_tokens=3)
         with pytest.raises(
-            BadSetting, match=r"draft_tokens: expected from 1 to 3, .* 4"
+            BadSetting, match=r"draft_tokens: expected from 1 to 3: .* 4"
         ):
             generate(large, [1], draft=small, draft_tokens=4)
         with pytest.raises(
-            BadSetting, match=r"draft_tokens: expected from 1 to 7, .* 8"
+            BadSetting, match=r"draft_tokens: expected from 1 to 7: .* 8"
         ):
             generate(large, [1], draft=other, draft_tokens=8)
         assert len(list(generate(small, [1], draft=large, max_tokens=5))) == 5

@@ -218,5 +218,5 @@ def test_a_draft_of_several_rows_is_refused(opened, tmp_path):
 
 def test_a_list_of_one_prompt_has_no_draft(opened):
     target, draft = (opened(write_table, Table(counting()), 1) for _ in range(2))
-    with pytest.raises(BadSetting, match="for one prompt, given by itself"):
+    with pytest.raises(BadSetting, match="for a single prompt, outside of a list"):
         generate(target, [[0]], draft=draft)

@@ -302,7 +302,7 @@ def test_max_length_counts_session_prompt_and_answer(session):
     run = generate(session, [9, 10], max_length=8)
     assert list(run) == [11, 12, 13]
     assert run.reason == "max_tokens"
-    with pytest.raises(BadSetting, match=r"more than 8, which are there .* got 8"):
+    with pytest.raises(BadSetting, match=r"more than 8, the tokens up to .* got 8"):
         generate(session, [1], max_length=8)
 
 

@@ -73,7 +73,7 @@ def test_wherever_the_padding_is_the_tokens_are_the_same(rows):
         ([[1, 2, 3]], [[1, 0, 1]], "zeros between ones in row 0"),
         ([[1, 2, 3]] * 2, [[0, 1, 1], [1, 0, 1]], "zeros between ones in row 1"),
         ([[1, 2]], [[1, 2]], "expected 0 or 1 for each token, got 2"),
-        ([[1, 2]], [[1]], r"expected as many as tokens, \[1, 2\], got \[1, 1\]"),
+        ([[1, 2]], [[1]], r"expected the tokens' shape, \[1, 2\], got \[1, 1\]"),
         ([1, 2], [[1, 1]], r"tokens: expected two axes, \[batch, n\], got 1"),
         ([[1, 2]], [1, 1], r"attention_mask: expected two axes, \[batch, n\], got 1"),
         ([[1.0, 2.0]], None, "tokens: expected whole numbers, got float64"),

@@ -96,7 +96,9 @@ def test_a_tensor_that_is_no_array_is_refused():
     import torch
 
     for rows in (torch.ones(2, 1, 3, device="meta"), torch.ones(2, 1, 3).to_sparse()):
-        with pytest.raises(BadSetting, match=r"got a Python Tensor that is no array"):
+        with pytest.raises(
+            BadSetting, match=r"got a Python Tensor that is not an array"
+        ):
             filled().append(rows)
 
 

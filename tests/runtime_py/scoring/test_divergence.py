@@ -60,7 +60,7 @@ def test_what_the_reference_rules_out_adds_nothing():
 
 
 def test_logits_that_are_no_numbers_are_refused():
-    with pytest.raises(UnusableLogits, match="NaN, or infinities"):
+    with pytest.raises(UnusableLogits, match="NaN, or only infinities"):
         divergence_of([[math.nan, 1.0]], [[0.0, 1.0]])
 
 

@@ -145,7 +145,7 @@ def test_a_method_that_sees_what_it_is_to_predict_is_refused(programs, monkeypat
         return call(session, name, tokens) + tokens.sum()
 
     monkeypatch.setattr(Session, "call", leak)
-    with pytest.raises(UnusableLogits, match="looks at the tokens"):
+    with pytest.raises(UnusableLogits, match="depend on later tokens"):
         score_tokens(programs["forward"], TOKENS)
 
 
@@ -165,7 +165,7 @@ def test_float64_keeps_what_float32_would_lose():
 )
 def test_logits_that_are_no_numbers_are_refused(bad):
     with (
-        pytest.raises(UnusableLogits, match="NaN, or infinities"),
+        pytest.raises(UnusableLogits, match="NaN, or only infinities"),
         np.errstate(invalid="ignore"),
     ):
         log_probabilities(np.array([bad], np.float32))

@@ -209,7 +209,7 @@ def test_a_counter_that_not_all_methods_count_does_not_go_back():
     group = group_states(built.states, built.methods)[2]
     counting = frozenset({"run", "other"})
     reason = Counter(group, None, []).why_lost(counting)
-    assert reason == "method other does not count it together with the position"
+    assert reason == "method other does not advance it together with the position"
 
 
 def test_a_plain_state_that_no_method_writes_does_not_matter(opened):

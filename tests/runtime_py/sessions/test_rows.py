@@ -152,7 +152,7 @@ def test_states_that_grow_have_rows_of_one_length(opened, way):
     with opened(carry_program()).session() as session:
         session.grow(rows(3))
         before = contents(session)
-        with pytest.raises(StateMismatch, match="the rows of k have one length"):
+        with pytest.raises(StateMismatch, match="all rows of k share one length"):
             way(session)
         assert contents(session) == before
 

@@ -71,12 +71,12 @@ def of_form(form: bytes, samples: bytes) -> bytes:
     ("change", "says"),
     [
         (lambda _: b"", "it ends too early"),
-        (lambda _: b"ID3 an mp3, say, whatever it holds", "no wav file"),
-        (lambda _: floats(bytes(16)), "no wav file of plain samples"),
+        (lambda _: b"ID3 an mp3, say, whatever it holds", "not a plain wav file"),
+        (lambda _: floats(bytes(16)), "not a plain wav file"),
         (lambda _: wide(bytes(16)), "its samples have 64 bits"),
         (lambda content: content[:-3], "it is cut off"),
         (lambda content: content[: -2 * len(VALUES)], "it is empty"),
-        (lambda content: content[:30], "no wav file"),
+        (lambda content: content[:30], "not a plain wav file"),
     ],
 )
 def test_what_is_no_whole_wav_file_is_refused(change, says, tmp_path):
