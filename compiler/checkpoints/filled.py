@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvc.compiler.weights.identity import Identity
 from kvc.compiler.weights.sources import StoredSource, StoredTensor
+from kvc.compiler.weights.tensor_identity import Identity
 
 _ATTRIBUTE = "kvc_values"
 

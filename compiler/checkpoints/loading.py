@@ -15,9 +15,9 @@ from kvc.compiler.checkpoints.empty import can_be_empty, make_empty, storage_bef
 from kvc.compiler.checkpoints.filled import attach
 from kvc.compiler.checkpoints.header import shown
 from kvc.compiler.request.spec import tensors_of
-from kvc.compiler.weights.constants import WeightReader
-from kvc.compiler.weights.identity import Identity, overlaps_itself
 from kvc.compiler.weights.sources import StoredSource, StoredTensor
+from kvc.compiler.weights.tensor_identity import Identity, overlaps_itself
+from kvc.compiler.weights.weight_reader import WeightReader
 from kvc.schema.errors import CheckpointError, CheckpointMismatch
 
 Rename = Callable[[str], str] | Mapping[str, str] | None

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from kvc.compiler.checkpoints.empty import Empty, refused_in_traces
 from kvc.compiler.checkpoints.filled import attached, carry
 from kvc.compiler.request.spec import tensors_of
-from kvc.compiler.weights.identity import Identity
+from kvc.compiler.weights.tensor_identity import Identity
 from kvc.schema.errors import CompileError, ParametersEmpty, listing
 
 # Linux; not in Python 3.11's mmap.

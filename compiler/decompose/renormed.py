@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import functional
 from torch.types import IntLikeType
 
-from kvc.compiler.weights.identity import memory_of
+from kvc.compiler.weights.tensor_identity import memory_of
 from kvc.schema.errors import CaptureError
 
 _SMALL = 1e-7  # torch adds this to a norm before it divides by the norm

@@ -13,8 +13,8 @@ import torch
 from kvc.compiler.emit.files import Files, take_files
 from kvc.compiler.emit.program import PLACELESS
 from kvc.compiler.request.feedback import reporting
-from kvc.compiler.weights.constants import WeightReader
 from kvc.compiler.weights.sources import ROTATED, Derived, Source, base_of, nbytes_of
+from kvc.compiler.weights.weight_reader import WeightReader
 from kvc.schema import model
 from kvc.schema.container import (
     Accept,

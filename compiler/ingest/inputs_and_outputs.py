@@ -20,8 +20,8 @@ from torch.export.graph_signature import (
 )
 
 from kvc.compiler.ingest.signature import input_nodes
+from kvc.compiler.ingest.states_and_constants import TensorTable
 from kvc.compiler.ingest.symbols import SizeReader
-from kvc.compiler.ingest.tensors import TensorTable
 from kvc.compiler.ir import Constant, State, Value
 from kvc.compiler.trace import CapturedMethod
 from kvc.schema.errors import CaptureError

@@ -9,8 +9,8 @@ from kvc.compiler.ingest.inputs_and_outputs import (
     SessionOwned,
 )
 from kvc.compiler.ingest.nodes import NodeImporter
+from kvc.compiler.ingest.states_and_constants import Model, TensorTable
 from kvc.compiler.ingest.symbols import SizeReader
-from kvc.compiler.ingest.tensors import Model, TensorTable
 from kvc.compiler.ir import Method
 from kvc.compiler.trace import CapturedMethod
 

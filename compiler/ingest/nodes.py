@@ -30,8 +30,8 @@ from kvc.compiler.ingest.read_numbers import (
     NumberReader,
     Real,
 )
+from kvc.compiler.ingest.states_and_constants import Model
 from kvc.compiler.ingest.symbols import TORCH_DTYPES, define_slice_size
-from kvc.compiler.ingest.tensors import Model
 from kvc.compiler.ir import Argument, Method, Node, Value
 from kvc.compiler.trace.sources import source_of
 from kvc.schema.dtypes import DType

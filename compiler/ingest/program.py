@@ -28,13 +28,13 @@ from kvc.compiler.ingest.sized import (
     check_written,
     sized_types,
 )
+from kvc.compiler.ingest.states_and_constants import TensorTable
 from kvc.compiler.ingest.symbols import (
     SizeReader,
     declared_symbols,
     qualified_names,
     size_reader,
 )
-from kvc.compiler.ingest.tensors import TensorTable
 from kvc.compiler.ir import Method, Node, Program, State
 from kvc.compiler.ir.verify import Malformed, concrete, sample_sizes, verify
 from kvc.compiler.trace import CapturedMethod

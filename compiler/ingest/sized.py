@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
-from kvc.compiler.ingest.tensors import TensorTable, static_type
+from kvc.compiler.ingest.states_and_constants import TensorTable, static_type
 from kvc.compiler.ir import State
 from kvc.compiler.request.spec import Dim
 from kvc.compiler.trace import CapturedMethod

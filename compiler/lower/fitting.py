@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.passes.quantize_weights import NARROW
-from kvc.compiler.weights.constants import WeightReader
 from kvc.compiler.weights.int4 import quantize_int4, widened
 from kvc.compiler.weights.moments import Factors
 from kvc.compiler.weights.sources import INT4, SCALE, Derived, Source, Transform
+from kvc.compiler.weights.weight_reader import WeightReader
 from kvc.recipes import Recipe
 from kvc.schema import model
 from kvc.schema.container import align_up, default_align

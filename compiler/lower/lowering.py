@@ -14,7 +14,7 @@ from kvc.compiler.ir import Constant, Method, Node, Program, Value
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, entries
 from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.compiler.lower.buckets import check_fixed, values_of
-from kvc.compiler.lower.outline import outline
+from kvc.compiler.lower.cut_partitions import outline
 from kvc.compiler.passes.base import check
 from kvc.compiler.place import Verdict, in_write_order, prove_all
 from kvc.compiler.place.persistent import with_old_contents

@@ -14,8 +14,8 @@ from kvc.compiler.ir.rewrite import (
 )
 from kvc.compiler.passes.axis_writes import axis_write
 from kvc.compiler.passes.same_index import equal, is_read_at
-from kvc.compiler.weights.constants import bytes_of, read
 from kvc.compiler.weights.sources import TensorSource
+from kvc.compiler.weights.weight_reader import bytes_of, read
 from kvc.schema.ops import OPS, Aliasing
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from kvc.compiler.analysis.streams import PLAIN, Norm, Side, Streams, find_streams
 from kvc.compiler.ir import Argument, Constant, Method, Node, Program, Value
 from kvc.compiler.ir.rewrite import NodeList
-from kvc.compiler.weights.constants import WeightReader, read
 from kvc.compiler.weights.rotation import Rotated, RotatedBias, RotatedScale, rotated
 from kvc.compiler.weights.sources import ROTATED, Computed, Make, Source
+from kvc.compiler.weights.weight_reader import WeightReader, read
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import PassFailed
 from kvc.schema.types import TensorType

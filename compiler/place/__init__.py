@@ -1,4 +1,4 @@
-"""Order writes so that they happen in place, with a proof; see `passes/README.md`."""
+"""Where values lie: writes in place, with a proof, and the memory plan."""
 
 from kvc.compiler.place.proof import (
     Proof,

@@ -44,7 +44,7 @@ from kvc.compiler.trace.geometry import (
     views_between,
 )
 from kvc.compiler.trace.registered import same_shape
-from kvc.compiler.weights.identity import Extent, memory_of
+from kvc.compiler.weights.tensor_identity import Extent, memory_of
 
 _MEMBERS = nn.Module._named_members
 # Errors of torch when code asks for values, which traced tensors do not have.

@@ -53,7 +53,7 @@ from kvc.compiler.trace.written_views import (
     select_pieces,
     write_unexpanded,
 )
-from kvc.compiler.weights.identity import overlapping
+from kvc.compiler.weights.tensor_identity import overlapping
 from kvc.schema.errors import CaptureError, SizesRefused, StateConflict
 from kvc.schema.interrupts import check_interrupts, hold_interrupts
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from kvc.compiler.trace.aliases import RegisteredMemory, is_real
 from kvc.compiler.trace.python_state import PythonState
 from kvc.compiler.trace.sources import user_place
-from kvc.compiler.weights.identity import Extent, memory_of
+from kvc.compiler.weights.tensor_identity import Extent, memory_of
 from kvc.schema.errors import CaptureError, StateConflict
 
 

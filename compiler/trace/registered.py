@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from kvc.compiler.weights.identity import memory_of
+from kvc.compiler.weights.tensor_identity import memory_of
 
 Registered = dict[str, tuple[Tensor | None, object]]
 

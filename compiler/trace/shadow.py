@@ -49,7 +49,7 @@ from kvc.compiler.trace.registered import (
 )
 from kvc.compiler.trace.sources import definition_of
 from kvc.compiler.trace.traced import PARAMETER, Lifted, Reassigned, swapped
-from kvc.compiler.weights.identity import Extent
+from kvc.compiler.weights.tensor_identity import Extent
 from kvc.schema.errors import CaptureError, StateConflict
 
 # Hooks that run when a module is called, but not when a method of it is called.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from kvc.compiler.request.spec import Dim, Method, StateSpec, tensors_of
 from kvc.compiler.trace import examples
 from kvc.compiler.trace.records import plain_arguments
-from kvc.compiler.weights.identity import Identity
+from kvc.compiler.weights.tensor_identity import Identity
 from kvc.schema.errors import CaptureError, CompileError, listing
 
 # Trace buffers of open size as inputs, so that a session can choose their size.

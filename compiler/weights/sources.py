@@ -1,7 +1,7 @@
 """The sources of the bytes of constants, as values: nothing is read here.
 
 Two equal sources are the same data, so sharing is found without reading a byte.
-`constants.py` reads them.
+`weight_reader.py` reads them.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from kvc.compiler.weights.identity import Identity
 from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.tensor_identity import Identity
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import weight_blocks
 

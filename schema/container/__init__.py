@@ -8,6 +8,7 @@ are imported on demand.
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from kvc.schema.container.bundle_file import BundleFile, DataFileReader
 from kvc.schema.container.header import (
     HEADER_NBYTES,
     Header,
@@ -17,8 +18,7 @@ from kvc.schema.container.header import (
 )
 from kvc.schema.container.kinds import SESSION_MAGIC, guess_kind
 from kvc.schema.container.lookup import find_data_file, is_spare, search_path
-from kvc.schema.container.opened import OpenFile, is_session, path_text
-from kvc.schema.container.sealed import BundleFile, DataFileReader
+from kvc.schema.container.open_file import OpenFile, is_session, path_text
 from kvc.schema.container.stored_blobs import StoredBlobs, match_index
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import Final
 from kvc.schema.container.kinds import DATA_MAGIC
 from kvc.schema.container.lookup import open_folder
 from kvc.schema.container.needed import list_folder, needed_names
-from kvc.schema.container.opened import Folder, path_text
+from kvc.schema.container.open_file import Folder, path_text
 from kvc.schema.container.reused import names_file
 from kvc.schema.container.temporary import TEMPORARY
 from kvc.schema.errors import CannotCollect, reason_of

@@ -16,8 +16,8 @@ from copy import copy
 from pathlib import Path
 from typing import Final
 
-from kvc.schema.container.opened import Folder, path_text, resolved, several
-from kvc.schema.container.sealed import DataFileReader, SealedFile
+from kvc.schema.container.bundle_file import DataFileReader, SealedFile
+from kvc.schema.container.open_file import Folder, path_text, resolved, several
 from kvc.schema.errors import (
     DataFileMismatch,
     DataFileMissing,

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.kinds import BUNDLE_MAGIC
-from kvc.schema.container.sealed import BundleFile
 from kvc.schema.container.temporary import TEMPORARY
 from kvc.schema.errors import CannotCollect, FileProblem, KvcError, reason_of
 from kvc.schema.frozen import frozen

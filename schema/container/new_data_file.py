@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from kvc.schema.container.bundle_file import DataFileReader
 from kvc.schema.container.reused import names_file, open_locked
-from kvc.schema.container.sealed import DataFileReader
 from kvc.schema.container.temporary import TemporaryFile, sync_folder
 from kvc.schema.container.verify import check_data
 from kvc.schema.errors import (

@@ -11,9 +11,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kvc.schema.closing import Closing
+from kvc.schema.container.bundle_file import DataFileReader
 from kvc.schema.container.lookup import open_folder
-from kvc.schema.container.opened import Folder, path_text, resolved, several
-from kvc.schema.container.sealed import DataFileReader
+from kvc.schema.container.open_file import Folder, path_text, resolved, several
 from kvc.schema.errors import CannotWrite, FileProblem
 from kvc.schema.model import Blob, DataFile
 from kvc.schema.uses import is_plain_name

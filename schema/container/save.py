@@ -28,7 +28,7 @@ from kvc.schema.container.header import (
     default_align,
 )
 from kvc.schema.container.new_data_file import NewDataFile
-from kvc.schema.container.opened import Folder
+from kvc.schema.container.open_file import Folder
 from kvc.schema.container.reused import ReusedFile, open_reused
 from kvc.schema.container.temporary import AtomicFile, TemporaryFile
 from kvc.schema.errors import CannotWrite, NoSpace, Unsynced, reason_of

@@ -11,14 +11,14 @@ from contextlib import suppress
 from typing import Final, Self
 
 from kvc.schema.closing import Closing
+from kvc.schema.container.bundle_file import BundleFile, DataFileReader, SealedFile
 from kvc.schema.container.lookup import (
     AbsentFile,
     find_data_file,
     is_spare,
     search_path,
 )
-from kvc.schema.container.opened import Folder
-from kvc.schema.container.sealed import BundleFile, DataFileReader, SealedFile
+from kvc.schema.container.open_file import Folder
 from kvc.schema.digests import LEAF_NBYTES, BlobHasher, filled_digest
 from kvc.schema.errors import BadProgram, DataFileMissing
 from kvc.schema.model import Blob

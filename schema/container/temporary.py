@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from kvc.schema.container.kinds import DATA_MAGIC
-from kvc.schema.container.opened import path_text, resolved
+from kvc.schema.container.open_file import path_text, resolved
 from kvc.schema.errors import CannotWrite, Unsynced, reason_of
 
 TEMPORARY: Final = re.compile(r"\.kvc-\d+-[0-9a-f]+\.tmp")

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+from kvc.schema.container.bundle_file import BundleFile, DataFileReader
 from kvc.schema.container.kinds import DATA_MAGIC
-from kvc.schema.container.opened import Folder, OpenFile
-from kvc.schema.container.sealed import BundleFile, DataFileReader
+from kvc.schema.container.open_file import Folder, OpenFile
 from kvc.schema.container.stored_blobs import StoredBlobs
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Program

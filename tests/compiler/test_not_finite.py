@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from kvc.compiler import Method, compile_program
-from kvc.compiler.weights.constants import BLOCK_ELEMENTS
+from kvc.compiler.weights.weight_reader import BLOCK_ELEMENTS
 from kvc.runtime import load
 from kvc.schema.errors import NotFinite
 

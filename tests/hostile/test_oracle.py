@@ -41,7 +41,9 @@ def with_one_place(program, one, other):
 
 
 def test_a_plan_that_is_wrong_computes_something_else(seed, tmp_path, monkeypatch):
-    monkeypatch.setattr("kvc.schema.container.sealed.verify_program", lambda *_: None)
+    monkeypatch.setattr(
+        "kvc.schema.container.bundle_file.verify_program", lambda *_: None
+    )
     kinds = set()
     count = len(seed.program.methods[0].graph.values)
     for one, other in combinations(range(count), 2):

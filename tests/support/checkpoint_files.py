@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kvc.compiler import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.filled import attached
-from kvc.compiler.weights.constants import read
+from kvc.compiler.weights.weight_reader import read
 
 
 def raw_file(path: Path, header: object, content: bytes) -> Path:

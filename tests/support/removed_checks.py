@@ -24,8 +24,8 @@ FILES = (
     *sorted((ROOT / "schema/codec").glob("*.py")),
     *sorted((ROOT / "schema/ops").glob("*.py")),
     ROOT / "schema/container/header.py",
-    ROOT / "schema/container/opened.py",
-    ROOT / "schema/container/sealed.py",
+    ROOT / "schema/container/open_file.py",
+    ROOT / "schema/container/bundle_file.py",
     ROOT / "runtime_py/delegates/operands.py",
     ROOT / "runtime_py/delegates/xnnpack/checks.py",
 )

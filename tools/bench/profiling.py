@@ -17,7 +17,7 @@ from kvc.runtime import Program, Session, Span, record
 from kvc.schema.text import families
 from kvc.tools.bench.measuring import feeder_at, random_prompts
 from kvc.tools.bench.plan import SpeedTest
-from kvc.tools.reports.listing import line_of, module_of
+from kvc.tools.reports.instructions import line_of, module_of
 
 OUTSIDE: Final = "outside the steps"
 _MADE_BY: Final = {"otherData": {"made by": "kvc profile"}}

@@ -15,7 +15,7 @@ from kvc.tools.printing import BAD, end_in_trouble, report_text, show
 
 if TYPE_CHECKING:
     from kvc.tools.reports.bundle import DumpReport
-    from kvc.tools.reports.listing import ListingReport
+    from kvc.tools.reports.instructions import ListingReport
 
 
 @click.command()
@@ -72,7 +72,7 @@ def _read(
 ) -> tuple["DumpReport", list["ListingReport"]]:
     from kvc.schema.container import BundleFile
     from kvc.tools.reports.bundle import body_of, describe_file
-    from kvc.tools.reports.listing import describe_listing
+    from kvc.tools.reports.instructions import describe_listing
 
     with BundleFile.open(path) as file:
         program = body_of(file.program, backend)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvc.tools.executorch import Described
     from kvc.tools.executorch.contents import PteMethod
     from kvc.tools.reports.bundle import DumpReport
-    from kvc.tools.reports.listing import ListingReport
+    from kvc.tools.reports.instructions import ListingReport
 
 M = TypeVar("M", "Method", "PteMethod")
 
@@ -118,7 +118,7 @@ def dump(
     from kvc.schema.container import BundleFile
     from kvc.tools.executorch import describe_executorch
     from kvc.tools.reports.bundle import body_of, describe_file
-    from kvc.tools.reports.listing import describe_listing
+    from kvc.tools.reports.instructions import describe_listing
 
     places = sizes_of(at)
     most = None if max_ram is None else nbytes_of(max_ram, "--max-ram")

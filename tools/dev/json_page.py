@@ -28,7 +28,7 @@ from kvc.tools.reports.bundle import DumpReport
 from kvc.tools.reports.differences import DifferenceReport
 from kvc.tools.reports.files import ExportedReport, SessionReport
 from kvc.tools.reports.footprint import Footprint
-from kvc.tools.reports.listing import ListingReport
+from kvc.tools.reports.instructions import ListingReport
 from kvc.tools.reports.savings import Saving
 
 PAGE = Path(__file__).parents[1] / "reports" / "JSON.md"

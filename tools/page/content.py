@@ -22,7 +22,7 @@ from kvc.schema.uses import FILE
 from kvc.tools.outputs import write_file
 from kvc.tools.reports.bundle import DumpReport
 from kvc.tools.reports.footprint import Footprint, describe_footprint
-from kvc.tools.reports.listing import line_of, module_of, operands, state_of
+from kvc.tools.reports.instructions import line_of, module_of, operands, state_of
 from kvc.tools.reports.memory import copied_nbytes, lifetimes
 
 _LIBRARIES = ("vendor/echarts.min.js", "vendor/tabulator.min.js")

@@ -16,7 +16,7 @@ from kvc.schema.text import families
 from kvc.schema.uses import FILE
 from kvc.tools.reports.blobs import BlobReport
 from kvc.tools.reports.bundle import DumpReport
-from kvc.tools.reports.listing import ListingReport
+from kvc.tools.reports.instructions import ListingReport
 from kvc.tools.reports.tables import listing_lines
 
 _OF: Final = " of "  # between a pass and the weight that it was given, in a provenance

@@ -19,7 +19,7 @@ from kvc.schema.model import Block, Method, Program
 from kvc.schema.ops import CONTROL_OPS
 from kvc.schema.rings import Window
 from kvc.schema.types import Affine, Symbol, TensorType, bounds
-from kvc.tools.reports.listing import operands, state_of
+from kvc.tools.reports.instructions import operands, state_of
 from kvc.tools.reports.methods import delegates_of
 
 Polynomial = Mapping[tuple[str, ...], int]

@@ -10,7 +10,7 @@ from itertools import groupby
 from kvc.schema.text import NUMBER, columns, escape, families, pattern_of, share, size
 from kvc.schema.uses import PLAIN
 from kvc.tools.reports.blobs import BlobReport, PartReport, SizeReport
-from kvc.tools.reports.listing import InstructionReport, ListingReport
+from kvc.tools.reports.instructions import InstructionReport, ListingReport
 from kvc.tools.reports.memory import (
     MemoryReport,
     StateReport,

@@ -7,7 +7,7 @@ from ir_samples import F32, method, node, value
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.backends.xnnpack import Xnnpack
-from kvc.compiler.lower.outline import outline
+from kvc.compiler.lower.cut_partitions import outline
 from kvc.compiler.models import BUILTIN
 from kvc.runtime import load
 from kvc.schema.backends.operands import Operand

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from named_bytes import save_data
 
-from kvc.schema.container import OpenFile, sealed, verify_bundle, verify_data_file
+from kvc.schema.container import OpenFile, bundle_file, verify_bundle, verify_data_file
 from kvc.schema.errors import FormatError
 
 X, Y = b"x" * 5000, b"y" * 5000
@@ -66,12 +66,12 @@ def test_each_data_file_is_read_once(files, monkeypatch):
 
 
 def test_memory_is_checked_by_brute_force_too(files, monkeypatch):
-    thoroughness, original = [], sealed.verify_program
+    thoroughness, original = [], bundle_file.verify_program
 
     def watched(program, path, thorough):
         thoroughness.append(thorough)
         original(program, path, thorough)
 
-    monkeypatch.setattr(sealed, "verify_program", watched)
+    monkeypatch.setattr(bundle_file, "verify_program", watched)
     verify_bundle(files[0])
     assert thoroughness == [True]

@@ -7,7 +7,7 @@ from ragged_programs import ragged_program
 
 from kvc.schema.model import Advance
 from kvc.schema.ops import OPS, Aliasing
-from kvc.tools.reports.listing import describe_listing
+from kvc.tools.reports.instructions import describe_listing
 from kvc.tools.reports.memory import describe_copies
 from kvc.tools.reports.methods import describe_methods
 from kvc.tools.reports.overview import left_text, method_lines

@@ -18,7 +18,7 @@ from kvc.compiler import Checkpoint
 from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.hugging_face.folder import open_folder
 from kvc.compiler.hugging_face.reading.weights import ConvertedTensor, match
-from kvc.compiler.weights.constants import read
+from kvc.compiler.weights.weight_reader import read
 from kvc.schema.errors import BadModelFolder, CheckpointMismatch
 
 EXPERTS = {"num_experts_per_tok": 2, "num_hidden_layers": 1}

@@ -23,7 +23,7 @@ from kvc.schema.container.header import (
     check_layout,
     parse_header,
 )
-from kvc.schema.container.opened import OpenFile
+from kvc.schema.container.open_file import OpenFile
 from kvc.schema.digests import Fill, streamed_digest
 from kvc.schema.errors import DigestMismatch
 from kvc.schema.identity import identity

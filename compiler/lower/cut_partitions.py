@@ -14,7 +14,7 @@ from kvc.compiler.analysis.growable import Growable
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.ir.partitions import Partition
 from kvc.compiler.ir.rewrite import rename_node
-from kvc.compiler.lower.partitioning import (
+from kvc.compiler.lower.group_nodes import (
     Waits,
     groups_of,
     whole_writes,

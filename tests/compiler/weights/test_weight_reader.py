@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvc.compiler.weights import constants
-from kvc.compiler.weights.constants import WeightReader, bytes_of, is_zero, read
+from kvc.compiler.weights import weight_reader
 from kvc.compiler.weights.int4 import quantize_int4
 from kvc.compiler.weights.int8 import quantize_channels, quantize_int8_blocks
 from kvc.compiler.weights.sources import (
@@ -18,6 +17,7 @@ from kvc.compiler.weights.sources import (
     base_of,
     nbytes_of,
 )
+from kvc.compiler.weights.weight_reader import WeightReader, bytes_of, is_zero, read
 
 WEIGHT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [254.0, 1.0, -127.0]])
 
@@ -65,7 +65,7 @@ def test_one_element_with_a_stride_of_its_own_has_bytes():
 
 
 def test_a_strided_tensor_may_end_in_a_block_of_one_element(monkeypatch):
-    monkeypatch.setattr(constants, "BLOCK_ELEMENTS", 4)
+    monkeypatch.setattr(weight_reader, "BLOCK_ELEMENTS", 4)
     source = TensorSource(torch.arange(18.0).view(9, 2)[:, 1])
     chunks = b"".join(WeightReader().chunks(source))
     assert chunks == bytes(bytes_of(torch.arange(1.0, 18, 2)))
@@ -122,7 +122,7 @@ TENSORS = {
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(constants, "BLOCK_ELEMENTS", 16)
+    monkeypatch.setattr(weight_reader, "BLOCK_ELEMENTS", 16)
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -206,7 +206,7 @@ def test_int4_blocks_of_rows_are_those_of_the_whole(shape, small_blocks):
 
 @pytest.mark.parametrize("elements", [96, 32 * 7, 32 * 9, 32 * 16])
 def test_int4_rows_come_by_eights_however_the_matrix_is_read(elements, monkeypatch):
-    monkeypatch.setattr(constants, "BLOCK_ELEMENTS", elements)
+    monkeypatch.setattr(weight_reader, "BLOCK_ELEMENTS", elements)
     tensor = numbers(48, 32)
     packed, scale = quantize_int4(tensor, signed=False)
     for base in (TensorSource(tensor), StoredSource(stored(tensor), torch.float32)):

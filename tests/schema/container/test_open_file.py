@@ -12,7 +12,7 @@ from kvc.schema.container import (
     verify_bundle,
     verify_file,
 )
-from kvc.schema.container.opened import resolved, several
+from kvc.schema.container.open_file import resolved, several
 from kvc.schema.errors import BadSetting, CannotWrite, FileProblem
 
 

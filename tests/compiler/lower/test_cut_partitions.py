@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from ir_samples import CACHE, I64, method, node, program, value
 
 from kvc.compiler.ir.verify import verify
-from kvc.compiler.lower.outline import outline
+from kvc.compiler.lower.cut_partitions import outline
 from kvc.schema.ops import DELEGATE
 
 X = value(0, 2, 4)

@@ -14,9 +14,9 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.ingest.symbols import TORCH_DTYPES, SizeReader
 from kvc.compiler.ir import Constant, Method, State
-from kvc.compiler.weights.constants import is_zero
-from kvc.compiler.weights.identity import Identity, overlapping, overlaps_itself
 from kvc.compiler.weights.sources import Source, TensorSource
+from kvc.compiler.weights.tensor_identity import Identity, overlapping, overlaps_itself
+from kvc.compiler.weights.weight_reader import is_zero
 from kvc.schema.errors import CompileError, StateConflict
 from kvc.schema.types import TensorType
 

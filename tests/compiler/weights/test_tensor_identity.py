@@ -1,6 +1,6 @@
 import torch
 
-from kvc.compiler.weights.identity import Identity, overlapping, overlaps_itself
+from kvc.compiler.weights.tensor_identity import Identity, overlapping, overlaps_itself
 
 BASE = torch.zeros(8)
 
