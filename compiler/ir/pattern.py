@@ -32,7 +32,8 @@ class Pattern(ABC):
 
     def matches(self, node: Node, makers: Makers) -> Iterator[Bindings]:
         """Yield the bindings that make the first result of a node an instance."""
-        return self.match(node.outputs[0], makers, {})
+        for result in node.outputs[:1]:  # a check has none
+            yield from self.match(result, makers, {})
 
     def __mul__(self, other: "Pattern") -> "Pattern":
         return Op("aten::mul.Tensor", (self, other), commutes=True)

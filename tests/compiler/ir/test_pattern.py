@@ -65,3 +65,8 @@ def test_another_axis_or_another_count_is_no_instance():
     pattern = op("aten::cat", (X, Y), LAST)
     assert found(pattern, Node("aten::cat", ((A, B), 0), (C,))) == []
     assert found(pattern, Node("aten::cat", ((A, B, A), -1), (C,))) == []
+
+
+def test_a_node_without_a_result_is_no_instance():
+    check = Node("aten::_assert_async.msg", (A, "no"), ())
+    assert list((X * Y).matches(check, {})) == []
