@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.rewrite import each_method
-from kvc.compiler.passes.weights import MethodBuilder, WeightBook
+from kvc.compiler.passes.weight_book import MethodBuilder, WeightBook
 from kvc.compiler.weights.sources import Transform
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.row_blocks import ROW_ARGUMENTS

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
 
 from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.passes.weights import MethodBuilder, WeightBook, kept_weights
+from kvc.compiler.passes.weight_book import MethodBuilder, WeightBook, kept_weights
 from kvc.compiler.weights.moments import Moments
 from kvc.compiler.weights.sources import Transform
 from kvc.schema.dtypes import DType

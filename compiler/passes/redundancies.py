@@ -1,4 +1,9 @@
-"""Remove unread nodes, then unread bindings, constants and states."""
+"""Remove repeated and unread values: dead nodes, equal nodes, equal constants, copies.
+
+Each pass below removes one kind: nodes and states that nothing reads, nodes with equal
+arguments, constants with equal content, copies that change nothing, and writes of
+values that are already in place.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

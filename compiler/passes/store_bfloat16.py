@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
-from kvc.compiler.passes.weights import MethodBuilder, WeightBook, kept_weights
+from kvc.compiler.passes.weight_book import MethodBuilder, WeightBook, kept_weights
 from kvc.compiler.weights.sources import Transform
 from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType

@@ -28,7 +28,7 @@ from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, borrowed, place_of
 from kvc.runtime.states.kind import Demand
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.session_states import StateMemory
 
 FRAMES_KEPT = 8
 Version = tuple[object, ...]  # the lengths and addresses that a frame is bound to

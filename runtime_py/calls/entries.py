@@ -15,8 +15,8 @@ from kvc.runtime.calls.inputs import (
 )
 from kvc.runtime.states.effects import Effects, find_effects
 from kvc.runtime.states.kind import Demand, Kind, Writes
-from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS, Group
+from kvc.runtime.states.session_states import StateMemory
 from kvc.runtime.states.table import find_writes
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType

@@ -17,7 +17,7 @@ from kvc.runtime.calls.entries import MethodEntry, too_long
 from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.transactions import all_or_nothing
 from kvc.runtime.memory.arrays import Array
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.frozen import frozen
 from kvc.schema.types import TensorType, bounds, evaluate
 

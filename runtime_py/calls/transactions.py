@@ -13,7 +13,7 @@ from operator import add, sub
 from kvc.runtime.calls.entries import MethodEntry, check_rows, too_long
 from kvc.runtime.execution.executor import RunProgress
 from kvc.runtime.states.kind import Demand, Undo, Writes
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.model import CursorKind
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from kvc.runtime.calls.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
-from kvc.runtime.generation.decoding import Decoding
+from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.sampling import Logits
 from kvc.schema.errors import (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
-from kvc.runtime.generation.decoding import Decoding
+from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.drafting import Drafting
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.sessions.methods import find_all_logits, missing_role

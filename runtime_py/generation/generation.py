@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TypeVar
 
 from kvc.runtime.generation.answer import Answer, EndReason, Spelling
-from kvc.runtime.generation.decoding import Decoding
+from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.schema.errors import Busy, CacheOverflow

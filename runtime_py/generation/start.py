@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from kvc.runtime.generation.answer import Answer
-from kvc.runtime.generation.decoding import Decoding
+from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.encoding import (
     check_anew,

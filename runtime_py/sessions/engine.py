@@ -33,8 +33,8 @@ from kvc.runtime.sessions.summary import program_summary
 from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.kind import Demand
-from kvc.runtime.states.memory import Copies, StateMemory
 from kvc.runtime.states.owner import Group, Owner, group_states
+from kvc.runtime.states.session_states import Copies, StateMemory
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import CallMismatch, Closed, Forked
 from kvc.schema.model import Program

@@ -21,7 +21,7 @@ from kvc.runtime.sessions.methods import Callables
 from kvc.runtime.sessions.resources import FindBackend
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.sessions.sizes import whole_number
-from kvc.runtime.states.memory import Copies
+from kvc.runtime.states.session_states import Copies
 from kvc.runtime.threads import request_threads
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded

@@ -14,7 +14,7 @@ from kvc.runtime.memory.arrays import Array, is_tensor, tensor_as_array
 from kvc.runtime.sessions.sizes import takes_one_position
 from kvc.runtime.sessions.usage import Usage, Use
 from kvc.runtime.states.kind import Kind
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.errors import BadSetting, CannotRewind, NotRewindable
 from kvc.schema.model import CursorKind, Program
 

@@ -12,7 +12,7 @@ import numpy as np
 from kvc.runtime.sessions.rewinding import why_together
 from kvc.runtime.sessions.sizes import count_rows, row_dim
 from kvc.runtime.states.kind import Kind
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.errors import BadSetting, CacheOverflow, StateMismatch
 from kvc.schema.model import CursorKind, Program, ResetRule
 

@@ -24,7 +24,7 @@ from kvc.runtime.sessions.sizes import (
 )
 from kvc.runtime.sessions.state_views import StateViews
 from kvc.runtime.sessions.usage import Usage, Use
-from kvc.runtime.states.memory import NONE, Copies, StateMemory
+from kvc.runtime.states.session_states import NONE, Copies, StateMemory
 from kvc.schema.errors import BadSetting
 from kvc.schema.types import Symbol
 

@@ -35,8 +35,8 @@ from kvc.runtime.sessions.snapshot_files import (
     SnapshotFile,
 )
 from kvc.runtime.states.kind import Kind
-from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS, Span
+from kvc.runtime.states.session_states import StateMemory
 from kvc.runtime.states.table import kind_of
 from kvc.schema.closing import Closing
 from kvc.schema.container import SESSION_MAGIC, AtomicFile, path_text

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from kvc.runtime.sessions.engine import Engine
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.errors import Busy, Closed, StateMismatch
 
 

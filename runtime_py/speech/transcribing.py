@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 import numpy as np
 
 from kvc.runtime.generation.answer import Answer
-from kvc.runtime.generation.decoding import Decoding
+from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.encoding import find_encode
 from kvc.runtime.generation.feeding import Feeder, check_session
 from kvc.runtime.generation.generation import Generation

@@ -5,7 +5,7 @@
 
 `kind.py` is the interface of a kind of state: the greatest length of a call, the undo
 of a call, how far rows can be rewound, the content of a fork and of a file, and
-operations on single rows. `linear.py`, `ring.py`, `append.py`, `counter.py` and
+operations on single rows. `linear.py`, `ring.py`, `growing.py`, `counter.py` and
 `plain.py` are the kinds, and `table.py` lists them: a new kind is a file there and a
 row in that table. A kind addresses rows and slots through the memory's owner
 (`owner.py`) and never sees an array over that memory.

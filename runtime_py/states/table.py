@@ -6,8 +6,8 @@ file beside this one and a row in `kind_of`.
 
 from collections.abc import Mapping, Sequence
 
-from kvc.runtime.states.append import Append
 from kvc.runtime.states.counter import Counter
+from kvc.runtime.states.growing import Append
 from kvc.runtime.states.kind import Kind, Write, Writes
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.owner import Group

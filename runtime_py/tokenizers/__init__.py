@@ -5,17 +5,17 @@
 
 `tokenizer_of` and `chat_template_of` read the metadata and files of a bundle.
 `plain.py` has the tokenizers that need no file; `library.py` reads tokenizer.json with
-the package tokenizers, `stages.py` turns its tokens into text piece by piece. Chat
+the package tokenizers, `text_streaming.py` turns its tokens into text piece by piece. Chat
 templates run in a subprocess: `rendering.py` starts it, `template_process.py` and
 `sandbox.py` run in it.
 """
 
-from kvc.runtime.tokenizers.base import TextSource, TextStream, Tokenizer
 from kvc.runtime.tokenizers.chat_template import (
     ChatTemplate,
     Message,
     chat_template_of,
 )
+from kvc.runtime.tokenizers.interface import TextSource, TextStream, Tokenizer
 from kvc.runtime.tokenizers.plain import Bytes, Ids
 from kvc.runtime.tokenizers.selecting import tokenizer_of
 

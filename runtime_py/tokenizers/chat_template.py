@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvc.runtime.tokenizers.base import TextSource, Tokenizer
+from kvc.runtime.tokenizers.interface import TextSource, Tokenizer
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
 from kvc.schema.errors import BadChatTemplate, BadSetting
 from kvc.schema.frozen import frozen

@@ -2,7 +2,7 @@
 
 In: the content of the file. Out: tokens of a text, and text of tokens. The package
 encodes. For decoding it provides the text of each token and the parts of its decoder;
-`stages.py` makes text of them without decoding any token twice.
+`text_streaming.py` makes text of them without decoding any token twice.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-from kvc.runtime.tokenizers.stages import Decoder, NewStage, Stage, stages_of
+from kvc.runtime.tokenizers.text_streaming import Decoder, NewStage, Stage, stages_of
 from kvc.schema.errors import BadTokenizer, MissingPackage
 from kvc.schema.panics import is_failure
 

@@ -8,7 +8,7 @@ token ids.
 import json
 from typing import Final
 
-from kvc.runtime.tokenizers.base import TextSource, Tokenizer
+from kvc.runtime.tokenizers.interface import TextSource, Tokenizer
 from kvc.runtime.tokenizers.plain import Bytes, Ids
 from kvc.schema.errors import BadSetting
 

@@ -22,8 +22,7 @@ from kvc.schema.container.open_file import OpenFile, is_session, path_text
 from kvc.schema.container.stored_blobs import StoredBlobs, match_index
 
 if TYPE_CHECKING:
-    from kvc.schema.container.blob_stream import Content
-    from kvc.schema.container.collect import (
+    from kvc.schema.container.garbage_collection import (
         Collected,
         Failure,
         Garbage,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
         save_bundle,
     )
     from kvc.schema.container.split import join_bundle, split_bundle, stored_contents
+    from kvc.schema.container.store_once import Content
     from kvc.schema.container.temporary import AtomicFile, why_not_replaced
     from kvc.schema.container.verify import (
         Verified,
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 # Names for writing or verifying files, by the module that defines them.
 _ON_DEMAND: Final = {
-    "blob_stream": ("Content",),
-    "collect": (
+    "store_once": ("Content",),
+    "garbage_collection": (
         "Collected",
         "Failure",
         "Garbage",

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kvc.schema.codec import encode, encode_index
-from kvc.schema.container.blob_stream import BlobStream, Content
 from kvc.schema.container.header import (
     BUNDLE,
     DATA,
@@ -30,6 +29,7 @@ from kvc.schema.container.header import (
 from kvc.schema.container.new_data_file import NewDataFile
 from kvc.schema.container.open_file import Folder
 from kvc.schema.container.reused import ReusedFile, open_reused
+from kvc.schema.container.store_once import BlobStream, Content
 from kvc.schema.container.temporary import AtomicFile, TemporaryFile
 from kvc.schema.errors import CannotWrite, NoSpace, Unsynced, reason_of
 from kvc.schema.frozen import frozen

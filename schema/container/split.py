@@ -7,11 +7,11 @@ Packed data keeps its own data file, or is dropped if that file is missing.
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from kvc.schema.container.blob_stream import Content
 from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.lookup import AbsentFile
 from kvc.schema.container.open_file import Folder, resolved
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
+from kvc.schema.container.store_once import Content
 from kvc.schema.container.stored_blobs import StoredBlobs
 from kvc.schema.errors import CannotWrite
 from kvc.schema.model import Delegate, Program

@@ -20,7 +20,7 @@ from kvc.schema.container import (
     stored_contents,
     verify_bundle,
 )
-from kvc.schema.container.blob_stream import Content
+from kvc.schema.container.store_once import Content
 from kvc.schema.errors import DataFileMissing, DigestMismatch, NativeCallFailed
 from kvc.schema.types import TensorType
 from kvc.schema.uses import count_unpacked

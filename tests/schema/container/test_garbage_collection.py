@@ -10,7 +10,12 @@ import pytest
 from asked_locks import asked_to_share
 from named_bytes import SMALL, names, read_blobs, save_data
 
-from kvc.schema.container import collect, collect_garbage, unreferenced, verify_bundle
+from kvc.schema.container import (
+    collect_garbage,
+    garbage_collection,
+    unreferenced,
+    verify_bundle,
+)
 from kvc.schema.errors import CannotCollect, FileProblem
 
 SUPPORT = Path(__file__).parents[2] / "support"
@@ -129,19 +134,19 @@ def test_a_bundle_that_appears_before_the_lock_was_had_saves_its_file(
     path, tmp_path, old, monkeypatch
 ):
     """The second reading of the bundles decides, not the first."""
-    original = collect._open_to_lock
+    original = garbage_collection._open_to_lock
 
     def opened(name, folder):
         save_data(tmp_path / "late.kvc", NEW, external=True, reuse=[old])
         return original(name, folder)
 
-    monkeypatch.setattr(collect, "_open_to_lock", opened)
+    monkeypatch.setattr(garbage_collection, "_open_to_lock", opened)
     assert removed(tmp_path) == []
     verify_bundle(tmp_path / "late.kvc")
 
 
 def test_more_files_than_may_be_open_at_once(tmp_path, old, monkeypatch):
-    monkeypatch.setattr(collect, "_AT_ONCE", 2)
+    monkeypatch.setattr(garbage_collection, "_AT_ONCE", 2)
     raw = old.read_bytes()
     for i in range(5):
         (tmp_path / f"x-00000000000{i}.kvd").write_bytes(raw)
@@ -149,7 +154,7 @@ def test_more_files_than_may_be_open_at_once(tmp_path, old, monkeypatch):
 
 
 def test_what_went_before_a_bundle_broke_is_told(tmp_path, path, old, monkeypatch):
-    monkeypatch.setattr(collect, "_AT_ONCE", 1)
+    monkeypatch.setattr(garbage_collection, "_AT_ONCE", 1)
     (tmp_path / "x-000000000000.kvd").write_bytes(old.read_bytes())
     original = os.unlink
 
@@ -167,7 +172,7 @@ def test_another_file_that_took_the_name_of_a_locked_one_stays(
     tmp_path, old, monkeypatch
 ):
     """Only the file that was locked is known to be free."""
-    original = collect.needed_names
+    original = garbage_collection.needed_names
 
     def replaced(home, folder, settled=True):
         if collecting:
@@ -178,7 +183,7 @@ def test_another_file_that_took_the_name_of_a_locked_one_stays(
         return original(home, folder, settled)
 
     collecting = []
-    monkeypatch.setattr(collect, "needed_names", replaced)
+    monkeypatch.setattr(garbage_collection, "needed_names", replaced)
     assert removed(tmp_path) == []
     assert old.exists()
 
@@ -228,14 +233,14 @@ def test_a_file_that_cannot_be_locked_is_not_said_to_be_held(
 def test_a_file_that_goes_before_it_is_locked_is_neither_held_nor_removed(
     tmp_path, old, monkeypatch
 ):
-    original = collect._open_to_lock
+    original = garbage_collection._open_to_lock
 
     def opened(name, folder):
         old.unlink()
         return original(name, folder)
 
-    monkeypatch.setattr(collect, "_open_to_lock", opened)
-    assert collect_garbage(tmp_path) == collect.Collected((), (), ())
+    monkeypatch.setattr(garbage_collection, "_open_to_lock", opened)
+    assert collect_garbage(tmp_path) == garbage_collection.Collected((), (), ())
 
 
 def test_a_file_that_cannot_be_removed_does_not_hide_those_that_were(
@@ -261,13 +266,13 @@ def test_one_descriptor_a_file_is_enough(tmp_path, old, monkeypatch):
         (tmp_path / f"x-0000000000{i:02}.kvd").write_bytes(old.read_bytes())
     descriptors, open_files = Path("/proc/self/fd"), []
     before = len(list(descriptors.iterdir()))
-    original = collect.needed_names
+    original = garbage_collection.needed_names
 
     def counted(home, folder, settled=True):
         open_files.append(len(list(descriptors.iterdir())) - before)
         return original(home, folder, settled)
 
-    monkeypatch.setattr(collect, "needed_names", counted)
+    monkeypatch.setattr(garbage_collection, "needed_names", counted)
     assert len(removed(tmp_path)) == 21
     assert open_files == [1, 22]
 

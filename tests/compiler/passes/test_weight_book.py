@@ -7,7 +7,7 @@ from ir_samples import I64, constant, method, node, program, value
 from kvc.compiler.ir.verify import verify
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
-from kvc.compiler.passes.weights import kept_weights, matches
+from kvc.compiler.passes.weight_book import kept_weights, matches
 from kvc.schema.errors import UnmatchedPattern
 
 X, CHOSEN = value(0, 3, 8), value(1, 3, 2, dtype=I64)

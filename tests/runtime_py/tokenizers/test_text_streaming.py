@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvc.runtime.tokenizers.stages import StripEnds
+from kvc.runtime.tokenizers.text_streaming import StripEnds
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import numpy as np
 
 from kvc.runtime.states.host import HostMemory
-from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import group_states
+from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.dtypes import DType
 from kvc.schema.model import ResetRule, State, StateKind
 from kvc.schema.types import Affine, TensorType
