@@ -32,7 +32,8 @@ def taken_block(
     """Return the code of a partition, checked by the backend's support list.
 
     Raises:
-        BadProgram: the backend does not support an instruction; it names the first one.
+        BadProgram: the backend does not support an instruction; the error names the
+            first unsupported instruction.
     """
     block = program.methods[partition.method].blocks[partition.block]
     where = f"{path}: {where_of(program, partition)}"
@@ -44,7 +45,8 @@ def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None
     """Check that a backend supports every instruction.
 
     Raises:
-        BadProgram: the backend does not support an instruction; it names the first one.
+        BadProgram: the backend does not support an instruction; the error names the
+            first unsupported instruction.
     """
     for index in _kinds_of_instructions(graph):
         instruction = graph.instructions[index]

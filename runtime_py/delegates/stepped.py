@@ -25,7 +25,7 @@ class SteppedHandle(ReferenceHandle):
         """Inspect a value that now exists, or change it in place.
 
         Args:
-            value: its id in the partition's graph.
+            value: the value's id in the partition's graph.
             array: the whole value.
         """
 

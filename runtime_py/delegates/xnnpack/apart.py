@@ -19,8 +19,8 @@ def call_apart(function: Callable[[], int]) -> int:
     """Call a function in another thread, wait for it, and return its result.
 
     Raises:
-        BaseException: the function's exception; or the first exception of a signal
-            handler meanwhile, raised after the function has returned.
+        BaseException: the function's exception; or the first exception that a signal
+            handler raised during the wait, raised after the function has returned.
         RuntimeError: the system refuses to start a thread.
     """
     call = _Call(function)
@@ -32,9 +32,9 @@ def call_apart(function: Callable[[], int]) -> int:
 
 
 def _wait(call: "_Call", loops: int) -> None:
-    """Wait until a call has ended, and keep exceptions that are raised here meanwhile.
+    """Wait until a call has ended; store exceptions that interrupt the wait.
 
-    The exception handlers call nothing, since Python may raise an interrupt after any
+    The exception handlers call nothing, since Python can raise an interrupt after any
     call.
     """
     while not call.ended:
@@ -55,7 +55,7 @@ class _Call:
     seem to have ended too early.
 
     Attributes:
-        ended: whether nothing runs any more, and nothing will.
+        ended: whether the function has ended or could not be started.
         returned, raised: the result or exception of the function.
         refused: a failure to start a thread.
         interrupt: the first exception of a signal's handler.
@@ -75,9 +75,10 @@ class _Call:
         self.interrupt: BaseException | None = None
 
     def start_or_wait(self) -> None:
-        """Start a thread unless one runs, and wait for the end.
+        """Start a thread unless one runs, and wait until the function has ended.
 
-        An interrupt may stop this anywhere; the caller then calls it again.
+        An interrupt can end this method at any point; the caller then calls the method
+        again.
         """
         if not self._started and self.refused is None:
             try:

@@ -38,11 +38,11 @@ def arrange(weight: Array, layout: str) -> Array:
     """Return a weight in a layout, contiguous; unchanged if it has that layout.
 
     Args:
-        weight: of a convolution [out, in of a group, width] or [out, in of a group,
-            height, width]; of a transposed one [in, out of a group, ...]; int4 [out /
-            8, in / 8, 8, 4], or its scales [out / 8, in / block, 8]; otherwise already
-            in the layout.
-        layout: one of the names above.
+        weight: the weight of a convolution, [out, in of a group, width] or [out, in of
+            a group, height, width]; of a transposed convolution, [in, out of a group,
+            ...]; an int4 weight, [out / 8, in / 8, 8, 4]; scales of an int4 weight,
+            [out / 8, in / block, 8]; or an array that has the layout already.
+        layout: the name of a layout that this module defines.
     """
     if layout in AS_THEY_ARE:
         return weight
