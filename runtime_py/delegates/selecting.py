@@ -47,7 +47,7 @@ def bodies_for(program: Program, backend: str) -> tuple[Program, ...]:
     """Return the programs of the recipes for a backend.
 
     Raises:
-        BadSetting: no recipe of the bundle uses the backend.
+        BadSetting: no recipe of the bundle has `backend` as its first backend.
     """
     found = tuple(one for one in program.bodies if one.backends[:1] == (backend,))
     if not found:

@@ -21,7 +21,7 @@ def reshape(step: Step, x: object, *_: object) -> Tensor:
 
 
 def copy(step: Step, _: object, x: object) -> Tensor:
-    """Return the source that overwrites all of a tensor."""
+    """Return `x`, the source of a copy that overwrites a whole tensor."""
     return reshape(step, x)
 
 

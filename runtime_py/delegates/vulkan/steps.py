@@ -68,8 +68,8 @@ class Steps:
             shader: name of the shader.
             op: number of the operation within the shader.
             tensors: the operands in the order of the shader.
-            count: the number of results, rows or other units that it computes.
-            groups: the number of workgroups; None for one per 64 of `count`.
+            count: the number of results, rows or other units that the step computes.
+            groups: the number of workgroups; None for a workgroup per 64 units.
             integers: integer parameters by index.
             numbers: float parameters by index.
 
@@ -122,7 +122,7 @@ class Steps:
         integers: Mapping[int, int] | None = None,
         merge: bool = True,
     ) -> None:
-        """Compute each element of the first tensor from those of the others."""
+        """Compute each element of tensor 0 from the same elements of the others."""
         target = tensors[0]
         assert target is not None, "the result is there"
         shown = [
@@ -144,7 +144,7 @@ class Steps:
         return b"".join(self._content)
 
     def dispatches(self, table: int) -> list[Dispatch]:
-        """Return all dispatches, for a table at an address."""
+        """Return all dispatches, given the address of the table for shaders."""
         return [make(table) for make in self._dispatches]
 
     def _encode(
@@ -182,7 +182,7 @@ def check_count(count: int) -> None:
     """Check that a shader can count `count` elements.
 
     Raises:
-        ValueError: it cannot count as many.
+        ValueError: `count` is too large.
     """
     if count >= _MOST:
         raise ValueError(f"{count} elements, of which a shader counts {_MOST}")
