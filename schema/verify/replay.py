@@ -1,8 +1,8 @@
 """The slow memory check: replay a graph without numbers and record every write.
 
-Each value records whether its bytes are still those it was defined with; a write marks
-the values that it destroys, a read checks its operands. Only the definition of a
-conflict is shared with the fast check in `memory.py`.
+For each value, the replay records whether the value's bytes are intact. A write marks
+the values whose bytes it destroys; a read checks that its operands are intact. The fast
+check in `memory.py` shares nothing with this one except the class `Conflict`.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class Conflict(ValueError):
     """An instruction uses memory wrongly.
 
     Attributes:
-        index: of the instruction; the number of instructions for outputs, -1 for
-            inputs.
+        index: index of the instruction; -1 for inputs of the graph, and the number of
+            instructions for outputs.
     """
 
     def __init__(self, index: int, text: str) -> None:
@@ -35,8 +35,8 @@ def replay(graph: Graph, operands: Operands) -> None:
     """Run a graph's reads and writes in order.
 
     Raises:
-        Conflict: a value is read after it was overwritten, or memory is written where
-            that is not allowed.
+        Conflict: a value is read after it was overwritten, or an instruction writes
+            memory that it must not write.
     """
     machine = _Machine(graph)
     machine.write(-1, machine.owned(graph.inputs), ())

@@ -1,10 +1,11 @@
 """The FlatBuffers verifier: check that a buffer is exactly as kvc's writer makes it.
 
 In: bytes, and the layout of `program.fbs` (`kvc.schema._generated`). Out: nothing, or
-`BadStructure`. It is strict: each table, vector and string is reached once, nothing
-overlaps, gaps are zero padding, nothing is after the end, and every field that is not
-optional is present. It is iterative, and sizes are checked before any walk. The codec
-and `semantics.py` check the meaning of the numbers.
+`BadStructure`. The verifier is strict: a single offset refers to each table, vector and
+string; no two of them overlap; gaps are zero padding; no bytes follow the last of them;
+and every field that is not optional is present. The verifier does not recurse, and
+checks the size of a vector or string before it reads the elements. The codec and
+`semantics.py` check the meaning of the numbers.
 """
 
 import struct
@@ -31,8 +32,8 @@ def verify_structure(buffer: bytes, root: str, identifier: bytes, path: str) -> 
     """Check that `buffer` is one table `root` and nothing else.
 
     Raises:
-        BadMagic: the file identifier is another one.
-        BadStructure: anything else is wrong.
+        BadMagic: the file identifier is not `identifier`.
+        BadStructure: any other rule of the format is violated.
         LimitExceeded: the buffer, or its number of tables, is too large.
     """
     if len(buffer) > MAX_PROGRAM_NBYTES:
