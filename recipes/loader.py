@@ -120,7 +120,7 @@ def default_recipe(cache: str | None = None) -> DefaultRecipe:
 
 
 def load_recipes(given: Wanted, cache: str | None = None) -> tuple[Recipe, ...]:
-    """Return the recipes of one bundle, which differ only in their backends.
+    """Return the recipes for a bundle; they differ only in their backends.
 
     Args:
         given: one recipe, as for `load_recipe`; names or paths separated by commas; or
@@ -316,7 +316,7 @@ def _wrong(where: str, key: str, found: object, expected: str) -> BadRecipe:
 
 
 def _kind_of(found: object) -> str:
-    """Describe a TOML value that is not a string: the value if short, else its kind."""
+    """Describe a TOML value that is no string: a short value itself, or its kind."""
     match found:
         case bool():
             return str(found).lower()

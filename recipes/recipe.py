@@ -2,7 +2,7 @@
 
 `SETTINGS` is the grammar: one line for each `[section] key`, with the field of `Recipe`
 that it fills and the allowed values, the default first. A new setting needs a line
-there and a field of `Recipe`; the loader needs no change. A file may also have
+there and a field of `Recipe`; the loader needs no change. A file can also have
 `[backend.options]`, whose keys and values the backend checks; `[keep]`, whose keys are
 parts of names in the model; and `[buckets]`, whose keys are names of sizes.
 """

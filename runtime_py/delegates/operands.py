@@ -69,7 +69,7 @@ def settled(argument: Argument, sizes: Mapping[str, int]) -> object:
 
 
 def _kinds_of_instructions(graph: Graph) -> Sequence[int]:
-    """Return the index of the first of each set of equal instructions, ascending.
+    """Return the index of the first instruction of each set of equal ones, ascending.
 
     A support list judges an instruction by its operator, the types of its operands and
     results, which operands are constants, and its other arguments. The verdict holds

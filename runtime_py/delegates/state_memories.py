@@ -39,7 +39,7 @@ class StateMemories:
 
 
 def _partition_states(method: Method) -> Iterator[tuple[int, _States]]:
-    """Yield each partition's block, and the state of each value that lies in one."""
+    """Yield each partition's block, and the states of its values that lie in states."""
     own = {
         value: told.storage.state
         for value, told in enumerate(method.graph.values)

@@ -40,7 +40,7 @@ class SharedArrays:
     """
 
     def __init__(self, name: str, kinds: Mapping[str, ArrayKind]) -> None:
-        """Allocate memory for arrays; `name` is its name for debuggers."""
+        """Allocate memory for arrays; `name` is the memory's name for debuggers."""
         self._name, self._kinds = name, kinds
         self.places: dict[str, int] = {}
         end = 0
@@ -61,7 +61,7 @@ class SharedArrays:
         }
 
     def renew(self) -> bool:
-        """Allocate new memory in a forked child; tell whether this process is one.
+        """Allocate new memory in a forked child; tell whether this process is a child.
 
         Otherwise parent and child would share the memory.
         """
@@ -153,7 +153,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
         """Build the plan of a call; return the names of everything that was built."""
 
     def _bound(self, call: CallT) -> CallT:
-        """Bind a new call and return it; free its memory if binding fails."""
+        """Bind a new call and return it; free the call's memory if binding fails."""
         with self._lock:
             try:
                 self._ready(call)

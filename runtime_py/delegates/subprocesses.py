@@ -2,9 +2,9 @@
 
 In: requests for `serving.py`, and the script whose `Work` handles them. Out: answers.
 All calls of such a library are made in the subprocess: the library is large, perhaps
-closed, and may end its process or never return. A crash thus ends only the subprocess,
-a time limit ends a call that never returns, and the next request starts another
-subprocess. The cost of a call is two messages on a socket; tensors lie in shared
+closed source, and can end its process or never return. A crash thus ends only the
+subprocess, a time limit ends a call that never returns, and the next request starts a
+new subprocess. The cost of a call is two messages on a socket; tensors lie in shared
 memory.
 """
 

@@ -1,8 +1,8 @@
 """The run-time parts of backends, by name: those of kvc and of other packages.
 
-A backend of another package is registered, or found by the entry point of its name in
-the group `kvc.delegates`, which is searched only for names that are not registered. A
-bundle can thus only name installed backends.
+A package that is not kvc can register its backend, or declare an entry point in the
+group `kvc.delegates` with the backend's name. Entry points are searched only for names
+that are not registered. A bundle can thus only name installed backends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ def check_backends(program: Program, path: str, reference: bool | None = None) -
 
 
 def check_device(program: Program, path: str, device: str | None) -> dict[str, int]:
-    """Return the number of the requested device, by its backend.
+    """Return the number of the requested device, by the name of the device's backend.
 
     Args:
         program: the verified program; its backends are installed.
@@ -214,7 +214,7 @@ def targets_of(backend: str) -> tuple[str, ...]:
 
 
 def target_called(name: object, known: Sequence[str]) -> object:
-    """Return a target as BACKEND:TARGET; BACKEND is enough if it has only one target.
+    """Return a target as BACKEND:TARGET; a BACKEND with a single target is enough.
 
     Args:
         name: the given name; an unknown one is returned unchanged.

@@ -33,7 +33,7 @@ WhyNot = Callable[[str, Arguments, Results], str]
 
 
 def operands_of(arguments: Arguments) -> Iterator[Operand]:
-    """Yield the tensors among arguments, including those in lists."""
+    """Yield the tensors among arguments, including tensors in lists."""
     for argument in arguments:
         if isinstance(argument, Operand):
             yield argument

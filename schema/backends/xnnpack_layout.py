@@ -15,7 +15,7 @@ MAX_REPEATS: Final = 4096  # 16 KiB of ones
 
 
 def reshape(arguments: Arguments, results: Results) -> str:
-    """Keep all elements in order; at most one changed size may be symbolic."""
+    """Accept reshapes; at most one of the sizes that change can be symbolic."""
     before, after = operand(arguments[0]).type.dims, results[0].dims
     middle = changed_dims(before, after)
     if sum(isinstance(dim, Affine) for dim in middle) > 1:

@@ -9,7 +9,7 @@ ALiBi slopes (Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and row l
 are added. `rows.py` computes one row.
 
 The same checks of arguments run on real and on fake tensors. The sizes of fake tensors
-may be symbolic, so they are compared through `torch._check_value`, which defers a
+can be symbolic, so they are compared through `torch._check_value`, which defers a
 condition that cannot be decided yet.
 """
 
@@ -79,8 +79,8 @@ def attention(
     """Attend from each query to the visible keys of its row.
 
     Query i of a row is at position p = valid_length - count + i, where `count` is
-    `seq`, or the row's entry of `row_lengths`. Half types are computed in float32
-    wherever torch's own fused attention does not apply.
+    `seq`, or the row's entry of `row_lengths`. float16 and bfloat16 are computed in
+    float32 wherever torch's own fused attention does not apply.
 
     Args:
         q: [batch, heads, seq, head_dim], the queries of the last `seq` positions:
@@ -90,7 +90,7 @@ def attention(
         k: [batch, kv_heads, slots, head_dim]; `heads` is a multiple of `kv_heads`.
         v: [batch, kv_heads, slots, value_dim].
         valid_length: int64 [batch], the number of positions of `k` and `v` that hold
-            data, the queries' own positions included.
+            data, including the positions of the queries.
         scale: factor on the scores; None means 1 / sqrt(head_dim).
         causal: the query sees keys up to p (bottom-right aligned); a query at a
             negative position sees no key.

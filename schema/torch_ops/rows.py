@@ -284,7 +284,7 @@ def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:
 
 
 def check_row_lengths(row_lengths: Tensor | None, rows: int, op: str) -> None:
-    """Check `row_lengths` without looking at its values; sizes may be symbolic.
+    """Check `row_lengths` without reading the values; sizes can be symbolic.
 
     Raises:
         ValueError: `row_lengths` are not int64 [batch].

@@ -96,7 +96,7 @@ class Block:
         )
 
     def band(self, device: torch.device) -> Tensor | None:
-        """Return bool [count, keys], True where a query sees a key; None: all True."""
+        """Return bool [count, keys], True where a query sees a key; None if all do."""
         if self.sees_all:
             return None
         return _joined([run.band(self.count, device) for run in self.runs], 1)
@@ -228,8 +228,8 @@ class Scoring:
     def seen(self, block: Block) -> Tensor | None:
         """Return the keys of a block that each query sees, by window and bool mask.
 
-        Bool [count, keys] or [1, heads or 1, count, keys]; None if all are visible. A
-        float mask is left to `adjust_`.
+        The result is bool [count, keys] or [1, heads or 1, count, keys], or None if
+        every query sees all keys. `adjust_` applies a float mask.
         """
         if self.mask is None:
             return block.band(torch.device("cpu"))

@@ -107,7 +107,7 @@ class HeldState:
     Attributes:
         state: id of the state.
         order: the state's axis for each axis of the value; None if the value is a view
-            that is no permutation of the state.
+            that does not only permute the state's axes.
         filled: how far the call has written the state.
     """
 
@@ -120,7 +120,7 @@ class CursorAccesses:
     """Writes and reads of states with cursors by one method.
 
     Attributes:
-        filled: for each state, how far its last write has filled it.
+        filled: for each state, how far the last write has filled the state.
     """
 
     def __init__(

@@ -134,7 +134,10 @@ class LoopEnds:
         ways: Sequence[Way],
         fields: dict[int, CursorSlot | After],
     ) -> None:
-        """Record the position after branches: the end of the branch that ends first.
+        """Record the position after branches.
+
+        If the branches end at different positions, the recorded position is an unknown
+        distance after the nearest of their ends.
 
         Args:
             step: the instruction that runs the branches.

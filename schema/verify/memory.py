@@ -133,7 +133,7 @@ class Versions:
     def share(
         self, index: int, step: Instruction, value: int, base: int, reads: Reads
     ) -> None:
-        """Record a value that shares the memory of `base`.
+        """Record a value that shares the memory of the value `base`.
 
         Raises:
             Conflict: the value must not be written over `base`.

@@ -111,7 +111,7 @@ def _kept_or(emitter: Emitter, kept: str, other: str, ring: Ring) -> str:
 
 
 def _modulo(emitter: Emitter, x: str, ring: Ring) -> str:
-    """Return `x` modulo the number of reused slots; it is not negative."""
+    """Return `x` modulo the number of reused slots; the result is not negative."""
     size = ring.slots - ring.keep
     once = emitter.with_number("modulo", x, size)
     return emitter.with_number("modulo", emitter.with_number("add", once, size), size)

@@ -92,7 +92,7 @@ class Emitter:
         return self._steps[key].output
 
     def alike(self, *names: str) -> list[str]:
-        """Return tensors with one float dtype: float16 if any is float16."""
+        """Convert float tensors to a common dtype: float16 if any tensor is float16."""
         if not any(self.dtype(name) == HALF for name in names):
             return [*names]
         return [self.cast(n, HALF) if self.dtype(n) == FLOAT else n for n in names]

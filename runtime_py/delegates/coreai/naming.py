@@ -90,7 +90,7 @@ def _function(program: Program, number: int) -> str:
 
 
 def _call_of(method: Method, block: int) -> Instruction | None:
-    """Return the method's own instruction that runs a block; None without one."""
+    """Return the instruction of a method's main graph that runs a block, or None."""
     calls = (i for i in method.graph.instructions if i.op == DELEGATE)
     return next((i for i in calls if i.arguments[0] == block), None)
 

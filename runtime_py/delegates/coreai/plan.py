@@ -75,7 +75,7 @@ class Indexed:
 
 @frozen
 class Plan:
-    """The calls of a partition at one set of sizes.
+    """The calls of a partition at a set of sizes.
 
     Attributes:
         function: the function to run.

@@ -1,7 +1,7 @@
 """Operators that move or create elements, as calls of MIL.
 
 In: a `Step`, and the operator's arguments with fixed sizes. Out: the result. Views
-become copies here, which Core ML may optimize.
+become copies in MIL, which Core ML can remove.
 """
 
 import numpy as np

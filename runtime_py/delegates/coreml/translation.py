@@ -242,7 +242,7 @@ class _Code:
     def _read(
         self, graph: Graph, values: dict[int, Tensor], ref: object, dtype: str
     ) -> Tensor:
-        """Return an operand in a dtype; "" for its own dtype."""
+        """Return an operand, converted to a dtype; "" leaves the operand's dtype."""
         assert isinstance(ref, Ref)
         kind = graph.values[ref.value]
         if isinstance(kind.storage, Constant):

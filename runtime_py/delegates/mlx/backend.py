@@ -82,7 +82,7 @@ def check_installed() -> None:
 
 
 def _computes() -> bool:
-    """Tell whether the library of another package, such as `mlx-cpu`, is installed."""
+    """Tell whether a package that computes for MLX, such as `mlx-cpu`, is installed."""
     spec = find_spec("mlx.core")
     if spec is None or spec.origin is None:
         return False
@@ -211,7 +211,7 @@ class MlxHandle(Handle):
         inputs: Sequence[Buffer],
         targets: Sequence[tuple[int, Buffer]],
     ) -> None:
-        """Compute all results, then write them.
+        """Compute all results, and write them once all are computed.
 
         Raises:
             Unbegun: an error occurred before anything was written; the error is the

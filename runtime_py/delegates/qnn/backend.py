@@ -252,7 +252,7 @@ class QnnHandle(Handle):
         """Return the bundle's prebuilt graph of a plan; None without one.
 
         Raises:
-            BadProgram: the graph was built from another model.
+            BadProgram: the graph was built from a model that is not the plan's.
         """
         found = self._found.get(plan.model.name)
         if found is None:
@@ -271,7 +271,7 @@ class QnnHandle(Handle):
         return found.hexdigest()
 
     def stored(self, context: Context) -> Iterator[Stored]:
-        """Yield the graphs of all sizes, each in its own context.
+        """Yield the graphs of all sizes, each in a separate context.
 
         Raises:
             NativeCallFailed, WorkerLost: the library fails to build a graph.

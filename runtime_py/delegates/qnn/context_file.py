@@ -41,7 +41,7 @@ class Stored:
 
 
 class BadContexts(Exception):
-    """A target's file is damaged, or for another target; the message has the reason."""
+    """A target's file is damaged, or not for the target; the message has the reason."""
 
 
 def write_contexts(target: str, graphs: Sequence[Stored]) -> bytes:
@@ -68,7 +68,7 @@ def read_contexts(raw: bytes, target: str) -> dict[str, Stored]:
     """Return the graphs of a file, by the names of their models.
 
     Raises:
-        BadContexts: the file is damaged, or for another target or library.
+        BadContexts: the file is damaged, or is not for this target and library.
     """
     header, start = _header(raw)
     if header.get("target") != target:

@@ -46,7 +46,7 @@ class FixedEmitter(Emitter):
     is_fixed = True
 
     def __init__(self, own: Mapping[str, Grid]) -> None:
-        """Set the grids of the tensors in `own`; nodes get theirs when added."""
+        """Set the grids of the tensors in `own`; a node gets its grid when added."""
         super().__init__()
         self.grids: dict[str, Grid] = {}
         self._own = own
@@ -183,7 +183,7 @@ class FixedEmitter(Emitter):
         return f"{name}_scale", f"{name}_zero"
 
     def converted(self, name: str, output: str, grid: Grid) -> str:
-        """Return a tensor on another grid."""
+        """Return a tensor, converted to `grid`."""
         if self.grids[name] == grid:
             return name
         return self._rounded(self._real(name), output, grid)

@@ -114,7 +114,7 @@ class Work:
     def _session(self, model: str, arch: int, entries: Mapping[str, str]) -> Any:  # noqa: ANN401  # a class of the library
         """Return a session that runs no part of a model on this processor.
 
-        Only the library's emulator runs here.
+        Of a model, only the library's emulator of the device runs on this processor.
         """
         options = self._runtime.SessionOptions()
         options.log_severity_level = 4

@@ -54,7 +54,7 @@ class Places:
         self._buffers.insert(place, buffer)
 
     def find(self, address: int) -> int:
-        """Convert the start address of an array to its address for shaders.
+        """Convert the start address of an array to the array's address for shaders.
 
         Buffers can share pages. An array lies completely in the last buffer that begins
         before the array. If several buffers begin at that page, it lies in the longest

@@ -65,7 +65,7 @@ class Commands:
         dispatches: Sequence[Dispatch],
         after: Sequence[Copy],
     ) -> None:
-        """Record copies, dispatches and copies; each waits for the previous ones.
+        """Record copies, dispatches and copies; each waits until earlier ones end.
 
         Args:
             device: the device that runs them.

@@ -142,7 +142,7 @@ def bytes_at(address: int, length: int) -> Array:
 def when_gone(
     owner: object, free: Callable[..., None], *arguments: object
 ) -> "weakref.finalize[..., object]":
-    """Free a resource once its owner is gone, but not at the end of the process.
+    """Free a resource when its owner is deleted, but not at the end of the process.
 
     At the end of the process, a thread can still be waiting for the device, and the
     system frees everything anyway.

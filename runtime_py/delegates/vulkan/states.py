@@ -105,7 +105,7 @@ class DeviceStore:
         """Do nothing: device memory is one allocation, which is only freed whole."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Do nothing: a clone has memory of its own."""
+        """Do nothing: a clone shares no memory with the original."""
 
     def first(self, state: int) -> Array:
         number = self.group.declared[state].initial
@@ -114,7 +114,7 @@ class DeviceStore:
         return np.zeros(self.shape, self._all.dtype)
 
     def take(self, other: "DeviceStore", high: int) -> None:
-        """Copy the first slots of another store of the same states."""
+        """Copy the first slots from `other`, a store of the same states."""
         where = self._where(Span(high=high))
         target, source = self._all[where], other._all[where]
         if self.memory.shared:

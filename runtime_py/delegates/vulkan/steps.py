@@ -212,7 +212,7 @@ def whole_bits(array: Array) -> Array:
 
 
 def merged(arrays: Sequence[Array | None]) -> list[Array | None]:
-    """Merge axes of arrays of one shape that are contiguous in all of them."""
+    """Merge neighbouring axes that are contiguous in all arrays, of equal shapes."""
     given = [array for array in arrays if array is not None]
     dims: list[int] = []
     steps: list[list[int]] = [[] for _ in given]
@@ -234,11 +234,11 @@ def merged(arrays: Sequence[Array | None]) -> list[Array | None]:
 
 
 def strided(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
-    """Return an array at the same address with another shape and other strides."""
+    """Return an array at the address of `array` with a new shape and new strides."""
     return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=False)
 
 
 def seen_as(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """Return a view of another shape; None if the strides allow none."""
+    """Return a view of an array in a new shape; None if the strides allow no view."""
     made = array.reshape(shape)
     return made if not made.size or address_of(made) == address_of(array) else None

@@ -1,8 +1,9 @@
 """Make native calls with Python callbacks in a separate thread, safe from signals.
 
-Python handles signals in the main thread, and may do so when a callback begins. C then
-loses the exception and continues as if the callback had returned zero. In another
-thread this cannot happen, and an interrupt waits until the call has returned.
+Python handles signals in the main thread, and can do so when a callback begins. If the
+signal handler raises, C loses the exception and continues as if the callback had
+returned zero. In a separate thread Python handles no signals, and an interrupt waits
+until the call has returned.
 """
 
 from _thread import allocate_lock, start_new_thread
@@ -16,7 +17,7 @@ _LOOPS: Final = 4
 
 
 def call_apart(function: Callable[[], int]) -> int:
-    """Call a function in another thread, wait for it, and return its result.
+    """Call a function in a new thread, wait for it, and return its result.
 
     Raises:
         BaseException: the function's exception; or the first exception that a signal

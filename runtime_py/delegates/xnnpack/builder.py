@@ -104,7 +104,7 @@ class Builder:
         return self._add("softmax", x, y, 0, result=y)
 
     def copy(self, x: Tensor) -> Tensor:
-        """Copy a tensor into memory of its own."""
+        """Copy a tensor into separate memory."""
         y = Tensor(x.dims)
         return self._add("copy", x, y, 0, result=y)
 

@@ -64,7 +64,7 @@ def _turned(weight: Array, groups: int) -> Array:
 
 
 def _rows(side_by_side: Array) -> Array:
-    """Convert [out / 8, n, 8] to [out, n]; elements may be groups of four bytes."""
+    """Convert [out / 8, n, 8] to [out, n]; an element can be a group of four bytes."""
     groups, count, rows = side_by_side.shape[:3]
     turned = side_by_side.reshape(groups, count, rows).transpose(0, 2, 1)
     return np.ascontiguousarray(turned).reshape(groups * rows, count)
@@ -86,7 +86,7 @@ def unshaped(x: Tensor) -> Tensor:
 
 
 def order_of(x: Tensor) -> list[int] | None:
-    """Return the axis order of the transpose that computes x, None for another node."""
+    """Return the axis order of the transpose that computes x; None if none does."""
     if x.producer is None or x.producer.function != "static_transpose":
         return None
     order = x.producer.arguments[1]

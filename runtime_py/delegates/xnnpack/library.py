@@ -97,9 +97,9 @@ class Library:
         return self._pools[key]
 
     def lent(self, pool: int | None) -> int:
-        """Return the address of a pool's `Lent`, with which kvc's kernels use the pool.
+        """Return the address of a `Lent`, with which kvc's own kernels use a pool.
 
-        Returns 0 without a pool.
+        The address is 0 if `pool` is None.
 
         Two pools would compete for the processors, since their threads wait for work
         without sleeping.

@@ -79,7 +79,7 @@ class Heap:
         self._used = 0  # of the last chunk
 
     def room(self, nbytes: int, readable: int = 0) -> int:
-        """Return the aligned address of free bytes, which `take` then marks as used.
+        """Return the aligned address of free bytes, which `take` can mark as used.
 
         At least `readable` bytes from this address on can be read as long as the heap
         exists, even after later calls of `room` and `take`.

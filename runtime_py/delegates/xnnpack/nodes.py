@@ -1,7 +1,7 @@
 """A subgraph before it is defined in the library: tensors and nodes.
 
-Translation records nodes here, so that views can be merged and unused nodes dropped
-before anything is defined; `subgraph.py` then makes the calls.
+Translation records nodes, so that views can be merged and unused nodes dropped before
+the library is called; `subgraph.py` makes the calls.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ class Literal(Tensor):
 
 @dataclass(eq=False, slots=True)
 class Weight(Tensor):
-    """Named data that XNNPACK packs into a form of its own.
+    """Named data that XNNPACK packs into its internal form.
 
     Attributes:
         kind: "float32", "int8" with a scale for each row, or "int4" with a scale for

@@ -112,8 +112,8 @@ class Kit:
         workspace: the workspace of the context.
         pool: address of the thread pool, None for only the calling thread.
         what: description of the runtime, for messages.
-        native: kvc's own library, whose loop calls the runtime; None without it, then
-            Python calls the runtime.
+        native: kvc's own library, whose loop calls the runtime; None if it was not
+            built, in which case Python calls the runtime.
         threads: the number of threads.
     """
 
