@@ -251,7 +251,7 @@ class ApartCall(ABC, Generic[PlanT]):
         """Return the locations of arrays, by use: inputs, outputs."""
 
     def run(self) -> None:
-        """Run the plan; raises as `ApartContext.run`."""
+        """Run the plan; see `ApartContext.run` for errors."""
         self._context.run(self)
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ def _reason_of_places(places: Sequence[object], size: Dim) -> str:
 def expand(arguments: Arguments, results: Results) -> str:
     """Repeat axes of one element, each a fixed number of times.
 
-    XNNPACK repeats by a product with ones, so the number of ones is limited.
+    XNNPACK repeats by a product with a tensor of ones, whose size is limited.
     """
     before, after = operand(arguments[0]).type.dims, results[0].dims
     padded = (1,) * (len(after) - len(before)) + before

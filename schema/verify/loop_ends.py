@@ -33,8 +33,8 @@ class _End:
     """The end of an access of a method at a cursor.
 
     Attributes:
-        ways: its end, and the ends of branches that contain it; one of these must
-            lie within the call or iteration.
+        ways: the end of the access, and the ends of the branches that contain the
+            access; at least one of them must lie within the call or iteration.
         what: description of the access.
         at: location of the access in the method.
     """

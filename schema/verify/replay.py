@@ -75,14 +75,14 @@ class _Machine:
         self.made[list(graph.inputs)] = False
 
     def chain(self, value: int) -> list[int]:
-        """Return a value, its base, and so on to the owner of the memory."""
+        """Return a value, the value that it is an alias of, and so on to the owner."""
         path = [value]
         while isinstance(storage := self.graph.values[path[-1]].storage, Alias):
             path.append(storage.base)
         return path
 
     def owned(self, values: Sequence[int]) -> list[int]:
-        """Return the values that lie in scratch of their own."""
+        """Return the values in scratch memory that share no older value's memory."""
         storages = self.graph.values
         return [i for i in values if isinstance(storages[i].storage, Scratch)]
 
@@ -91,7 +91,7 @@ class _Machine:
             raise Conflict(index, f"reads value {value} after it was overwritten")
 
     def finish(self, values: Sequence[int]) -> None:
-        """Record that values have their bytes now."""
+        """Record that the bytes of values have been written and are intact."""
         self.made[list(values)] = True
 
     def is_whole(self, value: int) -> bool:
@@ -119,7 +119,7 @@ class _Machine:
                 self.dead |= (self.owners == owner) & self.made
 
     def check_target(self, index: int, step: Instruction, base: int) -> None:
-        """Check that an operator may overwrite or extend `base`."""
+        """Check that an instruction can overwrite or extend the value `base`."""
         chain = self.chain(base)
         if any(self.makers.get(link) == "aten::expand" for link in chain):
             text = "writes over an expanded view, whose elements overlap"
@@ -145,7 +145,7 @@ class _Machine:
     def sharing(
         self, step: Instruction, base: int, reads: Sequence[int], owner: int
     ) -> list[int]:
-        """Return the operands in the owner's memory, without the overwritten one."""
+        """Return the operands in the owner's memory, without an overwritten `base`."""
         others = list(reads)
         if OPS[step.op].aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
             others.remove(base)

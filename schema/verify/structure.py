@@ -125,7 +125,7 @@ class _Walk:
         self.queue.append((table, self.target(position)))
 
     def check_table(self, name: str, position: int) -> None:
-        """Check a table's vtable, which tables may share, then its gaps and fields."""
+        """Check a table's vtable, which tables can share, and its gaps and fields."""
         vtable = position - self.number(_I32, position)
         layout = self.layouts.get((name, vtable))
         if layout is None:
@@ -160,7 +160,7 @@ class _Walk:
     def gaps(
         self, vtable: int, nbytes: int, fields: list[tuple[Field, int]]
     ) -> tuple[tuple[int, int], ...]:
-        """Return the gaps between a table's fields, which may not overlap."""
+        """Return the gaps between a table's fields; the fields must not overlap."""
         sizes = [(at, field[3] if field[1] == "scalar" else 4) for field, at in fields]
         used = sorted([(0, 4), *((at, at + size) for at, size in sizes)])
         used.append((nbytes, nbytes))
@@ -209,7 +209,7 @@ class _Walk:
         self.check_strings(first + 4 * np.arange(count) + offsets)
 
     def check_string(self, position: int) -> None:
-        """Check the string at a position: length, UTF-8 without NUL, NUL."""
+        """Check a string's length, its UTF-8 text without NUL, and the final NUL."""
         start = position + 4
         end = start + self.number(_U32, position)
         closed = end < len(self.buffer) and not self.buffer[end]

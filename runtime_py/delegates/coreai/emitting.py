@@ -62,7 +62,7 @@ class Emitter:
         return name
 
     def constant(self, array: Array) -> str:
-        """Add a small constant, whose dtype is one of Core AI's."""
+        """Add a small constant, with a dtype that Core AI supports."""
         shape = "x".join(map(str, array.shape))
         numbers = array.reshape(-1).tolist()
         name = f"%c_{array.dtype}_{shape}_{numbers}"

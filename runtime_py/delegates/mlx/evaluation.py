@@ -1,8 +1,8 @@
 """Compute a block with arrays of MLX: input arrays in, result arrays out.
 
-MLX is lazy: it computes an array when its content is read. Indices and positions are
-read for their checks, everything else at the end. Nothing is written before all results
-have been computed.
+MLX is lazy: it computes an array when the array's content is read. Indices and
+positions are read when they are checked, all other arrays at the end of the block.
+Nothing is written before all results have been computed.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -207,7 +207,7 @@ class Device:
         """Create an object, and return its handle.
 
         Raises:
-            OutOfMemory, DeviceLost, NativeCallFailed: as `Functions.call`.
+            OutOfMemory, DeviceLost, NativeCallFailed: see `Functions.call`.
         """
         return int(self._make(name, wanted).value)
 

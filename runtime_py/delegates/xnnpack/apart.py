@@ -51,9 +51,9 @@ def _wait(call: "_Call", loops: int) -> None:
 class _Call:
     """A function that runs once, however many threads are started for it.
 
-    Locks are those of C: an interrupt within a method of `threading.Event` could leave
-    its lock held for ever, and within one of `threading.Thread` could make the thread
-    seem to have ended too early.
+    The class uses locks of C. An interrupt within a method of `threading.Event` could
+    leave the event locked for ever; an interrupt within a method of `threading.Thread`
+    could make the thread look ended while it runs.
 
     Attributes:
         ended: whether the function has ended or could not be started.

@@ -115,7 +115,7 @@ def check_scales(
 
     Raises:
         BadProgram: a scale is not positive and normal; the error names the first.
-        KvcError: as `FreeableBuffer.array`.
+        KvcError: the scales cannot be read; see `FreeableBuffer.array`.
     """
     for index, instruction in enumerate(graph.instructions):
         if instruction.op not in QUANTIZED_LINEARS:

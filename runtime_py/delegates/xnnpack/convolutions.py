@@ -1,4 +1,4 @@
-"""Convolutions along one axis or two, transposed ones too, with a constant weight.
+"""Convolutions and transposed convolutions along one or two axes, of constant weights.
 
 The library's layout has the channels last, so each node gets transposes before and
 after it. A convolution along one axis becomes a convolution along two axes, the first

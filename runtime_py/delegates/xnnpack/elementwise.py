@@ -154,7 +154,7 @@ def _elu(
 
 
 def _power(b: Builder, dims: Dims, x: Tensor, exponent: Number) -> Tensor:
-    """Raise to one of the exponents that need no general power."""
+    """Raise to an exponent that a few nodes can express, without a general power."""
     match exponent:
         case 2:
             return b.unary(Unary.SQUARE, x)

@@ -320,7 +320,7 @@ class Weights:
         return entry
 
     def _copy_stored(self, token: _Token, asked: CacheKey) -> Packed | None:
-        """Read a packing from stored data; return None if it is not stored.
+        """Read a packing from stored data; return None if the data has no such packing.
 
         The packing's required length is unknown. Therefore as many bytes as the largest
         possible packing takes are readable at its address; if the stored packing is too
