@@ -26,12 +26,12 @@ from kvc.schema.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target without a backend.
+    """A target for which kvc has no backend.
 
     Attributes:
         name: the target's name in words.
-        state: whether a backend is planned, and why not.
-        instead: recipes to use meanwhile.
+        state: whether a backend is planned; if it is not, also the reason.
+        instead: the recipes that a user of this target can use today, in words.
     """
 
     name: str
@@ -57,7 +57,7 @@ TARGETS: Final = {
 
 
 def target_of(recipe: str) -> Target | None:
-    """Return the target without a backend that a recipe's name begins with."""
+    """Return the entry of `TARGETS` for a recipe's first word; None without one."""
     return TARGETS.get(recipe.lower().partition("_")[0])
 
 
@@ -82,13 +82,14 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
 
     Args:
         recipe: the name, the path, or the recipe itself.
-        cache: replaces the file's `[cache] dtype`; None keeps it.
+        cache: the dtype of caches, in place of the file's `[cache] dtype`; None for the
+            file's dtype.
 
     Raises:
         TargetMissing: the recipe is for a target without a backend in kvc.
         UnknownRecipe: no shipped recipe has this name; the message lists them.
-        BadRecipe: the argument is none of these, or its file cannot be read or has a
-            wrong key, type or value.
+        BadRecipe: the argument is not a name, a path or a `Recipe`; or the file cannot
+            be read, or has a wrong key, type or value.
     """
     if isinstance(recipe, Recipe):
         return _with_cache(recipe, cache)
@@ -112,23 +113,24 @@ def default_recipe(cache: str | None = None) -> DefaultRecipe:
     """Return the recipes for a model without a named recipe.
 
     Args:
-        cache: as for `load_recipe`, for both recipes.
+        cache: the dtype of caches in both recipes; see `load_recipe`.
     """
     first, otherwise = (load_recipe(name, cache) for name in DEFAULTS)
     return DefaultRecipe(first, otherwise)
 
 
 def load_recipes(given: Wanted, cache: str | None = None) -> tuple[Recipe, ...]:
-    """Return the recipes of one bundle, which differ only in their backends.
+    """Return the recipes for a bundle; they differ only in their backends.
 
     Args:
         given: one recipe, as for `load_recipe`; names or paths separated by commas; or
             a sequence of recipes.
-        cache: as for `load_recipe`, for all recipes.
+        cache: the dtype of caches in all recipes; see `load_recipe`.
 
     Raises:
-        RecipesApart: their numbers would differ, or two have the same backend.
-        RecipeError: as `load_recipe`.
+        RecipesApart: two recipes store or compute different numbers, or have the same
+            backend.
+        RecipeError: a recipe cannot be loaded; see `load_recipe`.
     """
     wanted = _named(given) if isinstance(given, str | Path | Recipe) else tuple(given)
     if not wanted:
@@ -155,7 +157,7 @@ def _check_together(one: Recipe, other: Recipe) -> None:
     """Check that two recipes store and compute the same numbers.
 
     Raises:
-        RecipesApart: the numbers would differ.
+        RecipesApart: the recipes store or compute different numbers.
     """
     for field in ("weights", "linear", "basis", "embedding", "cache", "keep"):
         first, second = (_said(getattr(each, field)) for each in (one, other))
@@ -173,7 +175,7 @@ def _apart(recipes: Sequence[Recipe], what: str) -> RecipesApart:
 
 
 def _with_cache(recipe: Recipe, cache: str | None) -> Recipe:
-    """Return a recipe with another dtype of caches, which its text then states too."""
+    """Return a recipe with `cache` as its dtype of caches, in its text too."""
     if cache is None or cache == recipe.cache:
         return recipe
     (setting,) = (s for s in SETTINGS if s.field == "cache")
@@ -214,7 +216,7 @@ def _read(path: Path, where: str) -> Recipe:
 
 
 def _kept(where: str, path: str, table: object) -> Iterator[str]:
-    """Yield the patterns of `[keep]`: from a key `a.b`, or from b in a table a."""
+    """Yield patterns of `[keep]`; TOML reads an unquoted key a.b as b in a table a."""
     if not isinstance(table, Mapping):
         raise _wrong(where, "keep", table, "a section [keep]")
     for key, value in table.items():
@@ -314,7 +316,7 @@ def _wrong(where: str, key: str, found: object, expected: str) -> BadRecipe:
 
 
 def _kind_of(found: object) -> str:
-    """Describe a TOML value that is not a string: the value if short, else its kind."""
+    """Describe a TOML value that is no string: a short value itself, or its kind."""
     match found:
         case bool():
             return str(found).lower()

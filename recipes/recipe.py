@@ -2,7 +2,7 @@
 
 `SETTINGS` is the grammar: one line for each `[section] key`, with the field of `Recipe`
 that it fills and the allowed values, the default first. A new setting needs a line
-there and a field of `Recipe`; the loader needs no change. A file may also have
+there and a field of `Recipe`; the loader needs no change. A file can also have
 `[backend.options]`, whose keys and values the backend checks; `[keep]`, whose keys are
 parts of names in the model; and `[buckets]`, whose keys are names of sizes.
 """
@@ -21,34 +21,36 @@ class Recipe:
     Attributes:
         name: name of the recipe: the file's name without `.toml`.
         description: one line for people.
-        text: the file as it was read; it goes into the bundle's provenance.
+        text: content of the recipe's file, which is stored in the bundle's provenance.
         weights: storage of the float32 matrices of linear layers and embeddings that no
-            other setting quantizes. "bfloat16" halves them; linear layers then multiply
-            in bfloat16, with sums in float32.
+            other setting quantizes. With "bfloat16", these matrices take half the
+            memory, and linear layers multiply in bfloat16 with sums in float32.
         linear: arithmetic of linear layers. "qd8" is int8 weight [out, in] with one
             float32 scale per output channel, and activations quantized to int8 per row
             at run time. "w8" is the same weight, multiplied in float32, or as the
             backend defines. "qb4" is int4 weight with one bfloat16 scale per 32 inputs
             of an output channel, and activations as for "qd8". "q8" and "q4" are "qd8"
-            and "qb4" with activations in blocks of 32, and int8 weights, tables too, in
-            blocks of up to 256; see `cpu_q8.toml`.
+            and "qb4" with activations in blocks of 32, and int8 weights (embedding
+            tables too) in blocks of up to 256; see `cpu_q8.toml`.
         basis: the coordinates of values between layers. "rotated" spreads each value
             over all coordinates, which changes only the quantization error.
         embedding: storage of embedding tables. "int8" has one float32 scale per row;
-            rows are widened when they are looked up.
-        backend: the backend that is offered the graph; "" leaves all to kvc's kernels.
+            rows are converted to float32 when they are looked up.
+        backend: name of the backend that runs the operators that it supports; "" to run
+            the whole graph with kvc's kernels.
         backend_options: the file's options for the backend, by key.
-        rest: the backend that is offered the rest of the graph, without options; ""
-            leaves the rest to kvc's kernels.
+        rest: name of a second backend, without options, that runs those of the
+            remaining operators that it supports; "" to run all of them with kvc's
+            kernels.
         cache: storage of caches, the states that `kvc::cache_update` writes and
             `kvc::attention` reads. "float16" rounds written rows, and computes in
             float32; "int8" is int8 rows, symmetric, with a float32 scale for each token
-            and head; "float32" leaves them unchanged.
+            and head; "float32" stores rows as they are.
         keep: parts of the paths of modules or weights whose matrices stay float32.
-        sizes: the allowed sizes of calls and sessions outside `buckets`: all, or only
-            the largest.
-        buckets: by the name of a size, the only allowed sizes, ascending; for targets
-            of fixed shapes.
+        sizes: the allowed values of the sizes that are not in `buckets`: all values, or
+            only the largest.
+        buckets: the only allowed values of a size, ascending, by the size's name; for
+            targets that need fixed shapes.
     """
 
     name: str
@@ -72,8 +74,8 @@ class DefaultRecipe:
     """Two recipes for a model without a named recipe; both give the same numbers.
 
     Attributes:
-        first: used if its backend leaves nothing to PyTorch.
-        otherwise: used in all other cases; it has no backend.
+        first: the recipe to use if its backend leaves no operator to PyTorch.
+        otherwise: the recipe to use in all other cases; it has no backend.
     """
 
     first: Recipe
@@ -87,7 +89,7 @@ class Setting:
     Attributes:
         section: the TOML table of the key.
         key: the key's name.
-        field: the field of `Recipe` that it fills.
+        field: the field of `Recipe` that the key sets.
         values: the allowed values; the first is the default.
         open: whether any other text is allowed too.
     """

@@ -1,11 +1,11 @@
-"""`FixedPointHandle`: the reference of fixed-point backends, up to their rounding.
+"""`FixedPointHandle`: runs partitions of fixed-point backends with kvc's own kernels.
 
 In: a partition, the grid of each of its floating-point values, and the storage of its
 weights. Out: a handle that computes every instruction in float32 by the ordinary
-kernels, on operands that lie on their grids, and rounds each result to its grid. It
-thus defines the numbers that can be stored, and where rounding happens; within an
-instruction, hardware may round differently. It is the reference of backends whose
-library is missing, and for tests of backends.
+kernels, on operands that lie on their grids, and rounds each result to its grid. The
+handle thus defines which numbers can be stored, and where rounding happens; within an
+instruction, hardware can round differently. It runs partitions if a backend's library
+is missing, and tests compare backends with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ class Rounding(Protocol):
 
 
 class FixedPointHandle(SteppedHandle):
-    """Runs a partition on numbers of grids."""
+    """Runs a partition, and rounds each value to its grid."""
 
     def __init__(
         self,
@@ -53,8 +53,9 @@ class FixedPointHandle(SteppedHandle):
             program: the verified program.
             partition: a partition of the program.
             data: the program's named data.
-            grids: the grids by value of the partition's graph; values without a grid
-                are not rounded. A view lies on the grid of its base.
+            grids: the grid of each value, by the value's id in the partition's graph.
+                Values without a grid are not rounded. A view lies on the grid of the
+                value that it is a view of.
             store_weight: rounds the float32 constants.
         """
         super().__init__(program, partition, data)
@@ -106,7 +107,7 @@ class FixedPointHandle(SteppedHandle):
         return partial(_run_on_copies, copies, run)
 
     def reached(self, value: int, array: Array) -> None:
-        """Round a value."""
+        """Round a value to its grid, in place."""
         grid = self._grids.get(value)
         if grid is not None and array.size:
             array[...] = grid.rounded(cast(Floats, array))

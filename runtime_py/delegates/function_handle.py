@@ -1,9 +1,9 @@
 """`FunctionHandle`: a partition whose operators are functions over numpy arrays.
 
 In: a block of supported operators, and a function for each operator. Out: a handle that
-binds the block to a list of calls. Views are numpy views, values lie as in the memory
-plan, results are written to the caller's memory. A new backend can start with this
-class, and keep it for operators that its library lacks.
+binds the block to a list of calls. Views are numpy views, the memory plan places all
+other values, and results are written to the caller's memory. A new backend can start
+with this class, and keep it for operators that its library lacks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,15 +53,15 @@ class FunctionHandle(Handle):
             options: the options of the delegate.
             partition: a partition of the delegate's backend.
             data: the program's named data.
-            functions: one for each supported operator except views. It writes all of
-                its result, which may share memory with an operand if the operator is
-                pointwise or an update.
+            functions: a function for each supported operator except views. The function
+                writes the whole result. The result can share memory with an operand if
+                the operator is pointwise or an update.
             why_not: the backend's support list. It is not applied to views: a partition
                 contains the views that its nodes read.
 
         Raises:
             BadProgram: the backend does not support an operator, or has no function for
-                a supported one.
+                a supported operator.
         """
         program = options.program
         known = partial(_refusal, functions, why_not)

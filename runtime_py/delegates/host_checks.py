@@ -1,4 +1,4 @@
-"""Check operators of a partition, which the host runs before the device."""
+"""Operators that only check values; the host runs them before the device starts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -47,11 +47,11 @@ def _arguments(step: Instruction, values: Values) -> list[object]:
 
 
 def check_slots(row: int, start: int, count: int, slots: int, least: int = 0) -> None:
-    """Check that `count` slots fit from a row's first slot on.
+    """Check that a batch row of `slots` slots has `count` slots from `start` on.
 
     Raises:
-        IndexOutOfRange: the slots would begin before `least`.
-        CacheOverflow: the slots would end past the last one.
+        IndexOutOfRange: `start` is less than `least`.
+        CacheOverflow: `start + count` is more than `slots`.
     """
     if start < least:
         raise IndexOutOfRange(place="", index=start, size=slots)
@@ -60,7 +60,7 @@ def check_slots(row: int, start: int, count: int, slots: int, least: int = 0) ->
 
 
 def check_length(row: int, count: int, most: int) -> None:
-    """Check the number of tokens that count in a row.
+    """Check that the number of real tokens in a batch row is from 0 to `most`.
 
     Raises:
         RowLengthOutOfRange: the number is below 0, or more than `most`.
@@ -110,12 +110,14 @@ class Writes:
     """The locations of the rows that a `kvc::cache_update` writes.
 
     Attributes:
-        start: value of the first slot of each row, int64 [batch]; None for slot 0.
-        lengths: value of the number of rows written, int64 [batch]; None for all.
-        rows: the number of rows.
+        start: id of the value with the first slot to write in each batch row, int64
+            [batch]; None for slot 0.
+        lengths: id of the value with the number of rows to write in each batch row,
+            int64 [batch]; None to write all rows.
+        rows: the number of new rows for each batch row.
         slots: the number of slots of the cache.
         mode: "linear" or "circular".
-        keep: the number of first positions that a ring keeps.
+        keep: the number of first positions that a circular cache never overwrites.
     """
 
     start: int | None
@@ -152,13 +154,14 @@ def _numbered(runs: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int, int]]
 
 
 def count_of(read: Read, lengths: int | None, most: int, row: int) -> int:
-    """Return the number of tokens that count in a row.
+    """Return the number of real tokens in a batch row of a call.
 
     Args:
-        read: returns the array of a value.
-        lengths: value of the numbers, int64 [batch]; None for all.
+        read: returns the array of a value, given the value's id.
+        lengths: id of the value with the numbers of real tokens, int64 [batch]; None if
+            all tokens are real.
         most: the number of tokens in the call.
-        row: index of the row.
+        row: index of the batch row.
 
     Raises:
         RowLengthOutOfRange: the number is below 0, or more than `most`.

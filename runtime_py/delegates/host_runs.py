@@ -76,18 +76,18 @@ Runs = Sequence[Sequence[tuple[int, int, int]]]
 
 @frozen
 class Handed:
-    """A result that the host has already: output index, and value."""
+    """A result that the host has without a run: its output index and value id."""
 
     output: int
     value: int
 
 
 class HandsOn(Protocol):
-    """A plan that returns some values of the host as results."""
+    """A plan some of whose results are values that the host has without a run."""
 
     @property
     def handed(self) -> tuple[Handed, ...]:
-        """Return the results that need no run."""
+        """Return the results that the host has without a run."""
 
 
 PlanT = TypeVar("PlanT", bound=HandsOn, covariant=True)
@@ -128,8 +128,8 @@ class HostRun(ABC, Generic[PlanT]):
         """Bind a partition.
 
         Args:
-            call: a call of the plan for these sizes.
-            method: the name of its method.
+            call: a call of the plan for `sizes`.
+            method: the name of the partition's method.
             block: the code of the partition.
             sizes: the sizes of the program's symbols.
             inputs: arrays of the graph's inputs.
@@ -147,7 +147,8 @@ class HostRun(ABC, Generic[PlanT]):
         """Run the partition once.
 
         Raises:
-            Unbegun: an error before anything was written, as its cause.
+            Unbegun: an error occurred before anything was written; the error is the
+                cause of the exception.
         """
         self._at = 0
         try:
@@ -171,7 +172,7 @@ class HostRun(ABC, Generic[PlanT]):
 
     @abstractmethod
     def _compute(self) -> Callable[[], None]:
-        """Do everything that may fail; return a function that writes the results."""
+        """Do everything that can fail; return a function that writes the results."""
 
     def _rows(self, cache: int, writes: Writes) -> Runs:
         """Return the target slots of the new rows of a cache, by batch row."""
@@ -180,13 +181,14 @@ class HostRun(ABC, Generic[PlanT]):
         ]
 
     def _write_rows(self, output: int, cache: int, made: Array, runs: Runs) -> None:
-        """Write new rows to a cache's new content, and copy the old content elsewhere.
+        """Write new rows to an output; copy the cache's old content to all other slots.
 
         Args:
-            output: index of the new content, [batch, heads, slots, width].
-            cache: value of the old content, of the same shape.
-            made: [batch, heads, rows, width].
-            runs: the rows, and their target slots.
+            output: index of the output, the cache's new content, [batch, heads, slots,
+                width].
+            cache: id of the value that is the old content, of the same shape.
+            made: the new rows, [batch, heads, rows, width].
+            runs: runs of new rows with their target slots, by batch row.
         """
         old, target = self._read(cache), self._outputs[output]
         if not lies_over(old, target):

@@ -32,7 +32,8 @@ def taken_block(
     """Return the code of a partition, checked by the backend's support list.
 
     Raises:
-        BadProgram: the backend does not support an instruction; it names the first one.
+        BadProgram: the backend does not support an instruction; the error names the
+            first unsupported instruction.
     """
     block = program.methods[partition.method].blocks[partition.block]
     where = f"{path}: {where_of(program, partition)}"
@@ -44,7 +45,8 @@ def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None
     """Check that a backend supports every instruction.
 
     Raises:
-        BadProgram: the backend does not support an instruction; it names the first one.
+        BadProgram: the backend does not support an instruction; the error names the
+            first unsupported instruction.
     """
     for index in _kinds_of_instructions(graph):
         instruction = graph.instructions[index]
@@ -67,7 +69,7 @@ def settled(argument: Argument, sizes: Mapping[str, int]) -> object:
 
 
 def _kinds_of_instructions(graph: Graph) -> Sequence[int]:
-    """Return the index of the first of each set of equal instructions, ascending.
+    """Return the index of the first instruction of each set of equal ones, ascending.
 
     A support list judges an instruction by its operator, the types of its operands and
     results, which operands are constants, and its other arguments. The verdict holds

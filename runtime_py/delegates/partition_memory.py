@@ -1,9 +1,10 @@
-"""Place the values of a partition in memory, if kvc's own kernels run it.
+"""Place in memory the values of a partition that kvc's own kernels run.
 
 In: the block of the partition, its operands and results, the context's workspace. Out:
-the `GraphMemory` that the block is bound to. Inputs are lent to the code as to any
-block, so that it works in the memory of states. Other outputs are bound to the given
-memory without a copy if the graph allows it, and other values lie in the workspace.
+the `GraphMemory` that the block is bound to. The code reads and writes the memory of
+the inputs itself, so it updates states in place. Outputs are computed in the caller's
+memory, without a copy, where the graph allows it. All remaining values lie in the
+workspace.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +32,9 @@ def partition_memory(
         graph: the graph of the block.
         sizes: the sizes of the program's symbols.
         inputs: arrays of the graph's inputs, as passed to `Handle.prepare`.
-        outputs: arrays of the graph's outputs, likewise.
-        arena: memory for other values; replaced by a larger one if it is too small.
+        outputs: arrays of the graph's outputs, as passed to `Handle.prepare`.
+        arena: memory for all values that are neither inputs nor outputs; it grows if it
+            is too small.
         constant: returns named data by id.
     """
     nbytes = graph.scratch_nbytes
@@ -47,11 +49,11 @@ def partition_memory(
 def place_outputs(
     graph: Graph, sizes: Mapping[str, int], outputs: Sequence[Array]
 ) -> dict[int, Array]:
-    """Return the memory of values that can lie in outputs, by value id.
+    """Return the memory of values that can be computed in an output, by value id.
 
-    If an output is a mere reshape of a scratch value, that value is placed there. Other
-    outputs (an input, a constant, a strided view, or a repeated output) must be copied
-    after the run.
+    If an output is only a reshape of a scratch value, the scratch value is computed in
+    the output's memory. All other outputs (an input, a constant, a strided view, or a
+    repeated output) must be copied after the run.
     """
     given: dict[int, Array] = {}
     makers = {v: i.op for i in graph.instructions for v in i.results}

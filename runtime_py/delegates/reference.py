@@ -63,7 +63,7 @@ class ReferenceHandle(Handle):
     def watched(
         self, frame: Frame, sizes: Mapping[str, int], memory: GraphMemory
     ) -> Frame:
-        """Return the frame to run; subclasses may add steps to it."""
+        """Return the frame to run; subclasses can add steps to the frame."""
         return frame
 
     def close(self) -> None:

@@ -15,8 +15,9 @@ def choose_body(
     """Return the program of one recipe: the requested one, or the first that can run.
 
     A recipe can run if the libraries and devices of its backends are present. Recipes
-    whose only device is software come after all others that can run, then those that
-    need the reference. With `reference`, it is simply the first recipe.
+    that run on hardware come first, then recipes whose only device is emulated in
+    software, then recipes that need the reference. With `reference`, the first
+    requested recipe is returned without these checks.
 
     Args:
         program: the verified program.
@@ -46,7 +47,7 @@ def bodies_for(program: Program, backend: str) -> tuple[Program, ...]:
     """Return the programs of the recipes for a backend.
 
     Raises:
-        BadSetting: there is none.
+        BadSetting: no recipe of the bundle has `backend` as its first backend.
     """
     found = tuple(one for one in program.bodies if one.backends[:1] == (backend,))
     if not found:

@@ -1,10 +1,10 @@
 """The subprocess that calls a vendor's library; `subprocesses.py` starts it.
 
-In, on a socket: requests, each JSON after its length, some with a file descriptor of
-shared memory. Out, on the same socket: an answer to each, in order: `{"made": ...}`, or
-`{"error": "why"}`. The `Work` of another script handles requests: its method of the
-requested name gets the descriptors and the arguments of the request. Its `folder` is ""
-until it has one.
+In, on a socket: requests. Each is a length and a JSON text of that length; some carry a
+file descriptor of shared memory. Out, on the same socket: an answer to each request, in
+order: `{"made": ...}`, or `{"error": "why"}`. Another script has the class `Work`,
+whose method of the requested name gets the descriptors and the arguments of the
+request. `Work.folder` is the subprocess's folder, "" before a request has set it.
 
 This module imports nothing of kvc, so a crash of the library stays in the subprocess.
 """
@@ -22,7 +22,7 @@ LENGTH_NBYTES: Final = 4
 
 
 def main(descriptor: int, script: str) -> None:
-    """Answer requests until the other end closes."""
+    """Answer requests until the parent process closes the socket."""
     connection = socket.socket(fileno=descriptor)
     work = runpy.run_path(script)["Work"]()
     # The other end may have been killed while a request was being handled.
@@ -40,7 +40,7 @@ def main(descriptor: int, script: str) -> None:
 
 
 def send(connection: socket.socket, message: object, fd: int | None = None) -> None:
-    """Send a message, and a file descriptor with it."""
+    """Send a message, together with the file descriptor `fd` if there is one."""
     raw = json.dumps(message).encode()
     head = len(raw).to_bytes(LENGTH_NBYTES, "little")
     socket.send_fds(connection, [head], [] if fd is None else [fd])
@@ -48,7 +48,7 @@ def send(connection: socket.socket, message: object, fd: int | None = None) -> N
 
 
 def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
-    """Receive a message and descriptors; return None if the other end is closed."""
+    """Receive a message and descriptors; return None once the socket is closed."""
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH_NBYTES, 1)
     head += _received(connection, LENGTH_NBYTES - len(head)) if head else b""
     if len(head) < LENGTH_NBYTES:
@@ -59,7 +59,7 @@ def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
 
 
 def _received(connection: socket.socket, nbytes: int) -> bytes:
-    """Receive `nbytes` bytes; fewer if the other end closes."""
+    """Receive `nbytes` bytes, or fewer if the sender closes the socket."""
     parts, rest = [], nbytes
     while rest and (part := connection.recv(min(rest, 1 << 20))):
         parts.append(part)

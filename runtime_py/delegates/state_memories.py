@@ -39,7 +39,7 @@ class StateMemories:
 
 
 def _partition_states(method: Method) -> Iterator[tuple[int, _States]]:
-    """Yield the partitions of a method, by block, with their values in states."""
+    """Yield each partition's block, and the states of its values that lie in states."""
     own = {
         value: told.storage.state
         for value, told in enumerate(method.graph.values)
@@ -63,7 +63,7 @@ def _partition_states(method: Method) -> Iterator[tuple[int, _States]]:
 def _inside(
     step: Instruction, graph: Graph, states: _States, inner: Graph
 ) -> dict[int, int]:
-    """Return the values in states of a block that an instruction runs."""
+    """Return the states of values of `inner`, the block that an instruction runs."""
     control: Control[object] = read_control(step.op, step.arguments)
     lent = [
         states.get(graph.root_of(one.value)) if isinstance(one, Ref) else None

@@ -1,8 +1,8 @@
 """`SteppedHandle`: the reference of a partition, with a hook for every value.
 
 In: a partition, as for `ReferenceHandle`. Out: a handle that calls `reached` for each
-value in memory of its own, as soon as it exists: first the inputs, then the results of
-each instruction. Views are skipped, since they share the memory of other values.
+value as soon as the value exists: first for the inputs, then for the results of each
+instruction. Views are skipped, since they share the memory of other values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ class SteppedHandle(ReferenceHandle):
     """Runs a partition by the reference, and calls a hook for every value."""
 
     def reached(self, value: int, array: Array) -> None:
-        """Inspect a value that now exists, or change it in place.
+        """Inspect a value that has just been computed, or change the value in place.
 
         Args:
-            value: its id in the partition's graph.
+            value: the value's id in the partition's graph.
             array: the whole value.
         """
 

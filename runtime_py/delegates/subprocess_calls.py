@@ -1,8 +1,9 @@
 """Plans that a library's subprocess runs, and calls bound to shared memory.
 
 In: plans. Out: calls. Weights are written once, into one file of the subprocess's
-folder. A plan is built there when a call first needs it. If the subprocess has been
-lost, the next call builds its plan again. Subclasses define how to build.
+folder. The subprocess builds a plan when a call first needs it. If the subprocess has
+been lost, the next call starts a new subprocess and builds its plan again. Subclasses
+define how to build.
 """
 
 import contextlib
@@ -34,12 +35,12 @@ class SharedArrays:
     Attributes:
         arrays: the arrays, by name.
         places: the byte offset of each array, by name.
-        nbytes: the size of the memory.
+        nbytes: the size of the memory in bytes.
         descriptor: descriptor of the memory; replaced in a forked child.
     """
 
     def __init__(self, name: str, kinds: Mapping[str, ArrayKind]) -> None:
-        """Allocate memory for arrays; `name` is its name for debuggers."""
+        """Allocate memory for arrays; `name` is the memory's name for debuggers."""
         self._name, self._kinds = name, kinds
         self.places: dict[str, int] = {}
         end = 0
@@ -60,9 +61,9 @@ class SharedArrays:
         }
 
     def renew(self) -> bool:
-        """Allocate new memory in a forked child; tell whether this is a child.
+        """Allocate new memory in a forked child; tell whether this process is a child.
 
-        The parent's memory would be shared by both.
+        Otherwise parent and child would share the memory.
         """
         if self._owner == os.getpid():
             return False
@@ -71,7 +72,7 @@ class SharedArrays:
         return True
 
     def close(self) -> None:
-        """Release the memory; no array over it is used afterwards."""
+        """Release the memory; the caller must not use the arrays afterwards."""
         os.close(self.descriptor)
 
 
@@ -110,7 +111,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
         self._numbers = count()
 
     def packed(self, names: tuple[NamedData, ...]) -> Mapping[str, int]:
-        """Return the bytes of weights that were written, by names of the program."""
+        """Return the number of bytes written for each weight, by the weight's name."""
         found: dict[str, int] = {}
         for weight, (
             _,
@@ -125,7 +126,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
 
         Raises:
             NativeCallFailed: the library refuses the call.
-            WorkerLost: the library ended its process, or takes too long.
+            WorkerLost: the library ended its process, or took too long.
         """
         with self._lock:
             process = self._ready(call)
@@ -152,7 +153,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
         """Build the plan of a call; return the names of everything that was built."""
 
     def _bound(self, call: CallT) -> CallT:
-        """Bind a new call and return it; free its memory if binding fails."""
+        """Bind a new call and return it; free the call's memory if binding fails."""
         with self._lock:
             try:
                 self._ready(call)
@@ -193,7 +194,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
         weights: Iterable[WeightT],
         read: Callable[[WeightT], Array],
     ) -> None:
-        """Write the weights that are not in the file yet, within `ended_if_broken`."""
+        """Write the weights that the file lacks; call it within `ended_if_broken`."""
         with (process.folder / WEIGHTS).open("ab") as file:
             for weight in weights:
                 if weight in self._offsets:
@@ -206,7 +207,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
 
 @contextlib.contextmanager
 def ended_if_broken(process: Process) -> Iterator[None]:
-    """End a subprocess on any error, since its files may be incomplete then."""
+    """End the subprocess if the `with` body raises, as its files can be incomplete."""
     try:
         yield
     except BaseException:
@@ -221,8 +222,8 @@ class ApartCall(ABC, Generic[PlanT]):
         plan: the plan to run.
         name: the plan's name in the subprocess.
         number: number of the call in its context.
-        memory: memory of its arrays.
-        process: the subprocess in which it is bound, None before.
+        memory: shared memory of the call's arrays.
+        process: the subprocess that the call is bound in; None before binding.
     """
 
     def __init__(
@@ -233,7 +234,7 @@ class ApartCall(ABC, Generic[PlanT]):
         number: int,
         memory: tuple[str, Mapping[str, ArrayKind]],
     ) -> None:
-        """Allocate memory, given its name for debuggers and its arrays."""
+        """Allocate memory; `memory` has a name for debuggers, and kinds of arrays."""
         self._context, self.plan, self.name = context, plan, name
         self.number, self.memory = number, SharedArrays(*memory)
         self.process: Process | None = None
@@ -250,11 +251,11 @@ class ApartCall(ABC, Generic[PlanT]):
         """Return the locations of arrays, by use: inputs, outputs."""
 
     def run(self) -> None:
-        """Run the plan; raises as `ApartContext.run`."""
+        """Run the plan; see `ApartContext.run` for errors."""
         self._context.run(self)
 
     def close(self) -> None:
-        """Release the call; no array over its memory is used afterwards."""
+        """Release the call; the caller must not use its arrays afterwards."""
         try:
             self._context.forget(self)
         finally:

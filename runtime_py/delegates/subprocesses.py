@@ -2,9 +2,9 @@
 
 In: requests for `serving.py`, and the script whose `Work` handles them. Out: answers.
 All calls of such a library are made in the subprocess: the library is large, perhaps
-closed, and may end its process or never return. A crash thus ends only the subprocess,
-a time limit ends a call that never returns, and the next request starts another
-subprocess. The cost of a call is two messages on a socket; tensors lie in shared
+closed source, and can end its process or never return. A crash thus ends only the
+subprocess, a time limit ends a call that never returns, and the next request starts a
+new subprocess. The cost of a call is two messages on a socket; tensors lie in shared
 memory.
 """
 
@@ -31,10 +31,10 @@ _SCRIPT: Final = Path(serving.__file__)
 
 
 class Process:
-    """A subprocess that has loaded the library, and a folder for files of both.
+    """A subprocess that has loaded the library, and a folder that both processes use.
 
     Attributes:
-        folder: the folder, which is removed with the subprocess.
+        folder: path of the folder, which is removed when the subprocess ends.
     """
 
     def __init__(self, work: Path, library: str, prefix: str) -> None:
@@ -72,7 +72,7 @@ class Process:
 
     @property
     def is_lost(self) -> bool:
-        """Tell whether it has ended, or belongs to this fork's parent."""
+        """Tell whether the subprocess has ended, or this process is a forked child."""
         return self._is_ended or self._owner != os.getpid()
 
     def ask(
@@ -80,8 +80,8 @@ class Process:
     ) -> object:
         """Send a request, and return the answer.
 
-        Any interrupt ends the subprocess; otherwise its late answer would be taken for
-        that of the next request.
+        An interrupt of the wait ends the subprocess. Otherwise the late answer would be
+        read as the answer to the next request.
 
         Raises:
             NativeCallFailed: the library refuses the request.
@@ -133,7 +133,7 @@ class Process:
         self._remove()
 
     def close(self) -> None:
-        """Let the subprocess end by itself, but not wait long for it."""
+        """Let the subprocess end by itself; end it if this takes too long."""
         self._socket.close()
         if not self.is_lost:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -142,7 +142,7 @@ class Process:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """Remove a folder, if this is the process that created it, not a forked child."""
+    """Remove a folder if this process has the id `owner`, so is no forked child."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 

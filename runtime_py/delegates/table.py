@@ -1,8 +1,8 @@
 """The run-time parts of backends, by name: those of kvc and of other packages.
 
-A backend of another package is registered, or found by the entry point of its name in
-the group `kvc.delegates`, which is searched only for names that are not registered. A
-bundle can thus only name installed backends.
+A package that is not kvc can register its backend, or declare an entry point in the
+group `kvc.delegates` with the backend's name. Entry points are searched only for names
+that are not registered. A bundle can thus only name installed backends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -80,7 +80,7 @@ def check_backends(program: Program, path: str, reference: bool | None = None) -
 
     Args:
         program: the verified program.
-        path: of the bundle, for messages.
+        path: path of the bundle, for messages.
         reference: False to check that the libraries of the backends are present, too.
 
     Raises:
@@ -98,11 +98,11 @@ def check_backends(program: Program, path: str, reference: bool | None = None) -
 
 
 def check_device(program: Program, path: str, device: str | None) -> dict[str, int]:
-    """Return the number of the requested device, by its backend.
+    """Return the number of the requested device, by the name of the device's backend.
 
     Args:
         program: the verified program; its backends are installed.
-        path: of the bundle, for messages.
+        path: path of the bundle, for messages.
         device: `BACKEND:NUMBER`; None if none is requested.
 
     Raises:
@@ -126,7 +126,7 @@ def check_device(program: Program, path: str, device: str | None) -> dict[str, i
 
 
 def how_ready(backend: str) -> Ready:
-    """Return how ready a backend is here; this may load its library."""
+    """Return how ready a backend is on this machine; this can load its library."""
     factory = _look_up(backend)
     if isinstance(factory, str):
         return Ready.NOT_INSTALLED
@@ -144,9 +144,9 @@ def how_ready(backend: str) -> Ready:
 
 
 def what_it_lacks(backend: str) -> tuple[Ready, str]:
-    """Return how ready a backend is here, and a text on what is missing, or "".
+    """Return how ready a backend is on this machine, and what is missing, or "".
 
-    This may load its library.
+    This can load the backend's library.
     """
     factory = _look_up(backend)
     if isinstance(factory, str):
@@ -175,7 +175,7 @@ def exports_folder(backend: str) -> bool:
 
 
 def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | KvcError]]:
-    """Yield the devices of each backend that has some, or the error of the search."""
+    """Yield each backend that has devices, with these or the error of the search."""
     for name in (*DELEGATES,):
         try:
             found: Sequence[FoundDevice] | KvcError = delegate_of(name).devices()
@@ -200,21 +200,21 @@ def packed_format(backend: str) -> str:
     Returns "" for a backend that is not installed, or that packs no data into bundles.
 
     Raises:
-        MissingLibrary: a library that it needs cannot be used.
+        MissingLibrary: a library that the backend needs cannot be used.
     """
     found = _look_up(backend)
     return "" if isinstance(found, str) else found.packed_format()
 
 
 def targets_of(backend: str) -> tuple[str, ...]:
-    """Return the targets that a backend can export for here, as BACKEND:TARGET."""
+    """Return the targets a backend exports for on this machine, as BACKEND:TARGET."""
     found = _look_up(backend)
     targets = () if isinstance(found, str) else found.targets()
     return tuple(f"{backend}:{target}" for target in targets)
 
 
 def target_called(name: object, known: Sequence[str]) -> object:
-    """Return a target as BACKEND:TARGET; BACKEND is enough if it has only one target.
+    """Return a target as BACKEND:TARGET; a BACKEND with a single target is enough.
 
     Args:
         name: the given name; an unknown one is returned unchanged.
@@ -230,7 +230,7 @@ def check_target(program: Program, target: object) -> tuple[str, str]:
     The name of a backend is enough if it has only one target.
 
     Raises:
-        BadSetting: no backend of the program exports for it.
+        BadSetting: no backend of the program exports for the target.
     """
     known = [one for backend in program.backends for one in targets_of(backend)]
     target = target_called(target, known)

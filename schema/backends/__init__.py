@@ -1,5 +1,6 @@
-"""Support lists of the backends: one list each, shared by compiler and runtime.
+"""Support lists: a list for each backend, which compiler and runtime share.
 
 The compiler selects nodes for a backend by the backend's list; the runtime refuses a
-block that holds any other operator. Nothing here needs a backend's library, or torch.
+block with an operator that is not in the list. This package needs neither a backend's
+library nor torch.
 """

@@ -1,8 +1,8 @@
 """Support list of the backend `coreai`: operators and the operands they accept.
 
-The backend computes in float32, or in float16 instead, and stores int64 as int32.
-Caches are float32 or float16. The compiler selects nodes by this list; the runtime
-refuses other blocks.
+The backend computes in float32 or float16, as the recipe selects, and stores int64 as
+int32. Caches are float32 or float16. The compiler selects nodes by this list; the
+runtime refuses a block with any other node.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _HALF: Final = frozenset({DType.FLOAT32, DType.FLOAT16})
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
+    """Return why the backend cannot run a node, or ""; this function is a `WhyNot`."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     for kind in types:
         if not 1 <= len(kind.dims) <= MAX_RANK:

@@ -1,8 +1,8 @@
 """Support list of the backend `coreml`: operators and the operands they accept.
 
-The backend computes inputs of products in float16, and exact numbers in float32:
-positions, angles, and tables of them. Integers are int32. The compiler selects nodes by
-this list; the runtime refuses other blocks.
+The backend computes the inputs of products in float16. Numbers that must be exact are
+float32: positions, angles, and tables of positions and angles. Integers are int32. The
+compiler selects nodes by this list; the runtime refuses a block with any other node.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ _DTYPES: Final = _FLOATS | _WHOLE | {DType.BOOL}
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
+    """Return why the backend cannot run a node, or ""; this function is a `WhyNot`."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     for kind in types:
         if len(kind.dims) > MAX_RANK or 0 in kind.dims:

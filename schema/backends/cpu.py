@@ -1,7 +1,7 @@
 """Support list of the native backend `cpu`: operators and the dtypes they accept.
 
-The compiler selects nodes by this list; the runtime refuses other blocks. Views accept
-any dtype, since they compute nothing; control flow stays outside.
+The compiler selects nodes by this list; the runtime refuses a block with any other
+node. Views accept any dtype, since they compute nothing. The list has no control flow.
 """
 
 from typing import Final
@@ -33,7 +33,7 @@ _ALL: Final = (*_NUMBERS, DType.INT16, DType.INT8, DType.UINT8, DType.BOOL)
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
+    """Return why the backend cannot run a node, or ""; this function is a `WhyNot`."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     for kind in types:
         if len(kind.dims) > MAX_RANK:

@@ -1,10 +1,11 @@
 """Select the instructions of a block that the backend `cpu` runs as one step.
 
-In: a block. Out: groups of instructions, by the index of the last one. A group is an
-instruction that quantizes rows, with all matrix products that read the rows: the rows
-are quantized once, into the form that the products read, and threads share the columns
-of all products. A norm or a gated unit that computes such rows joins the group: the
-thread that computes a row quantizes it while it is in the CPU cache.
+In: a block. Out: groups of instructions, by the index of a group's last instruction. A
+group is an instruction that quantizes rows, with all matrix products that read the
+rows: the rows are quantized once, into the form that the products read, and threads
+divide the columns of all products among them. If a norm or a gated unit computes the
+rows, it belongs to the group: the thread that computes a row also quantizes the row,
+while it is in the processor's cache.
 """
 
 from collections import defaultdict
@@ -45,11 +46,11 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     Each group is an instruction that quantizes rows and all products that read the
     rows, with only views in between. The products are of one operator and have the same
     number of scales per weight row. They can run together at the position of the last
-    product, in any order: their other operands are constant, and their results lie in
-    scratch memory until after the last product, so that no two of them share memory.
-    The instruction that computes the rows may come first in the group, if nothing else
-    reads its result: all rows are computed before the first product is written, so that
-    results of products may overwrite its operands.
+    product, in any order: their weights and scales are constant, and their results are
+    in use until after the last product, so that no two results share scratch memory.
+    If no other instruction reads the unquantized rows, the instruction that computes
+    them comes first in the group. All rows are computed before the first product is
+    written, so results of products can overwrite the operands of that instruction.
     """
     quantizing = [i for i, step in enumerate(graph.instructions) if step.op in LINEARS]
     if not quantizing:
@@ -171,7 +172,7 @@ def quantized_rows(arguments: Arguments, results: Results) -> str:
 
 
 def quantized_linear(first: int) -> Rule:
-    """Multiply int8 rows by the weight at argument `first`; its scales come next."""
+    """Multiply int8 rows by the weight at argument `first`, followed by its scales."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         depth = operand(arguments[0]).type.dims[-1]
@@ -185,7 +186,7 @@ def quantized_linear(first: int) -> Rule:
 
 
 def quantized_table(arguments: Arguments, results: Results) -> str:
-    """Look up int8 rows, each with one scale or several."""
+    """Look up int8 rows; a row has a scale for the whole row or for each block."""
     table, scale = (operand(each).type for each in arguments[:2])
     divided = (*table.dims[-1:], *scale.dims[1:])
     if scale.dims[1:] and not all(isinstance(size, int) for size in divided):

@@ -1,8 +1,8 @@
 """Support list of the backend `ethosu`: operators and the shapes they accept.
 
 Each operator becomes TOSA operators on int8 and int16. The compiler selects nodes by
-this list; the runtime refuses other blocks. If a recipe targets Ethos-U55, operators
-that only Ethos-U85 runs are not selected.
+this list; the runtime refuses a block with any other node. If a recipe targets
+Ethos-U55, operators that only Ethos-U85 runs are not selected.
 """
 
 from typing import Final
@@ -54,7 +54,7 @@ ADDITIONS: Final = ("aten::add.Tensor", "aten::sub.Tensor")
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
+    """Return why the backend cannot run a node, or ""; this function is a `WhyNot`."""
     floats = list(arguments)
     wrong = _position(floats.pop(_POSITIONS[op])) if op in _POSITIONS else ""
     types = [*(each.type for each in operands_of(floats)), *results]
@@ -81,7 +81,7 @@ def _wrong_type(kind: TensorType) -> str:
 
 
 def why_not_u55(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why Ethos-U55 cannot run a node, "" when it can; a `WhyNot`."""
+    """Return why Ethos-U55 cannot run a node, or ""; this function is a `WhyNot`."""
     if op in _OF_U85:
         return f"Ethos-U55 does not run {op}: {_OF_U85[op]}"
     return why_not(op, arguments, results)

@@ -1,8 +1,8 @@
 """Quantization grids: the numbers that integers of a few bits can represent.
 
-In: the least and the greatest number of a value. Out: its quantization grid; the
-numbers rounded to the grid; and the encoded list of the grids of a partition, written
-and read. Each backend defines its own intermediate numbers.
+In: the least and the greatest number of a value. Out: the value's quantization grid,
+and numbers rounded to the grid. The module also encodes and decodes the list of a
+partition's grids. How a backend rounds within an operator is left to the backend.
 """
 
 import math
@@ -133,10 +133,10 @@ def channels_rounded(
     stored: Stored = Stored.INT8,
     least_scale: Floats | float = 0.0,
 ) -> tuple[Integers, Floats]:
-    """Return the integers of a weight and the scale of each of its channels.
+    """Return the integers of a weight, and a scale for each channel of the weight.
 
-    Symmetric: the integers of a channel lie from -`stored.most` to `stored.most`. A
-    channel of zeros has the scale `least_scale`, or 1 if that is 0.
+    The integers of a channel are from -`stored.most` to `stored.most`. A channel of
+    zeros has the scale `least_scale`, or 1 if `least_scale` is 0.
 
     Args:
         weight: float32, any shape, finite.
@@ -145,7 +145,7 @@ def channels_rounded(
         least_scale: float32 [channels], the lower bound of each scale; 0 for no bound.
 
     Returns:
-        int32 of the weight's shape; float32 [channels].
+        The integers, int32 of the weight's shape; the scales, float32 [channels].
     """
     others = tuple(i for i in range(weight.ndim) if i != axis % weight.ndim)
     reach = np.abs(weight).max(others, keepdims=True, initial=0.0)
@@ -169,7 +169,7 @@ def read_grids(raw: bytes, graph: Graph, path: str, where: str) -> dict[int, Gri
     Args:
         raw: bytes from `write_grids`; they are not trusted.
         graph: the partition's code.
-        path: of the bundle, for messages.
+        path: path of the bundle, for messages.
         where: the part of the bundle that holds the bytes, for messages.
 
     Raises:

@@ -2,8 +2,8 @@
 
 In: a backend's name, and an instruction with its arguments as the support list expects
 them. Out: a reason in words, "" if the backend supports the instruction. A supported
-instruction can still be outside of all partitions; `why_apart` gives the reason. Also:
-the values of a block that a backend never writes to memory.
+instruction can still be outside of all partitions; `why_apart` gives the reason.
+`unwritten_by` returns the values of a graph that a backend never writes to memory.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -59,14 +59,15 @@ def why_left(
     used: bool,
     options: Mapping[str, object] = NO_OPTIONS,
 ) -> str:
-    """Return why an instruction is in no partition of a backend that was offered it.
+    """Return why an instruction is in no partition of a backend of the recipe.
 
     Args:
-        backend: name of the backend; it may be of another package.
+        backend: name of the backend, which can be from another package.
         op: the operator of the instruction.
-        arguments: its arguments, tensors as `Operand`s.
-        results: the types of its results.
-        used: whether the graph that holds it calls a partition of this backend.
+        arguments: the instruction's arguments, with `Operand`s for tensors.
+        results: the types of the instruction's results.
+        used: whether the graph that contains the instruction calls a partition of the
+            backend.
         options: the options that the recipe gives the backend.
     """
     why_not = _WHY_NOT.get(backend)
@@ -88,8 +89,8 @@ def others_taking(
     """Yield processor backends, each with the remaining operators that it supports.
 
     Args:
-        methods: methods with the remaining instructions.
-        offered: backends that were offered these instructions; they are left out.
+        methods: methods with instructions that are in no partition.
+        offered: names of the recipe's backends, which are not yielded.
     """
     for backend in _ON_PROCESSORS:
         reasons: dict[str, str] = {}
@@ -113,7 +114,7 @@ def _reasons(backend: str, method: Method) -> Iterator[tuple[str, str]]:
 
 
 def why_apart(backend: str, op: str) -> str:
-    """Return why an instruction that a backend supports is in no partition of it."""
+    """Return why an instruction is in no partition although the backend supports it."""
     if backend == "qnn" and OPS[op].aliasing is not Aliasing.CHECK:
         return qnn.why_apart(op)
     if backend == "coreai" and coreai.why_apart(op):

@@ -1,7 +1,8 @@
 """Support list of the backend `mlx`: operators and the dtypes they accept.
 
-Except for products with int8 weights, it is a subset of the list of the backend `cpu`.
-The compiler selects nodes by it; the runtime refuses other blocks.
+Except for products with int8 weights, the list is a subset of that of the backend
+`cpu`. The compiler selects nodes by this list; the runtime refuses a block with any
+other node.
 """
 
 from typing import Final
@@ -55,7 +56,7 @@ TAKEN: Final = _names(
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
+    """Return why the backend cannot run a node, or ""; this function is a `WhyNot`."""
     if OPS[op].aliasing is Aliasing.VIEW:
         return cpu.why_not(op, arguments, results)
     if op not in TAKEN:

@@ -1,4 +1,4 @@
-"""Arguments of a node in the form that support lists expect; shared rules."""
+"""Arguments of a node in the form that support lists expect, and rules they share."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -14,8 +14,8 @@ class Operand:
     """A tensor argument.
 
     Attributes:
-        type: its dtype and dims.
-        constant: whether it is a named constant.
+        type: the tensor's dtype and dims.
+        constant: whether the tensor is named data.
     """
 
     type: TensorType
@@ -33,7 +33,7 @@ WhyNot = Callable[[str, Arguments, Results], str]
 
 
 def operands_of(arguments: Arguments) -> Iterator[Operand]:
-    """Yield the tensors among arguments, including those in lists."""
+    """Yield the tensors among arguments, including tensors in lists."""
     for argument in arguments:
         if isinstance(argument, Operand):
             yield argument
@@ -56,7 +56,7 @@ def _as_listed(graph: Graph, argument: Argument) -> object:
 
 
 def operand(argument: object) -> Operand:
-    """Return an argument that is a tensor by the operator's signature."""
+    """Return an argument that the operator's signature declares as a tensor."""
     assert isinstance(argument, Operand)
     return argument
 
@@ -68,7 +68,7 @@ def unknown_dtypes(types: Iterable[TensorType], known: AbstractSet[DType]) -> st
 
 
 def in_blocks(scale: object) -> str:
-    """Return a reason if a table has one scale per block, "" if one per row.
+    """Return a reason if a table has a scale per block; "" if it has a scale per row.
 
     Args:
         scale: the scale argument of `kvc::embedding_q8`.
@@ -80,8 +80,8 @@ def in_blocks(scale: object) -> str:
 def beyond_plain_attention(arguments: Arguments) -> str:
     """Return why `kvc::attention` needs more than keys, values and a mask, or "".
 
-    Such features are sinks, the scales of an int8 cache, a ring that keeps its first
-    positions, and a mask over only some of the slots.
+    The reason is one of these features: sinks, the scales of an int8 cache, a ring that
+    never overwrites its first positions, or a mask over only some of the slots.
     """
     mask, _, sinks, layout, scale, *_ = arguments[9:]
     if sinks is not None or scale is not None:

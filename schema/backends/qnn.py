@@ -1,8 +1,9 @@
 """Support list of the backend `qnn`: operators and the operands they accept.
 
-The backend computes in float16 on tensors that are float32 in the program. Numbers that
-have to be exact stay outside: indices, and the angles and other numbers computed from
-them. The compiler selects nodes by this list; the runtime refuses other blocks.
+The backend computes in float16 on tensors that are float32 in the program. The list has
+no operators on numbers that must be exact: indices, and angles and other numbers
+computed from indices. The compiler selects nodes by this list; the runtime refuses a
+block with any other node.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ CHECKS: Final = frozenset({"kvc::check_index", "kvc::check_rows", "kvc::check_si
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
+    """Return why the backend cannot run a node, or ""; this function is a `WhyNot`."""
     for kind in [*(each.type for each in operands_of(arguments)), *results]:
         if not 1 <= len(kind.dims) <= MAX_RANK:
             return f"it takes tensors of 1 to {MAX_RANK} dims, and no {kind}"

@@ -2,8 +2,9 @@
 
     number of value grids, 4 bytes | value grids | grids of attention scores
 
-A partition with a payload computes on its grids; one without computes in float16. The
-compiler writes payloads; the runtime reads them and does not trust them.
+A partition with a payload computes on the grids in the payload; a partition without a
+payload computes in float16. The compiler writes payloads; the runtime reads them and
+does not trust them.
 """
 
 from collections.abc import Mapping
@@ -39,9 +40,9 @@ class Grids:
     """The quantization grids of a partition.
 
     Attributes:
-        values: the grid of each value, uint16.
-        scores: the grid of the scaled query-key products of each attention, by its
-            result.
+        values: the grid of each value, uint16, by value id.
+        scores: the grid of each attention's scaled query-key products, by the id of the
+            attention's result.
     """
 
     values: Mapping[int, Grid]
@@ -49,7 +50,7 @@ class Grids:
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node on integers; a `WhyNot`."""
+    """Return why the backend cannot run a node on integers, or ""; a `WhyNot`."""
     for kind in [*(each.type for each in operands_of(arguments)), *results]:
         if not 1 <= len(kind.dims) <= qnn.MAX_RANK:
             return f"it takes tensors of 1 to {qnn.MAX_RANK} dims, and no {kind}"
@@ -134,7 +135,7 @@ def read_payload(raw: bytes, graph: Graph, path: str, where: str) -> Grids:
     Args:
         raw: bytes from `write_payload`; they are not trusted.
         graph: the partition's code.
-        path: of the bundle, for messages.
+        path: path of the bundle, for messages.
         where: the part of the bundle that holds the bytes, for messages.
 
     Raises:

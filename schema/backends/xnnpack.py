@@ -1,8 +1,8 @@
-"""Support list of XNNPACK: one operator per line, with its rule on arguments.
+"""Support list of XNNPACK: operators, each with a rule on its arguments.
 
-The compiler selects nodes by it; the runtime refuses other blocks. Everything is
-float32 except row-wise quantized tensors (`kvc::quantize_rows`), which only quantized
-linears may read.
+The compiler selects nodes by this list; the runtime refuses a block with any other
+node. All tensors are float32 except row-wise quantized tensors (`kvc::quantize_rows`),
+which only quantized linears can read.
 """
 
 import math
@@ -47,7 +47,7 @@ _EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why XNNPACK cannot run a node, "" when it can; a `WhyNot`."""
+    """Return why XNNPACK cannot run a node, or ""; this function is a `WhyNot`."""
     rule = RULES.get(op)
     if rule is None:
         return f"it has no kernel of {op}"
@@ -57,7 +57,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def why_not_outside(kind: TensorType) -> str:
-    """Return why a tensor cannot be an input or output, "" when it can."""
+    """Return why a tensor cannot be an input or output of a partition, or ""."""
     if kind.dtype is not DType.FLOAT32:
         return f"{kind} is not float32"
     return _reason_of_rank(kind)

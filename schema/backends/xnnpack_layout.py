@@ -1,8 +1,8 @@
 """Rules for reshapes, slices and broadcasts that XNNPACK can express symbolically.
 
-XNNPACK derives the sizes of all values in a subgraph from those of its inputs. A
-reshape may leave one size open, a slice counts from the front or the end of an axis,
-and a broadcast has fixed new sizes.
+XNNPACK derives the sizes of all values in a subgraph from the sizes of the subgraph's
+inputs. Therefore a reshape can leave a single size to be computed, a slice counts from
+the start or the end of an axis, and a broadcast has fixed new sizes.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MAX_REPEATS: Final = 4096  # 16 KiB of ones
 
 
 def reshape(arguments: Arguments, results: Results) -> str:
-    """Keep all elements in order; at most one changed size may be symbolic."""
+    """Accept reshapes; at most one of the sizes that change can be symbolic."""
     before, after = operand(arguments[0]).type.dims, results[0].dims
     middle = changed_dims(before, after)
     if sum(isinstance(dim, Affine) for dim in middle) > 1:
@@ -24,7 +24,7 @@ def reshape(arguments: Arguments, results: Results) -> str:
 
 
 def changed_dims(before: Sequence[Dim], after: Sequence[Dim]) -> Sequence[Dim]:
-    """Return `after` without the dims at both ends that it shares with `before`."""
+    """Return `after` without the first and last dims that `before` has too."""
     count = min(len(before), len(after))
     front = 0
     while front < count and before[front] == after[front]:
@@ -76,7 +76,7 @@ def _reason_of_places(places: Sequence[object], size: Dim) -> str:
 def expand(arguments: Arguments, results: Results) -> str:
     """Repeat axes of one element, each a fixed number of times.
 
-    XNNPACK does this by a product with ones, so their number is limited.
+    XNNPACK repeats by a product with a tensor of ones, whose size is limited.
     """
     before, after = operand(arguments[0]).type.dims, results[0].dims
     padded = (1,) * (len(after) - len(before)) + before
@@ -104,5 +104,5 @@ def join(arguments: Arguments, results: Results) -> str:
 
 
 def anything(arguments: Arguments, results: Results) -> str:
-    """Take any arguments."""
+    """Accept any arguments."""
     return ""

@@ -1,7 +1,7 @@
 """Argument rules of XNNPACK for norms over channels, pools and resizing.
 
 The library's own pooling loses NaN. Windows that neither overlap nor reach into padding
-are therefore reduced as axes; other pools are composed from slices.
+are therefore reshaped to axes and reduced; all other pools are computed from slices.
 """
 
 import math
@@ -39,7 +39,7 @@ class Line:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Return the offsets of the first window's elements, counted from its start."""
+        """Return the offsets of a window's elements from the start of the window."""
         return tuple(i * self.apart for i in range(self.kernel))
 
     def counts(self, around: bool) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ def lines_of(
 
 
 def side_by_side(lines: Iterable[Line]) -> bool:
-    """Tell whether windows do not overlap, leave gaps or reach into padding."""
+    """Tell whether windows are adjacent: no overlap, no gap, no padding."""
     return all(
         line.before == 0
         and (line.apart == 1 or line.kernel == 1)
@@ -93,7 +93,7 @@ def pool(arguments: Arguments, results: Results) -> str:
 
 
 def adaptive_pool(arguments: Arguments, results: Results) -> str:
-    """Accept adaptive pools whose windows all have one size and cover the plane."""
+    """Accept adaptive pools whose windows have equal sizes and cover the plane."""
     x = operand(arguments[0]).type
     sizes, counts = x.dims[-2:], results[0].dims[-2:]
     if not _whole(sizes) or not _whole(counts):
@@ -118,7 +118,7 @@ def nearest(arguments: Arguments, results: Results) -> str:
 
 
 def bilinear(arguments: Arguments, results: Results) -> str:
-    """Interpolate; the factor equals the quotient of the sizes."""
+    """Interpolate; the scale factor must be the quotient of the sizes."""
     return _resize(operand(arguments[0]).type, results[0], arguments[-2:])
 
 

@@ -1,9 +1,10 @@
 """Definitions of kvc's own operators in torch.
 
 Importing this package registers `kvc::cache_update`, `kvc::attention`,
-`kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports it; the
-runtime's torch kernels call the same functions on first need, so that eager, traced and
-run-time results agree bit for bit. Nothing else in `kvc.schema` imports torch.
+`kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports the
+package; the runtime's torch kernels import it when they first need a function. Both
+call the same functions, so that eager, traced and run-time results agree bit for bit.
+No other module of `kvc.schema` imports torch.
 """
 
 from kvc.schema.torch_ops.attention import attend_into, attention

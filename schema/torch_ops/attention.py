@@ -9,7 +9,7 @@ ALiBi slopes (Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and row l
 are added. `rows.py` computes one row.
 
 The same checks of arguments run on real and on fake tensors. The sizes of fake tensors
-may be symbolic, so they are compared through `torch._check_value`, which defers a
+can be symbolic, so they are compared through `torch._check_value`, which defers a
 condition that cannot be decided yet.
 """
 
@@ -35,7 +35,7 @@ _LAYOUTS = ("linear", "circular")
 
 
 class Attention(NamedTuple):
-    """The arguments of `attention`, documented there."""
+    """The arguments of `attention`, which documents them."""
 
     q: Tensor
     k: Tensor
@@ -79,44 +79,51 @@ def attention(
     """Attend from each query to the visible keys of its row.
 
     Query i of a row is at position p = valid_length - count + i, where `count` is
-    `seq`, or the row's entry of `row_lengths`. Half types are computed in float32
-    wherever torch's own fused attention does not apply.
+    `seq`, or the row's entry of `row_lengths`. float16 and bfloat16 are computed in
+    float32 wherever torch's own fused attention does not apply.
 
     Args:
         q: [batch, heads, seq, head_dim], the queries of the last `seq` positions:
             float32, float64, bfloat16 or float16, the dtype of `k` and `v`. If `q` is
-            float32, these may be float16, and the computation is in float32; they
-            may also be int8, with scales.
+            float32, `k` and `v` can also be float16; the computation is in float32.
+            `k` and `v` can also be int8, with scales.
         k: [batch, kv_heads, slots, head_dim]; `heads` is a multiple of `kv_heads`.
         v: [batch, kv_heads, slots, value_dim].
         valid_length: int64 [batch], the number of positions of `k` and `v` that hold
-            data, the queries' own positions included.
+            data, including the positions of the queries.
         scale: factor on the scores; None means 1 / sqrt(head_dim).
         causal: the query sees keys up to p (bottom-right aligned); a query at a
             negative position sees no key.
-        window_left: the query sees keys from p - window_left on; None: from the first.
-        window_right: the query sees keys up to p + window_right; None: to the last.
-        softcap: c makes each score c * tanh(score / c), before mask and slopes.
-        mask: [batch or 1, heads or 1, seq, positions], bool (True: may be seen) or
-            float (added). Indexed by key position; keys after its end are hidden.
+        window_left: the query sees keys from p - window_left on; None for no lower
+            limit.
+        window_right: the query sees keys up to p + window_right; None for no upper
+            limit.
+        softcap: a number c that changes each score to c * tanh(score / c), before mask
+            and slopes are applied.
+        mask: [batch or 1, heads or 1, seq, positions], bool (True for visible keys) or
+            float (added to scores). The last axis is the position of a key; keys after
+            the end of the axis are hidden.
         slopes: float32 [heads]; adds slopes[head] * (key position - p) (ALiBi).
         sinks: float [heads], one more logit in each head's softmax, without a value.
-        layout: "linear", position p is in slot p; or "circular", position p is in slot
-            p modulo `slots`, valid_length is the total length, and positions before
-            valid_length - slots are gone, except the kept ones (see `keep`).
-        k_scale: float32 [batch, kv_heads, slots]: `k` is int8 rows of `quantize_cache`
-            with these scales, and `v` with those of `v_scale`. Their values are
-            computed in float32, or in float64 if `q` is float64.
-        v_scale: as `k_scale`.
+        layout: "linear": position p is in slot p. "circular": position p is in slot p
+            modulo `slots`; valid_length counts all positions since the row's start, and
+            positions before valid_length - slots have been overwritten, except those
+            that `keep` protects.
+        k_scale: float32 [batch, kv_heads, slots], the scales of `k`, if `k` and `v` are
+            int8 rows from `quantize_cache`. Such rows are multiplied in float32, or in
+            float64 if `q` is float64.
+        v_scale: float32 [batch, kv_heads, slots], the scales of `v`.
         row_lengths: int64 [batch], from 0 to `seq`: the number of real queries of each
-            row, from its first on; the others are padding. None means all.
-        keep: the number of first positions that the ring keeps, as in `cache_update`;
-            `window_left` does not hide them. 0 <= keep < `slots`; circular. These are
-            the attention sinks of StreamingLLM (Xiao et al., 2023).
+            row. Real queries come first; later queries are padding. None if all queries
+            are real.
+        keep: the number of first positions that a circular cache never overwrites, as
+            in `cache_update`; `window_left` does not hide them. 0 <= keep < `slots`;
+            only with layout "circular". The positions are the attention sinks of
+            StreamingLLM (Xiao et al., 2023).
 
     Returns:
-        [batch, heads, seq, value_dim]; a query that sees no key, or is padding,
-        gives zeros.
+        [batch, heads, seq, value_dim]; the result is zeros for a query that sees no
+        key, or is padding.
 
     Raises:
         ValueError: arguments do not fit each other, or a valid length is negative or,
@@ -145,13 +152,13 @@ _NOTHING = (None,) * 8
 
 
 def attend_into(out: Tensor, *arguments: object) -> None:
-    """Write `attention` of the other arguments into `out`, contiguous.
+    """Write the result of `attention(*arguments)` into a contiguous tensor.
 
-    Shapes, dtypes and settings have been checked.
+    The caller has checked shapes, dtypes and settings.
 
     Raises:
-        ValueError, RowLengthOutOfRange: a valid length or a row length does not fit;
-            nothing has been written then.
+        ValueError, RowLengthOutOfRange: a valid length or a row length does not fit,
+            and nothing has been written.
     """
     given = Attention(*arguments)  # type: ignore[arg-type]
     q, k, v, layout = given.q, given.k, given.v, given.layout
@@ -198,7 +205,7 @@ def check_arguments(given: Attention) -> None:
     """Check the arguments without looking at tensor values.
 
     Raises:
-        ValueError: names the first argument that does not fit.
+        ValueError: an argument does not fit; the message names the first one.
     """
     q, k, v = given.q, given.k, given.v
     _check_operands(q, k, v, given.valid_length)

@@ -1,11 +1,11 @@
 """`kvc::cache_update`: write a block of rows into a cache, functionally.
 
-In: a cache, the new rows, one start index per batch row, and the row lengths. Out: the
-cache with the rows written. The operator is functional; the runtime calls `write_rows`
-on the cache itself if the compiler has proven that this is safe. The semantics are
-those of ONNX TensorScatter (opset 24), which has no row lengths and leaves out-of-range
-linear writes undefined: here both ends of the range are checked, for all rows, before
-anything is written.
+In: a cache, the new rows, a start index per batch row, and the row lengths. Out: the
+cache with the rows written. The operator returns a new cache; the runtime calls
+`write_rows` on the given cache if the compiler has proven that this is safe. The
+semantics are those of ONNX TensorScatter (opset 24), with two differences: row lengths
+are added, and writes out of range in linear mode raise an error (undefined in ONNX).
+Both ends of the range are checked, for all rows, before anything is written.
 """
 
 import torch
@@ -34,25 +34,28 @@ def cache_update(
 
     Args:
         cache: [batch, ..., slots, ...], any dtype; `slots` is the size of `axis`.
-        update: as `cache`, but with `seq` on `axis`: at most `slots`, unless
-            `row_lengths` limits the rows written. For a float16 cache it may be
-            float32, rounded to nearest, halves to even: 65520 and more become infinite.
-        write_indices: int64 [batch], the first slot of each row; None means zeros.
+        update: the new rows, with the shape and dtype of `cache`, except that `axis`
+            has the size `seq`, at most `slots` unless `row_lengths` limits the number
+            of written rows. For a float16 cache, `update` can also be float32; it is
+            rounded to nearest, halves to even, and 65520 and more become infinite.
+        write_indices: int64 [batch], the first slot to write in each batch row; None
+            for slot 0.
         axis: the sequence axis; not the batch axis 0.
-        mode: "linear", where all of `update` must fit, or "circular", where the
-            slot is taken modulo `slots`, for negative indices too.
-        row_lengths: int64 [batch], from 0 to `seq`: the number of rows of `update` that
-            are written, from the first on, for each batch row; None means all.
-        keep: the number of first positions that keep their slots, 0 <= keep < `slots`;
-            circular. Position p >= keep is in slot keep + (p - keep) % (slots - keep).
+        mode: "linear", where all of `update` must fit, or "circular", where a slot's
+            number is taken modulo `slots`, also if it is negative.
+        row_lengths: int64 [batch], from 0 to `seq`: the number of rows of `update` to
+            write in each batch row, from the first row on; None to write all rows.
+        keep: the number of first positions that are never overwritten, 0 <= keep <
+            `slots`; only in circular mode. Position p >= keep is in slot keep + (p -
+            keep) % (slots - keep).
 
     Raises:
         ValueError: shapes, dtypes, axis or mode do not fit.
         RowLengthOutOfRange: a row length is negative, or more than `seq`.
         IndexOutOfRange: a write would begin before slot 0, in linear mode or with
             `keep` above 0.
-        CacheOverflow: a write would end past the last slot, or wrap around to its own
-            start. After any of these errors nothing has been written.
+        CacheOverflow: a write would end past the last slot, or, in circular mode, write
+            a slot twice. All errors are raised before anything is written.
     """
     written = cache.clone(memory_format=torch.contiguous_format)
     write_cache(written, update, write_indices, axis, mode, row_lengths, keep)
@@ -82,7 +85,7 @@ def write_cache(
     row_lengths: Tensor | None = None,
     keep: int = 0,
 ) -> None:
-    """Write `update` into `cache` itself; arguments and errors as `cache_update`."""
+    """Write `update` into `cache` in place; see `cache_update`."""
     _check_arguments(cache, update, write_indices, axis, mode, row_lengths, keep)
     write_rows(cache, update, write_indices, axis, mode, row_lengths, keep)
 
@@ -96,7 +99,7 @@ def write_rows(
     row_lengths: Tensor | None = None,
     keep: int = 0,
 ) -> None:
-    """Write as `write_cache` does, without checks of shapes and dtypes."""
+    """Write `update` into `cache` in place, without checks of shapes and dtypes."""
     slots, seq = cache.shape[axis], update.shape[axis]
     rows = cache.shape[0]
     if rows == 1 and row_lengths is None and write_indices is not None:

@@ -1,8 +1,8 @@
 """`kvc::expert_linear`: multiply each row by the matrix of its selected expert.
 
 In: rows, the matrices of all experts, the selected expert of each row. Out: the
-products. Only the matrices of selected experts are read, each once, so that a step of
-one token costs only its few experts. No shape depends on the selection.
+products. Only the matrices of selected experts are read, each once, so that a step of a
+single token reads only a few matrices. No shape depends on the selection.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ def expert_linear(
     """Multiply each row by its expert's matrix.
 
     Args:
-        x: [rows, in], floating.
-        weight: [experts, out, in], as `x`; [experts, in, out] when `transposed`.
+        x: [rows, in], of a floating-point dtype.
+        weight: [experts, out, in], or [experts, in, out] if `transposed`; dtype as `x`.
         experts: int64 [rows], the index of each row's matrix.
-        bias: [experts, out], as `x`.
+        bias: [experts, out], dtype as `x`; None for no bias.
         transposed: whether the matrices are [in, out] instead of [out, in].
 
     Returns:
@@ -63,10 +63,10 @@ def multiply_by_experts(
     bias: Tensor | None,
     transposed: bool,
 ) -> None:
-    """Write `expert_linear` of the other arguments, already checked, into `out`.
+    """Write the result of `expert_linear` into `out`; arguments have been checked.
 
     Raises:
-        IndexOutOfRange: an expert index is out of range; nothing has been written then.
+        IndexOutOfRange: an expert index is out of range, and nothing has been written.
     """
     for expert, rows in rows_by_expert(experts, weight.shape[0]):
         matrix = weight[expert] if transposed else weight[expert].t()
@@ -84,11 +84,11 @@ def rows_by_expert(experts: Tensor, count: int) -> Iterator[tuple[int, int | Ten
     """Yield each selected expert with its rows: one row index, or int64 [rows].
 
     Args:
-        experts: int64 [rows].
+        experts: int64 [rows], the index of each row's expert.
         count: the number of experts.
 
     Raises:
-        IndexOutOfRange: an index is out of range; raised before anything is yielded.
+        IndexOutOfRange: an index is out of range, and nothing has been yielded.
     """
     rows: dict[int, list[int]] = {}
     for row, expert in enumerate(experts.tolist()):

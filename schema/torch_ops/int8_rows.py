@@ -1,12 +1,12 @@
 """Rows of int8 caches: quantize them, and multiply by them without widening them.
 
-A row [width] is stored as int8 with one float32 scale; its value is `rows * scale`. A
-whole cache is never widened. If the processor multiplies int8 and the cache is long,
-the other factor of a product is split into three int8 digits of base 254, which have
-the precision of float32; products of digits with rows are exact integers. Otherwise
-rows are widened one piece at a time, so that a piece stays in the processor's cache.
-Scales never multiply rows: those of keys multiply the products, those of values the
-attention weights.
+A row [width] is stored as int8 with a float32 scale; its value is `rows * scale`. A
+whole cache is never widened to floats. If the processor multiplies int8 and the cache
+is long, the second factor of a product (queries or attention weights) is split into
+three int8 digits of base 254, which have the precision of float32; products of digits
+and rows are exact integers. Otherwise a piece of the rows at a time is widened, small
+enough for the processor's cache. Scales never multiply rows: scales of keys multiply
+the products, scales of values multiply the attention weights.
 """
 
 from functools import cache
@@ -42,10 +42,11 @@ def quantize_cache(x: Tensor) -> tuple[Tensor, Tensor]:
     stored as zeros with a scale that is NaN or infinite: the whole row represents NaN.
 
     Args:
-        x: floating [..., width], with rows to write into a cache.
+        x: rows to write into a cache, [..., width], of a floating-point dtype.
 
     Returns:
-        int8 [..., width], from -127 to 127; and float32 [...], above 0 or not finite.
+        The rows, int8 [..., width], from -127 to 127; and their scales, float32 [...],
+        above 0 or not finite.
 
     Raises:
         ValueError: `x` is not floating, or its rows have no width.
@@ -65,7 +66,7 @@ def _(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_into(outs: tuple[Tensor, Tensor], x: Tensor) -> None:
-    """Write the results of `quantize_cache` into `outs`, contiguous and fitting."""
+    """Write the results of `quantize_cache` into contiguous tensors of their shapes."""
     rows, scale = outs
     exact = x.to(torch.float32)
     torch.amax(exact.abs(), -1, out=scale)
@@ -110,7 +111,7 @@ Cache = Tensor | Int8Rows
 
 
 def as_cache(rows: Tensor, scale: Tensor | None) -> Cache:
-    """Return keys or values as attention reads them; with a scale they are int8."""
+    """Return keys or values as attention reads them: `Int8Rows` if there is a scale."""
     return rows if scale is None else Int8Rows(rows, scale)
 
 
@@ -124,7 +125,7 @@ def key_products(rows: Tensor, keys: Int8Rows) -> Tensor:
     """Return the products of queries and keys.
 
     Args:
-        rows: [kv_heads, count, width], float32 or float64.
+        rows: the queries, [kv_heads, count, width], float32 or float64.
         keys: [1, kv_heads, keys, width].
 
     Returns:
@@ -180,10 +181,11 @@ def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
 
 
 def multiply_int8(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply int8 matrices exactly, as long as sums fit int32.
+    """Multiply int8 matrices exactly, if all sums fit int32.
 
-    If the processor lacks int8 products, float32 products of pieces compute it: 20 to
-    60 times as fast as torch's loops for 128 rows (measured in November 2026).
+    If the processor lacks int8 products, the matrices are multiplied in pieces as
+    float32, which is 20 to 60 times as fast as torch's loops for 128 rows (measured in
+    November 2026).
 
     Args:
         left: int8 [rows, in].
@@ -233,7 +235,7 @@ def _multiplies_int8() -> bool:
 
 
 def is_exact() -> bool:
-    """Test torch's int8 product, which saturates if oneDNN may not use VNNI."""
+    """Test if torch's int8 product is exact; it saturates if oneDNN lacks VNNI."""
     left = torch.full((9, 64), 127, dtype=torch.int8)
     product = torch._int_mm(left, left.new_full((64, 64), 127))
     return bool((product == 64 * 127 * 127).all())

@@ -38,10 +38,10 @@ def attend_by_products(
     """Write the attention of a block into `out` [1, heads, count, value_dim].
 
     Args:
-        out: as `attention`'s result, the block's queries only.
+        out: the result for the block's queries; dtype as the result of `attention`.
         q: [1, heads, count, head_dim].
         keys: pieces [1, kv_heads, .., head_dim], in the order of their positions.
-        values: pieces [1, kv_heads, .., value_dim], of the same sizes.
+        values: pieces [1, kv_heads, .., value_dim], of the same positions as `keys`.
         block: the keys that each query sees.
         scoring: how products become scores.
     """
@@ -139,9 +139,9 @@ WIDENED_CELLS = 2**21
 def attend_last(
     out: Tensor, q: Tensor, k: Cache, v: Cache, valid: int, scale: float | None
 ) -> None:
-    """Attend as `attend_row` from one query to all of a linear cache, as in decode.
+    """Attend from a single query to the valid part of a linear cache, as in decode.
 
-    The result is the same, bit for bit if the cache holds floats.
+    The result is that of `attend_row`, bit for bit if the cache holds floats.
     """
     if valid == 0:
         out.zero_()
@@ -253,7 +253,7 @@ def _attend_fused(
 def attend_one(
     out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | None
 ) -> None:
-    """Attend from one query, which sees every key; a group's heads become rows."""
+    """Attend from a query that sees every key; heads of a group become matrix rows."""
     groups = (1, k.shape[1], q.shape[1] // k.shape[1], -1)
     attended = scaled_dot_product_attention(q.reshape(groups), k, v, scale=scale)
     out.view(groups).copy_(attended)
@@ -284,7 +284,7 @@ def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:
 
 
 def check_row_lengths(row_lengths: Tensor | None, rows: int, op: str) -> None:
-    """Check `row_lengths` without looking at its values; sizes may be symbolic.
+    """Check `row_lengths` without reading the values; sizes can be symbolic.
 
     Raises:
         ValueError: `row_lengths` are not int64 [batch].
@@ -323,11 +323,11 @@ def read_row_lengths(row_lengths: Tensor | None, rows: int, most: int) -> list[i
 def check_slots(
     starts: list[int], row_lengths: list[int], slots: int, least: int = 0
 ) -> None:
-    """Check that each row's slots, from its first one on, fit in the cache.
+    """Check that each batch row's write fits between slot `least` and the last slot.
 
     Raises:
-        IndexOutOfRange: a row would begin before slot `least`.
-        CacheOverflow: a row would end past the last slot.
+        IndexOutOfRange: a write would begin before slot `least`.
+        CacheOverflow: a write would end past the last slot.
     """
     for row, (start, count) in enumerate(zip(starts, row_lengths, strict=True)):
         if start < least:

@@ -44,7 +44,7 @@ class Run(NamedTuple):
         return self.lower is None and self.upper is None
 
     def band(self, count: int, device: torch.device) -> Tensor:
-        """Return bool [count, keys], True where one of `count` queries sees a key."""
+        """Return bool [count, keys], True where query i of `count` sees key j."""
         seen = torch.ones(count, self.keys, dtype=torch.bool, device=device)
         if self.upper is not None:
             seen = seen.tril_(self.upper)
@@ -58,7 +58,7 @@ class Block:
     """Queries `first` to `first + count` of a row, and the runs of keys they read.
 
     `position` is the position of query `first`; runs are ordered by position; `keep` is
-    the number of first positions that the cache keeps.
+    the number of first positions that the cache never overwrites.
     """
 
     first: int
@@ -85,7 +85,7 @@ class Block:
         return causal and self.count == run.keys
 
     def places(self, slots: int) -> list[tuple[int, int]]:
-        """Return the slots of its keys in a cache, as (first slot, number of slots)."""
+        """Return the slots of the block's keys: (first slot, number of slots) pairs."""
         runs, keep = self.runs, self.keep
         return [p for r in runs for p in slot_runs(r.begin, r.keys, slots, keep)]
 
@@ -96,13 +96,13 @@ class Block:
         )
 
     def band(self, device: torch.device) -> Tensor | None:
-        """Return bool [count, keys], True where a query sees a key; None: all True."""
+        """Return bool [count, keys], True where a query sees a key; None if all do."""
         if self.sees_all:
             return None
         return _joined([run.band(self.count, device) for run in self.runs], 1)
 
     def distances(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return [count, keys]: each key's position less each query's."""
+        """Return [count, keys]: the position of a key minus that of a query."""
         spans = [(r.begin - self.position, r.end - self.position) for r in self.runs]
         keys = [torch.arange(*span, dtype=dtype, device=device) for span in spans]
         queries = torch.arange(self.count, dtype=dtype, device=device)
@@ -119,8 +119,8 @@ class RowVisibility:
 
     Query i has position `start + i`. The query at position s sees the key at position p
     if `oldest <= p < end` and `s - left <= p <= s + ahead`; a bound of None does not
-    limit. It also sees each of the `keep` first keys, which lie before `oldest`, if `p
-    < end` and `p <= s + ahead`.
+    limit. The query also sees each of the first `keep` keys of the row, which lie
+    before `oldest`, if `p < end` and `p <= s + ahead`.
     """
 
     seq: int
@@ -174,7 +174,7 @@ class RowVisibility:
         return Run(begin, end, lower, upper)
 
     def blocks(self, cells: int) -> Iterator[Block]:
-        """Yield blocks of at most `cells` pairs of query and key, or of one query."""
+        """Yield blocks: at most `cells` pairs of query and key, or a single query."""
         queries = self.seeing()
         if not queries:
             return
@@ -209,27 +209,27 @@ class Scoring:
     sinks: Tensor | None
 
     def of_row(self, row: int) -> "Scoring":
-        """Return the scoring of one row, with the mask narrowed to it."""
+        """Return the scoring of a batch row, with only the row's part of the mask."""
         if self.mask is None or self.mask.shape[0] == 1:
             return self
         return replace(self, mask=self.mask.narrow(0, row, 1))
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether scores are scaled products, some of them perhaps hidden."""
+        """Tell whether scores are scaled products; keys can be hidden."""
         products = self.softcap is None and self.slopes is None and self.sinks is None
         return products and (self.mask is None or self.mask.dtype == torch.bool)
 
     @property
     def is_bare(self) -> bool:
-        """Tell whether scores are scaled products, none of them hidden."""
+        """Tell whether scores are scaled products, and no mask hides a key."""
         return self.mask is None and self.is_plain
 
     def seen(self, block: Block) -> Tensor | None:
         """Return the keys of a block that each query sees, by window and bool mask.
 
-        Bool [count, keys] or [1, heads or 1, count, keys]; None if all are visible. A
-        float mask is left to `adjust_`.
+        The result is bool [count, keys] or [1, heads or 1, count, keys], or None if
+        every query sees all keys. `adjust_` applies a float mask.
         """
         if self.mask is None:
             return block.band(torch.device("cpu"))

@@ -1,9 +1,10 @@
 """Checks of a method's blocks: callers, inputs, outputs and writes.
 
-In: a method whose own graph has been checked, and the operands of each instruction.
-Out: nothing, or `BadProgram`. Each block is checked as a graph of its own. This module
-adds the checks between a block and the one instruction that runs it: types, lent
-memory, the writes that the block may make there, and the block's scratch memory.
+In: a method whose main graph has been checked, and the operands of each instruction.
+Out: nothing, or `BadProgram`. Each block is checked like any graph. This module adds
+the checks between a block and the single instruction that runs the block: types, the
+operands whose memory the block's inputs share (lent memory), the writes that the block
+can make to lent memory, and the block's scratch memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ def check_blocks(
     around: Surroundings,
     thorough: bool,
 ) -> list[Operands]:
-    """Check the blocks of a method whose own graph has been checked.
+    """Check the blocks of a method whose main graph has been checked.
 
     Returns:
         For each block, the operands of its instructions.

@@ -26,7 +26,8 @@ class Filled:
     """How far a call, or an iteration of a loop, has filled a state.
 
     Attributes:
-        ends: the end of the filled part; several positions if loops carry several.
+        ends: the end of the filled part; several positions if loops carry several
+            positions.
         count: the number of positions of the last write, None before the first write.
     """
 
@@ -42,7 +43,8 @@ class Filled:
     ) -> "Filled":
         """Return how far a state is filled when an iteration of a loop starts.
 
-        It is filled up to the start of the iteration, or to an unknown position.
+        The state is filled up to the start of the iteration, or up to an unknown
+        position.
         """
         pairs = zip(control.operands, inside.inputs[: control.carried], strict=False)
         starts = {
@@ -62,10 +64,12 @@ def filled_after(
     """Return how far a state is filled after branches or loop iterations.
 
     Args:
-        results: the results of the instruction that runs them.
-        ways: for each branch or loop body: outputs, cursor fields of values, and fill.
-        fields: the cursor fields of the results.
-        loop: whether these are iterations, whose positions count from their own start.
+        results: the results of the instruction that runs the branches or the loop.
+        ways: for each branch or loop body: its outputs, the cursor fields that its
+            values hold, and how far it fills the state.
+        fields: the cursor fields that the results hold.
+        loop: whether `ways` are loop bodies, whose positions are relative to the start
+            of an iteration.
     """
 
     def ends() -> Iterator[After]:
@@ -102,7 +106,8 @@ class HeldState:
 
     Attributes:
         state: id of the state.
-        order: the state's axis for each axis of the value; None for other views.
+        order: the state's axis for each axis of the value; None if the value is a view
+            that does not only permute the state's axes.
         filled: how far the call has written the state.
     """
 
@@ -115,7 +120,7 @@ class CursorAccesses:
     """Writes and reads of states with cursors by one method.
 
     Attributes:
-        filled: for each state, how far its last write has filled it.
+        filled: for each state, how far the last write has filled the state.
     """
 
     def __init__(
@@ -140,7 +145,7 @@ class CursorAccesses:
         fields: Fields,
         at: str,
     ) -> None:
-        """Check that an update begins at the cursor and is as long as its advance."""
+        """Check that an update begins at the cursor and is as long as the advance."""
         arguments, result = _by_name(step), step.results[0]
         one = held[first_operand(step)]
         self.refuse_windows([held[v].state for v in used[1:]], "a write of", at)
@@ -239,7 +244,7 @@ class CursorAccesses:
     ) -> None:
         """Check that queries over rings are the call's tokens, and stay in the window.
 
-        A state that is not a ring may be overwritten by any result.
+        Any result can overwrite a state that is not a ring.
         """
         rings = [v for v in used if held[v].state in self._widest]
         for result in step.results:
@@ -294,7 +299,7 @@ class CursorAccesses:
         return placed(argument, fields)
 
     def refuse_windows(self, states: list[int], what: str, at: str) -> None:
-        """Check that none of some states is a ring with a window."""
+        """Check that no state in `states` is a ring with a window."""
         rings = [state for state in states if state in self._widest]
         self._require(not rings, at, f"{what} a ring with a window")
 

@@ -2,8 +2,9 @@
 
 In: a method whose graph and blocks have been checked. Out: the widest window of queries
 over each ring, or `BadProgram`. Operands are recognized by the storages of values: a
-`CursorSlot`, a block's input that is lent one, or a position that `kvc::after` computes
-from a start. No other arithmetic is followed here.
+`CursorSlot`, a block's input that shares the memory of a `CursorSlot`, or a position
+that `kvc::after` computes from the start of a call or iteration. The result of any
+other arithmetic is an unknown position.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,7 @@ class CursorUses:
         self._where = f"method {method.name!r}"
 
     def check(self) -> None:
-        """Check the method's own graph, and from there all blocks."""
+        """Check the method's main graph, and all blocks that it runs."""
         graph, states = self._method.graph, self._program.states
         held: dict[int, HeldState] = {}
         fields: dict[int, CursorSlot | After] = {}

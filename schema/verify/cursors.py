@@ -1,13 +1,13 @@
 """Check a program's cursors: windows, and the states that are written at cursors.
 
 In: methods whose graphs and blocks have been checked. Out: nothing, or `BadProgram`.
-Sessions rely on these rules for each row: a state at a cursor is written from the
-cursor on, along its slots, by as many tokens as the method declares; the other slots
-stay unchanged. A ring with a window can be rewound, and survives a call that fails,
-although the old content of its slots is lost, since nothing reads those slots again:
-only `kvc::attention` reads the ring, after the call has written to it; the queries are
-the last tokens written, the call skips no token before them, and they see no further
-than the window.
+Sessions rely on these rules for each batch row. A method writes a state with a cursor
+along the state's slots, from the cursor on, by the number of tokens that the method
+declares; all other slots stay unchanged. A ring with a window can be rewound, and a
+failed call does no harm to it, although overwritten slots are lost, since no query
+reads the lost slots again: only `kvc::attention` reads the ring, after the call has
+written to it; the queries are the last tokens written; the call skips no token before
+them; and queries see no keys before the window.
 
 `cursor_uses.py` checks the uses of cursors in a method's code.
 """
@@ -97,7 +97,8 @@ class CursorChecker:
 
         Args:
             method: a method whose graph and blocks have been checked.
-            operands: for each of these graphs, the operands of its instructions.
+            operands: for the method's graph and each block, the operands of the
+                instructions.
 
         Raises:
             BadProgram: the method's writes contradict the declarations of its states.

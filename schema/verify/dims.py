@@ -1,7 +1,8 @@
 """Check types under all allowed sizes of the symbols: bounds, and test points.
 
-In: the symbols of a program. Out: a `CheckedTypes`, which checks each type once,
-returns its greatest size in bytes, and its shape at each of a few points.
+In: the symbols of a program. Out: a `CheckedTypes`, which checks each type once, and
+returns the type's greatest size in bytes and its shape at each test point. A test point
+is a size for each symbol.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ Shape = tuple[int, ...]
 
 
 class Point:
-    """A size for each symbol; caches the shapes of types at these sizes."""
+    """A size for each symbol, and a cache of the shapes of types at these sizes."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
@@ -40,7 +41,7 @@ class Point:
         self._types: dict[int, tuple[TensorType, TensorType]] = {}
 
     def at(self, kind: TensorType) -> TensorType:
-        """Return a type with its dims at these sizes."""
+        """Return a type with its dims evaluated at the sizes of the point."""
         found = self._types.get(id(kind))
         if found is None:
             static = TensorType(kind.dtype, kind.shape(self.sizes))
@@ -107,9 +108,10 @@ class CheckedTypes:
     def mixed_points(self, names: Iterable[str], where: str) -> Iterator[Point]:
         """Yield points with some symbols at their lower bounds, others at the upper.
 
-        Together with the points of all lower and all upper bounds, which are among
-        `points`, they suffice for dims without quotients: such dims are affine in each
-        symbol, so that two dims that agree at these points agree at all sizes.
+        `points` has the point of all lower bounds and the point of all upper bounds.
+        Together with these, the yielded points suffice for dims without quotients: a
+        dim without quotients is affine in each symbol, so that two dims that agree at
+        all of these points agree at all sizes.
 
         Raises:
             LimitExceeded: there are too many symbols.

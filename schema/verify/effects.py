@@ -1,7 +1,8 @@
-"""Find the reads and writes of a graph to memory that outlives it.
+"""Find a graph's reads and writes of states and callers' arrays, which outlive a call.
 
-In: a graph. Out: the states that it reads and writes, which a method must declare, and
-the instructions that write to states or callers' arrays, each of which needs a verdict.
+In: a graph. Out: the states that the graph reads and writes, which a method must
+declare; and the instructions that write to states or callers' arrays. The program must
+contain a verdict for each of these instructions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,15 +41,17 @@ class Effects:
 
 
 def effects(graph: Graph, operands: Sequence[Sequence[int]] | None = None) -> Effects:
-    """Return the accesses of a graph to memory that outlives it.
+    """Return the accesses of a graph to states and callers' arrays.
 
     A write is a result that is not a view and shares memory with a state, or with an
-    input in the caller's array. A read is any use as an output, or as an operand of
-    anything but a view, except an operand that is wholly overwritten.
+    input in the caller's array. A read is a use of such memory as an output, or as an
+    operand of an instruction that is not a view. An operand that is wholly overwritten
+    is not read.
 
     Args:
         graph: the graph to analyse.
-        operands: value ids that each instruction reads, if they are known already.
+        operands: for each instruction, the ids of the values that it reads; None to
+            collect them from the graph.
     """
     if operands is None:
         operands = [values_in(step.arguments) for step in graph.instructions]

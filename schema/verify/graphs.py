@@ -1,8 +1,8 @@
 """Checks of one graph: values, single definition, storage, operator signatures.
 
-In: a graph, and its constants and states. Out: the operands of each instruction, for
-the memory check, or `BadProgram`. `values.py` checks values, `results.py` the storage
-of results, `signatures.py` arguments and shapes.
+In: a graph, and its constants and states. Out: the operands of each instruction, which
+the memory check needs, or `BadProgram`. `values.py` checks values, `results.py` the
+storage of results, `signatures.py` arguments and shapes.
 """
 
 from collections.abc import Sequence
@@ -76,10 +76,12 @@ class GraphChecker:
     def check_block(
         self, graph: Graph, around: Surroundings, thorough: bool
     ) -> tuple[Operands, tuple[int, ...]]:
-        """Check as `check`; also return the instructions that write to lent memory.
+        """Check a block's graph as `check` does; also return the writing instructions.
 
-        The blocks of equal layers are checked once: after decoding, equal parts of
-        graphs are one object.
+        These are the instructions that write to lent memory: memory that the block's
+        inputs share with operands of the instruction that runs the block. The blocks of
+        equal layers are checked once: after decoding, equal parts of graphs are the
+        same object.
         """
         key = _content(graph, around)
         found = self._blocks.get(key)

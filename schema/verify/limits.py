@@ -1,9 +1,9 @@
 """Limits of a bundle, and the reporter of errors that name the place in the file.
 
-Exceeding a limit raises `LimitExceeded` before any use. The limits are far above real
-models and far below sizes that harm a reader: a table takes 25 microseconds to check
-and read, so the maximum number of tables takes about a second (measured 2026-11-26),
-and a model of 1000 layers has 4000 states.
+A file that exceeds a limit raises `LimitExceeded` before anything in it is used. The
+limits are far above real models: a model of 1000 layers has 4000 states. They are far
+below sizes that harm a reader: a table takes 25 microseconds to check and read, so the
+maximum number of tables takes about a second (measured 2026-11-26).
 """
 
 from collections import Counter
@@ -74,7 +74,7 @@ class Reporter:
             self.fail(where, f"{text!r} has characters that cannot be printed")
 
     def unique(self, names: list[str], where: str) -> None:
-        """Check names, and that they are unique."""
+        """Check each name, and that no name occurs twice."""
         if len(set(names)) != len(names):
             (twice, _), *_ = Counter(names).most_common(1)
             self.fail(where, f"{twice!r} is there twice")

@@ -1,11 +1,12 @@
 """Check that loops and branches that advance a position stay within their call.
 
-A cursor is such a position, and a loop may carry it from one iteration to the next. In:
-the control instructions of a method, and their operands' relation to cursors. Out: the
-position where each iteration starts, or `BadProgram`. An inner loop must end before the
-outer iteration does. After branches that write and advance, only the nearest of their
-ends is known. If only loops and branches determine how much a call adds, this amount is
-compared at the end with the final value of the cursor's counter.
+The position is a cursor, or a number of tokens after it; a loop can carry the position
+from an iteration to the next. In: the control instructions of a method, and their
+operands' relation to cursors. Out: the position where each iteration starts, or
+`BadProgram`. An inner loop must end before the iteration of the outer loop ends. After
+branches that write and advance, only the end of the branch that advances least is
+known. If loops and branches determine how many tokens a call adds, the number is
+compared with the final value of the cursor's counter when the method has been checked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,8 +33,8 @@ class _End:
     """The end of an access of a method at a cursor.
 
     Attributes:
-        ways: its end, and the ends of branches that contain it; one of these must
-            lie within the call or iteration.
+        ways: the end of the access, and the ends of the branches that contain the
+            access; at least one of them must lie within the call or iteration.
         what: description of the access.
         at: location of the access in the method.
     """
@@ -64,7 +65,8 @@ class LoopEnds:
     ) -> dict[int, After]:
         """Return the start of an iteration for each carried value with a position.
 
-        Each iteration must hand a position on to the next; `all_turns` checks this.
+        Each iteration must return a position for the next iteration; `all_turns` checks
+        this.
         """
         found: dict[int, After] = {}
         for i in range(control.carried):
@@ -85,10 +87,10 @@ class LoopEnds:
         fields: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
-        """Check that accesses of an iteration end within it; call this after the body.
+        """Check that an iteration's accesses end within the iteration.
 
-        The common end of all iterations is recorded in `fields`; it must lie
-        within the call.
+        Call this after the check of the loop's body. The end of the last iteration is
+        recorded in `fields`; it must lie within the call.
         """
         inside = self._method.blocks[control.blocks[-1]].graph
         unknown: dict[After, int] = {}
@@ -118,7 +120,7 @@ class LoopEnds:
 
     @contextmanager
     def within(self, branch: bool) -> Iterator[list[_End]]:
-        """Collect the ends within a block while it is checked, if it is a branch."""
+        """Collect the ends of accesses while a block is checked, if it is a branch."""
         before, found = self._ends, list[_End]()
         if branch:
             self._ends = found
@@ -132,7 +134,10 @@ class LoopEnds:
         ways: Sequence[Way],
         fields: dict[int, CursorSlot | After],
     ) -> None:
-        """Record the end after branches: not before the nearest end of any branch.
+        """Record the position after branches.
+
+        If the branches end at different positions, the recorded position is an unknown
+        distance after the nearest of their ends.
 
         Args:
             step: the instruction that runs the branches.
@@ -155,7 +160,7 @@ class LoopEnds:
     def check(self, end: After, what: str, at: str) -> None:
         """Check that an end lies within the tokens that the call or iteration adds.
 
-        If that is not known yet, it is checked later.
+        If the number of added tokens is not known yet, the end is checked later.
         """
         advance = self._method.advance_of(end.cursor)
         assert advance is not None
@@ -167,10 +172,12 @@ class LoopEnds:
         self._report.require(fits, at, f"{found.what}, the call adds {advance.tokens}")
 
     def finish(self, fields: Fields) -> dict[int, After]:
-        """Check that counters hold the ends of calls whose length loops determine.
+        """Check the counters of cursors that loops advance by unknown amounts.
+
+        A counter must hold the position where the last loop has ended.
 
         Returns:
-            The end of the call for each cursor that it advances.
+            The end of the call for each cursor that the call advances.
         """
         found, where = dict[int, After](), f"method {self._method.name!r}"
         for advance in self._method.advances:

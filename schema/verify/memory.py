@@ -2,12 +2,12 @@
 
 In: a graph whose values and storage have been checked, and the operands of each
 instruction. Lifetimes are derived from the graph alone, not from a planner's data. Two
-implementations give equal verdicts: the sweep over time here, fast enough for every
-load, and `replay.py`, which compares every pair, for the build and `kvc verify`. Both
-treat inputs as written before the first instruction, outputs as read after the last,
-and a result that is written over memory, or over a view of it, as the end of every
-older value of that memory. `kvc::append` ends no value: it leaves the bytes of older
-values intact, and so may extend only the newest.
+implementations give equal verdicts: the sweep over time in this module, fast enough for
+every load, and `replay.py`, which compares every pair of values, for the build and `kvc
+verify`. In both, inputs are written before the first instruction, outputs are read
+after the last, and a result written over memory, or over a view of memory, destroys
+every older value in that memory. `kvc::append` destroys no value, since it leaves the
+bytes of older values intact; it can extend only the newest value in a piece of memory.
 """
 
 from bisect import bisect_left
@@ -29,9 +29,11 @@ class Lifetimes:
     """The times when the memory of each value is in use.
 
     Attributes:
-        root: value -> the value that owns its memory.
-        first: value -> index of the instruction that writes it, -1 for inputs.
-        last: root -> index of the last instruction that reads any part of it.
+        root: for each value, the value that owns its memory.
+        first: for each value, the index of the instruction that writes it; -1 for
+            inputs.
+        last: for each value that owns memory (a root), the index of the last
+            instruction that reads any part of the memory.
     """
 
     root: list[int]
@@ -64,7 +66,7 @@ def _place(graph: Graph, index: int, where: str) -> str:
 
 
 def sweep(graph: Graph, operands: Operands) -> None:
-    """Check versions, then that scratch values in use at one time do not overlap.
+    """Check that no read follows an overwrite, and that live scratch never overlaps.
 
     Raises:
         Conflict: a value is read after it was overwritten.
@@ -76,8 +78,8 @@ def derive_lifetimes(graph: Graph, operands: Operands) -> Lifetimes:
     """Return when memory is in use, and check the order of writes and reads.
 
     Raises:
-        Conflict: a value is read after an update in place of its memory, or memory is
-            overwritten or extended where that is not allowed.
+        Conflict: a value is read after its memory was updated in place, or an
+            instruction overwrites or extends memory that it must not change.
     """
     count = len(graph.values)
     root, first, last = list(range(count)), [-1] * count, [-1] * count
@@ -111,11 +113,12 @@ class Versions:
     """The current value in each piece of memory.
 
     Attributes:
-        version: for a value, the number of writes to its memory before it.
-        written: for a root, the number of writes to it.
-        newest: for a root, the value that was written last.
-        whole: whether a value covers all of its root at the root's current length.
-        stretched: whether elements of a value may share bytes.
+        version: for each value, the number of earlier writes to its memory.
+        written: for each value that owns memory (a root), the number of writes so far.
+        newest: for each root, the value that was written last.
+        whole: for each value, whether it covers its root's memory completely, at the
+            root's current length.
+        stretched: for each value, whether several elements can lie in the same bytes.
     """
 
     def __init__(self, graph: Graph, root: list[int]) -> None:
@@ -130,10 +133,10 @@ class Versions:
     def share(
         self, index: int, step: Instruction, value: int, base: int, reads: Reads
     ) -> None:
-        """Record a value that shares the memory of `base`.
+        """Record a value that shares the memory of the value `base`.
 
         Raises:
-            Conflict: the value may not be written there.
+            Conflict: the value must not be written over `base`.
         """
         owner = self.root[base]
         kind = OPS[step.op]

@@ -1,7 +1,7 @@
 """Check the declarations of a program's methods.
 
-In: decoded methods; then these methods with the operands of their checked graphs'
-instructions. Out: nothing, or the first error.
+In: decoded methods, before their graphs are checked; the same methods again after the
+check, with the operands of all instructions. Out: nothing, or the first error.
 """
 
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ def check_effects(
     program: Program,
     report: Reporter,
 ) -> None:
-    """Check that a method declares its graph's reads and writes of states."""
+    """Check that a method declares the states that its graph reads and writes."""
     where = f"method {method.name!r}"
     found = effects(method.graph, operands)
     what = f"it reads the states {found.reads}"
@@ -108,10 +108,11 @@ def check_effects(
 
 
 def check_accesses(method: Method, report: Reporter) -> None:
-    """Check the accesses that writes declare; everything else has been checked.
+    """Check the accesses that writes declare; call it after all other checks.
 
-    The accesses of a control instruction are compared with those of its blocks. Blocks
-    are checked first: a block comes after the instruction that runs it.
+    The accesses of a control instruction are compared with the accesses of its blocks.
+    Blocks are checked in reverse order, so that a block is checked before the
+    instruction that runs it.
     """
     where = f"method {method.name!r}"
     codes = [(where, method.graph, method.updates)]
@@ -136,9 +137,9 @@ def check_verdicts(
     """Check that each write in place has a valid verdict.
 
     Args:
-        updates: the verdicts.
-        graph: the graph of these verdicts.
-        found: the instructions of the graph that write.
+        updates: the verdicts on the graph's writes.
+        graph: the graph that contains the writes.
+        found: the indices of the graph's instructions that write in place.
         where: the graph's name in messages.
         report: the reporter of the file.
     """

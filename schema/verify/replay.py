@@ -1,8 +1,8 @@
 """The slow memory check: replay a graph without numbers and record every write.
 
-Each value records whether its bytes are still those it was defined with; a write marks
-the values that it destroys, a read checks its operands. Only the definition of a
-conflict is shared with the fast check in `memory.py`.
+For each value, the replay records whether the value's bytes are intact. A write marks
+the values whose bytes it destroys; a read checks that its operands are intact. The fast
+check in `memory.py` shares nothing with this one except the class `Conflict`.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class Conflict(ValueError):
     """An instruction uses memory wrongly.
 
     Attributes:
-        index: of the instruction; the number of instructions for outputs, -1 for
-            inputs.
+        index: index of the instruction; -1 for inputs of the graph, and the number of
+            instructions for outputs.
     """
 
     def __init__(self, index: int, text: str) -> None:
@@ -35,8 +35,8 @@ def replay(graph: Graph, operands: Operands) -> None:
     """Run a graph's reads and writes in order.
 
     Raises:
-        Conflict: a value is read after it was overwritten, or memory is written where
-            that is not allowed.
+        Conflict: a value is read after it was overwritten, or an instruction writes
+            memory that it must not write.
     """
     machine = _Machine(graph)
     machine.write(-1, machine.owned(graph.inputs), ())
@@ -75,14 +75,14 @@ class _Machine:
         self.made[list(graph.inputs)] = False
 
     def chain(self, value: int) -> list[int]:
-        """Return a value, its base, and so on to the owner of the memory."""
+        """Return a value, the value that it is an alias of, and so on to the owner."""
         path = [value]
         while isinstance(storage := self.graph.values[path[-1]].storage, Alias):
             path.append(storage.base)
         return path
 
     def owned(self, values: Sequence[int]) -> list[int]:
-        """Return the values that lie in scratch of their own."""
+        """Return the values in scratch memory that share no older value's memory."""
         storages = self.graph.values
         return [i for i in values if isinstance(storages[i].storage, Scratch)]
 
@@ -91,7 +91,7 @@ class _Machine:
             raise Conflict(index, f"reads value {value} after it was overwritten")
 
     def finish(self, values: Sequence[int]) -> None:
-        """Record that values have their bytes now."""
+        """Record that the bytes of values have been written and are intact."""
         self.made[list(values)] = True
 
     def is_whole(self, value: int) -> bool:
@@ -119,7 +119,7 @@ class _Machine:
                 self.dead |= (self.owners == owner) & self.made
 
     def check_target(self, index: int, step: Instruction, base: int) -> None:
-        """Check that an operator may overwrite or extend `base`."""
+        """Check that an instruction can overwrite or extend the value `base`."""
         chain = self.chain(base)
         if any(self.makers.get(link) == "aten::expand" for link in chain):
             text = "writes over an expanded view, whose elements overlap"
@@ -145,7 +145,7 @@ class _Machine:
     def sharing(
         self, step: Instruction, base: int, reads: Sequence[int], owner: int
     ) -> list[int]:
-        """Return the operands in the owner's memory, without the overwritten one."""
+        """Return the operands in the owner's memory, without an overwritten `base`."""
         others = list(reads)
         if OPS[step.op].aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
             others.remove(base)

@@ -1,4 +1,4 @@
-"""Check the definitions of values: once each, in memory that may be written.
+"""Check that each value is defined once, in memory that its instruction can write.
 
 In: a graph whose values have been checked, one instruction at a time. Out: nothing, or
 the text of the error. At each instruction, `Definitions` knows the defined values and
@@ -30,14 +30,15 @@ _SHARING: Final = _VIEWS | _GROWING  # results never have scratch of their own
 
 
 class BadResult(ValueError):
-    """A value may not be defined here; the text has the reason."""
+    """An instruction must not define a value; the text has the reason."""
 
 
 class Definitions:
     """The values that are defined so far.
 
     Attributes:
-        roots: value -> the value that owns its memory, perhaps itself.
+        roots: for each value, the value that owns its memory, which can be the value
+            itself.
     """
 
     def __init__(self, graph: Graph, around: Surroundings) -> None:

@@ -1,8 +1,8 @@
-"""Check a whole program; this module checks everything except its methods.
+"""Check a whole program: its files, blobs, names and delegates.
 
 In: a decoded program, or the index of a data file. Out: nothing, or the first error.
-Each function checks one kind of thing: files, blobs, names, delegates. `states.py`
-checks states, `methods.py` methods, the container the layout of blobs.
+`verify_program` calls the checks of all modules. `states.py` checks states,
+`methods.py` checks methods, and the container's reader checks the layout of blobs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ _MAX_OFFSET: Final = 1 << 62
 
 
 def check_tables(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
-    """Check everything that comes before the methods.
+    """Check all tables of a program except its methods.
 
     Raises:
         BadProgram, LimitExceeded: an entry is wrong.
@@ -73,7 +73,7 @@ def _check_files(program: Program, report: Reporter) -> None:
 
 
 def verify_index(blobs: Sequence[Blob], path: str) -> None:
-    """Check the index of a data file, except that its blobs fill the file.
+    """Check the index of a data file, but not whether its blobs fill the file.
 
     Raises:
         BadProgram, LimitExceeded: an entry is wrong.
@@ -171,9 +171,9 @@ def _check_bundled(program: Program, used: set[int], report: Reporter) -> None:
 
 
 def check_delegates(program: Program, report: Reporter) -> None:
-    """Check the delegates, and that each runs one block of its own method.
+    """Check the delegates, and that each delegate runs a single block of its method.
 
-    The blocks themselves, and their inputs, have been checked.
+    Must be called after the check of the blocks and their inputs.
     """
     found = [
         (number, block)
@@ -250,8 +250,8 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
     """Check all declarations and code of a program whose graph ids are in range.
 
     Args:
-        program: decoded, or about to be written.
-        path: for messages.
+        program: a program that was decoded, or is about to be written.
+        path: path of the bundle, for messages.
         thorough: whether to check memory a second time, by the slow replay.
 
     Raises:

@@ -42,9 +42,9 @@ def check_signature(
 
     Args:
         instruction: an instruction whose ids are all in range.
-        spec: its operator.
+        spec: the operator of the instruction.
         types: the types of the graph's values.
-        sizes: the program's symbols; the types have been checked with it.
+        sizes: the checked types of the program, which include `types`.
 
     Raises:
         Misfit: the instruction does not fit.
@@ -83,12 +83,15 @@ def _check_halves(results: Sequence[TensorType]) -> None:
 
 
 def sized_together(graph: Graph) -> Collection[int]:
-    """Return the instructions with several symbols or a quotient, for `check_at`."""
+    """Return the instructions whose sizes have several symbols or a quotient.
+
+    `check_at` must check them at the sizes of a call.
+    """
     return _where(graph, lambda names, divides: divides or len(names) > 1)
 
 
 def divided(graph: Graph) -> Collection[int]:
-    """Return the instructions with a quotient, for `check_at`."""
+    """Return the instructions whose sizes have a quotient, for `check_at`."""
     return _where(graph, lambda _, divides: divides)
 
 
@@ -147,9 +150,9 @@ def check_at(
 ) -> None:
     """Check a verified instruction at the sizes of a call.
 
-    An instruction with several symbols may fit only if their sizes fit together, and
-    one with quotients only if remainders are as at the test sizes; `check_signature`
-    leaves both to the call.
+    Some instructions fit their operator only at some sizes: with several symbols, if
+    the symbols' sizes fit together; with quotients, if the remainders of the divisions
+    are those at the test sizes. `check_signature` cannot check either.
 
     Args:
         instruction: an instruction that runs no blocks.

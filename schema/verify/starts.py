@@ -1,7 +1,8 @@
 """Positions of values: a field of a cursor, or a distance after a start.
 
-In: an operand, and the relation of its graph's values to cursors. Out: the operand's
-cursor and distance after the start, or whether it is another field of a cursor.
+A start is the cursor's position when a call or an iteration of a loop begins. In: an
+operand, and the relation of its graph's values to cursors. Out: the operand's cursor
+and distance after the start; or the field of a cursor that the operand is.
 """
 
 from collections.abc import Mapping
@@ -18,14 +19,16 @@ _COPIES: Final = {"aten::clone": 0, "aten::copy": 1}  # index of the copied argu
 
 @frozen
 class After:
-    """A value that lies a number of positions after the start of a call or iteration.
+    """A position that lies some tokens after the start of a call or iteration.
 
     Attributes:
         cursor: id of the cursor.
-        offset: the distance, without the unknown amounts that loops and branches add.
-        turn: number of the iteration that starts there; 0 for the call. Each value
-            carried by a loop has a number of its own.
-        loops: numbers of these loops and branches, each once, in order.
+        offset: the distance from the start, without the unknown distances that loops
+            and branches add.
+        turn: the start: 0 for that of the call; otherwise a number for the value of a
+            loop that carries the position from an iteration to the next.
+        loops: numbers of the loops and branches that add unknown distances, in order,
+            each number once.
     """
 
     cursor: int
@@ -34,11 +37,11 @@ class After:
     loops: tuple[int, ...] = ()
 
     def further(self, count: Dim) -> "After":
-        """Return the position that is `count` after this one."""
+        """Return the position that is `count` tokens after this position."""
         return replace(self, offset=add_dims(self.offset, count))
 
     def left_from(self, other: "After") -> Dim | None:
-        """Return the least distance of this after another position, None if unknown."""
+        """Return the least distance from `other` to this position; None if unknown."""
         alike = (self.cursor, self.turn) == (other.cursor, other.turn)
         if not alike or not set(other.loops) <= set(self.loops):
             return None
@@ -49,7 +52,7 @@ Fields = Mapping[int, CursorSlot | After]  # the relation of values to cursors
 
 
 def placed(argument: Argument, fields: Fields) -> After | None:
-    """Return an operand's cursor and distance after the start, None if unknown."""
+    """Return an operand's cursor and distance after the start; None if unknown."""
     field = fields.get(argument.value) if isinstance(argument, Ref) else None
     if isinstance(field, CursorSlot):
         return After(field.cursor, 0) if field.field is CursorField.START else None
@@ -69,7 +72,7 @@ def is_field(
 
 
 def copied(step: Instruction) -> int:
-    """Return the id of the value that an instruction copies, -1 if it copies none."""
+    """Return the id of the value that an instruction copies; -1 if it is no copy."""
     index = _COPIES.get(step.op)
     return -1 if index is None else cast(Ref, step.arguments[index]).value
 

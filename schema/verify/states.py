@@ -73,5 +73,5 @@ def _check_initial(
 
 
 def fixed_symbols(program: Program) -> frozenset[str]:
-    """Return the symbols that a session fixes: those of its states' types."""
+    """Return the symbols in types of states, whose sizes are fixed for a session."""
     return frozenset(symbols_in(state.type for state in program.states))

@@ -1,10 +1,11 @@
 """The FlatBuffers verifier: check that a buffer is exactly as kvc's writer makes it.
 
 In: bytes, and the layout of `program.fbs` (`kvc.schema._generated`). Out: nothing, or
-`BadStructure`. It is strict: each table, vector and string is reached once, nothing
-overlaps, gaps are zero padding, nothing is after the end, and every field that is not
-optional is present. It is iterative, and sizes are checked before any walk. The codec
-and `semantics.py` check the meaning of the numbers.
+`BadStructure`. The verifier is strict: a single offset refers to each table, vector and
+string; no two of them overlap; gaps are zero padding; no bytes follow the last of them;
+and every field that is not optional is present. The verifier does not recurse, and
+checks the size of a vector or string before it reads the elements. The codec and
+`semantics.py` check the meaning of the numbers.
 """
 
 import struct
@@ -31,8 +32,8 @@ def verify_structure(buffer: bytes, root: str, identifier: bytes, path: str) -> 
     """Check that `buffer` is one table `root` and nothing else.
 
     Raises:
-        BadMagic: the file identifier is another one.
-        BadStructure: anything else is wrong.
+        BadMagic: the file identifier is not `identifier`.
+        BadStructure: any other rule of the format is violated.
         LimitExceeded: the buffer, or its number of tables, is too large.
     """
     if len(buffer) > MAX_PROGRAM_NBYTES:
@@ -124,7 +125,7 @@ class _Walk:
         self.queue.append((table, self.target(position)))
 
     def check_table(self, name: str, position: int) -> None:
-        """Check a table's vtable, which tables may share, then its gaps and fields."""
+        """Check a table's vtable, which tables can share, and its gaps and fields."""
         vtable = position - self.number(_I32, position)
         layout = self.layouts.get((name, vtable))
         if layout is None:
@@ -159,7 +160,7 @@ class _Walk:
     def gaps(
         self, vtable: int, nbytes: int, fields: list[tuple[Field, int]]
     ) -> tuple[tuple[int, int], ...]:
-        """Return the gaps between a table's fields, which may not overlap."""
+        """Return the gaps between a table's fields; the fields must not overlap."""
         sizes = [(at, field[3] if field[1] == "scalar" else 4) for field, at in fields]
         used = sorted([(0, 4), *((at, at + size) for at, size in sizes)])
         used.append((nbytes, nbytes))
@@ -208,7 +209,7 @@ class _Walk:
         self.check_strings(first + 4 * np.arange(count) + offsets)
 
     def check_string(self, position: int) -> None:
-        """Check the string at a position: length, UTF-8 without NUL, NUL."""
+        """Check a string's length, its UTF-8 text without NUL, and the final NUL."""
         start = position + 4
         end = start + self.number(_U32, position)
         closed = end < len(self.buffer) and not self.buffer[end]

@@ -1,7 +1,7 @@
-"""Check the JSON texts of trees, which come from files.
+"""Check the JSON texts of trees, which come from files and are not trusted.
 
-In: JSON that may or may not be from `kvc.schema.trees`. Out: its number of leaves, or
-the first error.
+In: a text that should be JSON as `kvc.schema.trees` writes it. Out: the number of
+leaves of the tree, or the first error.
 """
 
 import json
@@ -21,7 +21,7 @@ def check_tree(tree_text: str) -> tuple[int, Sequence[int]]:
         The number of leaves, and the ids of leaves that are numbers.
 
     Raises:
-        ValueError: the text is not as `flatten` writes it.
+        ValueError: `flatten` would not write this text.
     """
     counter = _Counter()
     counter.visit(_parse(tree_text), 0)
@@ -32,7 +32,7 @@ def check_call_tree(tree_text: str) -> int:
     """Check the text of a call's tree, and return its number of leaves.
 
     Raises:
-        ValueError: the text is not as `describe_call` writes it.
+        ValueError: `describe_call` would not write this text.
     """
     call, counter = _parse(tree_text), _Counter()
     if not isinstance(call, dict) or call.keys() != {"parameters", "arguments"}:

@@ -1,8 +1,8 @@
 """Checks of a graph's values: their types and storages.
 
-In: a graph, and the constants and states that it may refer to. Out: nothing, or
-`BadProgram`. `graphs.py` checks the storage of an instruction's results, `memory.py`
-that a value's memory is not overwritten before it is read.
+In: a graph, and the constants and states that it can refer to. Out: nothing, or
+`BadProgram`. `graphs.py` checks the storage of an instruction's results. `memory.py`
+checks that a value's memory is not overwritten before the value is read.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from kvc.schema.verify.limits import SCRATCH_ALIGN, Reporter
 
 @frozen
 class Surroundings:
-    """The data, states and sizes that a graph may refer to.
+    """The data, states and sizes that a graph can refer to.
 
     Attributes:
         where: the graph's name in messages.
-        constants: the type of each named data.
+        constants: the type of each piece of named data.
         states: the program's states; a block has none.
         sizes: the sizes of the symbols.
     """

@@ -1,8 +1,9 @@
 """Check that the variants of a program look the same to callers.
 
-In: a program whose variants are unchecked. Out: nothing, or the first difference. Their
-code is checked as that of the program is; states, cursors, symbols and data are the
-program's, since a variant has none of its own.
+A variant is the program's code for a further recipe. In: a program whose variants are
+unchecked. Out: nothing, or the first difference. `semantics.py` checks the code of
+variants like that of the program. Variants have no states, cursors, symbols and data;
+they use those of the program.
 """
 
 from dataclasses import replace
@@ -59,9 +60,10 @@ def signature_of(method: Method) -> VisibleSignature:
 
 
 def check_variants(program: Program, report: Reporter) -> None:
-    """Check that methods of all recipes have the same signatures.
+    """Check that methods have the same signatures in all recipes.
 
-    A caller selects a recipe by its first backend, so these must differ.
+    A caller selects a recipe by the recipe's first backend, so two recipes must not
+    have the same first backend.
     """
     variants = program.variants
     report.limit("the number of variants", len(variants), limits.MAX_VARIANTS)

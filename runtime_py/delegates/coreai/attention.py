@@ -1,9 +1,9 @@
 """Cache updates and attention over caches, as steps of a function.
 
 In: names of tensors, and the arguments of `kvc::cache_update` and `kvc::attention`.
-Out: the names of results. The position held by each cache slot, and the queries that
-see it, are computed from the indices that the host passes; layers share these steps.
-Unwritten slots count as zeros, whatever bytes they contain.
+Out: the names of results. The steps compute, from indices that the host passes, the
+position of the row in each cache slot, and which queries see that row; all layers share
+these steps. Slots that have not been written are read as zeros.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Ring:
     Attributes:
         circular: whether slots are reused; see `kvc.schema.rings`.
         slots: the number of slots.
-        keep: the number of first positions that are kept.
+        keep: the number of first positions whose rows are never overwritten.
     """
 
     circular: bool
@@ -39,14 +39,14 @@ def write(
     lengths: str | None,
     ring: Ring,
 ) -> str:
-    """Write rows of a cache.
+    """Write new rows to a cache, and return the name of its new content.
 
     Args:
         emitter: collects the steps.
         cache: [batch, heads, slots, width].
         update: [batch, heads, rows, width].
         start: the first position of each batch row, int32 [batch]; None for 0.
-        lengths: int32 [batch], the number of rows that are written; None for all.
+        lengths: int32 [batch], the number of rows to write; None to write all rows.
         ring: the use of slots.
     """
     update = emitter.cast(update, emitter.dtype(cache))
@@ -71,7 +71,7 @@ def write(
 
 
 def _column(emitter: Emitter, x: str) -> str:
-    """Return [batch] as [batch, 1]."""
+    """Reshape a tensor [batch] to [batch, 1]."""
     return emitter.reshape(x, (*emitter.shape(x), 1))
 
 
@@ -82,13 +82,13 @@ def _over(emitter: Emitter, x: str, shape: Shape) -> str:
 
 
 def _between(emitter: Emitter, x: str, most: str) -> str:
-    """Return whether elements are from 0 to below `most`, bool."""
+    """Return for each element whether it is at least 0 and less than `most`, bool."""
     low = emitter.with_number("greater", x, -1)
     return emitter.binary("and", low, emitter.binary("greater", most, x))
 
 
 def _sources(emitter: Emitter, start: str | None, ring: Ring) -> str:
-    """Return the row of an update for each slot, int32 [batch or 1, slots]."""
+    """Return which row of an update each slot gets, int32 [batch or 1, slots]."""
     slots = emitter.places(ring.slots)
     first = emitter.number(0, INT) if start is None else start
     first = _column(emitter, first)
@@ -102,7 +102,7 @@ def _sources(emitter: Emitter, start: str | None, ring: Ring) -> str:
 
 
 def _kept_or(emitter: Emitter, kept: str, other: str, ring: Ring) -> str:
-    """Return `kept` for slots of kept positions, `other` for all others."""
+    """Return `kept` for slots that are never overwritten, `other` for other slots."""
     if not ring.keep:
         return other
     slots = emitter.places(ring.slots)
@@ -111,14 +111,14 @@ def _kept_or(emitter: Emitter, kept: str, other: str, ring: Ring) -> str:
 
 
 def _modulo(emitter: Emitter, x: str, ring: Ring) -> str:
-    """Return `x` modulo the number of reused slots, from 0 on for negative x too."""
+    """Return `x` modulo the number of reused slots; the result is not negative."""
     size = ring.slots - ring.keep
     once = emitter.with_number("modulo", x, size)
     return emitter.with_number("modulo", emitter.with_number("add", once, size), size)
 
 
 def _held(emitter: Emitter, total: str, ring: Ring) -> str:
-    """Return the position in each slot, int32 [batch, slots]; -1 for none."""
+    """Return the position in each slot, int32 [batch, slots]; -1 for empty slots."""
     slots, end = emitter.places(ring.slots), _column(emitter, total)
     none = emitter.number(-1, INT)
     plain = emitter.where(emitter.binary("greater", end, slots), slots, none)
@@ -137,7 +137,7 @@ class Seen:
 
     Attributes:
         total: int32 [batch], the number of positions in the cache.
-        lengths: int32 [batch], the number of real queries; None for all.
+        lengths: int32 [batch], the number of real queries; None if all are real.
         causal, left, right: as in `kvc::attention`.
         mask: bool or float [batch or 1, heads or 1, queries, positions], or None.
         slopes: float32 [heads], or None.
@@ -203,8 +203,8 @@ def _allowed(emitter: Emitter, ahead: str, at: str, seen: Seen, count: str) -> s
     Args:
         emitter: collects the steps.
         ahead: each slot's position minus each query's.
-        at: the position in each slot, -1 for none.
-        seen: the window.
+        at: the position in each slot, -1 for empty slots.
+        seen: the arguments of the attention.
         count: the number of real queries.
     """
     slots = seen.ring.slots
@@ -238,7 +238,7 @@ def masked(
 
     Args:
         emitter: collects the steps.
-        allowed: the visibility without the mask; None for all.
+        allowed: the visibility without the mask; None if all columns are visible.
         mask: bool or float [batch or 1, heads or 1, queries, positions].
         columns: the columns of scores; columns that the mask lacks are hidden.
     """
@@ -293,7 +293,7 @@ def mixed(
         emitter: collects the steps.
         scores: [batch, heads, queries, columns].
         values: [batch, groups, columns, width].
-        allowed: the visibility, None for all.
+        allowed: the visibility, None if all columns are visible.
         bias: an addition to scores, or None.
     """
     dtype = emitter.dtype(scores)

@@ -1,8 +1,9 @@
 """The run-time part of the backend `coreai`: Apple's Core AI, or reference kernels.
 
-In: a block that `kvc.schema.backends.coreai` supports. Out: a handle that runs it as a
-function of Core AI for each set of sizes; without the library, one that runs it with
-the reference, in float32. States stay with the host between calls.
+In: a block that `kvc.schema.backends.coreai` supports. Out: a handle that runs the
+block as a function of Core AI for each set of sizes. Without the library, the handle
+runs the block with the reference, in float32. States stay in the host's memory between
+calls.
 """
 
 import io
@@ -91,7 +92,7 @@ class CoreAI(Delegate):
         """Check that the library is installed.
 
         Raises:
-            MissingLibrary: it is not installed.
+            MissingLibrary: the library is not installed.
         """
         check_installed()
 
@@ -105,7 +106,7 @@ class CoreAI(Delegate):
         return self._handles[program.delegates.index(partition)]
 
     def _make_all(self, data: Mapping[str, FreeableBuffer], context: Context) -> None:
-        """Make the handles of all partitions, whose functions are built together."""
+        """Create the handles of all partitions; their functions share an asset."""
         for number, partition in enumerate(self._options.program.delegates):
             if partition.backend == "coreai":
                 self._handles[number] = CoreAIHandle(
@@ -125,7 +126,7 @@ class CoreAI(Delegate):
         return (TARGET,)
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
-        """Return the asset of all functions, as a folder; see `Delegate.export`."""
+        """Return an asset with all functions, as a folder; see `Delegate.export`."""
         mine = [each for _, each in sorted(handles.items())]
         found = [each for each in mine if isinstance(each, CoreAIHandle)]
         functions = [plan.function for each in found for plan in each.all_plans()]
@@ -142,7 +143,7 @@ class CoreAI(Delegate):
         )
 
     def packed(self) -> Mapping[str, int]:
-        """Return the bytes of weights that were written for Core AI, by name."""
+        """Return the number of bytes written for each weight, by name."""
         if self._context is None:
             return {}
         return self._context.packed(self._options.program.names)
@@ -178,7 +179,7 @@ class CoreAIHandle(Handle):
         self._functions: Sequence[str] = ()
 
     def call_functions(self, names: Sequence[str]) -> None:
-        """Set the names of its functions, in the order of its sizes."""
+        """Set the names of the partition's functions, in the order of its sizes."""
         self._functions = names
 
     def prepare(
@@ -188,7 +189,7 @@ class CoreAIHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Build the function of these sizes, and bind it; see `Handle.prepare`."""
+        """Build and bind the function for `sizes`; see `Handle.prepare`."""
         symbols = self.sizes[0] if self.sizes else ()
         plan = self.plan({name: sizes[name] for name in symbols})
         make = partial(self._context.call, plan, self._together, self._weight)
@@ -205,10 +206,10 @@ class CoreAIHandle(Handle):
         ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
-        """Return the plan for some sizes.
+        """Return the plan for `sizes`.
 
         Raises:
-            BadProgram: Core AI does not support these sizes.
+            BadProgram: Core AI does not support the sizes.
         """
         key = tuple(sizes.items())
         if key not in self._plans:
@@ -233,7 +234,7 @@ class CoreAIHandle(Handle):
         return [plan for each in handles for plan in each.all_plans()]
 
     def _constant(self, name: int) -> Array:
-        """Return named data that the host reads; it stays in memory."""
+        """Return named data that the host reads, and keep it in memory."""
         if name not in self._buffers:
             self._buffers[name] = self._data[self._program.names[name].name]
         return self._buffers[name].array()
@@ -242,10 +243,10 @@ class CoreAIHandle(Handle):
         return _weight_of([*self._all.values()], weight)
 
     def weight(self, weight: Weight) -> Array:
-        """Return a weight's elements, in its dtype.
+        """Return a weight's elements, in the dtype of the weight.
 
         Raises:
-            BadProgram: the dtype cannot represent a number.
+            BadProgram: the dtype cannot represent an element.
         """
         name = self._program.names[weight.data].name
         with self._data[name] as buffer:
@@ -265,7 +266,7 @@ class CoreAIHandle(Handle):
 
 
 def _remark(program: Program) -> str:
-    """Return a remark on methods that an asset has only in part, or ""."""
+    """Return a remark on methods of which an asset has only a part, or ""."""
     mine = {each.method for each in program.delegates if each.backend == "coreai"}
     parts = [
         method.name
@@ -282,7 +283,7 @@ def _remark(program: Program) -> str:
 
 
 def _weight_of(handles: Sequence[CoreAIHandle], weight: Weight) -> Array:
-    """Return the elements of a weight from the partition that has it."""
+    """Return a weight's elements from the partition that has the weight."""
     owner = next(each for each in handles if weight.data in each.names)
     return owner.weight(weight)
 
@@ -319,7 +320,7 @@ def _found() -> bool:
     """Check that the library is installed, and return True.
 
     Raises:
-        MissingLibrary: it is not installed.
+        MissingLibrary: the library is not installed.
     """
     check_installed()
     return True

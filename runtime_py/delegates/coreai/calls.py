@@ -33,7 +33,7 @@ class Bound(HostRun[Plan]):
         return partial(self._take, changed)
 
     def _changed_rows(self, changed: Changed) -> Runs | None:
-        """Return the runs of written rows of a cache; None if all may have changed."""
+        """Return the runs of a cache's written rows; None if any row can change."""
         if changed.writes is None:
             return None
         runs = self._rows(changed.cache, changed.writes)
@@ -57,7 +57,7 @@ class Bound(HostRun[Plan]):
         """Raise for indices that the function has found out of range.
 
         Raises:
-            IndexOutOfRange: the first of them.
+            IndexOutOfRange: an index is out of range; the error is for the first one.
         """
         if not plan.indexed:
             return

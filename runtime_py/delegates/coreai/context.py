@@ -1,8 +1,9 @@
 """Functions in Core AI, and calls bound to memory: one `Context` per program.
 
-In: plans. Out: calls. The functions of a program are built together into one asset, in
-which each weight is stored once; if there are more than a few, each is built when a
-call first needs it. `subprocess_calls.py` has the parts common to such subprocesses.
+In: plans. Out: calls. If a program has few functions, they are built together into an
+asset that stores each weight once; otherwise each function is built when a call first
+needs it. `subprocess_calls.py` has the parts that all subprocesses with a library
+share.
 """
 
 import json
@@ -77,11 +78,11 @@ class Context(ApartContext[Weight, "Call"]):
         super().__init__(lambda: Process(_WORK, LIBRARY, "kvc-coreai-"))
 
     def call(self, plan: Plan, together: Together, read: Read) -> "Call":
-        """Return a call of a plan, bound to memory of its own.
+        """Return a call of a plan, bound to new memory.
 
         Args:
             plan: the plan to run.
-            together: returns the plans to build with it.
+            together: returns the plans to build together with `plan`.
             read: returns the elements of weights.
         """
         return self._bound(Call(self, plan, together, read, next(self._numbers)))
@@ -96,7 +97,7 @@ class Context(ApartContext[Weight, "Call"]):
     def _write(
         self, process: Process, functions: Sequence[Function], read: Read
     ) -> str:
-        """Write functions, and those of their weights that are not written yet."""
+        """Write functions, and the weights of them that were not written earlier."""
         with ended_if_broken(process):
             weights = (weight for each in functions for weight in each.weights)
             self._write_weights(process, weights, read)
@@ -107,7 +108,7 @@ class Context(ApartContext[Weight, "Call"]):
         return file
 
     def store(self, functions: Sequence[Function], read: Read) -> Mapping[str, bytes]:
-        """Return the files of an asset with some functions, by their paths in it."""
+        """Return the files of an asset with `functions`, by paths in the asset."""
         with self._lock:
             process = self._alive()
             file = self._write(process, functions, read)
@@ -121,7 +122,7 @@ class Call(ApartCall[Plan]):
     """A plan bound to memory.
 
     Attributes:
-        together: returns the plans to build with it.
+        together: returns the plans to build together with the plan.
         read: returns the elements of weights.
     """
 

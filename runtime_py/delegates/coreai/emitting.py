@@ -1,7 +1,8 @@
 """Collect the steps of a function; equal steps are added once.
 
-Floats are float32 or float16; steps with both round float32: see `Emitter.alike`. Names
-of tensors that are not inputs begin with a sign that inputs do not have.
+Floats are float32 or float16. A step that gets both rounds its float32 operands to
+float16: see `Emitter.alike`. Names of tensors that are not inputs begin with a
+character that no input's name has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +49,7 @@ class Emitter:
         return self.tensors[name].dtype
 
     def input(self, name: str, dtype: str, shape: Shape) -> str:
-        """Add an input of calls."""
+        """Add an input, which the caller passes with each call."""
         self._inputs.append(name)
         self.tensors[name] = Tensor(dtype, shape)
         return name
@@ -61,7 +62,7 @@ class Emitter:
         return name
 
     def constant(self, array: Array) -> str:
-        """Add a small constant, whose dtype is one of Core AI's."""
+        """Add a small constant, with a dtype that Core AI supports."""
         shape = "x".join(map(str, array.shape))
         numbers = array.reshape(-1).tolist()
         name = f"%c_{array.dtype}_{shape}_{numbers}"
@@ -91,7 +92,7 @@ class Emitter:
         return self._steps[key].output
 
     def alike(self, *names: str) -> list[str]:
-        """Return tensors with one float dtype: float16 if any is float16."""
+        """Convert float tensors to a common dtype: float16 if any tensor is float16."""
         if not any(self.dtype(name) == HALF for name in names):
             return [*names]
         return [self.cast(n, HALF) if self.dtype(n) == FLOAT else n for n in names]
@@ -226,10 +227,10 @@ class Line:
     """An instruction that is being translated.
 
     Attributes:
-        emitter: collects its steps.
+        emitter: collects the steps of the function.
         read: returns the name of a tensor; a constant float gets the given dtype.
-        shapes: the shapes of its results.
-        dtypes: the Core AI dtypes of its results.
+        shapes: the shapes of the instruction's results.
+        dtypes: the Core AI dtypes of the instruction's results.
         half: whether products are computed in float16.
         note: records the valid range of an index: a minimum, and an exclusive maximum.
     """
@@ -248,7 +249,7 @@ class Line:
 
     @property
     def wanted(self) -> str:
-        """Return the dtype of products."""
+        """Return the dtype in which products are computed."""
         return HALF if self.half else FLOAT
 
     def get(self, argument: object) -> str:
@@ -256,5 +257,5 @@ class Line:
         return self.read(argument, FLOAT)
 
     def product_of(self, argument: object) -> str:
-        """Return the name of a tensor in the dtype of products."""
+        """Return the name of a tensor in the dtype in which products are computed."""
         return self.emitter.cast(self.read(argument, self.wanted), self.wanted)

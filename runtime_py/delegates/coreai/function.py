@@ -24,13 +24,13 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Return its size in bytes."""
+        """Return the size of the tensor in bytes."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
 @frozen
 class Step:
-    """An operator: `worker.py` lists them."""
+    """An operator with its operands and result; `worker.py` lists the operators."""
 
     op: str
     inputs: tuple[str, ...]
@@ -40,7 +40,7 @@ class Step:
 
 @frozen
 class Weight:
-    """A constant of the program: named data, in a dtype of Core AI's."""
+    """A constant of the program: named data, converted to a dtype of Core AI."""
 
     name: str
     data: int
@@ -65,14 +65,14 @@ class Function:
     """A function as data.
 
     Attributes:
-        name: unique in the asset.
+        name: name of the function, unique in the asset.
         tensors: all named tensors.
         inputs: names of the inputs, in order.
         states: the states in order; their names are not among `inputs`.
         outputs: the tensor of each output, by the caller's name of the output.
         weights: constants of the program.
         constants: small constants, with their numbers.
-        steps: in running order.
+        steps: the steps in running order.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Function:
         return found | {n: self.tensors[made] for n, made in self.outputs.items()}
 
     def as_json(self, places: Mapping[Weight, int]) -> dict[str, object]:
-        """Return a value for `json`; `places` has the file offsets of weights."""
+        """Return the function for `json`; `places` has the file offsets of weights."""
         return {
             "name": self.name,
             "tensors": {k: [t.dtype, list(t.shape)] for k, t in self.tensors.items()},

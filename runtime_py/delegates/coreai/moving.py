@@ -1,6 +1,6 @@
 """Operators that create, concatenate and move elements; views become copies.
 
-Inputs and outputs are as in `operators.py`.
+The functions have the parameters and results that `operators.py` describes.
 """
 
 from collections.abc import Callable, Mapping

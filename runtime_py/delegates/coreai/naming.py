@@ -1,7 +1,7 @@
 """Names of functions, inputs and outputs in an asset, from the program's names.
 
-In: a program, and a partition. Out: unique names for an app: those of states, of a
-method's arguments and of its cursors.
+In: a program, and a partition. Out: unique names, by which an app finds states, and a
+method's arguments and cursors.
 """
 
 import re
@@ -18,7 +18,7 @@ _LONGEST: Final = 80
 
 
 def name_partition(program: Program, number: int) -> Names:
-    """Return the names of a partition's function and operands, without sizes."""
+    """Return a partition's names of function and operands; no name contains sizes."""
     partition = program.delegates[number]
     method = program.methods[partition.method]
     graph = method.blocks[partition.block].graph
@@ -48,7 +48,8 @@ def name_functions(
 
     Args:
         program: the program.
-        sizes: all sizes of each partition, by its number; each gets a function.
+        sizes: all sets of sizes of each partition, by the partition's number; each set
+            gets a function.
     """
     taken: set[str] = set()
     found = {}
@@ -72,13 +73,14 @@ def plain(name: str) -> str:
 def _argument(name: str) -> str:
     """Return a name of letters, digits, dots and underscores.
 
-    Names of tensors within a function contain another sign, so they differ from these.
+    Names of tensors within a function contain a further character, so that they differ
+    from names of arguments.
     """
     return re.sub(r"[^A-Za-z0-9_.]", "_", name) or "_"
 
 
 def _function(program: Program, number: int) -> str:
-    """Return the name of the method, with a number if it has several partitions."""
+    """Return a partition's method, with a number if the method has more partitions."""
     names = [
         plain(program.methods[each.method].name)[:_LONGEST]
         for each in program.delegates
@@ -88,7 +90,7 @@ def _function(program: Program, number: int) -> str:
 
 
 def _call_of(method: Method, block: int) -> Instruction | None:
-    """Return the instruction of a method that runs a block; None within a block."""
+    """Return the instruction of a method's main graph that runs a block, or None."""
     calls = (i for i in method.graph.instructions if i.op == DELEGATE)
     return next((i for i in calls if i.arguments[0] == block), None)
 

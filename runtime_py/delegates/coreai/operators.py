@@ -1,9 +1,9 @@
 """Translate supported operators to steps of a function.
 
-In: a `Line`, and the operator's arguments with fixed sizes. Out: the name of the
-result, or of several. `EMITTERS` has a function for each operator, which takes the
-arguments in the table's order. If float16 is wanted, products and computations on their
-results are float16.
+In: a `Line`, and the operator's arguments with fixed sizes. Out: the name of the result
+or the names of the results. `EMITTERS` has a function for each operator, which takes
+the arguments in the order of the operator's signature. If the recipe computes in
+float16, products and computations on their results are float16.
 """
 
 from collections.abc import Callable, Mapping
@@ -128,7 +128,7 @@ def _rms_norm(line: Line, x: object, axes: object, weight: object, eps: object) 
 
 
 def _scaled_by(emitter: Emitter, x: str, of: str, least: float) -> str:
-    """Divide by the root mean square of the last axis."""
+    """Divide `x` by the root mean square of the last axis of `of`."""
     squares = emitter.binary("mul", of, of)
     axis = len(emitter.shape(of)) - 1
     mean = emitter.reduce("mean", squares, (axis,))
@@ -199,7 +199,7 @@ def _table(line: Line, table: object) -> str:
 
 
 def _rows(line: Line, table: str, index: object, *, wraps: bool = False) -> Made:
-    """Take rows of a table; an index out of range is recorded, and replaced."""
+    """Take rows of a table; record an index that is out of range, and replace it."""
     emitter, at = line.emitter, line.get(index)
     count = emitter.shape(table)[0]
     line.note(at, -count if wraps else 0, count)
@@ -213,7 +213,7 @@ def _rows(line: Line, table: str, index: object, *, wraps: bool = False) -> Made
 
 
 def _embedding(line: Line, table: object, index: object) -> Made:
-    """Look up rows of a table that may also be a product's weight, stored once."""
+    """Look up rows of a table; a product can use the same table as its weight."""
     return _rows(line, line.product_of(table), index)
 
 

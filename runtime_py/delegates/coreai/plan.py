@@ -32,8 +32,8 @@ class Changed:
     Attributes:
         name: name of the function's state.
         output: index of the new content among the graph's outputs.
-        cache: value of the old content.
-        writes: the writes of new rows, if nothing else changes the state.
+        cache: id of the value that is the old content.
+        writes: the locations of new rows; None if other slots can change too.
     """
 
     name: str
@@ -49,8 +49,9 @@ class Looked:
     Attributes:
         instruction: index of the instruction that reads or writes the cache.
         writes: the location of a write; None for a read.
-        total: value with the number of positions, for a read; None for a write.
-        lengths: value with the number of real queries, or None.
+        total: for a read, the id of the value with the number of positions; None for a
+            write.
+        lengths: id of the value with the number of real queries; None if all are real.
         queries: the number of queries.
         slots: the number of slots of the cache, None for a ring.
     """
@@ -74,17 +75,17 @@ class Indexed:
 
 @frozen
 class Plan:
-    """The calls of a partition at one set of sizes.
+    """The calls of a partition at a set of sizes.
 
     Attributes:
         function: the function to run.
-        feeds: its inputs and states.
-        takes: its outputs.
-        changed: its states.
-        handed: results that are computed without the function.
+        feeds: the function's inputs and states.
+        takes: the function's outputs.
+        changed: the function's states.
+        handed: results that the host has without the function.
         looked: cache accesses that the host checks.
-        indexed: checked indices; the function's output `OUTSIDE` has the least and the
-            greatest out-of-range value of each, or 0.
+        indexed: indices that the function checks. The function's output `OUTSIDE` has,
+            for each of them, the least and the greatest out-of-range value, or 0.
     """
 
     function: Function

@@ -74,7 +74,7 @@ def sizes_of(
     """Return all sizes of a block, including symbols that occur only in arguments.
 
     Returns:
-        None if a size may be any within its bounds.
+        None if a size can have any value within its bounds.
     """
     types = [value.type for value in graph.values]
     said = (
@@ -224,7 +224,7 @@ class _Translator:
         self._indexed.setdefault((at, least, most), Indexed(self._index, least, most))
 
     def _host_value(self, argument: Argument) -> int | None:
-        """Return a value that the host has, None for no argument."""
+        """Return the id of a value that the host has; None if the argument is None."""
         if argument is None:
             return None
         assert isinstance(argument, Ref)
@@ -342,7 +342,7 @@ class _Translator:
         return [*found.values()]
 
     def _written(self, value: int) -> int | None:
-        """Return the input whose new content a value is."""
+        """Return the input whose new content is `value`; None without one."""
         maker = self._makers.get(value)
         storage = self._graph.values[value].storage
         if maker is None or OPS[maker.op].aliasing is Aliasing.VIEW:
@@ -353,7 +353,7 @@ class _Translator:
         return root if is_input and alike else None
 
     def _takes(self, states: set[int]) -> tuple[list[Take], list[Handed]]:
-        """Return the other outputs: of the function, or handed through by the host."""
+        """Return the outputs that are no states: from the function, from the host."""
         takes, handed = list[Take](), list[Handed]()
         for number, value in enumerate(self._graph.outputs):
             if value in self._host:

@@ -7,9 +7,10 @@
     run     run a bound function
     forget  release a bound function
 
-Functions are those of `function.py`, as JSON; weights lie in one file beside it.
-Operators compute as numpy's of the same names; `_Builder` has all of them. This module
-imports nothing of kvc, so a crash of the library stays in the subprocess.
+Functions are those of `function.py`, as a file of JSON; weights lie in a file beside
+it. Operators compute like numpy's functions of the same names; `_Builder` has a method
+for each. This module imports nothing of kvc, so a crash of the library ends only the
+subprocess.
 """
 
 import asyncio
@@ -53,7 +54,7 @@ class Work:
         import coreai.runtime  # noqa: F401  # errors of loading are reported now
 
     def build(self, file: str) -> None:
-        """Make an asset of functions, and load them."""
+        """Make an asset of functions, and load its functions."""
         functions = json.loads(Path(file).read_text())
         asset = make_asset(functions, Path(tempfile.mkdtemp()) / "built.aimodel")
         loading = asset.executable()
@@ -81,7 +82,7 @@ class Work:
         states: list[Placed],
         outputs: list[Placed],
     ) -> None:
-        """Bind a function to tensors: name, dtype, offset and shape of each."""
+        """Bind a function to tensors, given as name, dtype, offset and shape."""
         held = mmap.mmap(memory, nbytes)
         os.close(memory)
         places = [_arrays(held, placed) for placed in (inputs, states, outputs)]
@@ -123,10 +124,10 @@ class _Bound:
         self._states, self._outputs = states, outputs
 
     async def run(self) -> None:
-        """Copy inputs in, run, and copy outputs out.
+        """Copy inputs to the library, run the function, and copy outputs back.
 
-        The library's arrays are made anew for each run, since it does not see writes to
-        an array that it has used.
+        Each run creates new arrays of the library, since the library does not see
+        writes to an array that it has used.
         """
         from coreai.runtime import NDArray
 
@@ -140,7 +141,10 @@ class _Bound:
 
 
 def make_asset(functions: Sequence[Mapping[str, Any]], path: Path) -> Thing:
-    """Write functions as an asset, a folder; equal functions give equal bytes."""
+    """Write functions as an asset, which is a folder, and return the asset.
+
+    Equal functions give equal bytes.
+    """
     from coreai._compiler.ir import Location
     from coreai.authoring import AIProgram, Context, Module, OSVersion
 
@@ -156,7 +160,7 @@ def make_asset(functions: Sequence[Mapping[str, Any]], path: Path) -> Thing:
 
 
 def _undate(path: Path) -> None:
-    """Write the facts of an asset in a fixed order, with a fixed date."""
+    """Write an asset's metadata again, in a fixed order and with a fixed date."""
     found = json.loads(path.read_text())
     found["creationDate"] = "19700101T000000Z"
     path.write_text(json.dumps(found, indent=2, sort_keys=True))
@@ -165,8 +169,8 @@ def _undate(path: Path) -> None:
 class _Builder:
     """Builds a graph of Core AI from one function.
 
-    Large constants are resources of the module, with their own names. The library would
-    number them differently in each process.
+    Large constants are resources of the module, with names that kvc gives. The library
+    itself would give them different numbers in each process.
     """
 
     def __init__(
@@ -314,7 +318,7 @@ class _Builder:
     def _make_write(
         self, output: str, x: Value, update: Value, at: Value, axis: int
     ) -> Value:
-        """Write rows from an index on."""
+        """Write the rows of `update` to `x`, starting at index `at` of an axis."""
         shape, rows = list(x.type.shape), update.type.shape[axis]
         before, after = shape[:axis], shape[axis + 1 :]
         end = self._ops.broadcasting_add(at, self._numbers([rows]))

@@ -1,9 +1,9 @@
 """Caches and attention as calls of MIL.
 
-If one batch row writes all of its rows, a cache is updated by a slice; otherwise slot
-by slot: each slot becomes its new row, or stays unchanged. Attention is a product, a
-softmax and a product; scores of hidden keys get -30000 added. All layers share the
-visibility masks.
+If the batch has one row and all new rows are written, a slice of the cache is replaced.
+Otherwise the whole cache is computed: each slot gets its new row, or stays unchanged.
+Attention is a product, a softmax and a product; -30000 is added to the scores of hidden
+keys. All layers share the visibility masks.
 """
 
 from collections.abc import Sequence
@@ -174,7 +174,7 @@ def _mask(step: Step, mask: object) -> Tensor:
 
 
 def _within(step: Step, x: Tensor) -> Tensor:
-    """Return an addition to scores, clipped to its bounds."""
+    """Return an addition to scores, clipped to the bounds of additions."""
     emitter = step.emitter
     least = emitter.pair("maximum", x, Number(-_HIDDEN, x.dtype))
     return emitter.cast(
@@ -257,8 +257,9 @@ def _mixed(
         step: the attention instruction.
         operands: queries [batch, heads, count, width]; keys and values [batch,
             kv_heads, slots, width].
-        seen: bool [1 or batch, 1 or heads, count, slots], the visibility; None for all.
-        added: additions to scores, of such shapes.
+        seen: bool [1 or batch, 1 or heads, count, slots], the visibility; None if all
+            keys are visible.
+        added: additions to scores, of shapes as for `seen`.
         factor: the factor on scores.
         softcap: the bound of scores, or None.
     """
@@ -308,7 +309,7 @@ def _bias(emitter: Emitter, seen: Tensor, dtype: str) -> Tensor:
 def _of_groups(
     emitter: Emitter, x: Tensor, scores: Sequence[int], group: int
 ) -> Tensor:
-    """Return numbers [batch, heads or 1, count, ...] for scores of groups of heads."""
+    """Reshape numbers [batch, heads or 1, count, ...] to fit `scores`, by groups."""
     batch, heads, count, last = x.shape
     if group == 1 or (heads == 1 and count == 1):
         return x

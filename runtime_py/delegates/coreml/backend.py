@@ -1,8 +1,8 @@
 """The delegate `coreml`: runs partitions on the host, and exports `.mlpackage`s.
 
-Core ML is not used as a device of this process, on any system. On the host a partition
-is run by kvc's ordinary kernels, on numbers that are rounded to float16 where Core ML
-uses float16. `export` translates the methods to Core ML's language.
+kvc does not run Core ML itself, on any system. On the host, kvc's ordinary kernels run
+a partition, on numbers that are rounded to float16 where Core ML uses float16. `export`
+translates the methods to Core ML's language.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class CoreMl(Delegate):
 
     @staticmethod
     def check_library() -> None:
-        """Check that PyTorch is installed, whose kernels compute on the host.
+        """Check that PyTorch, whose kernels compute on the host, is installed.
 
         Raises:
             MissingPackage: PyTorch is not installed.
@@ -56,14 +56,15 @@ class CoreMl(Delegate):
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the only target, with the version of coremltools."""
+        """Return the only target, whose name contains the version of coremltools."""
         return (TARGET,)
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check the code.
+        """Check a partition, and return its handle.
 
         Raises:
-            BadProgram: the backend does not support an operator, or there is a payload.
+            BadProgram: the backend does not support an operator, or the partition has a
+                payload.
         """
         program = self._program
         taken_block(program, self._path, partition, why_not)
@@ -104,7 +105,7 @@ def _stored(held: Mapping[int, "CoreMlHandle"], target: str, name: int) -> Array
     """Return named data of the partitions.
 
     Raises:
-        ExportFailed: the data belongs to other instructions.
+        ExportFailed: no partition uses the data, only other instructions do.
     """
     if name not in held:
         reason = (

@@ -1,7 +1,7 @@
 """All functions of a package: each method at each combination of sizes.
 
-A state has one shape and one location in all functions. Core ML holds it if all
-functions write float16 to it, and it begins as zeros.
+A state has the same shape and location in all functions. Core ML holds a state if all
+functions write float16 to the state, and its initial content is zeros.
 """
 
 from collections.abc import Mapping, Sequence

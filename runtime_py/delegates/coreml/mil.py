@@ -41,8 +41,8 @@ class Data:
     Attributes:
         name: name in the package.
         data: id of the named data.
-        dtype: dtype in the package; floats are rounded to it.
-        shape: shape in the package, with the same elements in the same order.
+        dtype: dtype in the package, to which floats are rounded.
+        shape: shape in the package; the elements have the same order as in the program.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Function:
 
     @property
     def constants(self) -> dict[str, Data | Numbers]:
-        """Return the constants that its calls read, by name."""
+        """Return the constants that the function's calls read, by name."""
         read = (
             each
             for call in self.calls
@@ -146,7 +146,7 @@ class Emitter:
         /,
         **inputs: Input,
     ) -> Var:
-        """Add a call whose result may differ each time, and return its result."""
+        """Add a call, even if an equal call exists, and return its result."""
         result = Var(name or f"t{len(self.calls)}", dtype, tuple(shape))
         self.calls.append(Call(kind, result, tuple(inputs.items())))
         return result
@@ -242,12 +242,12 @@ class Step:
     """An instruction, and access to its operands.
 
     Attributes:
-        emitter: collects its calls.
+        emitter: collects the calls of the function.
         read: returns an operand in a dtype of MIL.
         constant: returns named data in a storage dtype.
         common: returns the dtype in which tensors are compared.
-        dtype: the dtype of its results.
-        shapes: the shapes of its results.
+        dtype: the dtype of the instruction's results.
+        shapes: the shapes of the instruction's results.
     """
 
     emitter: Emitter

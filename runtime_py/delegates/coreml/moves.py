@@ -1,7 +1,7 @@
 """Operators that move or create elements, as calls of MIL.
 
 In: a `Step`, and the operator's arguments with fixed sizes. Out: the result. Views
-become copies here, which Core ML may optimize.
+become copies in MIL, which Core ML can remove.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def reshape(step: Step, x: object, *_: object) -> Tensor:
 
 
 def copy(step: Step, _: object, x: object) -> Tensor:
-    """Return the source that overwrites all of a tensor."""
+    """Return `x`, the source of a copy that overwrites a whole tensor."""
     return reshape(step, x)
 
 

@@ -1,7 +1,8 @@
 """Translate supported operators to calls of MIL.
 
 In: a `Step`, and the operator's arguments with fixed sizes. Out: the result. `EMITTERS`
-has a function for each operator, which takes the arguments in the table's order.
+has a function for each operator, which takes the arguments in the order of the
+operator's signature.
 """
 
 import math
@@ -72,7 +73,7 @@ def _power(step: Step, x: object, exponent: object) -> Tensor:
 
 
 def _log(step: Step, x: object, plus: float = 0.0) -> Tensor:
-    """Return logarithms; the epsilon that Core ML adds to its operand is minimal."""
+    """Return logarithms; Core ML adds an epsilon to x, which is set to the minimum."""
     held = step.read(x, step.dtype)
     if plus:
         held = step.emitter.pair("add", held, Number(plus, step.dtype))

@@ -1,8 +1,8 @@
 """Write functions of MIL as an `.mlpackage`, by coremltools in a subprocess.
 
 In: functions, and the arrays of their constants. Out: the package as a zip archive of
-its files. coremltools gives the package's parts random names; here the names are
-derived from the contents, so that equal functions give equal bytes.
+its files. coremltools gives the package's parts random names. This module replaces them
+by names derived from the contents, so that equal functions give equal bytes.
 """
 
 import io
@@ -67,7 +67,7 @@ def package_of(
 
     Args:
         functions: the functions; the first is Core ML's default.
-        data: returns the program's named data.
+        data: returns named data of the program by id.
         target: name of the target, for messages.
 
     Raises:
@@ -149,7 +149,7 @@ def _told(var: Var) -> tuple[str, str, tuple[int, ...]]:
 
 
 def _input(given: Input) -> Mapping[str, object]:
-    """Return an input tagged with its kind."""
+    """Return an input of a call as JSON, with the kind of the input as its tag."""
     match given:
         case Var() | Data() | Numbers():
             return {"tensor": given.name}
@@ -194,7 +194,7 @@ def _run(folder: Path, target: str) -> None:
 
 
 def _archive(package: Path) -> bytes:
-    """Return the files of a package as an archive, in order, without times."""
+    """Return the files of a package as a zip archive, sorted and without times."""
     files = {
         path.relative_to(package).as_posix(): path.read_bytes()
         for path in sorted(package.rglob("*"))
@@ -209,7 +209,7 @@ def _archive(package: Path) -> bytes:
 
 
 def _manifest(files: Mapping[str, bytes]) -> bytes:
-    """Return the manifest with identifiers derived from the paths that they name."""
+    """Return the manifest; each identifier in it is derived from its file's path."""
     text = files[_MANIFEST].decode()
     for found, entry in json.loads(text)["itemInfoEntries"].items():
         text = text.replace(found, str(uuid.uuid5(_SPACE, entry["path"])))

@@ -1,8 +1,9 @@
 """Inputs, states and outputs of a function of MIL.
 
-Core ML holds float16 states that begin as zeros. Other states are inputs, and their new
-content is an output whose name ends in `_after`. A cursor is such a state, or an int32
-input; ends and token positions are computed from it.
+Core ML holds float16 states whose initial content is zeros. All other states are
+inputs, and their new content is an output whose name ends in `_after`. A cursor is a
+state of the second kind, or an int32 input; the function computes ends and token
+positions from the cursor.
 """
 
 import re
@@ -32,7 +33,7 @@ class Places:
     Attributes:
         inputs, states: inputs and states in order.
         given: values of the method's graph that exist before its first instruction.
-        roots: values of that graph that hold states, with the id of the state.
+        roots: ids of states, by the values of the method's graph that hold them.
         exact: states of Core ML that were assigned a value that is not float16.
     """
 
@@ -82,7 +83,7 @@ class Places:
         return self._field(graph.values[value])
 
     def write(self, state: int, made: Tensor) -> Tensor:
-        """Assign a new content to a state, and return it."""
+        """Assign a new content to a state, and return the new content."""
         var = self._of_states[state]
         if state not in self._kept:
             self._after[state] = self._emitter.cast(made, var.dtype)
@@ -98,7 +99,7 @@ class Places:
         """Refuse a partition that writes to a slice of a state.
 
         Raises:
-            NotTaken: the partition writes to it.
+            NotTaken: the partition writes to a slice of the state.
         """
         for step in inner.instructions:
             writes = OPS[step.op].aliasing is not Aliasing.VIEW
@@ -107,7 +108,7 @@ class Places:
                 raise NotTaken(f"a part of the state {name!r} is written")
 
     def outputs(self, made: Sequence[Tensor]) -> tuple[Var, ...]:
-        """Return the outputs of the function, in dtypes that outputs may have."""
+        """Return the outputs of the function, in dtypes that MIL allows for outputs."""
         names = (
             ["output"] if len(made) == 1 else [f"output{i}" for i in range(len(made))]
         )
@@ -209,7 +210,7 @@ class Places:
         return var
 
     def _lengths(self, number: int) -> Tensor | Number:
-        """Return the number of tokens that count in each row."""
+        """Return the number of real tokens in each batch row."""
         advance = self._method.advance_of(number)
         if advance is None:
             return Number(0, "int32")

@@ -105,8 +105,8 @@ def translate(
         kept: ids of the states that Core ML should hold, float16.
 
     Returns:
-        The function; and the ids of these states that are assigned other values than
-        float16.
+        The function; and the ids of those states among `kept` that are assigned values
+        that are not float16.
 
     Raises:
         NotTaken: the method cannot be expressed.
@@ -150,8 +150,9 @@ class _Code:
 
         Args:
             graph: the graph of the method, or of a block.
-            given: its inputs, and other values that exist already.
-            roots: values among them that hold a whole state.
+            given: tensors by value, for the graph's inputs and other values that exist
+                before its first instruction.
+            roots: ids of states, by the values in `given` that hold a whole state.
         """
         values, halves = dict(given), computed_halves(graph)
         for step in graph.instructions:
@@ -241,7 +242,7 @@ class _Code:
     def _read(
         self, graph: Graph, values: dict[int, Tensor], ref: object, dtype: str
     ) -> Tensor:
-        """Return an operand in a dtype; "" for its own dtype."""
+        """Return an operand, converted to a dtype; "" leaves the operand's dtype."""
         assert isinstance(ref, Ref)
         kind = graph.values[ref.value]
         if isinstance(kind.storage, Constant):
@@ -266,7 +267,7 @@ class _Code:
     def _common(
         self, graph: Graph, halves: frozenset[int], operands: Sequence[object]
     ) -> str:
-        """Return the dtype in which tensors are compared: the most exact of theirs."""
+        """Return the dtype to compare tensors in: the most exact of their dtypes."""
         found = [
             self._dtype(graph, each.value, halves)
             for each in operands

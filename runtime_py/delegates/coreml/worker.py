@@ -1,10 +1,10 @@
 """Build an `.mlpackage` by coremltools, in a subprocess.
 
 The script is started with the folder of a job, which has `job.json` (functions, as
-`package.py` writes them) and a file of bytes for each constant. It writes
-`model.mlpackage` there. coremltools imports packages for its converters, if they are
-installed: torch, and executorch, which kvc installs without its dependencies. They are
-not needed here, so their import is blocked.
+`package.py` writes them) and a file of bytes for each constant. The script writes
+`model.mlpackage` to this folder. coremltools imports packages for its converters, if
+they are installed: torch, and executorch, which kvc installs without its dependencies.
+The script needs no converter, so it blocks these imports.
 """
 
 import json

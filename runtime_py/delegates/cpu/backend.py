@@ -1,8 +1,8 @@
 """The run-time part of the backend `cpu`: the native library, or reference kernels.
 
-In: a block that `kvc.schema.backends.cpu` supports. Out: a handle that binds it to a
-list of native steps, without torch; if the library was not built, one that runs it with
-the reference.
+In: a block that `kvc.schema.backends.cpu` supports. Out: a handle that binds the block
+to a list of native steps, without torch. If the library was not built, the handle runs
+the block with the reference kernels.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,12 +47,12 @@ class Cpu(Delegate):
         """Check that the library can be used.
 
         Raises:
-            MissingLibrary: it cannot be used.
+            MissingLibrary: the library cannot be used.
         """
         find_library()
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check a partition; see `Delegate.init`."""
+        """Check a partition, and return its handle; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
         block = taken_block(program, path, partition, why_not)
         if self._library is None:
@@ -72,7 +72,7 @@ class Cpu(Delegate):
 class CpuHandle(Handle):
     """A partition that runs natively.
 
-    All of its data is read and checked on first use, by two threads.
+    Two threads read and check all data of the partition when it is first used.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Bind a block to sizes and memory: a list of native steps, run by one call.
 
-View operators run here, on numpy arrays; all others become steps with fixed addresses.
-If a kernel needs contiguous elements, a step before it copies other operands.
+View operators run during binding, on numpy arrays. All other operators become steps
+with fixed addresses. If a kernel needs contiguous operands, earlier steps copy the
+operands that are not contiguous.
 """
 
 import math
@@ -108,7 +109,7 @@ def bind_steps(
         block: the code, of supported operators only.
         sizes: the sizes of the program's symbols.
         inputs: arrays of the inputs, as passed to `Handle.prepare`.
-        outputs: arrays of the outputs, likewise.
+        outputs: arrays of the outputs, as passed to `Handle.prepare`.
         arena: memory for intermediate values.
         constant: returns named data by id.
         library: the library that runs the steps.
@@ -212,7 +213,7 @@ class _Binder:
         return OutOfMemory(what=instruction.op, nbytes=first)
 
     def _is_index(self, instruction: Instruction) -> bool:
-        """Tell whether an instruction checks an index other than of cached rows."""
+        """Tell whether an instruction checks an index that selects no cache rows."""
         checks = instruction.op == _CHECK_INDEX
         return checks and not checks_rows(self._graph, instruction, self._sizes)
 
@@ -254,7 +255,7 @@ class _Binder:
         self._hand_over(outs, made)
 
     def _bind_products(self, *group: Instruction) -> None:
-        """Add one step for quantizing rows and for all products of these rows."""
+        """Add one step that quantizes rows and computes all products of these rows."""
         at = next(i for i, each in enumerate(group) if each.op in LINEARS)
         products, rows = group[at + 1 :], len(group[at].results)
         outs = [
@@ -304,7 +305,7 @@ class _Binder:
         arguments: tuple[Argument, ...],
         first: int,
     ) -> None:
-        """Add a kernel's step; the first argument is that of parameter `first`."""
+        """Add a kernel's step; the first argument belongs to parameter `first`."""
         params, read = OPS[instruction.op].params[first:], self._values.argument
         given = [read(argument, self._values.array) for argument in arguments]
         self._add_op(instruction.op, results, zip(params, given, strict=True))

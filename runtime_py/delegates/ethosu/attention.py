@@ -1,9 +1,9 @@
 """Attention over a cache, and cache updates, on integers.
 
 In: an instruction with values on grids. Out: the tensor of its result. Queries, keys,
-values and exponentials are int16; the greatest exponential of a row is 1. The sum of
-exponentials divides after the product with the values, so that a row may see one
-position or thousands.
+values and exponentials are int16; the greatest exponential of a row is 1. The product
+of exponentials and values is divided by the sum of exponentials after it is computed,
+so the precision is the same for rows that see one position and rows that see thousands.
 """
 
 import math
@@ -28,7 +28,7 @@ _FARTHEST: Final = (1 << 27) - (1 << 17)
 
 
 def cache_update(values: LoweredValues, step: Instruction) -> str:
-    """Write rows to a cache [1, heads, slots, width] from a slot on."""
+    """Write rows to a cache [1, heads, slots, width], starting at a slot."""
     builder, result = values.builder, step.results[0]
     cache, rows, start = (ref(step.arguments[i]) for i in (0, 1, 2))
     _, *held = values.shape(cache)
@@ -74,9 +74,9 @@ def attention(values: LoweredValues, step: Instruction) -> str:
 
 
 def _bounded(values: LoweredValues, products: str, scale: float, reach: float) -> str:
-    """Return scores as int32, bounded so that hiding still works.
+    """Return scores as int32, clipped so that adding the mask still hides scores.
 
-    Scores that could exceed int32 use coarser steps until they are clipped.
+    Scores that could exceed int32 use coarser steps before they are clipped.
     """
     builder, most = values.builder, scale * reach
     coarser = min(max(0, math.frexp(most)[1] - 31), _MOST_COARSER)
@@ -91,7 +91,7 @@ def _bounded(values: LoweredValues, products: str, scale: float, reach: float) -
 
 
 def _hidden(values: LoweredValues, length: int, seq: int, slots: int) -> str:
-    """Return int32 [1, 1, seq, slots]: 0 for visible slots, far below 0 for hidden."""
+    """Return int32 [1, 1, seq, slots]: 0 for visible slots, far below 0 for others."""
     key = ("hidden", length, seq, slots)
     if key not in values.shared:
         builder = values.builder
@@ -119,7 +119,7 @@ def _exponentials(values: LoweredValues, scores: str) -> str:
 
 
 def _exponential(place: Doubles) -> Doubles:
-    """Return the value of a table entry; the first is 0, for all lower scores."""
+    """Return exponentials; the first table entry is 0 and serves all lower scores."""
     exact = np.exp((place - (_PLACES // 2 - 1)) * _STEP)
     made: Doubles = np.where(place <= -_PLACES // 2, 0.0, exact)
     return made
@@ -134,8 +134,9 @@ def _average(
 ) -> str:
     """Return the average of values by weights, on the grid of the result.
 
-    A row of weights sums up to T = m 2 ** (30 - n), its products with values to A 2 **
-    b. A is shifted by the bits that T lacks, so that neither is clipped.
+    The weights of a row have the sum T = m 2 ** (30 - n), and their products with
+    values the sum A 2 ** b. A is shifted left by the number of bits by which T is below
+    its greatest possible value, so that neither sum is clipped.
     """
     builder, (groups, rows, slots, depth) = values.builder, sizes
     bits = (slots - 1).bit_length()

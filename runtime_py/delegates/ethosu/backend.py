@@ -1,7 +1,7 @@
 """The delegate `ethosu`: runs partitions on the host, and exports files for NPUs.
 
-No NPU is a device of this process. On the host a partition is its TOSA graph, computed
-by numpy with the integers of a device. `export` compiles the same graphs.
+kvc itself runs nothing on an NPU. On the host, numpy computes the TOSA graph of a
+partition, with the same integers as an NPU. `export` compiles the same graphs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +49,7 @@ class EthosU(Delegate):
     def init(
         self, partition: model.Delegate, data: Mapping[str, FreeableBuffer]
     ) -> "EthosUHandle":
-        """Check the code and the grids.
+        """Check a partition's code and grids, and return its handle.
 
         Raises:
             BadProgram: the backend does not support an operator, or a grid is missing,
@@ -130,14 +130,14 @@ class EthosUHandle(Handle):
         self._every, self._buffers = every, buffers
 
     def lowered(self, sizes: Mapping[str, int]) -> TosaGraph:
-        """Return the graph at some sizes."""
+        """Return the partition's TOSA graph at `sizes`."""
         return lower(
             self._graph, self._grids, sizes, lambda name: self._buffers[name].array()
         )
 
     @property
     def inputs(self) -> Sequence[int]:
-        """Return the inputs of the code."""
+        """Return the ids of the inputs of the partition's code."""
         return self._graph.inputs
 
     def units(
@@ -147,8 +147,8 @@ class EthosUHandle(Handle):
 
         Args:
             name: name of the partition.
-            method: name of its method.
-            states: the names of states among its inputs.
+            method: name of the partition's method.
+            states: names of the states among the partition's inputs, by value id.
         """
         graph = self._graph
         places = {value: f"input {i}" for i, value in enumerate(graph.inputs)}
@@ -169,7 +169,7 @@ class EthosUHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Compile the graph for some sizes; see `Handle.prepare`."""
+        """Translate the partition for `sizes`; see `Handle.prepare`."""
         return bind_call(
             self._graph,
             self.lowered(sizes),

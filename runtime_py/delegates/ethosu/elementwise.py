@@ -1,8 +1,8 @@
 """Elementwise operators: sums, products, functions of one value, rotary embeddings.
 
 In: an instruction with values on grids. Out: the tensor of its result. Sums and
-products are int32; a function is a table of its results, with linear interpolation for
-int16.
+products are int32. A function of one value is looked up in a table of its results; for
+int16, the table is interpolated linearly.
 """
 
 import math
@@ -117,7 +117,7 @@ def _applied(
 
 
 def _as_fine_int16(values: LoweredValues, x: int) -> tuple[str, float]:
-    """Return a value as int16 that use a table's full range, and their scale."""
+    """Return a value as int16 numbers over a table's full range, and their scale."""
     grid, name = values.grid(x), values.as_int16(x)
     if grid.stored is Stored.INT16:
         return name, grid.scale
@@ -126,7 +126,7 @@ def _as_fine_int16(values: LoweredValues, x: int) -> tuple[str, float]:
 
 
 def _half(values: LoweredValues, name: str, part: int, half: int) -> str:
-    """Return a half of the last axis, or all of an axis that is only a half."""
+    """Return half `part` of the last axis, or the whole axis if its size is `half`."""
     shape = values.builder.shape(name)
     start = (0,) * (len(shape) - 1) + (part * half,)
     return values.builder.slice(name, start, (*shape[:-1], half))
@@ -135,7 +135,7 @@ def _half(values: LoweredValues, name: str, part: int, half: int) -> str:
 def _bounded(
     values: LoweredValues, x: int, result: int, least: float | None, most: float | None
 ) -> str:
-    """Clip a value at bounds of its own grid, and at those of a finer result."""
+    """Clip a value to bounds, on the finer of the value's and the result's grid."""
     coarse, fine = values.grid(x).scale, values.grid(result).scale
     made = values.without_zero(x)
     outward = (math.floor, math.ceil) if coarse > fine else (round, round)
@@ -154,7 +154,7 @@ def _cut_off(
     scale: float,
     rounded: tuple[Callable[[float], int], Callable[[float], int]],
 ) -> str:
-    """Clip int32 at two bounds, in steps of a scale, each with its own rounding."""
+    """Clip int32 to two bounds; each is converted to integers by its own rounding."""
     for kind, bound, whole in zip(("MAXIMUM", "MINIMUM"), bounds, rounded, strict=True):
         if bound is not None:
             steps = max(-(1 << 16), min(1 << 16, bound / scale))

@@ -1,9 +1,9 @@
 """Compute a TOSA graph with numpy: exactly the integers of the specification.
 
-In: a graph of this backend, arrays of integers for its inputs. Out: arrays of the types
-of its outputs. Numbers are int64; matrix products are computed in float64, which holds
-all of their 48 bits, and has a fast kernel. The rounding of RESCALE is SINGLE_ROUND:
-half a step is added before the shift (TOSA 1.0, 2.13.2).
+In: a graph of this backend, arrays of integers for its inputs. Out: arrays for its
+outputs, in their dtypes. Numbers are int64. Matrix products are computed in float64,
+which represents their 48 bits exactly, and has a fast kernel. The rounding of RESCALE
+is SINGLE_ROUND: half a step is added before the shift (TOSA 1.0, 2.13.2).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,7 +74,7 @@ def _multiply(_: Operator, one: Wide, other: Wide, shift: Wide) -> Wide:
 
 
 def _shifted_left(_: Operator, one: Wide, other: Wide) -> Wide:
-    """Shift the bits of int32 left; bits that leave it are lost."""
+    """Shift the bits of int32 left; bits that do not fit int32 are dropped."""
     made: Wide = (one << other).astype(np.int32).astype(np.int64)
     return made
 

@@ -74,7 +74,7 @@ _HALF_PLACES: Final = 1 << 15
 def inverse(builder: GraphBuilder, x: str) -> tuple[str, str]:
     """Return 1 / m in units of 2 ** -22, and the left shift from x to the mantissa m.
 
-    The entry for 1 is one step below 2 ** 15, which exceeds int16.
+    The table's entry for m = 1 is 2 ** 15 - 1, since 2 ** 15 exceeds int16.
     """
     moved = builder.with_number("SUB", builder.leading_zeros(x), 1)
     mantissa = builder.arithmetic("LOGICAL_LEFT_SHIFT", x, moved)
@@ -100,6 +100,6 @@ def inverse_root(builder: GraphBuilder, x: str) -> tuple[str, str]:
 
 
 def _place(builder: GraphBuilder, mantissa: str, middle: int, shift: int) -> str:
-    """Return the index of a mantissa in a table whose middle has the index 0."""
+    """Return the table index of a mantissa; the table's middle has index 0."""
     off = builder.with_number("SUB", mantissa, middle)
     return builder.rescale(off, [(1 << 30, 30 + shift)], (0, 0), Element.INT16)

@@ -35,8 +35,8 @@ class _Target:
 
     Attributes:
         array: the array to write.
-        place: index of the result among those of the TOSA graph.
-        grid: the grid of its integers.
+        place: index of the result among the outputs of the TOSA graph.
+        grid: the grid of the result's integers.
         rows: for a cache, the first new row and the number of new rows; None to write
             the whole array.
     """
@@ -59,8 +59,8 @@ def bind_call(
 
     Args:
         graph: the partition's graph.
-        tosa: its TOSA graph at these sizes.
-        grids: the grids of its values.
+        tosa: the partition's TOSA graph at `sizes`.
+        grids: the grids of the partition's values, by value id.
         sizes: the sizes of the symbols.
         inputs: arrays of the graph's inputs.
         outputs: arrays of the graph's outputs.

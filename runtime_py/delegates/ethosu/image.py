@@ -1,8 +1,9 @@
 """The exported file of a target: command streams of all partitions, and a report.
 
-In: graphs by partition and sizes. Out: a zip archive with a TFLite file for each,
-preceded by `report.json`: inputs and outputs in order, with their grids, and memory and
-cycles as reported by Vela. Equal graphs give equal bytes.
+In: graphs by partition and sizes. Out: a zip archive. Its first file is `report.json`,
+which lists each graph's inputs and outputs in order, with their grids, and the memory
+and cycles that Vela reports. A TFLite file for each graph follows. Equal graphs give
+equal bytes.
 """
 
 import io
@@ -31,14 +32,14 @@ _DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip archive
 
 @frozen
 class Unit:
-    """A partition at some sizes.
+    """A partition at a set of sizes.
 
     Attributes:
-        name: name of its file, without a suffix.
-        method: name of its method.
-        graph: its TOSA graph.
-        inputs, outputs: the grid and a description of each; the grid is None for
-            integers of the model.
+        name: name of the partition's file, without a suffix.
+        method: name of the partition's method.
+        graph: the partition's TOSA graph.
+        inputs, outputs: a grid and a description of each input or output; the grid is
+            None for tensors that are integers in the model.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """The values of a partition while its TOSA graph is made: names, grids, shapes.
 
-In: the partition's code, grids, sizes, constants. Out: the tensor of a value, as stored
-or converted to other integers. The files beside this one translate operators.
+In: the partition's code, grids, sizes, constants. Out: the tensor of a value, with the
+integers of the value's grid or with other integers. `lowering.py` lists the files that
+translate operators.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,7 @@ class LoweredValues:
         self.shared: dict[object, str] = {}
 
     def take_inputs(self) -> None:
-        """Create the graph's inputs: int32 for integers of the model."""
+        """Create the TOSA graph's inputs; integers of the model become int32."""
         for value in self._graph.inputs:
             grid = self._grids.get(value)
             element = Element.INT32 if grid is None else ELEMENTS[grid.stored]
@@ -55,7 +56,7 @@ class LoweredValues:
         self._names[value] = name
 
     def name(self, value: int) -> str:
-        """Return the tensor of a value; that of a constant is made on first use."""
+        """Return the tensor of a value; add a constant to the graph on first use."""
         if value not in self._names:
             grid, content = self._grids[value], self.constant(value)
             whole = grid.integers(content.astype(np.float32))
@@ -85,7 +86,7 @@ class LoweredValues:
         return argument
 
     def on_grid_of(self, value: int, other: int) -> str:
-        """Return a value on the grid of another."""
+        """Return a value, converted to the grid of the value `other`."""
         name, x, y = self.name(value), self.grid(value), self.grid(other)
         if x == y:
             return name
@@ -93,7 +94,7 @@ class LoweredValues:
         return self.builder.rescale(name, [number], (x.zero, y.zero), element)
 
     def without_zero(self, value: int, scale: float = 1.0, rank: int = 0) -> str:
-        """Return int32 with zero at 0, with leading axes of size 1 up to a rank."""
+        """Return a value as int32 with zero point 0, and leading axes up to a rank."""
         name, shape = self.name(value), self.shape(value)
         ones = (1,) * (rank - len(shape))
         name, zero = self.builder.reshape(name, ones + shape), self.grid(value).zero
@@ -102,7 +103,7 @@ class LoweredValues:
         )
 
     def as_int16(self, value: int) -> str:
-        """Return int16 with zero at 0 and the value's scale, for a matrix product."""
+        """Return a value as int16 for a matrix product; integer 0 represents 0."""
         name, grid = self.name(value), self.grid(value)
         if grid.stored is Stored.INT16:
             return name
@@ -124,11 +125,11 @@ class LoweredValues:
         Args:
             made: the tensor.
             result: the value that the tensor becomes.
-            scales: one scale, or one for each element of the last axis.
+            scales: a single scale, or a scale for each element of the last axis.
             reaches: for int48, the greatest magnitude for each scale.
 
         Raises:
-            ScaleOutOfRange: a scale is more than integers express.
+            ScaleOutOfRange: RESCALE cannot express a scale.
         """
         grid = self.grid(result)
         numbers = [scale / grid.scale for scale in scales]

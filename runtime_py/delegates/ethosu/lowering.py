@@ -1,9 +1,10 @@
 """Translate a partition, at fixed sizes, to a TOSA graph.
 
 In: the partition's code, the grid of each value, its constants. Out: a graph of int8
-and int16, whose inputs are those of the partition, and whose outputs are those of the
-partition and the new contents of inputs that it writes. Operators are translated below,
-in `products.py`, `elementwise.py`, `normalization.py` and `attention.py`.
+and int16. It has the inputs of the partition; its outputs are the outputs of the
+partition, and the new contents of the inputs that the partition writes. This module,
+`products.py`, `elementwise.py`, `normalization.py` and `attention.py` translate
+operators.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,7 @@ def lower(
 
     Args:
         graph: the partition's graph, of supported operators only.
-        grids: the grids of all its values.
+        grids: the grids of all values of `graph`, by value id.
         sizes: the sizes of the symbols.
         constant: returns named data by id.
 
@@ -62,12 +63,12 @@ def _made(values: LoweredValues, step: Instruction) -> Sequence[str]:
 
 
 def results_of(graph: Graph) -> Sequence[int]:
-    """Return the outputs of a TOSA graph: outputs and new contents, each value once."""
+    """Return a graph's outputs and the new contents of its inputs, each value once."""
     return list(dict.fromkeys((*graph.outputs, *written_inputs(graph).values())))
 
 
 def written_inputs(graph: Graph) -> dict[int, int]:
-    """Return the written inputs: input -> the value that is its new content."""
+    """Return each input that the code writes, with the id of its new content."""
     found = {}
     inputs = {*graph.inputs}
     views = _views(graph)
@@ -106,7 +107,7 @@ def copy(values: LoweredValues, step: Instruction) -> str:
 
 
 def split(values: LoweredValues, step: Instruction) -> Sequence[str]:
-    """Return the parts of a value along an axis, each on its own grid."""
+    """Return the parts of a value along an axis, each on the grid of its result."""
     x, axis = ref(step.arguments[0]), whole(values.argument(step.arguments[2]))
     made, begin = [], 0
     for value in step.results:
@@ -120,7 +121,7 @@ def split(values: LoweredValues, step: Instruction) -> Sequence[str]:
 
 
 def view(values: LoweredValues, step: Instruction) -> str:
-    """Translate a view; the result is on the same grid."""
+    """Translate a view; the result has the grid of the operand."""
     builder, result, x = values.builder, step.results[0], ref(step.arguments[0])
     arguments = [values.argument(one) for one in step.arguments]
     name = values.on_grid_of(x, result)

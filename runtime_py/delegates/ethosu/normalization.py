@@ -1,8 +1,9 @@
 """RMS norms on integers.
 
 In: an instruction with values on grids. Out: the tensor of its result. Each row is
-shifted left until its greatest number has 15 bits; its sum of squares is exact, in 48
-bits. A token of small numbers thus loses no more precision than its grid implies.
+shifted left until its greatest number has 15 bits, and the sum of squares of a row is
+exact, in 48 bits. A row of small numbers thus loses no precision beyond the rounding to
+its grid.
 """
 
 import math
@@ -26,10 +27,11 @@ _MOST_MOVED: Final = 15
 def rms_norm(values: LoweredValues, step: Instruction) -> str:
     """Return x / sqrt(mean(x ** 2) + epsilon) * weight, over the last axis.
 
-    For rows of q steps, shifted or not, the sum of squares is S 2 ** bits; S is m 2 **
-    (30 - 2 h), so that x / rms = q 2 ** h m ** -0.5 * sqrt(width / 2 ** bits) / 2 **
-    15: the scale cancels, except for epsilon. If epsilon needs more than 30 bits beside
-    the squares, both are divided by 4 ** halvings, and the root by 2 ** halvings.
+    Let q be the integers of a row (after a shift, if it is shifted), and S 2 ** bits
+    the sum of their squares, with S = m 2 ** (30 - 2 h). Then x / rms = q 2 ** h m **
+    -0.5 * sqrt(width / 2 ** bits) / 2 ** 15: the row's scale cancels, except in
+    epsilon. If the sum of S and epsilon needs more than 30 bits, both are divided by 4
+    ** halvings, and the root by 2 ** halvings.
     """
     builder, result = values.builder, step.results[0]
     x, weight, given = ref(step.arguments[0]), step.arguments[2], step.arguments[3]
@@ -61,11 +63,12 @@ def _moved(builder: GraphBuilder, numbers: str, steps: float) -> tuple[str, str]
 
     Args:
         builder: builds the tensors.
-        numbers: int32 [1, rows, width], of 16 bits.
+        numbers: int32 [1, rows, width]; the numbers fit 16 bits.
         steps: epsilon in steps of a sum of squares, for a row that is not shifted.
 
     Returns:
-        int32 [1, rows, width]; epsilon for each row, int32 [1, rows, 1].
+        The shifted rows, int32 [1, rows, width]; epsilon for each row, int32 [1, rows,
+        1].
     """
     room = _EPSILON_BITS - math.frexp(steps)[1] if steps else _EPSILON_BITS
     most = min(max(room // 2, 0), _MOST_MOVED)

@@ -1,7 +1,8 @@
 """Scales as integers, and tables of functions.
 
-In: ratios of scales, as real numbers. Out: multipliers and shifts of RESCALE, and
-tables of functions: 256 results for int8, 513 for int16, which interpolates linearly.
+In: ratios of scales, as real numbers; functions of real numbers. Out: multipliers and
+shifts of RESCALE; tables of 256 results for int8, or of 513 for int16, between which
+the operator interpolates linearly.
 """
 
 import math
@@ -29,7 +30,7 @@ def multiplier_of(scale: float, bits: int = _BITS) -> tuple[int, int]:
     A scale below the range of shifts has fewer significant bits.
 
     Args:
-        scale: the number.
+        scale: the number to express.
         bits: number of bits of the multiplier, which is below 2 ** bits.
 
     Raises:
@@ -63,10 +64,10 @@ def table_of_lines(
     x_scale: float,
     y_scale: float,
 ) -> NDArray[np.int16]:
-    """Return a function of int16 as 513 integers, `LINES` apart.
+    """Return a function of int16 as 513 integers: its results every `LINES` steps.
 
-    Two neighbours differ by less than 2 ** 15, as TOSA requires: a steeper function,
-    which occurs only outside of the actual range, is clipped.
+    Two neighbours differ by less than 2 ** 15, as TOSA requires. Where a function is
+    steeper, which is only outside of the argument's actual range, entries are clipped.
 
     Args:
         function: the function of real numbers.

@@ -1,7 +1,8 @@
 """Linear layers and convolutions in TOSA: int8 weights, with a scale per channel.
 
 In: an instruction with values on grids. Out: the tensor of its result. Sums are int32
-for int8, int48 for int16. TOSA's images are [n, height, width, channels].
+for int8 operands, int48 for int16 operands. TOSA's images are [n, height, width,
+channels].
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,11 +64,11 @@ def convolution(values: LoweredValues, step: Instruction) -> str:
 class _Product:
     """The weight and the bias of a product as integers.
 
-    The axes are in the model's order. If the bias is large and weights are tiny, scales
-    are increased so that the bias still fits an integer.
+    If the bias is large and weights are tiny, scales are increased so that the bias
+    still fits an integer.
 
     Attributes:
-        weight: int8, in the model's order.
+        weight: int8, with axes in the model's order.
         scales: float32 [channels].
     """
 
@@ -83,7 +84,7 @@ class _Product:
         )
 
     def made(self, kind: str, image: str, turned: Integers, geometry: Geometry) -> str:
-        """Convolve with the weight in TOSA's order; the result is on its own grid."""
+        """Convolve with `turned`, the weight in TOSA's order; return the result."""
         sums = self.scales.astype(np.float64) * self._grid.scale
         exact = np.rint(self._bias() / sums)
         bias = np.clip(exact, -self._most_bias, self._most_bias).astype(np.int64)
@@ -103,7 +104,7 @@ class _Product:
         return [float(one) for one in np.abs(bias) + each * (1 << 15)]
 
     def _bias(self) -> Doubles:
-        """Return the bias, float64 [channels], or [1] of 0 for none."""
+        """Return the bias, float64 [channels]; without a bias, a single 0."""
         given = self._step.arguments[2]
         if given is None:
             return np.zeros(1)
@@ -121,9 +122,9 @@ def _as_image(values: LoweredValues, name: str, line: bool) -> str:
 def _fitted(
     values: LoweredValues, image: str, kernel: Shape, geometry: Geometry
 ) -> tuple[str, Geometry]:
-    """Cut off the end of axes that no step of a convolution uses, as TOSA requires.
+    """Cut off the end of an axis that no step of a convolution reads.
 
-    Padding is cut off first, then the image.
+    TOSA requires this. Padding is cut off first, then elements of the image.
     """
     size, pad = list(values.builder.shape(image)), list(geometry["pad"])
     for axis in (0, 1):
@@ -138,7 +139,7 @@ def _fitted(
 
 
 def _pair(argument: object) -> tuple[int, int]:
-    """Return numbers for height and width; a single one is for the width."""
+    """Return numbers for height and width; a single number is for the width."""
     assert isinstance(argument, tuple)
     numbers = [whole(one) for one in argument]
     return (1, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[-1])

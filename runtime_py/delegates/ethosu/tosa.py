@@ -1,8 +1,8 @@
 """TOSA graphs as values: tensors, operators, and a graph builder.
 
-Graphs are of TOSA 1.0, its integer profile with the extension EXT-INT16. An operator's
-inputs are in the order of the specification, with zero points, multipliers and shapes
-as constants among them.
+Graphs use the integer profile of TOSA 1.0 with the extension EXT-INT16. An operator's
+inputs are in the order of the specification; zero points, multipliers and shapes are
+inputs too, which are constants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ Attribute = int | bool | tuple[int, ...]
 
 
 class Element(Enum):
-    """The type of a tensor's elements; a SHAPE is a constant that holds sizes."""
+    """The type of a tensor's elements; SHAPE is the type of a constant of sizes."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -39,9 +39,9 @@ class Tensor:
     """A tensor of a graph.
 
     Attributes:
-        name: unique in the graph.
-        element: the type of its elements.
-        shape: its shape; for a SHAPE, the number of sizes.
+        name: name of the tensor, unique in the graph.
+        element: the type of the tensor's elements.
+        shape: the tensor's shape; for a SHAPE, the number of sizes.
         content: the elements of a constant, None for other tensors.
     """
 
@@ -58,7 +58,7 @@ class Operator:
     Attributes:
         kind: the specification's name of the operator.
         inputs, output: names of tensors.
-        attributes: all its attributes, by the schema's names.
+        attributes: all attributes of the operator, by their names in `tosa.fbs`.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class TosaGraph:
 
     Attributes:
         tensors: all tensors, by name.
-        operators: in running order; constants need no operator.
+        operators: the operators in running order; constants need no operator.
         inputs, outputs: names of tensors.
     """
 
@@ -139,11 +139,12 @@ class GraphBuilder:
         zeros: tuple[int, int],
         element: Element,
     ) -> str:
-        """Multiply by numbers of 2 ** -shift: one, or one per element of the last axis.
+        """Multiply a tensor by a number, or by a number per element of the last axis.
 
         Args:
             value: a tensor of any integer type.
-            numbers: multiplier and shift of each; for int48, multipliers of int16.
+            numbers: the numbers multiplier * 2 ** -shift, each as (multiplier, shift);
+                multipliers of int48 fit int16.
             zeros: the zero points of the operand and the result.
             element: the type of the result.
         """
@@ -169,7 +170,7 @@ class GraphBuilder:
         return self._operate("RESCALE", inputs, given.shape, element, attributes)
 
     def arithmetic(self, kind: str, one: str, other: str) -> str:
-        """Compute with two int32 of equal rank; sizes of 1 are broadcast.
+        """Apply an operator to two int32 tensors of equal rank; broadcast sizes of 1.
 
         Args:
             kind: ADD, SUB, MAXIMUM, MINIMUM, LOGICAL_LEFT_SHIFT, or
@@ -186,13 +187,13 @@ class GraphBuilder:
         return self._operate(kind, (one, other), shape, Element.INT32, attributes)
 
     def with_number(self, kind: str, one: str, number: int) -> str:
-        """Apply `arithmetic` to int32 and a number."""
+        """Apply `arithmetic` to an int32 tensor and a number."""
         ones = (1,) * len(self.shape(one))
         constant = self.constant(np.full(ones, number), Element.INT32)
         return self.arithmetic(kind, one, constant)
 
     def multiply(self, one: str, other: str, shift: int = 0) -> str:
-        """Multiply two int32, times 2 ** -shift, halves up; sizes of 1 broadcast."""
+        """Return one * other * 2 ** -shift, int32, halves up; broadcast sizes of 1."""
         shape = np.broadcast_shapes(self.shape(one), self.shape(other))
         inputs = (one, other, self.constant(np.array([shift]), Element.INT8))
         return self._operate("MUL", inputs, shape, Element.INT32)
@@ -202,7 +203,7 @@ class GraphBuilder:
         return self._like("CLZ", (value,))
 
     def reduce(self, kind: str, value: str) -> str:
-        """Reduce int32 by REDUCE_MAX or REDUCE_SUM over the last axis, to size 1."""
+        """Reduce the last axis of an int32 tensor to size 1, by REDUCE_MAX or SUM."""
         axis = len(self.shape(value)) - 1
         attributes: dict[str, Attribute] = {"axis": axis}
         if kind == "REDUCE_MAX":
@@ -224,10 +225,11 @@ class GraphBuilder:
         return self._operate("SCATTER", inputs, shape, self.element(values))
 
     def table(self, value: str, entries: Array) -> str:
-        """Look values up in a table: int8 in 256 int8, that of -128 first; or int16.
+        """Look int8 or int16 values up in a table.
 
-        An int16 is looked up in 513 entries at distances of 128; the result is an
-        int32, 128 times the linear interpolation between entries.
+        An int8 is looked up in 256 entries of int8, the first for -128. An int16 is
+        looked up in 513 entries for arguments at distances of 128; the result is int32,
+        128 times the linear interpolation between two entries.
         """
         element = self.element(value)
         inputs = (value, self.constant(entries, element))
@@ -245,12 +247,13 @@ class GraphBuilder:
     ) -> str:
         """Convolve [n, height, width, channels] by CONV2D or DEPTHWISE_CONV2D.
 
-        Sums are int32 for int8, int48 for int16.
+        Sums are int32 for int8 operands, int48 for int16 operands.
 
         Args:
             kind: name of the operator.
             value: the operand.
-            weight: int8 [out, height, width, in]; depthwise [height, width, in, 1].
+            weight: int8 [out, height, width, in]; for DEPTHWISE_CONV2D, [height, width,
+                in, 1].
             bias: [out], of the type of the sums.
             zero: the zero point of the operand.
             geometry: `pad` top, bottom, left, right; `stride` and `dilation` y, x.
@@ -343,7 +346,7 @@ class GraphBuilder:
 def _slid(
     sizes: Sequence[int], kernel: Sequence[int], geometry: Mapping[str, Shape]
 ) -> Shape:
-    """Return the number of steps of a kernel along height and width, all whole."""
+    """Return the numbers of steps of a kernel along height and width, both exact."""
     pad, found = geometry["pad"], []
     for axis, (size, reach) in enumerate(zip(sizes, kernel, strict=True)):
         room = size + pad[2 * axis] + pad[2 * axis + 1]

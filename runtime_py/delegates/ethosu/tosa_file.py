@@ -1,7 +1,7 @@
 """Write a graph as a file of TOSA 1.0, by the layout of `tosa.fbs` (Arm, 2026-08).
 
-In: a graph. Out: the bytes of the file, equal for equal graphs. It supports only the
-operators that this backend uses.
+In: a graph. Out: the bytes of the file, equal for equal graphs. Only operators that
+this backend uses can be written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -195,7 +195,7 @@ def _shape(builder: "Builder", shape: Tensor) -> int:
 
 
 def _octets(builder: "Builder", raw: bytes) -> int:
-    """Write bytes, aligned to 8."""
+    """Write bytes at an offset that is a multiple of 8."""
     builder.StartVector(1, len(raw), _ALIGN)
     builder.head -= len(raw)
     builder.Bytes[builder.head : builder.head + len(raw)] = raw

@@ -29,8 +29,8 @@ class Compiled:
 
     Attributes:
         content: a TFLite file with one custom operator, the command stream.
-        sram_nbytes, other_nbytes: memory that a run takes in SRAM, and in DRAM or
-            flash, including constants and the command stream.
+        sram_nbytes, other_nbytes: the bytes that a run uses in SRAM, and in DRAM or
+            flash; constants and the command stream are included.
         cycles: Vela's estimate of the cycles of a run.
         macs: the number of multiplications of a run.
     """
@@ -92,7 +92,7 @@ def _made(folder: Path) -> Compiled:
     """Read Vela's output files.
 
     Raises:
-        OSError, ValueError, KeyError: a file or entry is missing, or has another form.
+        OSError, ValueError, KeyError: a file or entry is missing or malformed.
     """
     (summary,) = folder.glob("*.csv")
     with summary.open(newline="") as file:

@@ -136,7 +136,7 @@ def mixed(
         v: [..., kv_heads, slots, width].
         seen: the visibility, bool, broadcasts to [..., heads, count, slots]; None for
             all.
-        added: an addition to scores, of such a shape.
+        added: an addition to scores, of a shape as for `seen`; None for no addition.
         scale: factor on the scores; None for one over the root of the width.
         softcap: bound of the scores.
     """

@@ -1,4 +1,4 @@
-"""The run-time part of the backend `mlx`: MLX, or reference kernels without it.
+"""The run-time part of the backend `mlx`: MLX, or reference kernels if it is missing.
 
 Weights are copied to MLX once, and int8 weights are rearranged for its products. States
 that only this backend uses are arrays of MLX. Calls in a process take turns.
@@ -52,7 +52,7 @@ def import_mlx() -> ModuleType:
     """Return MLX.
 
     Raises:
-        MissingLibrary: it is missing, or cannot be loaded.
+        MissingLibrary: MLX is missing, or cannot be loaded.
     """
     check_installed()
     try:
@@ -66,7 +66,7 @@ def check_installed() -> None:
     """Check that the required MLX is installed, together with a package that computes.
 
     Raises:
-        MissingLibrary: it is not installed.
+        MissingLibrary: MLX or the package is not installed.
     """
     try:
         found = version("mlx")
@@ -82,7 +82,7 @@ def check_installed() -> None:
 
 
 def _computes() -> bool:
-    """Tell whether the library of another package, such as `mlx-cpu`, is installed."""
+    """Tell whether a package that computes for MLX, such as `mlx-cpu`, is installed."""
     spec = find_spec("mlx.core")
     if spec is None or spec.origin is None:
         return False
@@ -122,16 +122,16 @@ class Mlx(Delegate):
         """Check that MLX can be loaded.
 
         Raises:
-            MissingLibrary: it cannot be loaded.
+            MissingLibrary: MLX cannot be loaded.
         """
         import_mlx()
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check the code.
+        """Check a partition, and return its handle.
 
         Raises:
-            BadProgram: the backend does not support an operator, or a slice of an input
-                is written, or there is a payload.
+            BadProgram: the backend does not support an operator, or the code writes a
+                slice of an input, or the partition has a payload.
         """
         program, path = self._options.program, self._options.path
         block = taken_block(program, path, partition, why_not)
@@ -158,7 +158,7 @@ class Mlx(Delegate):
         return MlxOwner(groups, sizes, initial)
 
     def packed(self) -> Mapping[str, int]:
-        """Return the bytes of weights that MLX holds, by name."""
+        """Return the number of bytes that MLX holds for each weight, by name."""
         names = self._options.program.names
         kept = {} if self._weights is None else self._weights.nbytes()
         return {names[n].name: nbytes for n, nbytes in sorted(kept.items())}
@@ -173,7 +173,7 @@ class Mlx(Delegate):
 
 
 def written_inputs(graph: Graph) -> dict[int, int]:
-    """Return the written inputs: input -> the value that is its new content."""
+    """Return each input that the code writes, with the id of its new content."""
     return {
         graph.root_of(value): value
         for step in graph.instructions
@@ -211,10 +211,11 @@ class MlxHandle(Handle):
         inputs: Sequence[Buffer],
         targets: Sequence[tuple[int, Buffer]],
     ) -> None:
-        """Compute all results, then write them.
+        """Compute all results, and write them once all are computed.
 
         Raises:
-            Unbegun: an error before anything was written, as its cause.
+            Unbegun: an error occurred before anything was written; the error is the
+                cause of the exception.
         """
         from kvc.runtime.delegates.mlx.states import MlxState
 

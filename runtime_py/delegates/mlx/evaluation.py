@@ -1,8 +1,8 @@
 """Compute a block with arrays of MLX: input arrays in, result arrays out.
 
-MLX is lazy: it computes an array when its content is read. Indices and positions are
-read for their checks, everything else at the end. Nothing is written before all results
-have been computed.
+MLX is lazy: it computes an array when the array's content is read. Indices and
+positions are read when they are checked, all other arrays at the end of the block.
+Nothing is written before all results have been computed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ _SPLIT = "aten::split_with_sizes"
 
 
 class Weights:
-    """The named data of partitions, as arrays of MLX; each is made once.
+    """The named data of partitions, as arrays of MLX; each array is created once.
 
     Args:
         read: returns named data by id.
@@ -63,7 +63,7 @@ class Weights:
         return self._packed[weight, scale]
 
     def nbytes(self) -> Mapping[int, int]:
-        """Return the bytes that are held, by named data."""
+        """Return the number of bytes that are held, by id of the named data."""
         found = {name: array.nbytes for name, array in self._plain.items()}
         for (weight, _), one in self._packed.items():
             found[weight] = found.get(weight, 0) + one.weight.nbytes
@@ -111,7 +111,7 @@ class Evaluation:
                 fail(self._method, index, step, error)
 
     def value(self, value: int) -> mx.array:
-        """Return a value that is a constant or computed already."""
+        """Return a value that is a constant or has been computed."""
         storage = self._graph.values[value].storage
         if isinstance(storage, Constant) and value not in self._values:
             return self._weights.plain(storage.name)

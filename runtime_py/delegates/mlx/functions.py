@@ -1,7 +1,8 @@
 """The supported operators as functions of arrays of MLX.
 
-In: an operator's arguments in the table's order, tensors as arrays, with fixed sizes;
-the type and shape of its result. Out: the result, in any dtype; the caller casts it.
+In: an operator's arguments in the order of its signature, with arrays for tensors and
+numbers for symbolic sizes; the dtype and shape of its result. Out: the result, in any
+dtype; the caller casts it.
 Indices are checked, since MLX silently reads out of bounds.
 """
 
@@ -172,10 +173,10 @@ def _rotary(made: Result, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array
 
 
 def checked(index: mx.array, size: int, least: int = 0) -> mx.array:
-    """Return indices into `size` elements, checked; with `least` < 0 some are negative.
+    """Return indices into `size` elements, checked; they can be negative if `least` is.
 
     Raises:
-        IndexOutOfRange: an index is out of range.
+        IndexOutOfRange: an index is below `least`, or not below `size`.
     """
     for found in index.reshape(-1).tolist():
         if not least <= found < size:
@@ -216,8 +217,8 @@ class Packed:
     """An int8 matrix [out, in] with its scales, in the layout of MLX's products.
 
     Attributes:
-        weight: uint32 [out, in / 4], each with four weights plus 128; or int8 [out, in]
-            if rows cannot be divided into groups.
+        weight: uint32 [out, in / 4], in which an element holds four weights plus 128;
+            or int8 [out, in] if rows cannot be divided into groups.
         scales: float32 [out, groups], one for each group; or [out].
         biases: float32 [out, groups]: -128 scales; None for int8.
         group: the number of weights that share a scale, 0 for int8.

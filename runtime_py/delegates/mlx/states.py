@@ -1,8 +1,9 @@
-"""States as arrays of MLX, and the owner of those that only its partitions use.
+"""States as arrays of MLX, for states that only partitions of this backend use.
 
-An array of MLX is immutable, so a state is a variable that holds one, and a call
-assigns a new array when it has been computed. A clone holds the same arrays until
-either assigns new ones; nothing is copied for it.
+An array of MLX is immutable, so a state is a variable that holds an array. A call
+computes a new array and assigns it to the variable. A clone of a session holds the same
+arrays as the original, until the original or the clone assigns new arrays. Cloning
+copies nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ class MlxStore:
         self.buffers: Sequence[Buffer] = self.states
 
     def read(self, span: Span = WHOLE, part: Part = ()) -> Array:
-        """Return a copy; see `Store.read`."""
+        """Return a copy of a part of a span; see `Store.read`."""
         where = self._where(span)
         if span.state is not None:
             return _copied(self.states[span.state].value, where)[(*part, ...)].copy()
@@ -136,7 +137,7 @@ def _copied(value: mx.array, where: Where) -> Array:
 
 
 class MlxOwner:
-    """The owner of the states; see `Owner`. Functions wait for their own work."""
+    """The owner of the states; see `Owner`. Each function waits for its own work."""
 
     def __init__(
         self,

@@ -2,9 +2,9 @@
 
 In: the operands of `kvc::attention`, and of the `kvc::cache_update` that writes its
 keys, as arrays of the host. Out: a number to add to each score, which hides invisible
-keys, and which slots of the old content are visible at all. The device gets the old
-content and the new rows side by side, so columns are first the slots, then the new
-rows. Both kinds of columns are mapped to positions in the same way.
+keys; and the slots of the cache's old content that at least one query sees. The device
+gets the old content and the new rows side by side, so the first columns are the slots,
+and the last columns the new rows. The host finds the position of each column.
 """
 
 from collections.abc import Sequence
@@ -36,13 +36,14 @@ class Sight:
 
     Attributes:
         batch, queries, slots: sizes of the operands.
-        heads: the number of heads with different masks: 1 if all heads share one.
-        total: int64 [batch], the number of positions in the cache afterwards.
-        lengths: int64 [batch], the number of real queries; None for all.
+        heads: the number of heads with different masks; 1 if all heads share a mask.
+        total: int64 [batch], the number of positions in the cache after the update.
+        lengths: int64 [batch], the number of real queries; None if all are real.
         causal, left, right, ring, keep: as in `kvc::attention`.
         mask: bool or float32 [batch or 1, heads or 1, queries, positions], or None.
         slopes: float32 [heads], or None.
-        writes: the writes of the update that the attention reads; None without one.
+        writes: the writes of the cache update whose result the attention reads; None
+            without an update.
     """
 
     batch: int
@@ -74,9 +75,9 @@ class Sight:
         """Return the visibility in a call.
 
         Returns:
-            bias, float32 of `bias_shape`; seeing, float32 of that shape with one
-            column, 1 for queries with a visible key and 0 for others; kept, bool
-            [batch, slots], the slots of the old content that any query sees.
+            bias, float32 of `bias_shape`; seeing, float32 [batch, heads, queries, 1],
+            1 for queries with a visible key and 0 for others; kept, bool [batch,
+            slots], the slots of the old content that at least one query sees.
 
         Raises:
             IndexOutOfRange, CacheOverflow, RowLengthOutOfRange, ValueError: lengths or
@@ -107,7 +108,7 @@ class Sight:
             _apply(read(self.mask), row, at, bias, seen)
 
     def _positions(self, read: Read, row: int, total: int) -> Integers:
-        """Return the position in each column; -1 for none."""
+        """Return the position in each column; -1 for columns without a position."""
         at = np.full(self.slots, -1, np.int64)
         if not self.ring:
             at[:total] = np.arange(total)
@@ -128,7 +129,7 @@ class Sight:
         return np.concatenate([at, new])
 
     def _held(self, total: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the ranges of positions in a ring: kept ones, and the last ones."""
+        """Return the ranges of positions in a ring: first kept ones, and last ones."""
         first = oldest(total, self.slots, self.keep)
         return (0, min(self.keep, total)), (first, total)
 
@@ -167,7 +168,7 @@ class Update:
     """A translated `kvc::cache_update`.
 
     Attributes:
-        cache: value of the old content.
+        cache: id of the value that is the old content.
         rows: the device's name of the new rows.
         place: the operands that define where the rows are written.
         writes: the locations of the rows.
@@ -182,15 +183,16 @@ class Update:
 def same_place(
     written: Sequence[Update | None], layout: object, keep: object
 ) -> Writes | None:
-    """Return the common writes of keys and values, None if neither is written.
+    """Return the common writes of keys and values; None without an update of either.
 
     Args:
-        written: the update of the keys, and that of the values.
-        layout: the layout in which attention reads them.
-        keep: the number of first positions that the ring keeps, for attention.
+        written: the update of the keys, and the update of the values.
+        layout: the attention's layout of keys and values.
+        keep: the attention's number of first positions that a ring never overwrites.
 
     Raises:
-        NotTaken: they are written at different positions, or in another layout.
+        NotTaken: keys and values are written at different positions, or in a layout
+            that differs from the attention's.
     """
     one, other = written
     if one is None and other is None:

@@ -1,9 +1,9 @@
 """The run-time part of the backend `qnn`: Qualcomm's HTP, or reference kernels.
 
-In: a block that `kvc.schema.backends.qnn` supports. Out: a handle that runs it as a
-graph of the device for each set of sizes; without the library, one that runs it with
-the reference, in float32, or for integers, with numpy on the same integers. States stay
-with the host.
+In: a block that `kvc.schema.backends.qnn` supports. Out: a handle that runs the block
+as a graph of the device for each set of sizes. Without the library, the handle runs a
+float16 block with the reference, in float32, and a block on integers with numpy, on the
+same integers as the device. States stay in the host's memory.
 """
 
 import warnings
@@ -88,7 +88,7 @@ class Qnn(Delegate):
         """Check that the library is installed.
 
         Raises:
-            MissingLibrary: it is not installed.
+            MissingLibrary: the library is not installed.
         """
         check_installed()
 
@@ -144,7 +144,7 @@ class Qnn(Delegate):
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the architectures, if the library is installed."""
+        """Return the names of all architectures; none if the library is missing."""
         try:
             check_installed()
         except MissingLibrary:
@@ -152,7 +152,7 @@ class Qnn(Delegate):
         return [target_of(each) for each in ARCHITECTURES]
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
-        """Return the contexts of all graphs for a target; see `Delegate.export`."""
+        """Return a file with all graphs for a target; see `Delegate.export`."""
         architecture = {target_of(each): each for each in ARCHITECTURES}[target]
         context, graphs = Context(architecture), list[Stored]()
         try:
@@ -166,7 +166,7 @@ class Qnn(Delegate):
         return Packing(f"qnn {target}", "", numbers, len(raw), lambda: raw)
 
     def packed(self) -> Mapping[str, int]:
-        """Return the bytes of weights that were written for the device, by name."""
+        """Return the number of bytes written for each weight, by name."""
         if self._context is None:
             return {}
         return self._context.packed(self._options.program.names)
@@ -209,7 +209,7 @@ class QnnHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Build the graph of these sizes, and bind it; see `Handle.prepare`."""
+        """Build and bind the graph for `sizes`; see `Handle.prepare`."""
         plan = self.plan({name: sizes[name] for name in self._symbols})
         found = self._graph(plan)
 
@@ -229,10 +229,10 @@ class QnnHandle(Handle):
         ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
-        """Return the plan for some sizes.
+        """Return the plan for `sizes`.
 
         Raises:
-            BadProgram: the device does not support these sizes.
+            BadProgram: the device does not support the sizes.
         """
         key = tuple(sorted(sizes.items()))
         if key not in self._plans:
@@ -252,7 +252,7 @@ class QnnHandle(Handle):
         """Return the bundle's prebuilt graph of a plan; None without one.
 
         Raises:
-            BadProgram: the graph was built from another model.
+            BadProgram: the graph was built from a model that is not the plan's.
         """
         found = self._found.get(plan.model.name)
         if found is None:
@@ -263,7 +263,7 @@ class QnnHandle(Handle):
         return found.graph, found.content
 
     def _digest(self, plan: Plan) -> str:
-        """Return the digest of a model and its weights."""
+        """Return the digest of a plan's model and weights."""
         found = sha256(encode_model(plan.model))
         for weight in plan.stored:
             blob = self._program.names[weight.data].blob
@@ -271,10 +271,10 @@ class QnnHandle(Handle):
         return found.hexdigest()
 
     def stored(self, context: Context) -> Iterator[Stored]:
-        """Yield the graphs of all sizes, each in its own context.
+        """Yield the graphs of all sizes, each in a separate context.
 
         Raises:
-            NativeCallFailed, WorkerLost: the library fails to build one.
+            NativeCallFailed, WorkerLost: the library fails to build a graph.
         """
         for sizes in self.sizes:
             plan = self.plan(sizes)
@@ -282,7 +282,7 @@ class QnnHandle(Handle):
             yield Stored(plan.model.name, self._digest(plan), name, content)
 
     def weight(self, stored: Weight) -> Array:
-        """Return a weight's elements: unchanged, on a grid, or in float16."""
+        """Return a weight's elements, rounded to its grid or float16, or unchanged."""
         found = self._buffers[stored.data].array()
         turned = found.T if stored.transposed else found
         if stored.is_exact:
@@ -335,7 +335,7 @@ def _grids_of(options: Options, partition: Partition) -> qnn_fixed.Grids | None:
 
 
 def _find(device: int | None) -> int:
-    """Return the architecture to build for, by the index of a device.
+    """Return the architecture to build for, given the index of a device or None.
 
     Raises:
         MissingLibrary: the library is not installed.

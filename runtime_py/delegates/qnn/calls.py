@@ -93,12 +93,12 @@ class Bound(HostRun[Plan]):
 def _fill_past(
     target: Array, old: Array, kept: Array, store: Callable[[Array, Array], None]
 ) -> None:
-    """Write the visible slots, and zeros elsewhere, since hidden slots must be finite.
+    """Write visible slots to `target`; write zeros to hidden slots, to be finite.
 
     Args:
         target: float16 or uint16 [batch, heads, slots, width].
         old: the old content, of the same shape, any float.
-        kept: bool [batch, slots].
+        kept: bool [batch, slots], whether a slot is visible.
         store: converts and writes numbers to a target.
     """
     for row in range(len(kept)):

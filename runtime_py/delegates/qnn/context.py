@@ -2,7 +2,7 @@
 
 In: plans. Out: calls. All graphs of a program share one context of the device. A graph
 is built when a call first needs it, or comes from the bundle. `subprocess_calls.py` has
-the parts common to such subprocesses.
+the parts that all subprocesses with a library share.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,17 +41,17 @@ class Context(ApartContext[Stored, "Call"]):
     """The graphs of a program on the device; used by several threads."""
 
     def __init__(self, architecture: int) -> None:
-        """Set the architecture that graphs are built for; nothing is started."""
+        """Set the architecture to build graphs for; start no subprocess yet."""
         super().__init__(lambda: Process(_WORK, LIBRARY, "kvc-qnn-"))
         self._architecture = architecture
 
     def call(self, plan: Plan, read: Read, found: Graph | None) -> "Call":
-        """Return a call of a plan, bound to memory of its own.
+        """Return a call of a plan, bound to new memory.
 
         Args:
             plan: the plan to run.
-            read: returns the elements of its weights.
-            found: the prebuilt graph, None to build it.
+            read: returns the elements of the plan's weights.
+            found: the prebuilt graph; None to build the graph.
         """
         return self._bound(Call(self, plan, read, found, next(self._numbers)))
 
@@ -79,7 +79,7 @@ class Context(ApartContext[Stored, "Call"]):
         return "load"
 
     def _write(self, process: Process, plan: Plan, read: Read) -> None:
-        """Write a model, and those of its weights that are not written yet."""
+        """Write a model, and the weights of it that were not written earlier."""
         self._write_weights(process, plan.stored, read)
         pairs = zip(plan.model.weights, plan.stored, strict=True)
         weights = (
@@ -92,9 +92,9 @@ class Context(ApartContext[Stored, "Call"]):
         (process.folder / _file_of(model)).write_bytes(raw)
 
     def store(self, plan: Plan, read: Read) -> Graph:
-        """Return a plan's graph in a context of its own.
+        """Return a plan's graph in a context without other graphs.
 
-        Equal plans give equal bytes, whatever else has been built.
+        Equal plans give equal bytes, whatever graphs were built before.
         """
         with self._lock:
             process = self._alive()
@@ -123,7 +123,7 @@ def _context_of(model: Model) -> str:
 
 
 def _within(model: Model, own_name: str) -> Model:
-    """Return a model that loads its graph from the context file beside it."""
+    """Return a model that loads its graph from the context file in its folder."""
     facts: dict[str, Attribute] = {
         "main_context": 1,
         "embed_mode": 0,

@@ -2,11 +2,11 @@
 
     magic, 8 bytes | length of the header, 4 bytes | header, JSON | contexts, aligned
 
-The header names the library and the target, and for each graph the digest of its model,
-its name in its context, and the location of the context. Such a file comes from a
-bundle, so it is not trusted: its header is checked here before the library reads any of
-it. The computation of a context cannot be checked, so contexts are used only if the
-caller requests the device.
+The header names the library and the target. For each graph it has the digest of the
+graph's model, the graph's name in its context, and the location of the context. The
+file comes from a bundle, so it is not trusted: this module checks the header before the
+library reads any part of the file. What a context computes cannot be checked, so
+contexts are used only if the caller requests the device.
 """
 
 import json
@@ -25,11 +25,11 @@ MAX_NAME: Final = 256  # characters of a graph's name
 
 @frozen
 class Stored:
-    """A graph in a context of its own.
+    """A graph in a context without other graphs.
 
     Attributes:
-        model: name of the model that it was built from.
-        digest: digest of this model and its weights.
+        model: name of the model that the graph was built from.
+        digest: digest of the model and its weights.
         graph: name of the graph in the context.
         content: the bytes of the context.
     """
@@ -41,7 +41,7 @@ class Stored:
 
 
 class BadContexts(Exception):
-    """A target's file is damaged, or for another target; the message has the reason."""
+    """A target's file is damaged, or not for the target; the message has the reason."""
 
 
 def write_contexts(target: str, graphs: Sequence[Stored]) -> bytes:
@@ -68,7 +68,7 @@ def read_contexts(raw: bytes, target: str) -> dict[str, Stored]:
     """Return the graphs of a file, by the names of their models.
 
     Raises:
-        BadContexts: the file is damaged, or for another target or library.
+        BadContexts: the file is damaged, or is not for this target and library.
     """
     header, start = _header(raw)
     if header.get("target") != target:

@@ -1,9 +1,10 @@
 """Sigmoid, SiLU, GELU, exponential and softmax in float16, by tanh and exponentials.
 
 In: an emitter of float16, the name of a tensor. Out: nodes. The device's own `Sigmoid`,
-`Gelu` and `Softmax` are off by more than a rounding; its `Tanh`, and its `Exp` of small
-numbers, are not (its emulator, 2026-11). On integers its own operators are exact to
-some steps, and need fewer of them.
+`Gelu` and `Softmax` are off by more than a rounding error; its `Tanh`, and its `Exp` of
+small numbers, are not (measured on its emulator, 2026-11). On integers, `Sigmoid`,
+`Gelu` and `Softmax` are used: they are exact to a few steps of the grid, and need fewer
+nodes.
 """
 
 import math
@@ -42,7 +43,7 @@ def silu(emitter: Emitter, x: str, output: str) -> str:
 
 
 def gelu(emitter: Emitter, x: str, kind: str, output: str) -> str:
-    """Add a GELU: "gelu" or "gelu_tanh"."""
+    """Add the activation `kind`: "gelu" or "gelu_tanh"."""
     shape = emitter.shapes[x]
     kept = bounded(emitter, x, (-_FAR, _FAR), output)
     square = emitter.node("Mul", (kept, kept), f"{output}_square", shape)
@@ -83,14 +84,15 @@ def exponential(emitter: Emitter, x: str, output: str) -> str:
 def softmax(emitter: Emitter, x: str, output: str, seeing: str | None = None) -> str:
     """Add a softmax along the last axis.
 
-    Its largest exponent is 0. A quotient of two tensors is off by three roundings if
-    the second has one column (its emulator, 2026-11), and a reciprocal by one.
+    Each row's greatest exponent is shifted to 0. The softmax multiplies by a
+    reciprocal, which is off by one rounding: a quotient of two tensors is off by three
+    roundings if the divisor has one column (measured on the emulator, 2026-11).
 
     Args:
         emitter: collects the nodes.
         x: exponents [..., columns].
         output: the name of the result.
-        seeing: factor [..., 1] on each row of the result, or None.
+        seeing: factor [..., 1] on each row of the result; None for no factor.
     """
     shape = emitter.shapes[x]
     row, along = (*shape[:-1], 1), emitter.integers(f"{output}_axes", [-1])

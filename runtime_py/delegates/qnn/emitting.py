@@ -27,7 +27,7 @@ class Emitter:
     """A float16 model under construction.
 
     Attributes:
-        is_fixed: whether it computes on integers, as a `FixedEmitter` does.
+        is_fixed: whether the model computes on integers, as that of a `FixedEmitter`.
         shapes: shapes of inputs, weights, numbers and node results, by name.
         made: names of node results.
     """
@@ -61,11 +61,12 @@ class Emitter:
             inputs: names of the operands.
             output: the name of the result.
             shape: shape of the result.
-            reach: range of the result; integers need it if it cannot be derived from
-                the operands.
-            like: name of a tensor whose grid the result gets instead.
+            reach: range of the result. On integers, it is required if it cannot be
+                derived from the operands.
+            like: name of a tensor whose grid the result gets, in place of a grid
+                for `reach`.
             row_sum: the greatest sum of magnitudes in a row of a product's first
-                operand, if known.
+                operand; infinity if it is unknown.
             attributes: attributes of the operator.
         """
         return self._add(op, inputs, output, shape, attributes)
@@ -96,7 +97,7 @@ class Emitter:
         return None
 
     def reach_like(self, name: str) -> Reach:
-        """Refuse to return the range of a future tensor."""
+        """Fail: in float16, no range of a tensor is known before the tensor is made."""
         raise NotTaken("float16 numbers have no known range")
 
     def gated(self, name: str, kind: str) -> Reach | None:
@@ -115,13 +116,13 @@ class Emitter:
         return name
 
     def weight(self, name: str, shape: Shape, grid: Grid | None = None) -> str:
-        """Add a weight, once; its offset is set later."""
+        """Add a weight unless it exists; its offset in the file is set later."""
         self._weights[name] = Weight(name, self.kind(name), shape, 0, 0)
         self.shapes[name] = shape
         return name
 
     def channels(self, name: str, scale: str, shape: Shape) -> str:
-        """Refuse an int8 matrix, which only integer models have."""
+        """Fail: only models on integers have int8 matrices."""
         raise NotTaken("a matrix of int8 among numbers of float16")
 
     def number(self, name: str, value: float) -> str:
@@ -153,7 +154,7 @@ class Emitter:
         return self.node("Slice", (x, *names), output, made)
 
     def model(self, name: str, outputs: Sequence[str]) -> Model:
-        """Return the model, with some results as its outputs."""
+        """Return the model, whose outputs are the tensors with these names."""
         return Model(
             name,
             tuple(self._nodes),

@@ -1,8 +1,9 @@
 """Run a model of integers with numpy: the reference for the device.
 
-In: a plan on grids. Out: its outputs. Each node is computed in float32 from operands on
-their grids, and rounded to the nearest number of its own grid, halves to even. The
-device may be off by some steps, as the README of this folder describes.
+In: a plan on grids. Out: the plan's outputs. Each node is computed in float32 from
+operands on their grids, and its result is rounded to the nearest number of the result's
+grid, halves to even. The device can be off by a few steps of the grid, as the README of
+this folder describes.
 """
 
 import math
@@ -27,7 +28,7 @@ class HostContext:
     """Replaces the device when its library is missing."""
 
     def call(self, plan: Plan, read: Read, found: object) -> "HostCall":
-        """Return a call of a plan, bound to memory of its own."""
+        """Return a call of a plan, bound to new memory."""
         return HostCall(plan, read)
 
 

@@ -1,11 +1,12 @@
 """Collect the nodes of a model whose tensors are integers on grids.
 
-In: the arguments of `Emitter`, and the grids of values. Out: each node between nodes
-that widen its operands (`DequantizeLinear`) and one that rounds its result
-(`QuantizeLinear`), ONNX's form of integer computation. Tensors are uint16. In a product
-of two 16-bit tensors the device uses only the upper 8 bits of the second, or for int16,
-14 bits (its emulator, 2026-11); 16 by 8 bits are exact. The second tensor is therefore
-divided into halves of 8 bits, which are multiplied separately and added.
+In: the arguments of `Emitter`, and the grids of values. Out: nodes in ONNX's form of
+integer computation: before each node, `DequantizeLinear` nodes widen its operands, and
+after it a `QuantizeLinear` node rounds its result. Tensors are uint16. In a product of
+two 16-bit tensors, the device uses only the upper 8 bits of the second tensor, or 14
+bits if it is int16 (measured on the emulator, 2026-11); products of 16 by 8 bits are
+exact. The second tensor is therefore divided into two tensors of 8 bits, and the
+products with both are added.
 """
 
 import math
@@ -45,7 +46,7 @@ class FixedEmitter(Emitter):
     is_fixed = True
 
     def __init__(self, own: Mapping[str, Grid]) -> None:
-        """Set the grids of tensors that are known beforehand."""
+        """Set the grids of the tensors in `own`; a node gets its grid when added."""
         super().__init__()
         self.grids: dict[str, Grid] = {}
         self._own = own
@@ -130,7 +131,7 @@ class FixedEmitter(Emitter):
         return self._between("Add", parts, output, shape, grid, {})
 
     def _halves_of(self, name: str) -> tuple[str, str]:
-        """Return two int8 tensors with the same sum: multiples of 256, and the rest."""
+        """Return 8-bit tensors whose sum is a tensor: multiples of 256, remainders."""
         if name in self._halves:
             return self._halves[name]
         step = max(map(abs, reach_of(self.grids[name]))) / (127 * 256 + 127)
@@ -159,7 +160,7 @@ class FixedEmitter(Emitter):
         return self._rounded(made, output, grid)
 
     def _real(self, name: str) -> str:
-        """Add a node that dequantizes a tensor, for one use; sizes stay integers."""
+        """Add a node that dequantizes a tensor for a single use; sizes need none."""
         output, shape = f"{name}_r{next(self._numbers)}", self.shapes.get(name, ())
         if name in self._channels:
             inputs = [name, self._channels[name], f"{name}_zero"]
@@ -182,7 +183,7 @@ class FixedEmitter(Emitter):
         return f"{name}_scale", f"{name}_zero"
 
     def converted(self, name: str, output: str, grid: Grid) -> str:
-        """Return a tensor on another grid."""
+        """Return a tensor, converted to `grid`."""
         if self.grids[name] == grid:
             return name
         return self._rounded(self._real(name), output, grid)
@@ -192,7 +193,7 @@ class FixedEmitter(Emitter):
         return reach_of(self.grids[name])
 
     def reach_like(self, name: str) -> Reach:
-        """Return the range of a future tensor's numbers, by its known grid."""
+        """Return the range of a tensor that will be added, from its known grid."""
         return reach_of(self._known(name, self._own.get(name)))
 
     def gated(self, name: str, kind: str) -> Reach | None:
@@ -200,7 +201,7 @@ class FixedEmitter(Emitter):
         return gated(kind, reach_of(self.grids[name]))
 
     def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
-        """Multiply by the reciprocal: the device's division is off by a dozen steps."""
+        """Multiply by the reciprocal, as the device's division is off by 12 steps."""
         factor = self.number(f"{output}_factor", 1 / number)
         return self.node("Mul", (x, factor), output, shape)
 
@@ -266,7 +267,7 @@ def _bounded(reach: Reach) -> Range:
 
 
 def _linear(step: Step, x: object, weight: object, scale: object, bias: object) -> Made:
-    """Multiply by int8, then add the bias; the sum's range gives the product's."""
+    """Multiply by int8, then add the bias; the sum's range limits the product's."""
     assert step.channels is not None
     turned, given = step.channels(weight, scale), step.read(x)
     if bias is None:
@@ -286,7 +287,7 @@ def _before(step: Step, added: str) -> Reach:
 def _layer_norm(
     step: Step, x: object, axes: object, weight: object, bias: object, eps: object
 ) -> Made:
-    """Subtract the mean, then normalise; the device's own operator is 20 steps off."""
+    """Subtract the mean and normalise: the device's own operator is 20 steps off."""
     assert isinstance(eps, float)
     name, emitter = step.read(x), step.emitter
     along = emitter.integers(f"{step.name}_axes", [-1])

@@ -1,6 +1,6 @@
-"""Find Qualcomm's library: two packages of exactly one version.
+"""Find Qualcomm's library: two packages, each of exactly the version that kvc needs.
 
-They are not imported here; the subprocess of `worker.py` imports them.
+Only the subprocess of `worker.py` imports the packages, this module does not.
 """
 
 import platform

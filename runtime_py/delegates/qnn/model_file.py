@@ -1,4 +1,4 @@
-"""Models in ONNX's format, written without its library, for ONNX Runtime.
+"""Models in ONNX's format, for ONNX Runtime, written without the onnx package.
 
 In: nodes, inputs, outputs, weights. Out: the bytes of a `ModelProto` (`onnx.proto`, IR
 version 10), equal for equal models. Weights lie in a file beside the model
@@ -34,9 +34,9 @@ class Node:
     """An operator of ONNX.
 
     Attributes:
-        op: its type, such as `MatMul`.
-        inputs: names of values; "" for an omitted one.
-        outputs: names of values.
+        op: type of the operator, such as `MatMul`.
+        inputs: names of the operands; "" for an omitted operand.
+        outputs: names of the results.
         attributes: the attributes, by name.
         domain: domain of the operator, "" for ONNX's own.
     """
@@ -73,7 +73,7 @@ class Model:
     """A model with fixed shapes.
 
     Attributes:
-        name: name of its graph.
+        name: name of the model's graph.
         nodes: the nodes in running order.
         inputs: the inputs of the model.
         outputs: the outputs of the model.
@@ -124,7 +124,7 @@ def _node(node: Node) -> bytes:
 
 
 def _attribute(name: str, value: Attribute) -> bytes:
-    """Return an `AttributeProto`; its type is field 20."""
+    """Return an `AttributeProto`; the attribute's type is field 20."""
     said, kind = _attribute_value(value)
     return _field(1, name.encode()) + said + _number(20, kind)
 

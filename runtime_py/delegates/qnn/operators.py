@@ -1,8 +1,9 @@
 """Translate supported operators to nodes of ONNX.
 
-In: a `Step`, and the operator's arguments with fixed sizes. Out: the name of the
-result, or of several. `EMITTERS` has a function for each operator, which takes the
-arguments in the table's order; views of the device's tensors become copies.
+In: a `Step`, and the operator's arguments with fixed sizes. Out: the name of the result
+or the names of the results. `EMITTERS` has a function for each operator, which takes
+the arguments in the order of the operator's signature. Views of the device's tensors
+become copies.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,7 +56,7 @@ def _gelu(step: Step, x: object, approximate: object) -> Made:
 
 
 def _gate(step: Step, x: str, kind: str, output: str) -> str:
-    """Add an activation."""
+    """Add the activation `kind`."""
     emitter, shape = step.emitter, step.shape_of(x)
     if not emitter.is_fixed:
         if kind == "silu":
@@ -157,7 +158,7 @@ def _rotary(step: Step, x: object, cos: object, sin: object) -> Made:
 
 
 def _table(step: Step, table: object, key: str, axis: int, span: range) -> str:
-    """Return cosines or sines for a half; a table of half width serves both halves."""
+    """Return cosines or sines for a half; a table of half width fits both halves."""
     name = step.widened(step.read(table), len(step.shape), key)
     if step.shape_of(name)[-1] == len(span):
         return name
@@ -185,7 +186,7 @@ def _attention_product(
 
 
 def _kept_finite(step: Step, mask: str) -> str:
-    """Clip a mask, so that rows of only `-inf` give a defined softmax."""
+    """Clip a mask to finite numbers, as a row of only `-inf` would give NaN."""
     least = step.number("least", -LARGEST_BIAS)
     shape = step.shape_of(mask)
     return step.widened(

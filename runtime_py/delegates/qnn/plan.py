@@ -1,9 +1,10 @@
 """The inputs and results of a partition's calls on the device.
 
 A `Plan` is made for each set of sizes. Feeds are the device's inputs: operands rounded
-to float16 or to a grid, the old content of caches, and attention masks. Takes are its
-results: whole results, and new rows of caches. Values are those of the partition's
-graph that the host has: inputs, constants and views of them.
+to float16 or to a grid, the old content of caches, and attention masks. Takes are the
+device's outputs: whole results, and new rows of caches. Fields named `value` are ids of
+values in the partition's graph that the host has: inputs, constants, and views of
+inputs and constants.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from kvc.schema.frozen import frozen
 
 @frozen
 class Whole:
-    """A whole operand."""
+    """A feed: a whole operand."""
 
     name: str
     value: int
@@ -27,7 +28,7 @@ class Whole:
 
 @frozen
 class Past:
-    """The old content of a cache, with zeros in slots that a mask hides."""
+    """A feed: the old content of a cache, with zeros in slots that a mask hides."""
 
     name: str
     value: int
@@ -36,7 +37,7 @@ class Past:
 
 @frozen
 class Bias:
-    """The addition of a mask to the scores of an attention."""
+    """A feed: what a mask adds to the scores of an attention."""
 
     name: str
     sight: Sight
@@ -44,7 +45,7 @@ class Bias:
 
 @frozen
 class Seeing:
-    """A factor per query: 1 if it sees a key, 0 if not, which gives zeros."""
+    """A feed: a factor per query, 1 if the query sees a key, 0 if it sees none."""
 
     name: str
     sight: Sight
@@ -55,7 +56,7 @@ Feed = Whole | Past | Bias | Seeing
 
 @frozen
 class Made:
-    """A whole result; `output` is its index among the graph's outputs."""
+    """A take: a whole result; `output` is its index among the graph's outputs."""
 
     name: str
     output: int
@@ -63,12 +64,12 @@ class Made:
 
 @frozen
 class Rows:
-    """New rows of a cache, [batch, heads, rows, width].
+    """A take: new rows of a cache, [batch, heads, rows, width].
 
     Attributes:
         name: name of the device's result.
         output: index of the cache's new content among the graph's outputs.
-        cache: value of the old content.
+        cache: id of the value that is the old content.
         writes: the locations of the rows.
     """
 
@@ -83,12 +84,12 @@ class Stored:
     """A constant of the device, in the file of weights.
 
     Attributes:
-        name: name of the weight there.
-        data: id of its named data.
-        transposed: whether its two axes are swapped.
-        grid: the grid that it is rounded to; None if it is rounded to float16, or
-            unchanged.
-        is_exact: whether it is unchanged.
+        name: name of the weight in the file.
+        data: id of the weight's named data.
+        transposed: whether the weight's two axes are swapped.
+        grid: the grid that the weight is rounded to; None if it is rounded to float16,
+            or stored unchanged.
+        is_exact: whether the weight is stored unchanged.
     """
 
     name: str
@@ -106,9 +107,9 @@ class Plan:
         model: the device's model; its weights have no offsets yet.
         stored: the origin of each weight of the model.
         feeds: the model's inputs, in its order.
-        takes: the model's outputs, in its order, each with all uses of it.
-        handed: results that need no device.
-        grids: of the model's inputs and outputs, by name; empty in float16.
+        takes: the model's outputs, in its order, each with all its uses.
+        handed: results that the host has without the device.
+        grids: grids of the model's inputs and outputs, by name; empty in float16.
     """
 
     model: Model

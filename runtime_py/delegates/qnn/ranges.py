@@ -1,7 +1,8 @@
 """Ranges of a node's results: the least and the greatest number.
 
 In: an operator of ONNX, the ranges of its operands. Out: the range of its result, if it
-can be derived. Others, such as those of products, come from samples.
+can be derived. Ranges that cannot be derived, such as those of products, were measured
+on sample inputs.
 """
 
 import math

@@ -22,12 +22,13 @@ class Step:
     """An instruction that is being translated.
 
     Attributes:
-        emitter: collects its nodes.
+        emitter: collects the nodes of the model.
         read: returns the device's name of a tensor.
-        names: names for its results.
-        shapes: shapes of its results.
+        names: names for the instruction's results.
+        shapes: shapes of the instruction's results.
         weight: returns the name of a constant, transposed if requested.
-        channels: returns the name of a transposed int8 matrix, for it and its scales.
+        channels: returns the name of an int8 matrix, transposed, given the matrix and
+            its scales.
         scores: the range of an attention's scores, on integers.
     """
 
@@ -95,15 +96,17 @@ class Step:
         """Add attention.
 
         Args:
-            q: [batch, heads, queries, width].
-            sizes: the shape of q.
-            content: keys and values [batch, groups, columns, ...].
+            q: name of the queries, [batch, heads, queries, width].
+            sizes: the shape of `q`.
+            content: names of keys and values, [batch, groups, columns, ...].
             groups: the number of key heads, each shared by neighbouring query heads.
             columns: the number of keys.
             scale: factor on the scores.
             softcap: as in `kvc::attention`.
-            bias: the addition to scores [batch, heads, queries, columns], or None.
-            seeing: factor on the weights of each query, or None.
+            bias: name of the addition to scores, [batch, heads, queries, columns];
+                None for no addition.
+            seeing: name of a factor on the attention weights of each query; None for no
+                factor.
         """
         batch, heads, queries, width = sizes
         keys, values = content
@@ -137,8 +140,8 @@ class Step:
     def softmax(self, x: str, output: str, seeing: str | None = None) -> str:
         """Add a softmax along the last axis, with a factor [..., 1] or without one.
 
-        The factor is not applied after mixing values: for that, the library built a
-        program that crashes.
+        The factor is not applied to the products with the values: the library built a
+        program that crashes for such a model.
         """
         emitter, shape = self.emitter, self.shape_of(x)
         if not emitter.is_fixed:

@@ -1,10 +1,10 @@
 """Translate a partition, at one set of sizes, to a model of ONNX and a `Plan`.
 
-In: a block that `kvc.schema.backends.qnn` supports, or with grids, `qnn_fixed`. Out:
-nodes of float16 or on integers, and the host's work before and after. The device does
-not change caches: it gets the old content, attends to it and to the new rows side by
-side, and returns the new rows. A cache's new content may therefore be read by attention
-only.
+In: a block that `kvc.schema.backends.qnn` supports, or `qnn_fixed` if there are grids.
+Out: nodes of float16 or on integers, and the host's work before and after the device
+runs. The device does not change caches: it gets the old content, attends to old content
+and new rows side by side, and returns the new rows. Therefore only attention can read a
+cache's new content.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def translate(
         grids: the grids to compute on; None for float16.
 
     Raises:
-        NotTaken: another instruction than attention reads a cache's new content, a
+        NotTaken: an instruction that is not attention reads a cache's new content, a
             tensor has no elements, or a value has no grid.
     """
     return _Translator(graph, sizes, grids).translate(name)
@@ -150,7 +150,7 @@ class _Translator:
         )
 
     def _read(self, ref: object) -> str:
-        """Return the device's name of an operand, which is fed if necessary."""
+        """Return the device's name of an operand; add a feed for it if necessary."""
         assert isinstance(ref, Ref)
         value = ref.value
         if value in self._updates:
@@ -241,7 +241,7 @@ class _Translator:
         self._updates[result] = Update(cache.value, rows, place, writes)
 
     def _on_grid_of(self, value: int, name: str, output: str) -> str:
-        """Return a tensor on the grid of another value."""
+        """Return the tensor `name`, converted to the grid of a value."""
         if self._grids is None:
             return name
         grid = self._grid(value)
@@ -250,7 +250,7 @@ class _Translator:
         return self._emitter.converted(name, output, grid)
 
     def _host_value(self, argument: Argument) -> int | None:
-        """Return a value that the host has, None for no argument."""
+        """Return the id of a value that the host has; None if the argument is None."""
         if argument is None:
             return None
         assert isinstance(argument, Ref)
@@ -348,7 +348,7 @@ class _Translator:
         return self._feed(("past", value, sight), feed, shape, grid)
 
     def _outputs(self) -> tuple[dict[str, list[Made | Rows]], list[Handed]]:
-        """Return the device's results with their uses, and outputs handed through."""
+        """Return the device's results with their uses, and outputs the host has."""
         takes: dict[str, list[Made | Rows]] = {}
         handed: list[Handed] = []
         for number, value in enumerate(self._graph.outputs):
@@ -364,7 +364,7 @@ class _Translator:
         return takes, handed
 
     def _given_back(self, name: str) -> str:
-        """Return a node's result as a model's output, copied if it is no result."""
+        """Return a tensor as a model's output; copy it if it is no node's result."""
         if name in self._emitter.made:
             return name
         copy = f"{name}_out"

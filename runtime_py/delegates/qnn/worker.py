@@ -8,7 +8,7 @@
     run     run a bound graph
     forget  release a bound graph
 
-This module imports nothing of kvc, so a crash of the library stays in the subprocess.
+This module imports nothing of kvc, so a crash of the library ends only the subprocess.
 """
 
 import mmap
@@ -62,7 +62,7 @@ class Work:
         self._sessions[name] = self._session(model, arch, entries)
 
     def store(self, name: str, model: str, arch: int) -> str:
-        """Build a separate context, `NAME_qnn.bin`; return its graph's name there."""
+        """Build a separate context, `NAME_qnn.bin`; return the graph's name in it."""
         entries = {
             "ep.context_enable": "1",
             "ep.context_embed_mode": "0",
@@ -86,8 +86,8 @@ class Work:
     ) -> None:
         """Set the locations of inputs and outputs.
 
-        Each is given by name, dtype (a number of `TensorProto.DataType`), offset and
-        shape.
+        Each input and output is given by name, dtype (a number of
+        `TensorProto.DataType`), offset and shape.
         """
         import ctypes
 
@@ -114,7 +114,7 @@ class Work:
     def _session(self, model: str, arch: int, entries: Mapping[str, str]) -> Any:  # noqa: ANN401  # a class of the library
         """Return a session that runs no part of a model on this processor.
 
-        Only the library's emulator runs here.
+        Of a model, only the library's emulator of the device runs on this processor.
         """
         options = self._runtime.SessionOptions()
         options.log_severity_level = 4

@@ -1,7 +1,8 @@
 """The run-time part of the backend `vulkan`: a device, or reference kernels.
 
-In: a block that `kvc.schema.backends.vulkan` supports. Out: a handle that binds it to
-steps of shaders on one device; without Vulkan, one that runs it with the reference.
+In: a block that `kvc.schema.backends.vulkan` supports. Out: a handle that binds the
+block to steps of shaders on one device. Without Vulkan, the handle runs the block with
+the reference.
 """
 
 import threading
@@ -121,10 +122,10 @@ class Vulkan(Delegate):
         return DeviceOwner(self._device, groups, sizes, initial)
 
     def load(self, buffers: Mapping[int, FreeableBuffer]) -> None:
-        """Load weights into memory that the device reads, each once.
+        """Load weights into memory that the device reads; load each weight once.
 
-        If device and host share memory and the driver accepts it, these are the host's
-        own pages; otherwise copies.
+        If device and host share memory and the driver accepts the host's pages, the
+        device reads these pages; otherwise it reads copies.
 
         Raises:
             OutOfMemory: the weights do not fit.
@@ -172,12 +173,12 @@ class Vulkan(Delegate):
         return [workspace.own(self, make), *self._buffers]
 
     def packed(self) -> Mapping[str, int]:
-        """Return the bytes of weights that were copied to the device, by name."""
+        """Return the number of bytes copied to the device for each weight, by name."""
         names = self._options.program.names
         return {names[n].name: self._weights[n].nbytes for n in sorted(self._copied)}
 
     def close(self) -> None:
-        """Release the weights' memory, the device's buffers before the host's pages."""
+        """Release the device's buffers of weights, then the host's pages below them."""
         self._weights.clear()
         self._copied.clear()
         for memory in self._buffers:
@@ -246,11 +247,11 @@ class VulkanHandle(Handle):
         self._backend.load(self._buffers)
 
     def close(self) -> None:
-        """Do nothing: the backend frees the data after the buffers over it."""
+        """Do nothing: the backend frees the data after the buffers over the data."""
 
 
 def _open(number: int | None) -> Device:
-    """Open a device; warn once if it is software, for want of another one."""
+    """Open a device; warn once if the only device found is emulated in software."""
     device = open_device(number)
     if number is None and device.found.kind is Kind.SOFTWARE and not _told:
         _told.append(device.found.name)
@@ -278,7 +279,7 @@ def _checked_block(options: Options, partition: Partition) -> Block:
 
 
 def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
-    """Yield groups of arrays that fit one allocation; one array alone may exceed it."""
+    """Yield groups of arrays, each of at most `largest` bytes or of one array."""
     chunk: list[int] = []
     nbytes = 0
     for number, array in arrays.items():

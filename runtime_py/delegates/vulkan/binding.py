@@ -1,8 +1,8 @@
 """Bind a block to sizes and memory: a list of steps of shaders, submitted at once.
 
-View operators run here, on arrays that represent the device's memory; all others become
-steps. Numbers that change with every token (the position, the valid length) lie in
-memory that the steps read, so decode is bound and recorded once.
+View operators run during binding, on arrays that represent the device's memory. All
+other operators become steps. Numbers that change with every token (the position, the
+valid length) lie in memory that the steps read, so decode is bound and recorded once.
 """
 
 from bisect import bisect_right
@@ -54,11 +54,11 @@ class Places:
         self._buffers.insert(place, buffer)
 
     def find(self, address: int) -> int:
-        """Convert the start address of an array to its address for shaders.
+        """Convert the start address of an array to the array's address for shaders.
 
-        Buffers may share pages: an array lies completely in the last buffer that begins
-        before it; of several that begin at the same page, in the longest, which
-        contains the others.
+        Buffers can share pages. An array lies completely in the last buffer that begins
+        before the array. If several buffers begin at that page, it lies in the longest
+        of them, which contains the shorter ones.
         """
         buffer = self._buffers[bisect_right(self._bases, address) - 1]
         assert buffer.holds(address), "it lies in memory of the device"
@@ -130,7 +130,7 @@ class Binder:
             method: name of the block's method, for messages.
             block: the block.
             sizes: the sizes of the program's symbols.
-            memory: its values, as arrays that represent the device's memory.
+            memory: the block's values, as arrays that represent the device's memory.
             steps: collects the steps.
         """
         self._method, self._graph, self._sizes = method, block.graph, sizes
@@ -178,8 +178,8 @@ class Binder:
         """Raise the error that the reference would raise.
 
         Raises:
-            Unbegun: with that error as its cause, if nothing was written that outlives
-                the call.
+            Unbegun: the call has written nothing that outlives it; the cause of the
+                exception is the error that the reference would raise.
         """
         index = self._steps.owners[step]
         instruction = self._graph.instructions[index]
@@ -193,7 +193,7 @@ class Binder:
             raise
 
     def _is_index(self, instruction: Instruction) -> bool:
-        """Tell whether an instruction checks an index other than of cached rows."""
+        """Tell whether an instruction checks an index that selects no cache rows."""
         checks = instruction.op == _CHECK_INDEX
         return checks and not checks_rows(self._graph, instruction, self._sizes)
 

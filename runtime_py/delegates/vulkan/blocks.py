@@ -36,7 +36,7 @@ class Allocation:
 
     Attributes:
         handle: handle of the memory.
-        mapped: its address for the host, 0 if it is not mapped.
+        mapped: the memory's address for the host, 0 if the memory is not mapped.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Allocation:
         self.mapped = pointer.value
 
     def take(self, nbytes: int, align: int) -> int | None:
-        """Return the offset of a free run of this length, None if there is none."""
+        """Take a free run of `nbytes` bytes; return its offset, None without a run."""
         for number, (start, length) in enumerate(self.free):
             offset = align_up(start, align)
             rest = start + length - offset - nbytes
@@ -90,7 +90,7 @@ class Allocation:
 
     @property
     def is_free(self) -> bool:
-        """Tell whether all of it is free."""
+        """Tell whether no byte of the allocation is in use."""
         return self.free == [(0, self.nbytes)]
 
 
@@ -100,7 +100,7 @@ class Piece:
     Attributes:
         memory: handle of the allocation.
         offset: offset in the allocation.
-        mapped: address of the run for the host, 0 if it is not mapped.
+        mapped: address of the run for the host, 0 if the memory is not mapped.
     """
 
     def __init__(self, allocation: Allocation, offset: int, nbytes: int) -> None:
@@ -147,7 +147,7 @@ class Blocks:
             return Piece(made, offset, nbytes)
 
     def give(self, piece: Piece) -> None:
-        """Free memory from any thread; the driver gets it back at once if possible."""
+        """Free a piece, from any thread; return an empty allocation to the driver."""
         self._given.append(piece)
         if self._lock.acquire(blocking=False):
             try:

@@ -29,10 +29,10 @@ class Dispatch:
 
     Attributes:
         shader: name of the shader.
-        step: the address of its step for shaders.
+        step: address of the step's operands and numbers, as shaders use it.
         number: number of the step.
         op: number of the operation within the shader.
-        count: the number of results, rows or other units that it computes.
+        count: the number of results, rows or other units that the shader computes.
         groups: the number of workgroups.
     """
 
@@ -46,7 +46,7 @@ class Dispatch:
 
 @frozen
 class Copy:
-    """A run of bytes that is copied to the same offset of another buffer."""
+    """A copy of a run of bytes from a buffer to the same offset of a second buffer."""
 
     source: DeviceBuffer
     target: DeviceBuffer
@@ -65,13 +65,13 @@ class Commands:
         dispatches: Sequence[Dispatch],
         after: Sequence[Copy],
     ) -> None:
-        """Record copies, dispatches and copies; each waits for the previous ones.
+        """Record copies, dispatches and copies; each waits until earlier ones end.
 
         Args:
             device: the device that runs them.
             faults: the address where shaders report faults.
             before: copies to the device.
-            dispatches: in running order.
+            dispatches: runs of shaders, in order.
             after: copies from the device.
 
         Raises:
@@ -107,7 +107,7 @@ class Commands:
     def run(self) -> None:
         """Run the commands, and wait for their end.
 
-        Even after an interrupt, no command is running when this raises.
+        No command is running when this method raises, even after an interrupt.
 
         Raises:
             DeviceLost: the device has stopped working.

@@ -117,15 +117,15 @@ class Device:
     """A device with one queue; used by several threads.
 
     Attributes:
-        found: its properties.
+        found: the device's properties.
         functions: the functions of Vulkan.
         handle: handle of the device.
         family: the queue's family.
         layout: layout of all pipelines: no descriptors, some push constants.
-        separate: whether its memory is separate from the host's.
+        separate: whether the device's memory is separate from the host's.
         largest: the maximum size of an allocation in bytes.
-        blocks: its memory allocations.
-        imports: whether it can use pages of the host directly.
+        blocks: the device's memory allocations.
+        imports: whether the device can use pages of the host directly.
     """
 
     def __init__(self, instance: Instance, number: int) -> None:
@@ -207,12 +207,12 @@ class Device:
         """Create an object, and return its handle.
 
         Raises:
-            OutOfMemory, DeviceLost, NativeCallFailed: as `Functions.call`.
+            OutOfMemory, DeviceLost, NativeCallFailed: see `Functions.call`.
         """
         return int(self._make(name, wanted).value)
 
     def pipeline(self, shader: str) -> s.HANDLE:
-        """Return the pipeline of one of kvc's shaders, made on first use."""
+        """Return the pipeline of a shader of kvc, created on first use."""
         with self._lock:
             if shader not in self._pipelines:
                 self._pipelines[shader] = self._compile(shader)
@@ -240,8 +240,8 @@ class Device:
 
         Args:
             allowed: a bit mask of the allowed types.
-            visible: whether the host must be able to access it.
-            device: whether it must be local to the device.
+            visible: whether the host must be able to access the memory.
+            device: whether the memory must be local to the device.
         """
         flags = visible * (_VISIBLE | _COHERENT) | device * _DEVICE_LOCAL
         kinds = self.memory.memoryTypes[: self.memory.memoryTypeCount]
@@ -251,7 +251,7 @@ class Device:
         return None
 
     def heap_nbytes(self, memory_type: int) -> int:
-        """Return the size of the heap of a memory type, used or not."""
+        """Return the whole size of a memory type's heap, free and used memory."""
         heap = self.memory.memoryTypes[memory_type].heapIndex
         return int(self.memory.memoryHeaps[heap].size)
 
@@ -259,8 +259,8 @@ class Device:
         """Submit recorded commands to the queue.
 
         Raises:
-            DeviceLost: the device has stopped working; every later call raises this,
-                too.
+            DeviceLost: the device has stopped working; every later call raises
+                DeviceLost, too.
             OutOfMemory: there is too little memory.
         """
         self.check()
@@ -270,12 +270,12 @@ class Device:
     def wait(self, fence: s.HANDLE) -> None:
         """Wait until the commands of a fence have ended, and reset the fence.
 
-        Python handles signals in between. After an interrupt, or another exception of a
-        handler, the wait goes on: the caller may use the memory again when this returns
-        or raises.
+        Python handles signals during the wait. If a signal handler raises, the wait
+        continues, and the exception is raised afterwards: when this method returns or
+        raises, the caller can use the commands' memory again.
 
         Raises:
-            DeviceLost: the device has stopped working meanwhile.
+            DeviceLost: the device has stopped working.
         """
         interrupt: BaseException | None = None
         while True:
@@ -295,11 +295,11 @@ class Device:
     def settle(self, fence: s.HANDLE) -> None:
         """Wait for all submitted work, and reset a fence for the next run.
 
-        Used when it is unknown whether commands were submitted. Further interrupts are
-        ignored.
+        Call it if it is unknown whether commands were submitted. Interrupts during the
+        wait are ignored.
 
         Raises:
-            DeviceLost: the device has stopped working meanwhile.
+            DeviceLost: the device has stopped working.
         """
         while True:
             try:
@@ -360,7 +360,7 @@ def find_devices() -> Sequence[Found]:
 
 
 def choose(found: Sequence[Found]) -> Found:
-    """Return the default device; software is the last resort.
+    """Return the default device; it is emulated in software only without hardware.
 
     Raises:
         MissingLibrary: no device can be used.
@@ -375,7 +375,7 @@ def choose(found: Sequence[Found]) -> Found:
 
 
 def open_device(number: int | None = None) -> Device:
-    """Return a device by its number, opened on first use; None for the default one.
+    """Return the device with a number, opened on first use; the default for None.
 
     Raises:
         MissingLibrary: Vulkan is not installed, or no device can be used.

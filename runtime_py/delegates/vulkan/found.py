@@ -20,11 +20,12 @@ class Found:
     """A device that Vulkan has found.
 
     Attributes:
-        number: N in its name `vulkan:N`, in the order of the loader.
+        number: N in the device's name `vulkan:N`, in the order of the loader.
         name: the driver's name of the device.
-        kind: its kind.
-        nbytes: the size of its own memory.
-        missing: features that kvc needs and the device lacks; empty if kvc can use it.
+        kind: the kind of the device.
+        nbytes: the size of the device's own memory in bytes.
+        missing: features that kvc needs and the device lacks; empty if kvc can use the
+            device.
     """
 
     number: int
@@ -42,5 +43,5 @@ class Found:
 
     @property
     def why_not(self) -> str:
-        """Return its missing features as text, "" for none."""
+        """Return the device's missing features as text, "" if none is missing."""
         return f"lacks {', '.join(self.missing)}" if self.missing else ""

@@ -112,7 +112,7 @@ class Functions:
             OutOfMemory: device or host have too little memory.
             DeviceLost: the device has stopped working.
             MissingLibrary: there is a loader, but no driver.
-            NativeCallFailed: the function fails for another reason.
+            NativeCallFailed: the function fails with any other code.
         """
         result: int = getattr(self._library, name)(*arguments)
         if result < 0:

@@ -29,10 +29,10 @@ _PAGE: Final = mmap.PAGESIZE
 
 
 class HostBuffer(DeviceBuffer):
-    """A buffer over whole pages of the host, which must outlive it."""
+    """A buffer over whole pages of the host; the pages must outlive the buffer."""
 
     def __init__(self, device: Device, low: int, high: int) -> None:
-        """Import the pages from one address to another.
+        """Import the pages from address `low` to address `high`.
 
         Raises:
             NativeCallFailed, OutOfMemory: the driver refuses the pages.
@@ -80,9 +80,10 @@ class HostBuffer(DeviceBuffer):
 
 
 def pages_of(arrays: Sequence[Array], largest: int) -> list[tuple[int, int]]:
-    """Return ascending runs of pages that contain the arrays, each array in one.
+    """Return ascending runs of pages such that each array lies in a single run.
 
-    Adjacent runs are merged, up to `largest` bytes; beyond, two runs may share a page.
+    Adjacent runs are merged up to `largest` bytes. Runs that would be longer together
+    stay separate, and can share a page.
     """
     runs = sorted((address_of(a), address_of(a) + a.nbytes) for a in arrays if a.size)
     found: list[tuple[int, int]] = []

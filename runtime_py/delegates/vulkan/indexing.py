@@ -1,7 +1,8 @@
 """Translate operators with indices, and operators over caches, to steps of shaders.
 
-Kernels are as in `kernels.py`. For operators that write, the result is the written
-operand with its old content. All indices are checked before the first write.
+Kernels have the form that `kernels.py` describes. For operators that write into an
+operand, the result array is that operand, with its old content at first. All indices
+are checked before the first write.
 """
 
 import math
@@ -99,7 +100,7 @@ def _put(
     moved: Sequence[int],
     add: float | None = None,
 ) -> None:
-    """Add a step that writes values shaped as `base`; `moved` axes run fastest."""
+    """Add a step that writes values of `base`'s shape; `moved` become the last axes."""
     kept = [axis for axis in range(base.ndim) if axis not in moved]
     order = [*kept, *moved]
     base, values, *indices = (a.transpose(order) for a in (base, values, *indices))
@@ -243,7 +244,7 @@ def scatter_value(
 
 
 def append(steps: Steps, out: Sequence[Array], update: Array, axis: int) -> None:
-    """Write after the old content; the result is as long as both."""
+    """Write `update` to the end of an axis, after the old content."""
     (whole,) = out
     start = whole.shape[axis] - update.shape[axis]
     before = (slice(None),) * (axis % whole.ndim)

@@ -1,7 +1,8 @@
 """Translate elementwise operators, copies and reductions to steps of shaders.
 
-A kernel gets the arrays of its results, and the arguments of an instruction in the
-order of its signature, with arrays for tensors. It writes results with any strides.
+A kernel gets the arrays of an instruction's results, and the instruction's arguments in
+the order of the operator's signature, with arrays for tensors. Arrays of results can
+have any strides.
 """
 
 import math
@@ -243,7 +244,7 @@ def rotary(
 
 
 def _reduce(op: int) -> Kernel:
-    """Reduce along axes, or all without axes; the first result is the value."""
+    """Return a kernel that reduces the given axes, or all axes if none are given."""
 
     def kernel(
         steps: Steps,

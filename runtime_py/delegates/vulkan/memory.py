@@ -1,10 +1,10 @@
 """Memory of a device, and arrays that represent parts of it.
 
-In: a device, a number of bytes. Out: a `DeviceBuffer`. Its arrays have addresses,
-shapes and strides like all arrays, so that the view operators of programs work on them;
-an array's address gives the address of its elements for a shader. If the host can
-access the memory (it is `shared`), these addresses are real. Otherwise they are only
-reserved, and must not be read.
+In: a device, a number of bytes. Out: a `DeviceBuffer`. Arrays over the buffer have
+addresses, shapes and strides like all arrays, so that the view operators of programs
+work on them; `DeviceBuffer.place` converts the address of an array to the address that
+shaders use. If the host can access the memory (`shared`), the arrays can be read and
+written. Otherwise their addresses are only reserved, and must not be accessed.
 """
 
 import ctypes
@@ -34,11 +34,11 @@ class DeviceBuffer:
     Attributes:
         device: the device.
         nbytes: size of the memory.
-        shared: whether the host can read and write arrays over it.
-        bytes: all of it, uint8 [nbytes].
+        shared: whether the host can read and write arrays over the memory.
+        bytes: the whole memory as an array, uint8 [nbytes].
         handle: handle of the buffer.
-        base: the start address of arrays over it.
-        address: its start address for shaders.
+        base: the address of the first byte of `bytes`.
+        address: the start address of the memory for shaders.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class DeviceBuffer:
         Args:
             device: the device.
             nbytes: size of the memory.
-            what: description of its use, for messages.
-            shared: whether the host must be able to access it.
+            what: description of the memory's use, for messages.
+            shared: whether the host must be able to access the memory.
             local: whether device-local memory is preferred.
 
         Raises:
@@ -93,7 +93,7 @@ class DeviceBuffer:
         self._free = when_gone(self, _free, os.getpid(), device, self.handle, piece)
 
     def close(self) -> None:
-        """Free the memory, which is no longer used."""
+        """Free the memory; the device and the caller must not use it any more."""
         self._free()
 
     def _allocate(
@@ -142,10 +142,10 @@ def bytes_at(address: int, length: int) -> Array:
 def when_gone(
     owner: object, free: Callable[..., None], *arguments: object
 ) -> "weakref.finalize[..., object]":
-    """Free a resource once its owner is gone, but not at the end of the process.
+    """Free a resource when its owner is deleted, but not at the end of the process.
 
-    A thread may still wait for the device then, and the process frees everything
-    anyway.
+    At the end of the process, a thread can still be waiting for the device, and the
+    system frees everything anyway.
     """
     made = weakref.finalize(owner, free, *arguments)
     made.atexit = False

@@ -2,8 +2,9 @@
 
 In: arrays of the host, operands and results of a partition. Out: arrays over a buffer
 of the device with the same shapes and strides, and the copies of their elements before
-and after a run. Arrays that overlap on the host overlap there, too. If the device's
-memory is separate, a staging buffer that both can access lies between.
+and after a run. Arrays that overlap on the host overlap on the device, too. If the
+device's memory is separate from the host's, elements are copied through a staging
+buffer, which host and device can both access.
 """
 
 from collections.abc import Sequence
@@ -101,7 +102,7 @@ class Mirrors:
         self._fault[0] = _NO_FAULT
 
     def fault(self) -> tuple[int, int, Sequence[int]] | None:
-        """Return the step that has failed, the kind of fault and its facts, if any."""
+        """Return the failed step, the kind of fault and its facts; None without one."""
         step, kind = self._fault.tolist()
         return None if step == _NO_FAULT else (step, kind, self._facts.tolist())
 

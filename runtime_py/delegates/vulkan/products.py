@@ -1,6 +1,6 @@
 """Translate row norms, matrix products and attention to steps of shaders.
 
-Kernels are as those of `kernels.py`.
+Kernels have the form that `kernels.py` describes.
 """
 
 import math

@@ -1,9 +1,8 @@
-"""States in device memory, and the owner of those that only its partitions use.
+"""States in device memory, for states that only partitions of this backend use.
 
 In: groups of states, the sizes that a session fixed, initial values. Out: a store for
-each group, whose buffers only this backend's partitions access. All work is complete
-when a function returns. If the host can access the memory, it is read and written
-directly; otherwise by copies on the device.
+each group. All work is complete when a function returns. If the host can access the
+memory, it reads and writes the memory directly; otherwise the device copies.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +36,7 @@ class DeviceState(StateBuffer):
     """The memory of a state.
 
     Attributes:
-        memory: the memory of its store.
+        memory: the buffer of the store that the state belongs to.
         array: the array that represents the state, in its shape.
     """
 
@@ -103,10 +102,10 @@ class DeviceStore:
                 self._write(self._all[where], self.first(state)[where[1:]])
 
     def give_back(self, span: Span) -> None:
-        """Do nothing: device memory is one allocation, not freed in parts."""
+        """Do nothing: device memory is one allocation, which is only freed whole."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Do nothing: a clone has memory of its own."""
+        """Do nothing: a clone shares no memory with the original."""
 
     def first(self, state: int) -> Array:
         number = self.group.declared[state].initial
@@ -115,7 +114,7 @@ class DeviceStore:
         return np.zeros(self.shape, self._all.dtype)
 
     def take(self, other: "DeviceStore", high: int) -> None:
-        """Copy the first slots of another store of the same states."""
+        """Copy the first slots from `other`, a store of the same states."""
         where = self._where(Span(high=high))
         target, source = self._all[where], other._all[where]
         if self.memory.shared:
@@ -183,7 +182,7 @@ class DeviceOwner:
         """Allocate memory, and fill it with initial values.
 
         Raises:
-            OutOfMemory: there is too little.
+            OutOfMemory: there is too little memory.
         """
         self.device, self._again = device, (groups, sizes, initial)
         self.arenas: Mapping[ResetRule, Arena] = {}
@@ -206,7 +205,7 @@ class DeviceOwner:
                 store.fill(WHOLE)
 
     def synchronise(self) -> None:
-        """Check the device; every function has waited for its own work.
+        """Check the device; no work is left to wait for, as every function waits.
 
         Raises:
             DeviceLost: the device has stopped working.

@@ -68,8 +68,8 @@ class Steps:
             shader: name of the shader.
             op: number of the operation within the shader.
             tensors: the operands in the order of the shader.
-            count: the number of results, rows or other units that it computes.
-            groups: the number of workgroups; None for one per 64 of `count`.
+            count: the number of results, rows or other units that the step computes.
+            groups: the number of workgroups; None for a workgroup per 64 units.
             integers: integer parameters by index.
             numbers: float parameters by index.
 
@@ -122,7 +122,7 @@ class Steps:
         integers: Mapping[int, int] | None = None,
         merge: bool = True,
     ) -> None:
-        """Compute each element of the first tensor from those of the others."""
+        """Compute each element of tensor 0 from the same elements of the others."""
         target = tensors[0]
         assert target is not None, "the result is there"
         shown = [
@@ -144,7 +144,7 @@ class Steps:
         return b"".join(self._content)
 
     def dispatches(self, table: int) -> list[Dispatch]:
-        """Return all dispatches, for a table at an address."""
+        """Return all dispatches, given the address of the table for shaders."""
         return [make(table) for make in self._dispatches]
 
     def _encode(
@@ -182,7 +182,7 @@ def check_count(count: int) -> None:
     """Check that a shader can count `count` elements.
 
     Raises:
-        ValueError: it cannot count as many.
+        ValueError: `count` is too large.
     """
     if count >= _MOST:
         raise ValueError(f"{count} elements, of which a shader counts {_MOST}")
@@ -212,7 +212,7 @@ def whole_bits(array: Array) -> Array:
 
 
 def merged(arrays: Sequence[Array | None]) -> list[Array | None]:
-    """Merge axes of arrays of one shape that are contiguous in all of them."""
+    """Merge neighbouring axes that are contiguous in all arrays, of equal shapes."""
     given = [array for array in arrays if array is not None]
     dims: list[int] = []
     steps: list[list[int]] = [[] for _ in given]
@@ -234,11 +234,11 @@ def merged(arrays: Sequence[Array | None]) -> list[Array | None]:
 
 
 def strided(array: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
-    """Return an array at the same address with another shape and other strides."""
+    """Return an array at the address of `array` with a new shape and new strides."""
     return np.lib.stride_tricks.as_strided(array, shape, strides, writeable=False)
 
 
 def seen_as(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """Return a view of another shape; None if the strides allow none."""
+    """Return a view of an array in a new shape; None if the strides allow no view."""
     made = array.reshape(shape)
     return made if not made.size or address_of(made) == address_of(array) else None

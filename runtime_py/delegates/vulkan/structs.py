@@ -1,6 +1,6 @@
 """The structures of `vulkan_core.h` that kvc fills in or reads, for ctypes.
 
-Only structures of Vulkan 1.2 for a compute queue are here. Names are those of the
+The module has only structures of Vulkan 1.2 for a compute queue. Names are those of the
 header, without `Vk`. `sType` is set when a structure is created.
 """
 

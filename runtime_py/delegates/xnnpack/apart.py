@@ -1,8 +1,9 @@
 """Make native calls with Python callbacks in a separate thread, safe from signals.
 
-Python handles signals in the main thread, and may do so when a callback begins. C then
-loses the exception and continues as if the callback had returned zero. In another
-thread this cannot happen, and an interrupt waits until the call has returned.
+Python handles signals in the main thread, and can do so when a callback begins. If the
+signal handler raises, C loses the exception and continues as if the callback had
+returned zero. In a separate thread Python handles no signals, and an interrupt waits
+until the call has returned.
 """
 
 from _thread import allocate_lock, start_new_thread
@@ -16,11 +17,11 @@ _LOOPS: Final = 4
 
 
 def call_apart(function: Callable[[], int]) -> int:
-    """Call a function in another thread, wait for it, and return its result.
+    """Call a function in a new thread, wait for it, and return its result.
 
     Raises:
-        BaseException: the function's exception; or the first exception of a signal
-            handler meanwhile, raised after the function has returned.
+        BaseException: the function's exception; or the first exception that a signal
+            handler raised during the wait, raised after the function has returned.
         RuntimeError: the system refuses to start a thread.
     """
     call = _Call(function)
@@ -32,9 +33,9 @@ def call_apart(function: Callable[[], int]) -> int:
 
 
 def _wait(call: "_Call", loops: int) -> None:
-    """Wait until a call has ended, and keep exceptions that are raised here meanwhile.
+    """Wait until a call has ended; store exceptions that interrupt the wait.
 
-    The exception handlers call nothing, since Python may raise an interrupt after any
+    The exception handlers call nothing, since Python can raise an interrupt after any
     call.
     """
     while not call.ended:
@@ -50,12 +51,12 @@ def _wait(call: "_Call", loops: int) -> None:
 class _Call:
     """A function that runs once, however many threads are started for it.
 
-    Locks are those of C: an interrupt within a method of `threading.Event` could leave
-    its lock held for ever, and within one of `threading.Thread` could make the thread
-    seem to have ended too early.
+    The class uses locks of C. An interrupt within a method of `threading.Event` could
+    leave the event locked for ever; an interrupt within a method of `threading.Thread`
+    could make the thread look ended while it runs.
 
     Attributes:
-        ended: whether nothing runs any more, and nothing will.
+        ended: whether the function has ended or could not be started.
         returned, raised: the result or exception of the function.
         refused: a failure to start a thread.
         interrupt: the first exception of a signal's handler.
@@ -75,9 +76,10 @@ class _Call:
         self.interrupt: BaseException | None = None
 
     def start_or_wait(self) -> None:
-        """Start a thread unless one runs, and wait for the end.
+        """Start a thread unless one runs, and wait until the function has ended.
 
-        An interrupt may stop this anywhere; the caller then calls it again.
+        An interrupt can end this method at any point; the caller then calls the method
+        again.
         """
         if not self._started and self.refused is None:
             try:

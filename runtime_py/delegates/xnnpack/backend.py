@@ -1,9 +1,9 @@
 """The run-time part of the backend `xnnpack`: the library, or its reference.
 
-In: a block that `kvc.schema.backends.xnnpack` supports. Out: a handle that runs it,
-with the library if it is installed, otherwise with the runtime's own kernels, which
-compute the same: int8 and int4 linears over activations quantized per row, float32
-between them.
+In: a block that `kvc.schema.backends.xnnpack` supports. Out: a handle that runs the
+block with the library if it is installed, otherwise with the runtime's own kernels.
+Library and kernels both quantize activations per row for int8 and int4 linears, and
+compute everything else in float32.
 """
 
 import hashlib
@@ -56,7 +56,7 @@ _OTHERS: Final = re.compile(r"(?:Features|CPU (?:implementer|part|variant))\s*:.
 
 
 def packed_format(library: Library) -> str:
-    """Return the library's packing format here, xnnpack:BUILD:FEATURES."""
+    """Return the library's packing format on this machine, xnnpack:BUILD:FEATURES."""
     return f"xnnpack:{library.build[:_BUILD_DIGITS]}:{processor_features()}"
 
 
@@ -122,13 +122,13 @@ class Xnnpack(Delegate):
         """Check that the library can be used.
 
         Raises:
-            MissingLibrary: it cannot be used.
+            MissingLibrary: the library cannot be used.
         """
         find_library()
 
     @staticmethod
     def packed_format() -> str:
-        """Return the library's packing format here; see `Delegate`.
+        """Return the library's packing format on this machine; see `Delegate`.
 
         Raises:
             MissingLibrary: the library cannot be used.
@@ -143,7 +143,7 @@ class Xnnpack(Delegate):
             ) from error
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check a partition; see `Delegate.init`."""
+        """Check a partition, and return its handle; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
         method = program.methods[partition.method]
         where = f"{path}: {where_of(program, partition)}"
@@ -165,8 +165,8 @@ class Xnnpack(Delegate):
     ) -> Handle:
         """Return a handle for a partition at sizes that the library refuses.
 
-        It uses kvc's own kernels, which need no torch, if they support all of the
-        partition; otherwise the reference.
+        If kvc's native kernels, which need no torch, support the whole partition, the
+        handle uses these; otherwise the reference.
         """
         if native_library() is not None:
             with suppress(BadProgram):
@@ -203,7 +203,7 @@ class Xnnpack(Delegate):
         )
 
     def packed(self) -> Mapping[str, int]:
-        """Return the bytes that are packed or copied, by data name."""
+        """Return the number of bytes that are packed or copied, by data name."""
         total: Counter[str] = Counter(self._copies.nbytes())
         if self._weights is not None:
             total.update(self._weights.packed())

@@ -1,7 +1,7 @@
 """Record the nodes of a subgraph: each method adds one node and returns its result.
 
-In: tensors, numbers and shapes. Out: `Builder.nodes`. Shapes of results are computed
-here as the library computes them later, so that operators are translated without them.
+In: tensors, numbers and shapes. Out: `Builder.nodes`. The builder computes the shapes
+of results as the library computes them later, so that its callers need not.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ class Builder:
         return Literal(array.shape, array=np.ascontiguousarray(array, np.float32))
 
     def scalar(self, value: float) -> Literal:
-        """Return a number as a constant without dims; equal ones are shared."""
+        """Return a number as a constant without dims, the same for equal numbers."""
         array = np.array(value, np.float32)
         key = array.tobytes()
         if key not in self._scalars:
@@ -74,7 +74,7 @@ class Builder:
     def unary(
         self, op: Unary, x: Tensor, first: float | None = None, second: float = 0
     ) -> Tensor:
-        """Compute elementwise, with the operator's parameters."""
+        """Apply an operator to each element; `first`, `second` are its parameters."""
         y = Tensor(x.dims)
         given = None if first is None else UnaryParameters(first, second)
         parameters = None if given is None else ctypes.byref(given)
@@ -92,7 +92,7 @@ class Builder:
     def reduce(
         self, op: Reduction, x: Tensor, axes: Sequence[int], keep: bool = True
     ) -> Tensor:
-        """Reduce axes to size 1, or drop them."""
+        """Reduce axes; with `keep` they have size 1 in the result, else none."""
         kept = [(i, d) for i, d in enumerate(x.dims) if keep or i not in axes]
         y = Tensor(tuple(1 if i in axes else d for i, d in kept))
         given = (len(axes), signed_array(axes), x, y, KEEP_DIMS if keep else 0)
@@ -104,12 +104,12 @@ class Builder:
         return self._add("softmax", x, y, 0, result=y)
 
     def copy(self, x: Tensor) -> Tensor:
-        """Copy a tensor into memory of its own."""
+        """Copy a tensor into separate memory."""
         y = Tensor(x.dims)
         return self._add("copy", x, y, 0, result=y)
 
     def quantize(self, x: Tensor) -> Tensor:
-        """Quantize each row of x [..., columns] by its own range."""
+        """Quantize each row of x [..., columns] by the range of the row's elements."""
         y = Tensor(x.dims, rows=True)
         return self._add("convert", x, y, 0, result=y)
 
@@ -120,8 +120,8 @@ class Builder:
 
         Args:
             x: float32, or quantized rows.
-            weight: of a kind that fits.
-            bias: float32.
+            weight: a weight of a kind that the library can multiply by `x`.
+            bias: float32 [out]; None for no bias.
             in_out: whether the weight is [in, out].
         """
         y = Tensor((*x.dims[:-1], weight.dims[1 if in_out else 0]))
@@ -179,10 +179,11 @@ class Builder:
 
         Args:
             x: any tensor.
-            axis: not negative.
-            begin: negative to count from the axis's end.
-            end: zero or negative to count from the axis's end.
-            size: the number of elements in between.
+            axis: index of the axis, not negative.
+            begin: index of the first element; negative to count from the axis's end.
+            end: index after the last element; zero or negative to count from the axis's
+                end.
+            size: the number of elements from `begin` to `end`.
         """
         rank = len(x.dims)
         y = Tensor((*x.dims[:axis], size, *x.dims[axis + 1 :]))
@@ -215,7 +216,7 @@ class Builder:
     def pad(
         self, x: Tensor, before: Sequence[int], after: Sequence[int], value: float
     ) -> Tensor:
-        """Pad with a number."""
+        """Pad each axis with `value`, `before` and `after` its elements."""
         widths = zip(before, x.dims, after, strict=True)
         y = Tensor(tuple(add_dims(b + a, size) for b, size, a in widths))
         given = (len(before), size_array(before), size_array(after), value)
@@ -250,10 +251,11 @@ class Builder:
         Args:
             name: name of the function: `convolution_2d`, `depthwise_convolution_2d`,
                 which convolves each channel separately, or `deconvolution_2d`.
-            numbers: padding (top, right, bottom, left), for a deconvolution the output
-                padding, kernel, stride and dilation (height, width each), then groups
-                with channels in and out of each, or results per channel with the number
-                of channels.
+            numbers: the function's numbers, in order: padding (top, right, bottom,
+                left); output padding, only for a deconvolution; kernel, stride and
+                dilation, each as height and width; then the number of groups, and the
+                channels in and out of a group. For a depthwise convolution, the last
+                three are two: results per channel, and the number of channels.
             x: float32.
             weight: the weight in a layout of `layouts.py`.
             bias: float32 [channels of the result].

@@ -30,7 +30,7 @@ _ROWS = 3  # how many of its first arguments are quantized rows
 
 class _Pinned(Protocol):
     def pinned(self, name: int, layout: str = ...) -> Array:
-        """Return the data of a name in a layout."""
+        """Return the named data with an id, arranged in a layout."""
 
 
 def check_ops(graph: Graph, where: str) -> None:
@@ -89,9 +89,9 @@ def _check_border(
 
 
 def _check_filled(graph: Graph, where: str) -> None:
-    """Check that values written to an input's memory are not computed from it.
+    """Check that a value written to an input's memory is not computed from that input.
 
-    The library may write any of its outputs before it has read all of its inputs.
+    The library can write any of its outputs before it has read all of its inputs.
     """
     filled, read = set[int](), set[int]()
     old = {value: value for value in graph.inputs}  # views of inputs' old content
@@ -115,7 +115,7 @@ def check_scales(
 
     Raises:
         BadProgram: a scale is not positive and normal; the error names the first.
-        KvcError: as `FreeableBuffer.array`.
+        KvcError: the scales cannot be read; see `FreeableBuffer.array`.
     """
     for index, instruction in enumerate(graph.instructions):
         if instruction.op not in QUANTIZED_LINEARS:

@@ -1,11 +1,12 @@
-"""Convolutions along one axis or two, transposed ones too, with a constant weight.
+"""Convolutions and transposed convolutions along one or two axes, of constant weights.
 
 The library's layout has the channels last, so each node gets transposes before and
-after it. A convolution along one axis becomes one along two, the first of size 1.
+after it. A convolution along one axis becomes a convolution along two axes, the first
+of size 1.
 
-NaN and infinities are as in torch, except in depthwise convolutions with a kernel of
-another size than 3, 4, 9 or 25: a NaN or infinity of the picture becomes NaN also in
-windows that end just before it, since the library multiplies it by 0.
+NaN and infinities are as in torch, except in depthwise convolutions whose kernel size
+is not 3, 4, 9 or 25. There, windows that end just before a NaN or an infinity of the
+input become NaN too, since the library multiplies that element by 0.
 """
 
 from collections.abc import Mapping

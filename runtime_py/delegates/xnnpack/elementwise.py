@@ -11,7 +11,7 @@ infinite from 88.37 on, where float32 goes to 88.72; log near 1 (5e-7 absolute);
 wrong; sigmoid below -76, which is 2e-33 or less (measured on AVX2 and AVX-512,
 2026-11).
 
-Other kernels compute sine, cosine and copysign: the library's sine and cosine are
+Sine, cosine and copysign are not computed by the library: its sine and cosine are
 1.6e-5 off at 1e7 and arbitrary from 1e9 on (up to 547), and its copysign loses the sign
 of a zero.
 """
@@ -39,7 +39,7 @@ def _binary(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Operand) -> Te
 
 
 def _extreme(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Tensor) -> Tensor:
-    """Return the maximum or minimum; restore NaN, which XNNPACK may lose."""
+    """Return the maximum or minimum; restore NaN, which XNNPACK can lose."""
     y = b.binary(op, x, other)
     for each in (x, other):  # weights may hold NaN, too
         y = _kept(b, y, each)
@@ -154,7 +154,7 @@ def _elu(
 
 
 def _power(b: Builder, dims: Dims, x: Tensor, exponent: Number) -> Tensor:
-    """Raise to one of the exponents that need no general power."""
+    """Raise to an exponent that a few nodes can express, without a general power."""
     match exponent:
         case 2:
             return b.unary(Unary.SQUARE, x)

@@ -1,8 +1,8 @@
 """Place the inputs and outputs of a runtime, in the caller's memory if possible.
 
-In: arrays of any strides. Out: their addresses, and the copies to make before and after
-a run: for an operand that is strided, not aligned, or at the end of readable memory,
-and for an output that shares memory with an input.
+In: arrays of any strides. Out: addresses for the library, and the copies to make before
+and after a run. An array needs a copy if it is strided, not aligned, or at the end of
+readable memory, or if it is an output that shares memory with an input.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ class Externals:
 
 
 def place_externals(inputs: Sequence[Array], outputs: Sequence[Array]) -> Externals:
-    """Return the library's addresses of operands, in place if they can be used so."""
+    """Return addresses of operands: the arrays' own if the library can use them."""
     before: list[tuple[Array, Array]] = []
     after: list[tuple[Array, Array]] = []
     kept: list[Array] = []
@@ -70,7 +70,7 @@ def _is_plain(array: Array) -> bool:
 def is_readable_behind(array: Array, nbytes: int) -> bool:
     """Tell whether bytes past a contiguous array can be read without a fault.
 
-    They can on the array's own last page, and within the memory that it is a view of.
+    Such bytes lie on the last page of the array, or in memory that it is a view of.
     """
     end = address_of(array) + array.nbytes
     if not array.nbytes or -end % PAGE_NBYTES >= nbytes:

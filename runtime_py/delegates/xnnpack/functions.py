@@ -103,7 +103,7 @@ class ExternalValue(ctypes.Structure):
 
 
 class Fingerprint(ctypes.Structure):
-    """`struct xnn_fingerprint`: a packing, and a digest of its result here."""
+    """`struct xnn_fingerprint`: a kind of packing, and a digest of a packed sample."""
 
     _fields_ = (("id", c_uint32), ("value", c_uint32))
 

@@ -94,7 +94,7 @@ class XnnpackHandle(Handle):
         return runtime.prepare(on_host(inputs), on_host(outputs), sizes)
 
     def pack(self) -> frozenset[Identity]:
-        """Pack all weights, and return their identities; raises as `prepare`."""
+        """Pack all weights, and return their identities; see `prepare` for errors."""
         sizes = {symbol.name: symbol.lower for symbol in self._symbols}
         workspace = Workspace(Arena(0))
         try:

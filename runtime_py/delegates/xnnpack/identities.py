@@ -24,9 +24,9 @@ class Identity:
     Attributes:
         digest: digest of contents, dtypes, shapes, layout and the call that packs.
         weight: name of the weight.
-        layout: the layout of its bytes for the library.
-        nbytes: the size of the weight.
-        packed_bound: an upper bound on the size of any packing of it.
+        layout: the layout of the weight's bytes for the library.
+        nbytes: the size of the weight in bytes.
+        packed_bound: an upper bound on the size in bytes of any packing of the weight.
     """
 
     digest: bytes
@@ -39,8 +39,9 @@ class Identity:
     def is_asked_for(self) -> bool:
         """Tell whether XNNPACK looks the packing up in the cache before packing.
 
-        It packs constants of batches of matrices into memory of each runtime instead,
-        and adds packings of transposed convolutions to the cache without a lookup.
+        XNNPACK does not look up constants of batches of matrices, which it packs into
+        memory of each runtime, nor transposed convolutions, whose packings it adds to
+        the cache without a lookup.
         """
         batches = self.layout in (BATCHES, BATCHES_TRANSPOSED)
         return not batches and not is_transposed(self.layout)
@@ -62,9 +63,9 @@ def identify(
     Args:
         program: the program with the names.
         names: ids of the weight, its scales and its bias; None for a missing one.
-        layout: the layout of its bytes.
-        shape: the shape that the library is given.
-        call: the function that packs it, with its numeric arguments.
+        layout: the layout of the weight's bytes.
+        shape: the weight's shape as passed to the library.
+        call: the function that packs the weight, with its numeric arguments.
     """
     sizes = ",".join(map(str, shape))
     parts = hashlib.sha256(f"{layout} [{sizes}] {call};".encode())
@@ -81,8 +82,9 @@ def identify(
 def _packed_bound(shape: tuple[int, ...], nbytes: int) -> int:
     """Return an upper bound on the size of any packing of a weight.
 
-    Kernels pad both sides of a matrix to at most 256 elements of at most 8 bytes, and
-    add less than 64 bytes a row; in general, nothing is padded more than 256 times.
+    Kernels add at most 256 rows and columns to a matrix of elements of at most 8 bytes,
+    and less than 64 bytes per row. Padding makes any other weight at most 256 times as
+    large.
     """
     if len(shape) == 2:
         rows, columns = (size + 256 for size in shape)
@@ -99,8 +101,8 @@ def _describe(program: Program, name: int) -> bytes:
 def entry_key(library: Library, identity: Identity, seed: int, fingerprint: int) -> str:
     """Return a name for a packing that is valid in every process.
 
-    The library's fingerprint has two parts: the kind of packing, and a digest of this
-    machine's result of it.
+    The library's fingerprint has two parts: the kind of packing, and a digest of what
+    this kind of packing gives on this machine.
     """
     found = library.xnn.xnn_get_fingerprint(fingerprint)
     value = found.contents.value if found else 0

@@ -38,11 +38,11 @@ def arrange(weight: Array, layout: str) -> Array:
     """Return a weight in a layout, contiguous; unchanged if it has that layout.
 
     Args:
-        weight: of a convolution [out, in of a group, width] or [out, in of a group,
-            height, width]; of a transposed one [in, out of a group, ...]; int4 [out /
-            8, in / 8, 8, 4], or its scales [out / 8, in / block, 8]; otherwise already
-            in the layout.
-        layout: one of the names above.
+        weight: the weight of a convolution, [out, in of a group, width] or [out, in of
+            a group, height, width]; of a transposed convolution, [in, out of a group,
+            ...]; an int4 weight, [out / 8, in / 8, 8, 4]; scales of an int4 weight,
+            [out / 8, in / block, 8]; or an array that has the layout already.
+        layout: the name of a layout that this module defines.
     """
     if layout in AS_THEY_ARE:
         return weight
@@ -64,7 +64,7 @@ def _turned(weight: Array, groups: int) -> Array:
 
 
 def _rows(side_by_side: Array) -> Array:
-    """Convert [out / 8, n, 8] to [out, n]; elements may be groups of four bytes."""
+    """Convert [out / 8, n, 8] to [out, n]; an element can be a group of four bytes."""
     groups, count, rows = side_by_side.shape[:3]
     turned = side_by_side.reshape(groups, count, rows).transpose(0, 2, 1)
     return np.ascontiguousarray(turned).reshape(groups * rows, count)
@@ -86,7 +86,7 @@ def unshaped(x: Tensor) -> Tensor:
 
 
 def order_of(x: Tensor) -> list[int] | None:
-    """Return the axis order of the transpose that computes x, None for another node."""
+    """Return the axis order of the transpose that computes x; None if none does."""
     if x.producer is None or x.producer.function != "static_transpose":
         return None
     order = x.producer.arguments[1]

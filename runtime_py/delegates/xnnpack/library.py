@@ -74,11 +74,11 @@ class Library:
             raise NativeCallFailed(library="XNNPACK", what=what, reason=reason)
 
     def pool(self, threads: int) -> int | None:
-        """Return the address of the process's pool of a number of threads.
+        """Return the address of the process's pool of `threads` threads.
 
-        Calls on one pool from several threads wait for each other, operator by operator
-        (pthreadpool holds a mutex while it runs one). None for one thread: then each
-        caller computes by itself, and none waits.
+        Calls on a pool from several threads wait for each other, operator by operator
+        (pthreadpool holds a mutex while it runs an operator). The result is None for
+        one thread: each caller then computes in its own thread, and does not wait.
 
         Raises:
             OutOfMemory: the threads cannot be started.
@@ -97,7 +97,9 @@ class Library:
         return self._pools[key]
 
     def lent(self, pool: int | None) -> int:
-        """Return the address of the `Lent` of a pool for kvc's own kernels; 0 for none.
+        """Return the address of a `Lent`, with which kvc's own kernels use a pool.
+
+        The address is 0 if `pool` is None.
 
         Two pools would compete for the processors, since their threads wait for work
         without sleeping.
@@ -124,7 +126,8 @@ def find_library() -> Library:
     """Return the library, loaded on the first call of the process.
 
     Raises:
-        MissingLibrary: it is not installed, of another version, or cannot be loaded.
+        MissingLibrary: the library is not installed, has another version, or cannot be
+            loaded.
     """
     return _load(find_folder())
 
@@ -133,7 +136,7 @@ def find_folder() -> Path:
     """Return the folder of the wheel's libraries, without loading anything.
 
     Raises:
-        MissingLibrary: the wheel is not installed, or of another version.
+        MissingLibrary: the wheel is not installed, or has another version.
     """
     found = _find_wheel()
     if found is None:
@@ -150,7 +153,8 @@ def find_folder() -> Path:
 def _find_wheel() -> tuple[Path, str] | None:
     """Return the site folder of the wheel, and its version.
 
-    `importlib.metadata` does the same, but takes as long to import as a bundle to load.
+    `importlib.metadata` does the same, but its import takes as long as loading a
+    bundle.
     """
     for site in sys.path:
         try:
@@ -169,7 +173,7 @@ _lock = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a forked child, in which another thread may have held it."""
+    """Replace the lock in a forked child; a thread of the parent may have held it."""
     global _lock
     _lock = threading.Lock()
 

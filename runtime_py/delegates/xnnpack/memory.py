@@ -1,7 +1,7 @@
 """Memory at fixed addresses for the library: reserved ranges and packed weights.
 
-In: sizes in bytes. Out: addresses, and arrays over them. Everything is private
-anonymous memory that costs nothing before it is written.
+In: sizes in bytes. Out: addresses, and arrays over them. All memory is private and
+anonymous; a page takes no physical memory before it is written.
 """
 
 import mmap
@@ -25,7 +25,7 @@ class Region:
     """A reserved range of addresses, until it is closed.
 
     Attributes:
-        address: the start address; aligned to a huge page if it uses these.
+        address: the start address; aligned to a huge page if the range uses huge pages.
         nbytes: size of the range; at least one more page can be read past it.
     """
 
@@ -58,13 +58,13 @@ class Region:
         return np.ndarray((nbytes,), np.uint8, self._map, self._offset + offset)
 
     def discard(self) -> None:
-        """Free all pages; the addresses stay reserved, and read zeros."""
+        """Free all pages; the addresses stay reserved, and their bytes become zeros."""
         assert self._map is not None, "a closed range is not used"
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Release the addresses once no array over them lives."""
+        """Release the addresses once no array over them exists."""
         self._map = None
 
 
@@ -79,10 +79,10 @@ class Heap:
         self._used = 0  # of the last chunk
 
     def room(self, nbytes: int, readable: int = 0) -> int:
-        """Return the aligned address of free bytes, which `take` then marks as used.
+        """Return the aligned address of free bytes, which `take` can mark as used.
 
-        At least `readable` bytes from there on can be read as long as this lives, even
-        if other packings follow.
+        At least `readable` bytes from this address on can be read as long as the heap
+        exists, even after later calls of `room` and `take`.
 
         Raises:
             OutOfMemory: the system refuses more memory.

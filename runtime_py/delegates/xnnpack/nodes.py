@@ -1,7 +1,7 @@
 """A subgraph before it is defined in the library: tensors and nodes.
 
-Translation records nodes here, so that views can be merged and unused nodes dropped
-before anything is defined; `subgraph.py` then makes the calls.
+Translation records nodes, so that views can be merged and unused nodes dropped before
+the library is called; `subgraph.py` makes the calls.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ class Tensor:
     """A contiguous float32 value.
 
     Attributes:
-        dims: its shape.
-        producer: the node that computes it, None for inputs and constants.
-        rows: whether it is int8 instead, with a scale and a zero point for each row
-            (the last dim).
+        dims: the tensor's shape.
+        producer: the node that computes the tensor; None for inputs and constants.
+        rows: whether the elements are int8 instead of float32, with a scale and a zero
+            point for each row (the last dim).
     """
 
     dims: Dims
@@ -53,12 +53,13 @@ class Literal(Tensor):
 
 @dataclass(eq=False, slots=True)
 class Weight(Tensor):
-    """Named data that XNNPACK packs into a form of its own.
+    """Named data that XNNPACK packs into its internal form.
 
     Attributes:
         kind: "float32", "int8" with a scale for each row, or "int4" with a scale for
             each block of a row.
-        names: ids of the names of the weight, its scales and the bias beside it.
+        names: ids of the names of the weight, its scales and the bias that is packed
+            with it; None for a missing one.
         layout: the layout of the weight's bytes for XNNPACK, see `layouts.py`.
     """
 
@@ -91,7 +92,7 @@ class Node:
                     yield item
 
     def read_instead(self, old: Tensor, new: Tensor) -> None:
-        """Replace a tensor among the arguments by another."""
+        """Replace the tensor `old` by `new` among the arguments."""
         self.arguments = tuple(
             tuple(new if item is old else item for item in argument)
             if isinstance(argument, tuple)

@@ -1,7 +1,8 @@
 """Norms, softmax and reductions.
 
-NaN and infinities spread through a row as in torch. Sums are computed in another order,
-so results differ if terms cancel or overflow on the way.
+NaN and infinities spread through a row as in torch. Terms of a sum are added in an
+order that differs from torch's, so results differ if terms cancel or partial sums
+overflow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,7 +73,7 @@ def _reduce(
     axes: tuple[int, ...] | None,
     keep: bool,
 ) -> Tensor:
-    """Reduce the named axes, or all axes if none is named."""
+    """Reduce the given axes, or all axes if `axes` is None or empty."""
     return reduced(b, op, x, _chosen(x, axes), keep)
 
 
@@ -102,7 +103,7 @@ def _vector_norm(
     axes: tuple[int, ...] | None,
     keep: bool,
 ) -> Tensor:
-    """Return the root of the sum of squares; for one element, its magnitude.
+    """Return the root of the sum of squares; for a single element, its magnitude.
 
     The library's root is right only up to a quarter of the greatest float.
     """

@@ -80,7 +80,7 @@ def _product(b: Builder, x: Tensor, y: Tensor, bias: Constant | None) -> Tensor:
 
 
 def _without_transpose(y: Tensor) -> tuple[Tensor, bool]:
-    """Return the operand of a swap of the last two axes; tell whether y is a swap."""
+    """Undo a swap of the last two axes if y is one; tell whether it is."""
     rank = len(y.dims)
     if y.producer is None or order_of(y) != [*range(rank - 2), rank - 1, rank - 2]:
         return y, False
@@ -101,7 +101,7 @@ def weight_of(
         kind: kind of the weight, as in `Weight`.
         weight: the data.
         dims: the weight's shape in its layout.
-        bias: added to the products.
+        bias: the bias that the library adds to the products; None for no bias.
         layout: a layout of `layouts.py`.
         scale: scales of the rows or blocks of a quantized weight.
     """

@@ -1,10 +1,10 @@
-"""The library's table of functions for a weights cache, three of them kvc's.
+"""The library's table of functions for a weights cache; kvc provides three functions.
 
-XNNPACK calls kvc's three functions while it creates a runtime. Two more are called
-whenever a runtime is reshaped; in Python code, an exception of an interrupt would be
-lost there and leave a null pointer. These two are therefore the library's own, of an
-empty, finalized cache. The location of a packed weight is given as an offset from that
-cache's memory.
+XNNPACK calls kvc's three functions while it creates a runtime. It calls two more
+functions whenever a runtime is reshaped. If these two were Python code, an interrupt's
+exception would be lost and leave a null pointer, so they are the library's own
+functions, for an empty, finalized cache. The location of a packed weight is an offset
+from the memory of that empty cache.
 """
 
 import ctypes
@@ -85,9 +85,10 @@ _MOST: Final = 2  # items; each may take as much memory as the largest weight
 def ahead_of(
     items: Sequence[T], work: Callable[[T], None]
 ) -> Iterator[Callable[[], None]]:
-    """Process a few items ahead of use; errors are left to the user of the item.
+    """Process items in a second thread, at most a few items ahead of their use.
 
-    Yields a function to call whenever the user takes the next item.
+    Errors of `work` end the thread silently; the user of the item has to handle them.
+    Yields a function, which the user must call for each item that it takes.
     """
     room, stopped = threading.Semaphore(_MOST), threading.Event()
 

@@ -19,7 +19,7 @@ Groups = tuple[tuple[Dims, Dims], ...]
 
 @frozen
 class Whole:
-    """Reshape the whole tensor; one size may be 0, to be computed."""
+    """Reshape the whole tensor; one size can be 0, and the library computes it."""
 
     sizes: tuple[int, ...]
 
@@ -34,7 +34,7 @@ class Fuse:
 
 @frozen
 class Split:
-    """Divide a dim into several; one size may be 0, to be computed."""
+    """Divide a dim into several dims; a size can be 0, and the library computes it."""
 
     axis: int
     sizes: tuple[int, ...]
@@ -51,7 +51,7 @@ Step = Whole | Fuse | Split | Insert
 
 
 def reshape_steps(before: Dims, after: Dims) -> tuple[Step, ...] | None:
-    """Return the steps from one shape to another with as many elements.
+    """Return the steps from a shape to another shape with the same number of elements.
 
     Returns:
         None if a size of `after` cannot be computed.
@@ -115,7 +115,7 @@ def _splits(groups: Groups) -> Iterator[Step]:
 
 
 def _groups(before: Dims, after: Dims) -> Iterator[tuple[Dims, Dims]]:
-    """Divide both shapes into as many parts with equal products as possible."""
+    """Divide both shapes into the greatest number of groups with equal products."""
     while before or after:
         i, j = _first_cut(before, after)
         yield before[:i], after[:j]

@@ -38,8 +38,8 @@ class Timings:
     """Reads operator times from the library, or lets the native loop read them.
 
     Attributes:
-        question: the query that the loop makes after each run while calls are recorded;
-            at first without memory for the answer.
+        question: the query that kvc's native loop makes after each run while calls are
+            recorded. It has no memory for the answer until the operators are known.
     """
 
     def __init__(self, library: Library, pointer: ctypes.c_void_p, what: str) -> None:
@@ -112,8 +112,8 @@ class Kit:
         workspace: the workspace of the context.
         pool: address of the thread pool, None for only the calling thread.
         what: description of the runtime, for messages.
-        native: kvc's own library, whose loop calls the runtime; None without it, then
-            Python calls the runtime.
+        native: kvc's own library, whose loop calls the runtime; None if it was not
+            built, in which case Python calls the runtime.
         threads: the number of threads.
     """
 
@@ -135,7 +135,7 @@ class Runtime:
 
         Args:
             kit: the resources of the runtime.
-            build: returns its subgraph, initially for some sizes.
+            build: returns the runtime's subgraph, given sizes for its initial shapes.
         """
         self._xnn = kit.weights.library.xnn
         self._check = kit.weights.library.check
@@ -156,7 +156,7 @@ class Runtime:
     def make(self, sizes: Mapping[str, int]) -> Subgraph:
         """Create the native runtime unless it exists, and pack unpacked weights.
 
-        Returns its subgraph.
+        Returns the runtime's subgraph.
 
         Raises:
             Closed: the context has been closed.
@@ -199,7 +199,8 @@ class Runtime:
     ) -> Callable[[], None]:
         """Return a function that computes the outputs from the inputs.
 
-        Functions that were returned before can still be run, alternately.
+        Functions that earlier calls of `prepare` returned can still be run, in any
+        order.
 
         Raises:
             NativeCallFailed: the library refuses the partition or these sizes.
@@ -268,8 +269,9 @@ class Runtime:
         """Set up the runtime for a call.
 
         Raises:
-            NativeCallFailed, KvcError: as `make`; or the library refuses the call's
-                sizes. Then all runtimes of the context have been deleted.
+            NativeCallFailed, KvcError: as for `make`. NativeCallFailed also if the
+                library refuses the call's sizes; all runtimes of the context have been
+                deleted then.
         """
         subgraph, between = self.make(call.sizes), self._kit.workspace
         ready = between.begin()

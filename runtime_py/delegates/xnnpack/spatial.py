@@ -1,8 +1,8 @@
 """Resizing of planes.
 
 Errors of interpolated values are within 2e-7 times the size of the plane and its range.
-All values interpolated from a NaN or an infinity become NaN, even where its weight is 0
-or torch returns an infinity.
+All values interpolated from a NaN or an infinity become NaN, even if that element has
+weight 0, or torch returns an infinity.
 """
 
 from collections.abc import Mapping

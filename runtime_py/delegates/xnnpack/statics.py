@@ -30,7 +30,7 @@ class Copies:
         self._copies: dict[tuple[int, TensorType, str], tuple[str, Array]] = {}
 
     def get(self, named: NamedData, layout: str, data: Data) -> Array:
-        """Return the copy of named data; raises as `FreeableBuffer.array`."""
+        """Return the copy of named data; see `FreeableBuffer.array` for errors."""
         key = (named.blob, named.type, layout)
         if key not in self._copies:
             with data[named.name] as buffer:
@@ -72,7 +72,7 @@ class Statics:
         self.identities: set[Identity] = set()
 
     def pinned(self, name: int, layout: str = PLAIN) -> Array:
-        """Return data at a fixed address; raises as `FreeableBuffer.array`."""
+        """Return data at a fixed address; see `FreeableBuffer.array` for errors."""
         named = self._program.names[name]
         return self._copies.get(named, layout, self._data)
 

@@ -2,8 +2,9 @@
 
 In: a verified block of supported nodes (`kvc.schema.backends.xnnpack`), and its named
 data. Out: a `Subgraph`, from which runtimes are created. Its external ids number the
-partition's inputs, then its outputs. Inner shapes are derived from those of the inputs,
-so its runtimes can be reshaped for all sizes except those in `handles.py`.
+partition's inputs, then its outputs. The library derives inner shapes from the shapes
+of the inputs, so runtimes can be reshaped for all sizes that `handles.py` does not
+exclude.
 
 Precision: the library treats subnormal numbers as zeros, in inputs and results, and
 does not keep the sign of a zero. `elementwise.py`, `norms.py` and `products.py` list
@@ -54,8 +55,8 @@ class Statics(Protocol):
     def pinned(self, name: int, layout: str = PLAIN) -> Array:
         """Return data at an address that is fixed while the partition's handle lives.
 
-        It is in a layout of `layouts.py`. 64 bytes past it can be read: 16 after an
-        operand, 15 scales after scales.
+        The data is in a layout of `layouts.py`. 64 bytes past the data can be read: the
+        library reads up to 16 bytes past an operand, and up to 15 scales past scales.
         """
 
     def packed(
@@ -72,8 +73,8 @@ class Statics(Protocol):
         Args:
             key: names of the weight, its scales and the bias that is packed with it.
             layout: a layout of `layouts.py`.
-            shape: the shape that the library is given.
-            call: the function that packs it, with its numeric arguments.
+            shape: the weight's shape as passed to the library.
+            call: the function that packs the weight, with its numeric arguments.
         """
 
 
@@ -83,7 +84,7 @@ class Subgraph:
 
     Attributes:
         library: the library.
-        translated: the nodes that it was built from.
+        translated: the nodes that the subgraph was built from.
         pointer: `xnn_subgraph_t`.
         held: arrays that the subgraph and its runtimes read.
     """
@@ -100,15 +101,15 @@ class Subgraph:
 
     @property
     def outputs(self) -> range:
-        """Return the external ids of its outputs, in order."""
+        """Return the external ids of the partition's outputs, in order."""
         first = len(self.translated.inputs)
         return range(first, first + len(self.translated.outputs))
 
     def external_shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
         """Return the shapes of inputs and outputs, by external id.
 
-        A shape may differ from the partition's, with as many elements in the same
-        order.
+        A shape can differ from the shape in the partition's graph, but it has the same
+        number of elements, in the same order.
         """
         ends = (*self.translated.inputs, *self.translated.outputs)
         return [shape_of(tensor.dims, sizes) for tensor in ends]
@@ -259,7 +260,7 @@ class _Emitter:
         )
 
     def _with_tail(self, array: Array) -> Array:
-        """Return the bytes of an array, kept, with readable bytes after them."""
+        """Return an array's bytes in a stored copy with readable bytes after them."""
         copy = np.zeros(array.nbytes + EXTRA_NBYTES, np.uint8)
         copy[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
         self._held.append(copy)
@@ -285,8 +286,8 @@ class _Emitter:
 def _call_of(weight: Weight, node: Node) -> str:
     """Return a key for how a node packs its weight, apart from the data and its shape.
 
-    It has more than needed: strides do not matter to most packings, but they decide
-    which kind of operator the library uses for a convolution.
+    The key has more arguments than most packings depend on: strides, for example,
+    matter only where they decide which kind of operator a convolution uses.
     """
     numbers = [each for each in node.arguments if isinstance(each, int | float)]
     return f"{node.function} {weight.kind} {' '.join(map(str, numbers))}"

@@ -44,9 +44,10 @@ class Translated:
 
     Attributes:
         nodes: the nodes, all of which contribute to an output.
-        inputs: in the order of the graph's; their dims may differ from the graph's,
-            with as many elements in the same order.
-        outputs: as `inputs`; each is computed by a node, and none is repeated.
+        inputs: tensors for the graph's inputs, in order. Their dims can differ from the
+            graph's, but the elements are the same in the same order.
+        outputs: tensors for the graph's outputs, with dims as for `inputs`. Each output
+            is computed by a node, and no tensor occurs twice.
     """
 
     nodes: tuple[Node, ...]
@@ -97,7 +98,7 @@ def _define(
 
 
 def _own_outputs(builder: Builder, results: list[Tensor]) -> list[Tensor]:
-    """Return a computed tensor for each result, none of them twice.
+    """Return a computed tensor for each result; no tensor occurs twice.
 
     A reshape at the end is left out, since it does not change the bytes.
     """

@@ -1,14 +1,15 @@
-"""Packed weights: a weight with its scales and bias in XNNPACK's form, kept once.
+"""Packed weights: a weight with its scales and bias in XNNPACK's form, stored once.
 
 XNNPACK looks packed bytes up in a cache by a seed, a fingerprint of the packing and two
 addresses, and reads the weight only if the cache has no entry. So every weight gets an
-address of its own, found by the digests of everything that is packed into it and never
-reused while the cache lives: equal bytes with other scales have another address. The
-bytes are written there when XNNPACK is about to pack them, or by a second thread while
-it packs earlier weights, and removed afterwards; a second method or context finds the
-packing, and reads nothing.
+address, which depends on the digests of everything that is packed together, and is
+never reused while the cache exists: equal bytes with other scales have another address.
+The weight's bytes are written to the address when XNNPACK is about to pack them, or
+earlier by a second thread while XNNPACK packs other weights, and are removed after
+packing. A second method or context finds the packing in the cache, and reads nothing.
 
-In: names of data. Out: these addresses, and the cache for `xnn_create_runtime_v4`.
+In: names of data. Out: addresses of weights, and the cache for
+`xnn_create_runtime_v4`.
 """
 
 import ctypes
@@ -55,7 +56,8 @@ class Packed:
         seed, fingerprint: the library's identification of the packing.
         address: address of the packed bytes.
         nbytes: size of the packed bytes.
-        asked_for: whether the library looks it up instead of packing the weight again.
+        asked_for: whether the library looks the packing up before it packs the weight
+            again.
     """
 
     key: str
@@ -113,8 +115,9 @@ class Weights:
 
         Args:
             library: the library that packs.
-            stored: names of data that is prepacked weights, by `Packed.key`; it is read
-                and checked instead of packing these weights again.
+            stored: names of the data with weights that were packed earlier, by
+                `Packed.key`. This data is read and checked; its weights are not packed
+                again.
         """
         self.library = library
         self._stored = stored or {}
@@ -137,11 +140,11 @@ class Weights:
 
         Args:
             identity: identity of the weight.
-            data: the source of its bytes, if they are needed.
+            data: the source of the weight's bytes, if they are needed.
 
         Raises:
             OutOfMemory: the system refuses to reserve address space.
-            KvcError: the data is read at once and fails, as `FreeableBuffer.array`.
+            KvcError: the data must be read at once, and `FreeableBuffer.array` fails.
         """
         with self._lock:
             token = self._tokens.get(identity)
@@ -162,7 +165,7 @@ class Weights:
     def packing(self) -> Iterator[int]:
         """Yield the address of the cache, for the creation of one runtime.
 
-        Other threads wait meanwhile.
+        Other threads that enter `packing` wait until this thread has left it.
 
         Raises:
             KvcError: bytes to be packed cannot be read; a runtime that was created
@@ -183,7 +186,10 @@ class Weights:
 
     @contextmanager
     def reading_ahead(self) -> Iterator[None]:
-        """Read weights ahead while the library packs others, within `packing`."""
+        """Read weights in a second thread while the library packs earlier ones.
+
+        Must be used within `packing`.
+        """
         packed = {digest for *_, digest in self._packed}
         new = [t for t in self._expected if t.identity.digest not in packed]
         if self._stored or len(new) < _FEWEST_AHEAD:
@@ -206,7 +212,7 @@ class Weights:
             return ctypes.string_at(entry.address, entry.nbytes)
 
     def packed(self) -> Counter[str]:
-        """Return the packed bytes, by the name of the weight."""
+        """Return the number of packed bytes, by the name of the weight."""
         total: Counter[str] = Counter()
         for entry in self.entries():
             total[entry.name] += entry.nbytes
@@ -229,11 +235,11 @@ class Weights:
         return Provider(self.library, self._look_up, self._reserve, self._insert)
 
     def _look_up(self, asked: CacheKey) -> int:
-        """Return the offset of a packing; `NOT_FOUND` if it has to be made.
+        """Return the offset of a packing; `NOT_FOUND` if the library must pack.
 
-        In the latter case the weight's bytes have been written to the weight's address.
+        If it must, the weight's bytes have been written to the weight's address.
 
-        Nothing may be raised into the library: a failure is kept, and makes the next
+        No exception must reach the library: an error is stored, and makes the next
         reservation fail.
         """
         try:
@@ -262,10 +268,10 @@ class Weights:
             return _FAILED
 
     def _insert(self, asked: CacheKey, address: int, nbytes: int) -> int:
-        """Keep a packing, and free the bytes of its weight.
+        """Add a packing to the cache, and free the bytes of its weight.
 
-        Returns the packing's offset. If an equal packing exists, that one is kept, and
-        the memory of the new one is free again.
+        Returns the packing's offset. If the cache has an equal packing, the offset is
+        that of the equal packing, and the memory of the new packing is free again.
         """
         try:
             token = self._places[asked.kernel]
@@ -314,15 +320,15 @@ class Weights:
         return entry
 
     def _copy_stored(self, token: _Token, asked: CacheKey) -> Packed | None:
-        """Read a packing from stored data; return None if it is not stored.
+        """Read a packing from stored data; return None if the data has no such packing.
 
         The packing's required length is unknown. Therefore as many bytes as the largest
         possible packing takes are readable at its address; if the stored packing is too
         short, results are wrong.
 
         Raises:
-            NativeCallFailed: it is longer than any packing can be.
-            KvcError: its bytes cannot be read, as `FreeableBuffer.array`.
+            NativeCallFailed: the stored packing is longer than any packing can be.
+            KvcError: `FreeableBuffer.array` cannot read the stored packing.
         """
         seed, fingerprint, _ = self._key(token, asked)
         key = entry_key(self.library, token.identity, seed, fingerprint)

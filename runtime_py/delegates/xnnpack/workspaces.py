@@ -1,10 +1,10 @@
 """Memory for intermediate values, shared by the native runtimes of one context.
 
-If a runtime needs more memory, the library moves it and sets up the other runtimes
-again, without reading their inputs. The library stops at a runtime that it has once
-refused to reshape, and leaves later runtimes with freed memory. So if a change fails,
-all native runtimes of the context are deleted, and the memory too; calls that were
-prepared before create their runtimes again when they next run.
+If a runtime needs more memory, the library moves the memory and sets up the other
+runtimes again, without reading their inputs. If it has once refused to reshape a
+runtime, it stops at that runtime, and leaves later runtimes with freed memory. So if a
+change fails, all native runtimes of the context and the memory are deleted; calls that
+were prepared earlier create their runtimes again when they next run.
 """
 
 import ctypes
@@ -44,9 +44,9 @@ class NativeWorkspace:
         return self._pointer
 
     def begin(self) -> set[object]:
-        """Begin to change a runtime; no call is ready meanwhile.
+        """Begin to change a runtime; no call is ready until `end`.
 
-        Returns the tokens that were ready.
+        Returns the tokens of the calls that were ready.
         """
         ready = self.ready.copy()
         self.ready.clear()
@@ -54,7 +54,7 @@ class NativeWorkspace:
         return ready
 
     def end(self, ready: set[object]) -> None:
-        """End a successful change; these tokens are ready from now on."""
+        """End a successful change; the calls with these tokens are ready again."""
         self.ready.update(ready)
         self._is_sound = True
 
@@ -69,7 +69,10 @@ class NativeWorkspace:
         self._is_sound = True
 
     def close(self) -> None:
-        """Release the memory, which ends with the last runtime; may be called twice."""
+        """Release the memory, which the library frees with the last runtime.
+
+        A second call does nothing.
+        """
         release(self._library.xnn.xnn_release_workspace, self._pointer)
 
 
