@@ -216,7 +216,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of this package."""
+    """Import a name of this package at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     homes = (f"{__name__}.{m}" for m, names in _ON_DEMAND.items() if name in names)
@@ -226,5 +226,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return all names, imported or not."""
+    """Return all names of this package, including those not imported yet."""
     return sorted({*globals(), *__all__})

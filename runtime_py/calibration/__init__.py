@@ -2,8 +2,9 @@
 
     samples + bundle --observe--> ranges of the values of each partition
 
-`samples.py` has the public interface; `token_calls.py` and `array_calls.py` make the
-calls, `observing.py` runs them by the reference and records the ranges.
+`samples.py` has the public interface. `token_calls.py` and `array_calls.py` call the
+model's methods; `observing.py` runs the calls by the reference implementation and
+records the ranges.
 """
 
 from kvc.runtime.calibration.samples import Samples
