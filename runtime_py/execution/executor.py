@@ -39,7 +39,10 @@ _CLEAN = (CacheOverflow, RowLengthOutOfRange, IndexOutOfRange)
 
 
 class Unbegun(Exception):
-    """A partition failed before it wrote memory of others; `__cause__` is its error."""
+    """A partition failed before it wrote outside its own memory.
+
+    `__cause__` is the partition's error.
+    """
 
 
 @dataclass(slots=True)
