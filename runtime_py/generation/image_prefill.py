@@ -179,9 +179,10 @@ class Picturing:
         begins: Sequence[int],
         counts: Sequence[int],
     ) -> dict[str, Ids]:
-        """Return the positions of a part of each prompt, if the model takes positions.
+        """Return the argument of positions for a part of each prompt, by name.
 
-        The arguments are those of `embeddings`.
+        The arguments are those of `embeddings`. The result is empty if the model does
+        not take positions.
         """
         if self._places.sized is None:
             return {}

@@ -139,7 +139,7 @@ class SnapshotFile(Closing):
         self._file.close()
 
     def _read_lead(self) -> tuple[int, int]:
-        """Check the file's beginning; return the version and the first state's offset."""
+        """Check the file's beginning; return the version and the offset `start`."""
         head = self._file.read(_HEAD_NBYTES)
         lead = head[: LEAD.size]
         looks = f"it is not a saved session, it looks like {guess_kind(head)}"
