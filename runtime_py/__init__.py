@@ -1,8 +1,8 @@
 """The runtime: load a bundle, open sessions, run methods.
 
-`import kvc.runtime` never imports torch; kernels import it on first need. A name of
-this package is imported at its first use: code that only loads a bundle and calls its
-methods does not wait for the import of generation, chats and snapshots.
+`import kvc.runtime` never imports torch; kernels import it on first need. A name of the
+package is imported at its first use. So code that only loads a bundle and calls the
+bundle's methods does not wait for the import of generation, chats and snapshots.
 """
 
 from importlib import import_module

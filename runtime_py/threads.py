@@ -71,7 +71,7 @@ def request_threads(wanted: int | None) -> None:
 
 
 def settle_threads() -> int:
-    """Return the number of threads, and fix it for this process."""
+    """Fix the number of threads for the process, and return the number."""
     with _lock:
         size = _current()
         if size.settled is None:

@@ -1,4 +1,4 @@
-"""Find the ranges of values, for backends that store them as integers.
+"""Find the ranges of values, for backends that store values as integers.
 
     samples + bundle --observe--> ranges of the values of each partition
 

@@ -43,7 +43,7 @@ class InputMoments:
         self._methods: dict[frozenset[str], str] = {}
 
     def add(self, method: str, weights: frozenset[str], inputs: Array) -> None:
-        """Add inputs [..., in] of linear layers that have these weights.
+        """Add inputs [..., in] of the linear layers with the given weights.
 
         Raises:
             CannotWrite: the disk has no room for the sums.
@@ -95,7 +95,7 @@ def _zeros(columns: int) -> Sums:
 
 
 class _Handle(SteppedHandle):
-    """A partition of linear layers that sums up the moments of its inputs."""
+    """A partition of linear layers that sums up the moments of the layers' inputs."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Handle(SteppedHandle):
 
 
 def _reads(one: Instruction, other: Instruction) -> bool:
-    """Tell whether an instruction is a linear layer with the same input as another."""
+    """Tell whether `one` is a linear layer with the same input as `other`."""
     return one.op == _LINEAR and one.arguments[0] == other.arguments[0]
 
 

@@ -2,9 +2,9 @@
 
 In: the inputs of a call, and the inputs that the method writes. Out: a `Loan` for each
 written input, with the memory that the method works on. Usually this is the caller's
-memory itself. If the caller's array is not contiguous, it is a copy, which is written
-back after success. If a plain array becomes longer, it is a copy with room for the new
-elements.
+memory itself. If the caller's array is not contiguous, the method works on a copy,
+which is written back after success. If a plain array becomes longer, the method works
+on a copy with room for the new elements.
 
 Bytes that a failed call has written into a caller's array stay there. The lengths of
 growing arrays change only after success.

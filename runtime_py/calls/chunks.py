@@ -20,7 +20,8 @@ _MOST_COMBINED = 6  # every subset of this many methods is tried: 64
 class ChunkSizes:
     """The token counts that a method takes: `least`, `least + step`, ... `most`.
 
-    `least` is 1 or more. If `among` is not empty, the method takes only those counts.
+    `least` is 1 or more. If `among` is not empty, the method takes only the counts in
+    `among`.
     """
 
     method: str

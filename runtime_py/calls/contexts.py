@@ -2,11 +2,11 @@
 
 Binding turns each instruction into a function over fixed memory. In: a method, the
 inputs and states of a call. Out: a `Binding`, and the loans of the call. A context
-keeps a few bindings, keyed by the input shapes that do not follow growing states, and
-drops the least recently used. Each binding has a version: the lengths of growing states
-and the addresses of callers' arrays that it was made for. If only the version has
-changed, only the instructions that depend on those lengths and addresses are bound
-again.
+stores a few bindings, keyed by the input shapes that do not follow growing states, and
+drops the binding that was least recently used. Each binding has a version: the lengths
+of growing states and the addresses of callers' arrays that it was made for. If only the
+version has changed, only the instructions that depend on those lengths and addresses
+are bound again.
 
 A call gets a context that no other call uses, preferably the context that served the
 call's session last, since frames of that context are bound to the session's states. A

@@ -4,8 +4,8 @@ In: declared types, the leaves of a call's arguments, the sizes that a session f
 Out: arrays of the declared dtypes over the caller's own memory, without a copy; whether
 any input was a torch tensor; and the size of every symbol, checked against the symbol's
 bounds and against the declared dims of all inputs. Row lengths, for methods that take
-them, are the numbers of real tokens in each row; if a call leaves them out, all tokens
-are real.
+them, are the numbers of real tokens in each row; if a call passes none, all tokens are
+real.
 """
 
 from collections.abc import Mapping, Sequence
@@ -121,7 +121,8 @@ def take_inputs(
     """Check that a call's inputs are arrays or tensors of the declared dtypes.
 
     Raises:
-        InputMismatch: an input is not an array or tensor, or has another dtype.
+        InputMismatch: an input is not an array or tensor, or does not have the declared
+            dtype.
     """
     arrays: list[Array] = []
     shapes: list[tuple[int, ...]] = []

@@ -1,4 +1,4 @@
-"""Make a call all or nothing: save what a failure must restore, and restore it.
+"""Make a call all or nothing: save state bytes before it, restore them on failure.
 
 In: the memory of a session, the state writes and demand of a call. Out: after success,
 positions that include the call's tokens; after a failure, the session as it was before
@@ -114,10 +114,11 @@ class Transaction:
         return found, loose
 
     def _note_ends(self, ends: Mapping[int, list[int]], loose: Sequence[int]) -> None:
-        """Tell the kinds of states the new positions that they keep a record of.
+        """Report new positions to the kinds of states that record them.
 
-        These are positions of cursors other than the kind's own, and, for states that
-        are written in loops, the positions after the loops.
+        A kind records the positions of cursors that its states do not have. If a loop
+        has advanced the cursor of the states, their kind records the position after the
+        loop.
         """
         for writes in self._entry.writes:
             kind = self._memory.kinds[writes.group]

@@ -31,7 +31,7 @@ class Named(Mapping[str, Thing]):
 
     @abstractmethod
     def _of(self, number: int) -> Thing:
-        """Return an item by its id."""
+        """Return a new item for the id of a name."""
 
     def __getitem__(self, name: str) -> Thing:
         if name not in self._ids:
@@ -92,7 +92,7 @@ class FreeableBuffer:
             FileChanged, FormatError: the file has changed, or its bytes are damaged.
             FileProblem, OutOfMemory: the system cannot read the bytes, or has no
                 memory.
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         array = self.private_array()
         array.flags.writeable = False
@@ -172,7 +172,7 @@ class NamedBuffers(Named[FreeableBuffer]):
         """Return a new handle on the data with an id.
 
         Raises:
-            Forked: the program belongs to another process.
+            Forked: the program was opened by another process.
         """
         named = self._program.names[number]
         nbytes = self._program.blobs[named.blob].nbytes

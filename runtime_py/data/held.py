@@ -53,10 +53,10 @@ class HeldBlobs:
         self._closer.atexit = False
 
     def acquire(self, blob: int) -> None:
-        """Count one more handle.
+        """Add one handle to the count of a blob.
 
         Raises:
-            Forked: the program belongs to another process.
+            Forked: the program was opened by another process.
         """
         self._check_process()
         with self._holds[blob].lock:
@@ -93,7 +93,7 @@ class HeldBlobs:
 
         Raises:
             FileChanged, FormatError, FileProblem, OutOfMemory: as `BlobMemory.take`.
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         hold = self._holds[blob]
         with self._open(for_call):

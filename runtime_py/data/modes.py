@@ -22,7 +22,7 @@ MODES: Final[tuple[Mode, ...]] = ("map", "read", "huge")
 
 
 def check_mode(mode: str) -> Mode:
-    """Return a mode if its name is known.
+    """Check the name of a mode, and return the mode.
 
     Raises:
         BadSetting: the name is unknown.

@@ -37,8 +37,8 @@ class BlobResidency:
     Attributes:
         names: the names of the blob.
         nbytes: the size of the blob.
-        methods: the methods that use it, in their own code or in a delegate, in program
-            order.
+        methods: the methods that use the blob, in their own code or in a delegate, in
+            program order.
         file: the name of the data file that holds the blob, "" for the bundle itself.
         handles: the number of handles on the blob, of users and of calls.
         mapped: the blob's bytes of address space, resident or not.
@@ -113,7 +113,7 @@ def describe_residency(
         program: the program of the bundle.
         mode: the mode in which the program was loaded.
         held: the blobs in memory.
-        packed: the bytes that delegates keep in their own form, by name of data.
+        packed: the bytes of packed copies that delegates hold, by data name.
     """
     names: list[list[str]] = [[] for _ in program.blobs]
     for named in program.names:

@@ -228,7 +228,7 @@ def image_of(picture: object) -> "tuple[str, Image]":
 
 
 def _in_colours(picture: "Image", name: str) -> "Image":
-    """Return a Pillow image in RGB, on white where it is transparent.
+    """Return a Pillow image in RGB; transparent pixels become white.
 
     The processors of transformers put pictures on white, too. For a file, `load_image`
     of transformers drops an alpha channel but keeps a transparent palette color, and

@@ -167,7 +167,7 @@ class _Search:
         return any(self._mentions(argument) for argument in instruction.arguments)
 
     def _mentions(self, argument: Argument | Dims) -> bool:
-        """Tell whether an argument, or an item of it, contains a changed symbol."""
+        """Tell whether an argument, or an item of a tuple, has a changed symbol."""
         if isinstance(argument, tuple):
             return any(self._mentions(item) for item in argument)
         if not isinstance(argument, Affine):

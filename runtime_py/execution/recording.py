@@ -218,7 +218,7 @@ def _report(call: NativeCall, delegates: Sequence[Instruction]) -> Sequence[_Rep
 
 @contextmanager
 def record() -> Iterator[Recorder]:
-    """Record the calls of this thread within the `with` block.
+    """Record the calls that the current thread makes within the `with` block.
 
     Recording adds some 30 ns to a step that native code runs, and 1 us to a step that
     Python runs. Calls within a call, such as those of loops, are recorded too. `with`

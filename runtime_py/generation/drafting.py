@@ -168,7 +168,7 @@ class Drafting(Decoding):
             self._run_draft(missing)
 
     def _go_back(self, feeder: Feeder, fed: int, known: int) -> bool:
-        """Rewind a session to `fed` tokens, or to a nearby count that it can reach.
+        """Rewind a session to `fed` tokens, or to a nearby count that its states allow.
 
         If the session can reach no such count, it is poisoned. Returns False if other
         code has used the session.

@@ -95,7 +95,7 @@ def _find_checks(session: Session) -> ChunkSizes:
     """Return the method that returns the logits of every token.
 
     Raises:
-        UnknownName: the program has no such method.
+        UnknownName: the program has no method that returns the logits of every token.
     """
     method = find_all_logits(session)
     if method is None:

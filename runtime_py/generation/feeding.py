@@ -285,7 +285,7 @@ class Feeder:
 
     @property
     def _is_alone(self) -> bool:
-        """Tell whether only this feeder has changed the session."""
+        """Tell whether no other code has changed the session since the last call."""
         return self.session.changes == self._changes
 
     def _row_lengths(self, name: str, parts: Sequence[Sequence[int]]) -> _Lengths:
@@ -299,7 +299,7 @@ class Feeder:
         return {method.input_names[method.row_lengths]: lengths}
 
     def _check_alone(self, method: str) -> None:
-        """Check that the session holds exactly the tokens of this generation.
+        """Check that the session holds exactly the tokens that the feeder has run.
 
         Raises:
             StateMismatch: other code has used the session.
@@ -333,7 +333,7 @@ def check_session(session: object) -> None:
     """Check that an object is a session of a program that can generate.
 
     Raises:
-        BadSetting: it is not a session.
+        BadSetting: the object is not a session.
         UnknownName: no method has the role `prefill`, or none the role `decode`.
     """
     if not isinstance(session, Session):

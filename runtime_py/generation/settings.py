@@ -2,7 +2,7 @@
 
 In: the bundle's generation_config, the caller's arguments. Out: checked and complete
 `GenerationSettings`. Names and meanings are those of transformers; `max_tokens` and
-`stop_tokens` stand for its `max_new_tokens` and `eos_token_id`.
+`stop_tokens` stand for `max_new_tokens` and `eos_token_id` of transformers.
 """
 
 import json
@@ -96,9 +96,11 @@ class GenerationSettings:
         max_length: the greatest number of tokens of session, prompt and answer
             together, None for no limit.
         temperature: 0 always takes the likeliest token; above 0, tokens are sampled.
-        top_k: sample among this many of the likeliest tokens, 0 for all.
-        top_p: sample among the likeliest tokens whose total probability is this share.
-        min_p: sample among tokens at least this fraction as likely as the likeliest.
+        top_k: sample among the `top_k` likeliest tokens, 0 for all tokens.
+        top_p: sample among the likeliest tokens, as many as have this total
+            probability.
+        min_p: sample among tokens whose probability is at least `min_p` times the
+            greatest.
         repetition_penalty: makes tokens that occurred before less likely if above 1; 1
             has no effect.
         seed: the seed of the random numbers; None for a random seed.

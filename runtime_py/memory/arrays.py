@@ -32,7 +32,8 @@ def tensor_as_array(tensor: "Tensor") -> Array:
     """Return an array over a torch tensor's memory, with its strides.
 
     Raises:
-        TypeError: numpy has no such dtype, or the tensor has no plain memory.
+        TypeError: numpy has no dtype like the tensor's, or the tensor's elements do not
+            lie in ordinary memory.
     """
     import torch
 

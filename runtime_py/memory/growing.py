@@ -92,7 +92,7 @@ class GrowingArray:
         """Return the array for numpy, without a copy unless one is requested.
 
         Raises:
-            ValueError: `copy` is False, but another dtype needs one.
+            ValueError: `copy` is False, but the requested dtype needs a copy.
         """
         return np.array(self.array, dtype=dtype, copy=copy)
 

@@ -26,7 +26,7 @@ _NOTHING: Final = -1
 
 
 def is_available() -> bool:
-    """Tell whether this system can share pages; elsewhere a fork copies."""
+    """Tell whether the system can share pages; if not, a fork copies the content."""
     return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 

@@ -333,8 +333,8 @@ class Engine:
     def close(self) -> None:
         """Refuse new calls, and release all resources when the last running call ends.
 
-        In a forked child this does nothing: a lock may have been held at the fork, and
-        the exit of the child frees its memory.
+        In a forked child the call does nothing: a lock may have been held at the fork,
+        and the exit of the child frees the child's memory.
         """
         if self.forked:
             self.closed = True

@@ -160,7 +160,7 @@ class Program(Callables):
         states: the declared states by name.
         data: named data; each lookup returns a new `FreeableBuffer`.
         provenance: the model, recipe and versions that the program was compiled from;
-            in a bundle of several programs, those of the running one.
+            in a bundle of several programs, those of the program that runs.
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class Program(Callables):
             MissingPackage: a method needs torch, which is not installed.
             FileChanged, FormatError, FileProblem: a data file has changed, is damaged,
                 or cannot be read.
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         return self._engine.pack(target)
 
@@ -334,7 +334,7 @@ class Program(Callables):
         """Return a report of the memory that the program's data occupies now, by blob.
 
         Raises:
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         return self._engine.residency()
 
@@ -350,7 +350,7 @@ class Program(Callables):
         file is still in the page cache, longer otherwise.
 
         Raises:
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         self._engine.release()
 
@@ -365,7 +365,7 @@ class Program(Callables):
         more details.
 
         Raises:
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         return self._engine.summary()
 

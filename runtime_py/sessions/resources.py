@@ -61,7 +61,7 @@ class Resources:
         self._prepared: Prepared = {}
 
     def constant(self, name: int) -> Array:
-        """Return a constant, which stays in memory until these resources are closed.
+        """Return a constant, which stays in memory until the resources are closed.
 
         Raises:
             KvcError: as `FreeableBuffer.private_array`.

@@ -22,7 +22,7 @@ _CURSOR: Final = 0  # the cursor that counts the tokens of prefill and decode
 
 
 def rewind(program: Program, memory: StateMemory, count: object) -> bool:
-    """Drop the last `count` tokens, an int or int64 [batch]; tell if any were dropped.
+    """Drop the last `count` tokens of each row; tell whether any were dropped.
 
     Raises:
         BadSetting: `count` is neither an int nor int64 [batch], or is not from 0 to the
@@ -101,7 +101,7 @@ def _go_back(
     counts: Sequence[int],
     firsts: Sequence[int],
 ) -> bool:
-    """Drop the given number of tokens of each row; tell if any were dropped.
+    """Drop `counts` tokens of each row; tell whether any were dropped.
 
     Raises:
         NotRewindable, CannotRewind: as `rewind`; nothing has changed.

@@ -1,4 +1,4 @@
-"""Reset one row of a session, or copy another row to it, while other rows stay.
+"""Reset one row of a session, or copy a row to it; other rows do not change.
 
 In: the memory of sessions of one program, row indices. Out: the memory with one changed
 row; all other rows are bit for bit as before. The class of each kind of state decides
@@ -132,7 +132,7 @@ def _row_problem(program: Program, number: int) -> str:
 
 
 def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:
-    """Check that a row of one session fits into another.
+    """Check that a row of a source session fits into a target session.
 
     Raises:
         StateMismatch: the rows have different shapes.

@@ -76,7 +76,7 @@ class Session(Callables):
         return session
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:
-        """Run a method on this session's states.
+        """Run a method on the session's states.
 
         Arguments are numpy arrays or torch tensors, nested as in the traced call, by
         position or by name. The caller owns the results. The results are torch tensors
@@ -218,7 +218,8 @@ class Session(Callables):
         a millisecond.
 
         Args:
-            transactional: as in `Program.session`; default: as in this session.
+            transactional: as in `Program.session`; None for the setting of this
+                session.
 
         Raises:
             OutOfMemory: the system provides no address space.
@@ -390,7 +391,7 @@ class Session(Callables):
 
     @property
     def state(self) -> Mapping[str, Array]:
-        """Return read-only views of the states, by name."""
+        """Return the states as read-only arrays, by name."""
         return StateViews(self._usage, self)
 
     @property

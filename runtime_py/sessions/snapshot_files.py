@@ -70,7 +70,7 @@ class Header:
     states: Sequence[Mapping[str, object]]
 
     def as_written(self) -> dict[str, object]:
-        """Return the header fields to write, without `others` if that is empty."""
+        """Return the header fields to write; `others` is left out if it is empty."""
         content = asdict(self)
         if not self.others:
             del content["others"]

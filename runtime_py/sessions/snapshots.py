@@ -235,7 +235,7 @@ class Snapshot(Closing):
             self._check_number("pending", pending, rows)
 
     def _check_position(self) -> None:
-        """Check that the position is possible for a session of these sizes."""
+        """Check that a session of the header's sizes can have the header's position."""
         position, header = self._program.position, self.header
         if position is None:
             self._require(header.position is None, f"position {header.position}")

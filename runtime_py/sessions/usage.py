@@ -33,7 +33,7 @@ class Usage:
         """Check the process, and run the function in `before`.
 
         Raises:
-            Forked: the session is of another process.
+            Forked: the session was opened by another process.
         """
         self.engine.check_process("session")
         if self.before is not None:

@@ -83,8 +83,8 @@ class Timestamps:
             steps: the number of steps in the window.
 
         Returns:
-            The parts, and the step at which the next window begins: None if this window
-            was transcribed to its end.
+            The parts of the answer; and the step at which the next window begins, None
+            if the window was transcribed to its end.
         """
         is_time = [token >= self.begin for token in said]
         pairs = [i + 1 for i in range(len(said) - 1) if is_time[i] and is_time[i + 1]]
@@ -157,7 +157,7 @@ class SpeechTokens:
         """Check the requested language, task and timestamps.
 
         Raises:
-            BadSetting: the model does not support one of them.
+            BadSetting: the model does not support the language, the task or timestamps.
         """
         wanted = (("language", language, self.languages), ("task", task, self.tasks))
         for name, asked, known in wanted:

@@ -1,10 +1,10 @@
 """Divide the states of a session among owners of memory, behind one owner.
 
-An owner keeps states in its memory: the host, or a backend with memory of its own. In:
-a program, and functions that make an owner for groups of the program's states. Out: one
-owner of all groups, which passes each operation on to the owner of the group. A backend
-may own a state that only partitions of that backend read and write; the host owns all
-other states.
+An owner allocates the memory of states: the host, or a backend with separate memory.
+In: a program, and functions that make an owner for groups of the program's states. Out:
+one owner of all groups, which passes each operation on to the owner of the group. A
+backend may own a state that only partitions of that backend read and write; the host
+owns all other states.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -74,8 +74,8 @@ class StateMemory:
         pending: the tokens of each row that a generation has made and the states do not
             hold yet; empty if there are none.
         renewed: the number of resets that have begun.
-        written: whether a call, a file or another session has written the states since
-            the last reset.
+        written: whether a call, a file or a copied row has written the states since the
+            last reset.
         poisoned: the name of the method whose failed call left states partly written,
             or "".
         closed: whether the memory has been freed.
