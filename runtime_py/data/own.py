@@ -72,7 +72,7 @@ class OwnBlobs:
 
 
 def reserve(nbytes: int, huge: bool) -> ByteRange:
-    """Return memory for a blob.
+    """Return new memory for a blob of `nbytes` bytes.
 
     Raises:
         OutOfMemory: there is not enough memory.

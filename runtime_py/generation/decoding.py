@@ -53,7 +53,7 @@ class Decoding:
         """Bring the session to exactly the tokens that `rows` count."""
 
     def end(self) -> None:
-        """Bring the session to the tokens that `rows` count, at the end."""
+        """Bring the session to the tokens that `rows` count, after the generation."""
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Store in the session the tokens that are to run next in each row."""

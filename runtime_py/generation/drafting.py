@@ -130,7 +130,7 @@ class Drafting(Decoding):
             self._unsettled.clear()
 
     def end(self) -> None:
-        """Bring both sessions to the tokens that `rows` count, at the end."""
+        """Bring both sessions to the tokens `rows` count, after the generation."""
         self._at_work, self._over = False, True
         self.settle()
 

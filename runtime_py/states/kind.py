@@ -41,8 +41,8 @@ class Writes:
     Attributes:
         group: the number of the group.
         risks: the writes that the kind of state cannot undo without a copy.
-        extents: for all writes the number of slots from the position on; None if a
-            write does not begin at the position.
+        extents: for all writes the number of slots from the position on; None if the
+            number is unknown for a write.
         cursor: the cursor of the states; the first cursor if the states have none.
         placed: whether the states have a cursor.
         piecewise: whether each write covers the tokens of one loop iteration, not all

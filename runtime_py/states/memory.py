@@ -92,7 +92,7 @@ class StateMemory:
         rows: Sequence[int] = (1,),
         copies: Copies = NONE,
     ) -> None:
-        """Take new memory; `rows` has the row counts of cursors that are no states."""
+        """Take new memory; `rows` has the row counts of cursors without a state."""
         self.states, self.groups, self.owner = states, groups, owner
         self.cursors = cursors
         self.sizes = dict(sizes)
