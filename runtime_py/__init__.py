@@ -1,8 +1,8 @@
 """The runtime: load a bundle, open sessions, run methods.
 
-`import kvc.runtime` never imports torch; kernels import it on first need. A name of
-this package is imported at its first use: code that only loads a bundle and calls its
-methods does not wait for the import of generation, chats and snapshots.
+`import kvc.runtime` never imports torch; kernels import it on first need. A name of the
+package is imported at its first use. So code that only loads a bundle and calls the
+bundle's methods does not wait for the import of generation, chats and snapshots.
 """
 
 from importlib import import_module
@@ -216,7 +216,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of this package."""
+    """Import a name of this package at its first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     homes = (f"{__name__}.{m}" for m, names in _ON_DEMAND.items() if name in names)
@@ -226,5 +226,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return all names, imported or not."""
+    """Return all names of this package, including those not imported yet."""
     return sorted({*globals(), *__all__})

@@ -1,9 +1,9 @@
-"""The number of compute threads of this process: one number, for all programs.
+"""The number of compute threads of the process, which all programs share.
 
 In: the request of `load(threads=...)`. Out: the number, fixed when the first backend or
-kernel needs it. The default is one for each physical core that the process may use,
-since two threads of one core compete for the same arithmetic units. Each thread pool
-has this size.
+kernel needs it; each thread pool has that number of threads. The default is the number
+of physical cores that the process can use, since two threads of one core compete for
+the same arithmetic units.
 """
 
 import math
@@ -25,9 +25,10 @@ class _Size:
     """The number of threads in one process.
 
     Attributes:
-        pid: the id of the process; a fork has no pools, and selects its number anew.
-        wanted: the last requested number, None without a request.
-        settled: the number since the first computation, None before.
+        pid: the id of the process; a forked child has no thread pools, and fixes a new
+            number.
+        wanted: the number that was requested last, None without a request.
+        settled: the fixed number; None before the first computation.
     """
 
     pid: int
@@ -40,7 +41,7 @@ _size = _Size(0)
 
 
 def _renew_lock() -> None:
-    """Give a forked child a new lock, since a thread of its parent may hold the old."""
+    """Replace the lock in a forked child, since a parent's thread may have held it."""
     global _lock
     _lock = threading.Lock()
 
@@ -49,11 +50,11 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def request_threads(wanted: int | None) -> None:
-    """Request a number of threads; None makes no request.
+    """Request a number of threads; do nothing if `wanted` is None.
 
     Raises:
-        BadSetting: it is not from 1 to the number of processors of this process.
-        ThreadsFixed: programs of this process compute with another number already.
+        BadSetting: `wanted` is not from 1 to the number of processors of this process.
+        ThreadsFixed: the number is already fixed, and is not `wanted`.
     """
     if wanted is None:
         return
@@ -70,7 +71,7 @@ def request_threads(wanted: int | None) -> None:
 
 
 def settle_threads() -> int:
-    """Return the number of threads, and fix it for this process."""
+    """Fix the number of threads for the process, and return the number."""
     with _lock:
         size = _current()
         if size.settled is None:
@@ -88,8 +89,9 @@ def _current() -> _Size:
 def default_threads() -> int:
     """Return how many physical cores this process may use, at least 1.
 
-    Limits are the cores of the processors that it may run on, the processor time of its
-    control groups, and OMP_NUM_THREADS, which limits torch.
+    The number is limited by the processors that the process may run on, by the
+    processor time of its control groups, and by OMP_NUM_THREADS, which limits torch
+    too.
     """
     allowed = os.sched_getaffinity(0)
     limits = [len({_core_of(processor) for processor in allowed}), *_group_limits()]
@@ -102,8 +104,9 @@ def default_threads() -> int:
 class TorchThreads:
     """Sets the number of torch threads of the calling thread, as a context manager.
 
-    The previous number is restored at the end. If another thread uses torch for the
-    first time meanwhile, torch keeps the new number for that thread.
+    The previous number is restored at the end of the `with` block. If another thread
+    uses torch for the first time during the block, that thread has the new number from
+    then on.
     """
 
     __slots__ = ("_before", "_count")
@@ -127,7 +130,7 @@ class TorchThreads:
 
 
 def _core_of(processor: int) -> str:
-    """Return the processors of one core as text; the processor itself if unknown."""
+    """Return the processors of a processor's core as text; `processor` if unknown."""
     try:
         siblings = _PROCESSORS / f"cpu{processor}" / "topology" / "thread_siblings_list"
         return siblings.read_text().strip()
@@ -151,7 +154,7 @@ def _group_limits() -> Iterator[int]:
 
 
 def _limit_of(group: Path) -> Iterator[int]:
-    """Yield the limit in a control group's file `cpu.max`, if there is one."""
+    """Yield the processor limit in a control group's file `cpu.max`, if it has one."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
         yield max(1, math.ceil(int(quota) / int(period)))

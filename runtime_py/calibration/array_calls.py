@@ -1,7 +1,7 @@
-"""Call methods with arrays that have the names of their inputs.
+"""Call methods with arrays, each named after the input that it is passed to.
 
-In: arrays, a program. Out: calls of each method whose inputs are all given, in turns on
-one session, so that states are as in normal use.
+In: arrays, a program. Out: calls of each method for which the file has all inputs. The
+methods are called in turns on one session, so that states are as in normal use.
 """
 
 import io
@@ -41,7 +41,7 @@ class Arrays:
     """The arrays of a file.
 
     Attributes:
-        by_name: the arrays by the names in the file; "" for that of a .npy file.
+        by_name: the arrays by their names in the file; "" for the array of a .npy file.
         source: the path of the file, for messages.
     """
 
@@ -49,7 +49,7 @@ class Arrays:
     source: str = ""
 
     def sequences_for(self, program: Program) -> Sequence[Sequence[int]] | None:
-        """Return the array as sequences of tokens for a language model, or None.
+        """Return the array `tokens` as token sequences for a language model, or None.
 
         Raises:
             BadSamples: the array of tokens has an impossible shape or dtype.
@@ -149,25 +149,25 @@ def _safetensors(raw: bytes) -> Iterator[tuple[str, Array]]:
 
 @frozen
 class _Calls:
-    """The calls of a method, with the values of its inputs.
+    """The calls of one method, with the values of the method's inputs.
 
     Attributes:
         method: the method to call.
-        given: an array [calls, ...] for each input.
+        given: for each input an array [calls, ...], with one entry for each call.
     """
 
     method: Method
     given: tuple[Array, ...]
 
     def arguments(self, call: int) -> dict[str, object]:
-        """Return the arguments of a call; a single value serves all calls."""
+        """Return the arguments of a call; an array of one entry serves every call."""
         leaves = [array[min(call, len(array) - 1), ...] for array in self.given]
         tree = json.loads(self.method.input_tree)["arguments"]
         return {name: unflatten(json.dumps(one), leaves) for name, one in tree}
 
 
 def call_with(arrays: Arrays, program: Program, progress: Progress) -> int:
-    """Make the calls, and return how many of each method were made.
+    """Call the methods, and return the number of calls of each method.
 
     Raises:
         BadSamples: an array fits no input, or an input of a method has no array.
@@ -233,7 +233,7 @@ def _input_types(method: Method) -> dict[str, TensorType]:
 def _found(
     by_name: Mapping[str, Array], program: Program, method: Method
 ) -> dict[str, str]:
-    """Return the name of each input's array; `METHOD.INPUT` is tried first."""
+    """Return the name of each input's array: `METHOD.INPUT`, or else `INPUT`."""
     found = {}
     for name in method.input_names:
         spelled = [f"{method.name}.{name}", name]
@@ -249,7 +249,7 @@ def _stacked(arrays: Arrays, name: str, kind: TensorType) -> Array:
     """Return an array as [calls, ...].
 
     Raises:
-        BadSamples: its dtype or its number of axes does not fit the input.
+        BadSamples: the array's dtype or number of axes does not fit the input.
     """
     array = arrays.by_name[name]
     rank = len(kind.dims)

@@ -1,8 +1,9 @@
 """Run a program, and sum up the second moments of the inputs of linear layers.
 
 In: the path of a bundle whose linear layers are partitions. Out: for each weight the
-sum of x x' over its inputs x, in unnamed temporary files: 4 n² bytes for the layers
-that read the same n inputs.
+sum of x x' over the input vectors x of the weight's layer. The sums lie in unnamed
+temporary files; layers that read the same vectors of n elements share one file of 4 n²
+bytes.
 """
 
 import tempfile
@@ -35,14 +36,14 @@ _PIECE: Final = 1 << 20  # bytes per write
 
 
 class InputMoments:
-    """The sums of a program's linear layers."""
+    """The sums of x x' over the inputs x of a program's linear layers."""
 
     def __init__(self) -> None:
         self._sums: dict[frozenset[str], Sums] = {}
         self._methods: dict[frozenset[str], str] = {}
 
     def add(self, method: str, weights: frozenset[str], inputs: Array) -> None:
-        """Add inputs [..., in] of linear layers that have these weights.
+        """Add inputs [..., in] of the linear layers with the given weights.
 
         Raises:
             CannotWrite: the disk has no room for the sums.
@@ -57,10 +58,10 @@ class InputMoments:
             sums[begin:end].addmm_(rows[:, begin:end].T, rows)
 
     def by_weight(self) -> Mapping[str, Sums]:
-        """Return the sums of each weight; weights with equal inputs share theirs.
+        """Return the sum for each weight; weights with equal inputs share one array.
 
         Raises:
-            SamplesNotFinite: an input was NaN or infinite, or its square is.
+            SamplesNotFinite: an input, or the square of an input, is NaN or infinite.
         """
         found: dict[str, Sums] = {}
         for weights, sums in self._sums.items():
@@ -79,7 +80,7 @@ def _zeros(columns: int) -> Sums:
     """Return float32 [columns, columns] of zeros, in an unnamed temporary file.
 
     Raises:
-        CannotWrite: the disk has no room for it.
+        CannotWrite: the disk has no room for the file.
     """
     left = 4 * columns * columns
     try:
@@ -94,7 +95,7 @@ def _zeros(columns: int) -> Sums:
 
 
 class _Handle(SteppedHandle):
-    """A partition of linear layers that sums up the moments of its inputs."""
+    """A partition of linear layers that sums up the moments of the layers' inputs."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class _Handle(SteppedHandle):
     def before(self, instruction: Instruction, values: Values) -> Sequence[TimedStep]:
         """Sum up the input of a linear layer; see `SteppedHandle.before`.
 
-        The first of several layers with the same input does so for all of them.
+        If several layers have the same input, only the first layer adds it to the sums.
         """
         reading = [one for one in self._graph.instructions if _reads(one, instruction)]
         if instruction is not reading[0]:
@@ -129,15 +130,15 @@ class _Handle(SteppedHandle):
 
 
 def _reads(one: Instruction, other: Instruction) -> bool:
-    """Tell whether an instruction is a linear layer with the same input as another."""
+    """Tell whether `one` is a linear layer with the same input as `other`."""
     return one.op == _LINEAR and one.arguments[0] == other.arguments[0]
 
 
 @contextmanager
 def summed(path: Path) -> Iterator[tuple[Program, InputMoments]]:
-    """Open a bundle to sum up the inputs of linear layers in partitions.
+    """Open a bundle so that its runs sum up the inputs of linear layers.
 
-    Other partitions run as usual.
+    Partitions that are not linear layers run as usual.
 
     Raises:
         FormatError, LoadError: the bundle cannot be read.

@@ -1,7 +1,9 @@
-"""Run a program by the reference, and record the least and greatest of each value.
+"""Run a program by the reference, and record the range of each value.
 
-In: the path of a bundle whose partitions are those of a backend that needs ranges. Out:
-the program, run by the reference for every backend, and the ranges of its calls.
+A range is the least and the greatest element that a value had in any call. In: the path
+of a bundle that was partitioned for a backend that needs ranges. Out: the program,
+which runs all partitions by the reference implementation, and the ranges that its calls
+reached.
 """
 
 import math
@@ -54,7 +56,7 @@ def _attention_product(
 
 
 def _products(q: Array, k: Array, scale: float | None) -> Array:
-    """Multiply queries with keys; their other axes are broadcast.
+    """Multiply queries with keys; axes before the last three are broadcast.
 
     Args:
         q: [..., heads, queries, width], or fewer axes.
@@ -72,7 +74,7 @@ def _products(q: Array, k: Array, scale: float | None) -> Array:
 
 
 def _grouped(q: Array, k: Array) -> Array:
-    """Return queries with the heads of a group as rows, if heads share groups."""
+    """Return queries in which the heads that share a group of keys are rows."""
     if min(q.ndim, k.ndim) < 3 or not 1 < k.shape[-3] < q.shape[-3]:
         return q
     *batch, heads, queries, width = q.shape
@@ -97,7 +99,7 @@ class ObservedHandle(SteppedHandle):
 
     Attributes:
         graph: the code of the partition.
-        seen: the ranges so far, by value id.
+        seen: the ranges recorded so far, by value id.
         scores: the ranges of attention scores, by the id of the attention's result.
     """
 
@@ -158,7 +160,7 @@ class ObservedHandle(SteppedHandle):
 
 
 class Observer(Delegate):
-    """Replaces the run-time half of each backend of a program."""
+    """The run-time half that replaces every backend of a program, to record ranges."""
 
     def __init__(self, options: Options) -> None:
         self.declared = options.program
@@ -173,7 +175,7 @@ class Observer(Delegate):
         return handle
 
     def packed(self) -> Mapping[str, int]:
-        """Return that nothing is packed."""
+        """Return an empty mapping: no weights are packed."""
         return {}
 
     def close(self) -> None:
@@ -182,7 +184,7 @@ class Observer(Delegate):
 
 @contextmanager
 def opened(path: Path, find_backend: FindBackend) -> Iterator[Program]:
-    """Open a bundle whose backends are those of `find_backend`.
+    """Open a bundle, with the backends that `find_backend` returns.
 
     Raises:
         FormatError, LoadError: the bundle cannot be read.
@@ -204,7 +206,7 @@ def opened(path: Path, find_backend: FindBackend) -> Iterator[Program]:
 
 @contextmanager
 def observed(path: Path) -> Iterator["Observation"]:
-    """Open a bundle to record its ranges.
+    """Open a bundle so that its runs record the ranges of values.
 
     Raises:
         FormatError, LoadError: as `opened`.
@@ -241,11 +243,11 @@ class Observation:
         }
 
     def scores(self) -> dict[int, Seen]:
-        """Return the ranges of attention scores, by partition."""
+        """Return the ranges of attention scores, by partition id."""
         return {number: handle.scores for number, handle in self._handles().items()}
 
     def ranges(self) -> dict[int, Seen]:
-        """Return the ranges of each partition that has run, by its id.
+        """Return the ranges of values in each partition that has run, by partition id.
 
         Values that share memory or a state have a common range.
         """

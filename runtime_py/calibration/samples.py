@@ -1,8 +1,8 @@
 """`Samples`: the input data of calibration, read once, checked before any work.
 
-In: a text, a sound, or arrays named as inputs; or nothing, for texts that the model
-generates. Out: the results that `compile_program(calibrate=...)` needs: ranges of
-values, and moments of the inputs of weights.
+In: a text, a sound, or arrays named after inputs; without any of these, the model
+generates texts. Out: the results that `compile_program(calibrate=...)` needs: the
+ranges of values, and the second moments of the inputs of linear layers.
 """
 
 import hashlib
@@ -57,10 +57,10 @@ def takes_texts(program: Program) -> bool:
 def run_pieces(
     source: str, text: str, program: Program, progress: Progress
 ) -> tuple[int, int]:
-    """Run pieces from all over a text; return the counts of pieces and tokens.
+    """Run pieces taken from the whole text; return the counts of pieces and tokens.
 
     Raises:
-        BadSamples: the model does not take a piece.
+        BadSamples: the model refuses a piece.
         KvcError: as `Program.call`.
     """
     pieces = _pieces(text)
@@ -81,7 +81,7 @@ def run_pieces(
 
 
 def _pieces(text: str) -> list[str]:
-    """Return pieces of a text: short lines together, long lines cut."""
+    """Return a text in pieces: short lines are joined, long lines are cut."""
     pieces, begun = list[str](), ""
     for line in text.splitlines():
         for begin in range(0, len(line), _LETTERS):
@@ -106,7 +106,7 @@ def check_sound(path: str, raw: bytes) -> None:
     """Check that bytes are a complete wav file, of any sample rate.
 
     Raises:
-        BadSamples: they are not.
+        BadSamples: the bytes are not a complete wav file.
     """
     try:
         with wave.open(io.BytesIO(raw)) as file:
@@ -153,9 +153,9 @@ class _Aim:
     """The purpose of a calibration run.
 
     Attributes:
-        method: the name of the calibration method in the provenance.
-        most: the number of token sequences that a text is cut into.
-        run: runs the sequences.
+        method: the name of the calibration method, as recorded in the provenance.
+        most: the greatest number of token sequences that a text is cut into.
+        run: the function that runs the token sequences.
     """
 
     method: str
@@ -170,24 +170,25 @@ _INPUTS: Final = _Aim("gptq", 4 * MOST_SEQUENCES, read_sequences)
 
 
 class Samples:
-    """Samples of a model's inputs.
+    """Sample inputs of a model, on which calibration runs it.
 
-    Methods run on them in float32, with their states. A language model reads each
-    sequence of tokens in chunks; for ranges of values, decode also runs its last tokens
-    one by one. Other methods are called in their order, on one session.
+    The model's methods run on the samples in float32, with the model's states. A
+    language model reads each sequence of tokens in chunks; if ranges of values are
+    wanted, decode runs the last tokens of the sequence one by one. For other models,
+    the methods are called in program order on one session.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read a file.
+        """Read the samples from a file.
 
         Args:
-            path: the path of a text in UTF-8, for models that read text; of a sound,
-                .wav, for speech models; or of a .npz or .safetensors file of arrays
-                with the names of inputs, `METHOD.INPUT` if several methods have an
-                input of this name; or of a .npy file, for the only input. An array has
-                the shape of the input, or one more axis before it, with one entry for
-                each call. `tokens` of a language model are int64 [tokens] or
-                [sequences, tokens].
+            path: the path of the file. Models that read text take a text in UTF-8, and
+                speech models a .wav file. Any model takes a .npz or .safetensors file
+                of arrays that are named after the inputs, or `METHOD.INPUT` if several
+                methods have an input of the same name. A model with a single input also
+                takes a .npy file. An array has the shape of the input, or one more axis
+                in front with one entry for each call. The array `tokens` of a language
+                model is int64 [tokens] or [sequences, tokens].
 
         Raises:
             BadSamples: the file cannot be read, is empty, or holds NaN or infinity.
@@ -207,17 +208,17 @@ class Samples:
 
     @classmethod
     def generated(cls) -> "Samples":
-        """Return samples that the model generates, the same ones each time."""
+        """Return samples that the model itself generates, with a fixed random seed."""
         made = object.__new__(cls)
         made._source, made._digest = "generated", ""
         made._text, made._arrays, made._sounds = "", Arrays({}), False
         return made
 
     def observe(self, bundle: Path, progress: Progress) -> Observed:
-        """Run a bundle; return the ranges of the values of its partitions.
+        """Run a bundle, and return the ranges of the values in its partitions.
 
         Raises:
-            BadSamples: the samples do not fit this model.
+            BadSamples: the samples do not fit the model.
             SamplesNotFinite: the model computes a NaN.
             KvcError: a call fails.
         """
@@ -226,10 +227,10 @@ class Samples:
             return Observed(observation.ranges(), used, observation.scores())
 
     def sum_inputs(self, bundle: Path, progress: Progress) -> SeenInputs:
-        """Run a bundle of linear partitions; return the moments of their inputs.
+        """Run a bundle of linear layers, and return the second moments of their inputs.
 
         Raises:
-            BadSamples: the samples do not fit this model.
+            BadSamples: the samples do not fit the model.
             SamplesNotFinite: the model computes a NaN or an infinity.
             CannotWrite: the disk has no room for the sums.
             KvcError: a call fails.

@@ -1,4 +1,4 @@
-"""Run a language model on sequences of tokens, by all methods that it has.
+"""Run a language model on sequences of tokens, by each method that takes tokens.
 
 In: a text, or a model that generates texts. Out: sequences that fit a session, and
 calls of prefill in chunks, of decode, and of prefill_all.
@@ -35,7 +35,7 @@ def reads_tokens(program: Program) -> bool:
 
 
 def text_sequences(source: str, text: str, program: Program, most: int) -> Sequences:
-    """Return a text as sequences of tokens: all of it, or parts from all over it.
+    """Return sequences of tokens that cover a text, or evenly spaced parts of it.
 
     `most` is the greatest number of sequences.
 
@@ -59,7 +59,7 @@ def text_sequences(source: str, text: str, program: Program, most: int) -> Seque
 
 
 def generate_sequences(source: str, program: Program, progress: Progress) -> Sequences:
-    """Return sequences that a model generates, each from another random first token.
+    """Return token sequences that a model generates, each from a random first token.
 
     Tokens are sampled by the model's probabilities, with a fixed seed.
 
@@ -97,7 +97,7 @@ def _generated(
 def run_sequences(
     source: str, program: Program, sequences: Sequences, progress: Progress
 ) -> None:
-    """Run sequences by each method of the roles prefill, decode and prefill_all.
+    """Run token sequences by each method of the roles prefill, decode, prefill_all.
 
     Raises:
         BadSamples: a token is not in the vocabulary, or a sequence does not fit.
@@ -120,7 +120,7 @@ def run_sequences(
 def read_sequences(
     source: str, program: Program, sequences: Sequences, progress: Progress
 ) -> None:
-    """Run sequences as prompts; the last token of the first one by decode.
+    """Run sequences as prompts; decode runs the last token of the first sequence.
 
     Raises:
         BadSamples: a token is not in the vocabulary, or a sequence does not fit.
@@ -135,7 +135,7 @@ def read_sequences(
 
 
 def _with_progress(sequences: Sequences, progress: Progress) -> Iterator[Sequence[int]]:
-    """Yield sequences, and report the progress."""
+    """Yield the sequences one by one, and report the progress."""
     for number, tokens in enumerate(sequences):
         item = f"text {number + 1} of {len(sequences)}"
         progress("calibrate", number, len(sequences), item)
@@ -145,7 +145,7 @@ def _with_progress(sequences: Sequences, progress: Progress) -> Iterator[Sequenc
 def _run_sequence(
     source: str, session: Session, tokens: Sequence[int], steps: int
 ) -> None:
-    """Run all but the last `steps` tokens in chunks, and these one by one."""
+    """Run a sequence: its last `steps` tokens one by one, the others in chunks."""
     session.reset()
     feeder = Feeder(session)
     try:
@@ -164,7 +164,7 @@ def _prefill_sizes(session: Session) -> list[ChunkSizes]:
 
 
 def _run_prefill(session: Session, sizes: ChunkSizes, tokens: Sequence[int]) -> None:
-    """Run a sequence's beginning by one method, which chunks might not use."""
+    """Run the first tokens of a sequence by a given prefill method, in one call."""
     if sizes.least > len(tokens):
         return
     session.reset()
@@ -173,7 +173,7 @@ def _run_prefill(session: Session, sizes: ChunkSizes, tokens: Sequence[int]) -> 
 
 
 def _length(program: Program) -> int:
-    """Return the length of a sequence: enough for the least size of each method.
+    """Return a sequence length that reaches the least token count of each method.
 
     The method with all logits runs neither the first token nor the last.
     """

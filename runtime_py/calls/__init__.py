@@ -1,1 +1,1 @@
-"""One call of a method: its inputs, its sizes, its demands, and how it is undone."""
+"""One call of a method: its inputs, its sizes, the room it needs, and its undo."""

@@ -1,12 +1,13 @@
-"""Run a call in the caller's own arrays, written in place or extended in place.
+"""Run a call on the caller's own arrays, which the method writes or extends in place.
 
 In: the inputs of a call, and the inputs that the method writes. Out: a `Loan` for each
-written input, with the memory that the method works on. That is the caller's memory
-itself, except if the array is not contiguous (then a copy, written back after success)
-or if a plain array becomes longer (then a copy with room for the new elements).
+written input, with the memory that the method works on. Usually this is the caller's
+memory itself. If the caller's array is not contiguous, the method works on a copy,
+which is written back after success. If a plain array becomes longer, the method works
+on a copy with room for the new elements.
 
-Bytes that a failed call has written into a caller's array stay there; lengths of
-growing arrays do not change.
+Bytes that a failed call has written into a caller's array stay there. The lengths of
+growing arrays change only after success.
 """
 
 from collections.abc import Mapping
@@ -40,8 +41,8 @@ class Loan:
         memory: the array that the method works on, with room for the final length.
         original: the array to copy `memory` back to, None if `memory` is the original.
         growing: the caller's `GrowingArray` that becomes longer, None for plain arrays.
-        length: the length of that array after the call.
-        outputs: the indices of the outputs that return that array.
+        length: the length of `growing` after the call.
+        outputs: the indices of the outputs that return the extended array.
     """
 
     value: int
@@ -65,8 +66,8 @@ def lend(
     """Return the loans of a call.
 
     Raises:
-        InputMismatch: an array is read-only, or overlaps another one.
-        CacheOverflow: a growing array has too little room.
+        InputMismatch: a written array is read-only, or overlaps another argument.
+        CacheOverflow: a growing array has too little room for the new elements.
     """
     loans = []
     written: dict[int, Array] = {}
@@ -91,10 +92,11 @@ def _check_alone(
     Args:
         entry: the entry of the method.
         inputs: the inputs of the call.
-        written: index of an input -> all the memory that is written for it.
+        written: index of a written input -> all the memory that the call may write for
+            that input.
 
     Raises:
-        InputMismatch: another argument shares the memory.
+        InputMismatch: another argument shares memory with a written input.
     """
     shared = _shared(inputs, written)
     if shared is not None:
@@ -105,10 +107,11 @@ def _check_alone(
 
 
 def _shared(inputs: Inputs, written: Mapping[int, Array]) -> tuple[int, int] | None:
-    """Return a written input and another input whose byte ranges overlap, or None.
+    """Return a written input and another input that overlaps it, or None.
 
-    The ranges are visited in order of their first bytes. A range overlaps an earlier
-    one if it begins before the furthest end seen so far.
+    The byte ranges of the inputs are visited in order of their first bytes. A range
+    overlaps an earlier range if it begins before the furthest end of the earlier
+    ranges.
     """
     if not written:
         return None
@@ -136,7 +139,8 @@ class _Lender:
     """Lends the caller's array for one written input of a call.
 
     Attributes:
-        written: all memory of the caller that the call may write, None for none.
+        written: all memory of the caller that the call may write, None if the input's
+            memory is not written.
     """
 
     def __init__(self, entry: MethodEntry, inputs: Inputs, leaf: int) -> None:
@@ -185,10 +189,10 @@ class _Lender:
         return Loan(borrowed.value, memory, original, None, 0, ())
 
     def _check_writable(self) -> None:
-        """Check that this input is writable, and note the memory that is written.
+        """Check that the input is writable, and store its memory in `written`.
 
         Raises:
-            InputMismatch: the input is read-only, or its elements overlap.
+            InputMismatch: the input is read-only, or some of its elements share bytes.
         """
         array = self._array
         if not array.flags.writeable:
@@ -227,7 +231,7 @@ def _is_copy(array: Array, given: object) -> bool:
 
 
 def _overlaps_itself(array: Array) -> bool:
-    """Tell whether two elements may occupy the same bytes."""
+    """Tell whether two elements of an array may occupy the same bytes."""
     if array.size == 0:
         return False
     reach = array.itemsize

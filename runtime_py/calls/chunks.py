@@ -1,8 +1,8 @@
 """Split a prompt into calls.
 
-In: the sizes that each method of a program takes, the number of tokens. Out: chunks in
-running order: as few calls as possible, of sizes as equal as possible, since a call of
-a size that has run before needs no binding.
+In: the token counts that each method of a program takes, the number of tokens of the
+prompt. Out: chunks in running order: as few calls as possible, with token counts as
+equal as possible, since a second call with the same token count needs no binding.
 """
 
 import math
@@ -20,7 +20,8 @@ _MOST_COMBINED = 6  # every subset of this many methods is tried: 64
 class ChunkSizes:
     """The token counts that a method takes: `least`, `least + step`, ... `most`.
 
-    `least` is 1 or more. If `among` is not empty, the method takes only those counts.
+    `least` is 1 or more. If `among` is not empty, the method takes only the counts in
+    `among`.
     """
 
     method: str
@@ -30,14 +31,14 @@ class ChunkSizes:
     among: tuple[int, ...] = ()
 
     def greatest(self, count: int) -> int:
-        """Return the greatest size up to `count`, which is at least `least`."""
+        """Return the greatest allowed size up to `count`, which is at least `least`."""
         if self.among:
             return max(size for size in self.among if size <= count)
         top = min(count, self.most)
         return top - (top - self.least) % self.step
 
     def smallest(self, count: int) -> int:
-        """Return the smallest size from `count` on, which is at most `most`."""
+        """Return the smallest allowed size from `count` on, which is at most `most`."""
         if self.among:
             return min(size for size in self.among if size >= count)
         return max(self.least, count + -(count - self.least) % self.step)
@@ -54,15 +55,15 @@ class Chunk:
 def chunk_sizes(
     method: Method, symbols: Mapping[str, Symbol], longest: int | None = None
 ) -> ChunkSizes:
-    """Return the token counts that a method takes for its input int64 [batch, seq].
+    """Return the token counts that a method takes for its tokens int64 [batch, seq].
 
-    Of a dim with buckets, only the bucket sizes are returned.
+    If the sequence dim has buckets, only bucket sizes are allowed.
 
     Args:
         method: a method with a role, whose first input holds tokens.
         symbols: the program's symbols by name.
-        longest: the most tokens of a call, `Session.longest_call`; None for no limit.
-            A method whose least size exceeds it takes no tokens.
+        longest: the greatest token count of a call, as `Session.longest_call`; None for
+            no limit. A method whose least size exceeds `longest` takes no tokens.
     """
     dim = method.graph.values[method.graph.inputs[0]].type.dims[1]
     among = _buckets(dim, symbols)
@@ -81,7 +82,7 @@ def chunk_sizes(
 
 
 def _buckets(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, ...]:
-    """Return all bucket sizes of a dim from 1 on; none if the dim has only bounds."""
+    """Return the bucket sizes of a dim that are at least 1; none without buckets."""
     names = sorted(symbols_of([dim]))
     choices = [symbols[name].sizes for name in names]
     if not all(choices) or not names:
@@ -96,12 +97,12 @@ def _buckets(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, ...]:
 def plan_chunks(
     count: int, prefills: Sequence[ChunkSizes], decode: ChunkSizes
 ) -> list[Chunk]:
-    """Return the calls for a prompt.
+    """Return the calls that run a prompt.
 
     Args:
-        count: the number of its tokens, 1 or more.
+        count: the number of tokens of the prompt, 1 or more.
         prefills: the sizes of each method of the role "prefill".
-        decode: the sizes of the decode method: one token.
+        decode: the sizes of the decode method, which takes one token.
     """
     usable = [sizes for sizes in prefills if sizes.least <= min(count, sizes.most)]
     usable.sort(key=lambda sizes: (-sizes.most, -sizes.least))
@@ -119,13 +120,13 @@ def plan_chunks(
 
 
 def _selections(usable: Sequence[ChunkSizes]) -> list[tuple[ChunkSizes, ...]]:
-    """Return every non-empty subset of methods, the largest methods first."""
+    """Return every non-empty subset of methods, each with its largest method first."""
     numbers = range(1 if usable else 0, len(usable) + 1)
     return [chosen for n in numbers for chosen in combinations(usable, n)]
 
 
 def _cut(count: int, methods: Sequence[ChunkSizes]) -> list[Chunk]:
-    """Cut the tokens into chunks, as many as possible by each method in turn."""
+    """Cut `count` tokens into chunks; each method in turn takes as many as it can."""
     plan: list[Chunk] = []
     for sizes in methods:
         if not count:
@@ -141,7 +142,7 @@ def _cut(count: int, methods: Sequence[ChunkSizes]) -> list[Chunk]:
 
 
 def _even(count: int, sizes: ChunkSizes) -> list[Chunk]:
-    """Return equal chunks of one method for all tokens, none if that is impossible."""
+    """Cut `count` tokens into nearly equal chunks of one method; none if impossible."""
     if sizes.among:
         return [Chunk(sizes.method, count)] if count in sizes.among else []
     calls = -(-count // sizes.most)

@@ -2,14 +2,15 @@
 
 Binding turns each instruction into a function over fixed memory. In: a method, the
 inputs and states of a call. Out: a `Binding`, and the loans of the call. A context
-keeps a few bindings, keyed by the input shapes that do not follow growing states, and
-drops the least recently used. Each binding has a version: the lengths and addresses
-that it was made for. If only those have changed, only the instructions that depend on
-them are bound again.
+stores a few bindings, keyed by the input shapes that do not follow growing states, and
+drops the binding that was least recently used. Each binding has a version: the lengths
+of growing states and the addresses of callers' arrays that it was made for. If only the
+version has changed, only the instructions that depend on those lengths and addresses
+are bound again.
 
-A call gets a context that no other call uses, preferably the one that served its
-session last, since its frames are bound to the session's states. A closed pool leases
-no contexts, and calls back when the last call has ended.
+A call gets a context that no other call uses, preferably the context that served the
+call's session last, since frames of that context are bound to the session's states. A
+closed pool gives out no contexts, and reports when the last running call has ended.
 """
 
 import threading
@@ -36,17 +37,17 @@ FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None]
 
 
 class Shared(Protocol):
-    """The resources of a program that all its contexts bind methods with."""
+    """The resources of a program that every context needs to bind methods."""
 
     def constant(self, name: int) -> Array:
-        """Return a constant, which stays in memory as long as these resources."""
+        """Return a constant, which stays in memory until the resources are freed."""
 
     def code(self, method: int) -> Code:
         """Return the bindable code of a method."""
 
 
 class ExecutionContext:
-    """The scratch memory and bound frames that one running call uses exclusively."""
+    """Scratch memory and bound frames, used by one running call at a time."""
 
     def __init__(
         self, shared: Shared, scratch_nbytes: int, workspace_nbytes: int
@@ -60,7 +61,7 @@ class ExecutionContext:
     def bind(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> tuple[Binding, tuple[Loan, ...]]:
-        """Return the method bound to this call's sizes and memory, and its loans."""
+        """Return a method bound to a call's sizes and memory, and the call's loans."""
         sizes: dict[str, int] | None = None
         loans: tuple[Loan, ...] = ()
         shape_of = inputs.shapes.__getitem__
@@ -93,7 +94,7 @@ class ExecutionContext:
         states: StateMemory | None,
         old: Binding | None,
     ) -> Binding:
-        """Bind a method, or rebind the instructions that sizes and loans affect."""
+        """Bind a method, or, given an old binding, only what sizes and loans change."""
         method = entry.method
         where = {loan.value: place_of(loan.memory) for loan in loans}
         moved = None
@@ -119,7 +120,7 @@ class ExecutionContext:
         return Binding(frame, demand, fills, where)
 
     def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:
-        """Return the binding under a key, None if missing or of another version."""
+        """Return the binding under a key, None without a binding of that version."""
         found = self._frames.get(key)
         if found is None or found[0] != version:
             return None
@@ -132,7 +133,7 @@ class ExecutionContext:
         return None if found is None else found[1]
 
     def keep(self, key: FrameKey, binding: Binding, version: Version = ()) -> None:
-        """Keep a binding under its key."""
+        """Store a binding under its key."""
         self._frames[key] = (version, binding)
         if len(self._frames) > FRAMES_KEPT:
             self._frames.popitem(last=False)
@@ -143,12 +144,12 @@ class ExecutionContext:
         self.workspace.arena.discard()
 
     def close(self) -> None:
-        """Drop all bindings, and the resources that delegates keep in this context."""
+        """Drop all bindings, and close the resources of delegates in the context."""
         self._frames.clear()
         self.workspace.close()
 
     def forget_closed(self) -> None:
-        """Drop the bindings to states of closed sessions."""
+        """Drop bindings whose states belong to closed sessions."""
         for key in list(self._frames):
             if key[2] is not None and key[2].closed:
                 self._frames.pop(key, None)
@@ -157,7 +158,7 @@ class ExecutionContext:
 
 
 class ContextPool:
-    """The idle contexts of a program; used from many threads."""
+    """The contexts of a program that no call uses; safe to use from many threads."""
 
     def __init__(self, make: Callable[[], ExecutionContext]) -> None:
         self._make = make
@@ -169,7 +170,7 @@ class ContextPool:
         self._when_drained: Callable[[], None] | None = None
 
     def take(self, states: StateMemory | None) -> ExecutionContext | None:
-        """Lease a context for one call; return None once the pool is closed."""
+        """Take a context out of the pool for one call; None if the pool is closed."""
         with self._lock:
             if self._closed:
                 return None
@@ -183,7 +184,7 @@ class ContextPool:
             return context
 
     def put_back(self, context: ExecutionContext, states: StateMemory | None) -> None:
-        """Take a context back from a call on the states of a session."""
+        """Return a context to the pool after a call on the states of a session."""
         context.served = states
         with self._lock:
             if not self._closed:
@@ -197,7 +198,7 @@ class ContextPool:
         self._finish()
 
     def forget_closed(self) -> None:
-        """Drop frames of closed sessions; leased contexts do so on return."""
+        """Drop frames of closed sessions; a context in use does so on its return."""
         with self._lock:
             for context in self._idle:
                 context.forget_closed()

@@ -1,4 +1,4 @@
-"""`MethodEntry`: the input types of a method, and the demands of each call of it.
+"""`MethodEntry`: the input types of a method, and the room that its calls need.
 
 In: a method of a verified program. Out: the sizes of a call, solved from its inputs and
 from the lengths of growing states; then the tokens, slots and lengths that the call
@@ -40,27 +40,29 @@ _LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 @frozen
 class MethodEntry:
-    """A method, and its properties that do not depend on a call.
+    """A method, and the properties of the method that do not depend on a call.
 
     Attributes:
         id: the index of the method.
         method: the method as the file declares it.
-        signature: the types of its inputs.
-        reads_cursor: whether it reads a field of a cursor.
+        signature: the types of the method's inputs.
+        reads_cursor: whether the method reads a field of a cursor.
         only_reads: whether a call never changes its session.
-        cursor: the cursor that it advances; of several, the one with row lengths.
+        cursor: the cursor that the method advances; if there are several, the cursor
+            that advances by row lengths.
         tokens: the input of tokens, None if there is none.
         row_lengths: the input of row lengths, None if there is none.
-        effects: the states and inputs that it writes.
+        effects: the states and inputs that the method writes.
         writes: the state writes of each group of states.
         symbols: the program's symbols by name.
-        slots: the growing states, by the lengths that the method expects.
-        growth: the states that it extends, by the new length and all lengths reached.
+        slots: the growing states, grouped by the length that the method expects.
+        growth: the states that the method extends, grouped by the new length and all
+            lengths reached during the call.
         growing: the indices of inputs whose shapes follow growing lengths.
         steady: the indices of the other inputs.
-        restarts: whether a call resets its session first.
-        needs: a cursor that must be past its beginning, and the method that advances
-            it; None if every position is allowed.
+        restarts: whether a call of the method resets the session first.
+        needs: a cursor that must have left its first position, and the method that
+            advances this cursor; None if every position is allowed.
     """
 
     id: int
@@ -102,9 +104,9 @@ class MethodEntry:
             raise NotEncoded(method=self.method.name, encode=self.needs[1])
 
     def narrowest(self, memory: StateMemory) -> Kind | None:
-        """Return the kind of state that allows the shortest calls, None without any.
+        """Return the kind of state with the lowest token limit for a call, or None.
 
-        Kinds at a cursor that advances by another token count are ignored.
+        Kinds whose cursor advances by a different token count are ignored.
         """
         alike = [
             advance.cursor
@@ -117,7 +119,7 @@ class MethodEntry:
         return min(limited, key=lambda kind: kind.longest, default=None)
 
     def lengths(self, memory: StateMemory) -> tuple[int, ...]:
-        """Return the lengths of growing states that determine the method's sizes."""
+        """Return the present lengths of the growing states that the method reads."""
         lengths = memory.lengths
         return tuple([lengths[state] for _, states in self.slots for state in states])
 
@@ -126,8 +128,8 @@ class MethodEntry:
 
         Raises:
             InputMismatch: the inputs do not have the declared shapes.
-            StateMismatch: lengths of growing states do not fit the method, or each
-                other.
+            StateMismatch: the lengths of growing states do not fit the method, or
+                differ where the method expects equal lengths.
         """
         if memory is None:
             return self.signature.solve(inputs.shapes, {})
@@ -137,7 +139,7 @@ class MethodEntry:
         return sizes
 
     def demand(self, sizes: Mapping[str, int]) -> Demand:
-        """Return the demand of a call of these sizes."""
+        """Return the tokens, slots and lengths that a call of the given sizes needs."""
         added = {
             a.cursor: evaluate(a.tokens, sizes)
             for a in self.method.advances
@@ -152,7 +154,7 @@ class MethodEntry:
         )
 
     def _grown(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int, int]]:
-        """Yield the extended states and their lengths, as in `Demand.lengths`."""
+        """Yield each extended state with its lengths, as in `Demand.lengths`."""
         for length_dim, reach_dims, states in self.growth:
             length = evaluate(length_dim, sizes)
             reach = max(evaluate(dim, sizes) for dim in reach_dims)
@@ -160,7 +162,7 @@ class MethodEntry:
                 yield state, length, reach
 
     def _settle(self, memory: StateMemory) -> dict[str, int]:
-        """Return the sizes that the session or the states' lengths determine."""
+        """Return the symbol sizes that the session or its states' lengths determine."""
         sizes = dict(memory.sizes)
         for dim, states in self.slots:
             settle_symbol(dim, memory.lengths[states[0]], sizes)
@@ -173,7 +175,7 @@ class MethodEntry:
         sizes: Mapping[str, int],
         memory: StateMemory,
     ) -> None:
-        """Check the states' lengths; the dim 0 marks a length that nothing reads."""
+        """Check that `states` have the length `dim`; the dim 0 allows any length."""
         expected, lengths = evaluate(dim, sizes), memory.lengths
         for state in states:
             if lengths[state] != expected and dim != 0:
@@ -238,7 +240,7 @@ def make_entry(
 
 
 def _find_needs(program: Program, method: Method) -> tuple[int, str] | None:
-    """Return the cursor of encoder states that a method reads, and the encoder."""
+    """Return the cursor of the encoder states that a method reads, and the encoder."""
     slots = (value.storage for value in method.graph.values)
     states = [program.states[s.state] for s in slots if isinstance(s, StateSlot)]
     read = {state.cursor for state in states}
@@ -250,7 +252,7 @@ def _find_needs(program: Program, method: Method) -> tuple[int, str] | None:
 
 
 def _extent(writes: Writes, sizes: Mapping[str, int]) -> int:
-    """Return the most slots that a method writes from the position on."""
+    """Return the greatest number of slots that a method writes from the position on."""
     if writes.extents is None:
         return ALL_SLOTS
     return max(evaluate(dim, sizes) for dim in writes.extents)
@@ -265,7 +267,7 @@ def _own_cursor(method: Method) -> int:
 def _group_slots(
     graph: Graph, effects: Effects, states: Sequence[State]
 ) -> tuple[tuple[Dim, tuple[int, ...]], ...]:
-    """Group the growing states by the length that the graph's values declare."""
+    """Group the growing states by the length that the method's graph declares."""
     groups: dict[Dim, list[int]] = {}
     for value, state in effects.slots:
         axis = states[state].axis
@@ -287,7 +289,7 @@ def _group_growth(
 def _lengths_of(
     graph: Graph, effects: Effects, slots: Sequence[tuple[Dim, tuple[int, ...]]]
 ) -> set[str]:
-    """Return the symbols in the lengths of growing values, before they grow."""
+    """Return the symbols in the lengths that growing values have before the call."""
     dims = [dim for dim, _ in slots]
     for borrowed in effects.borrowed:
         if borrowed.growth is not None:
@@ -339,7 +341,7 @@ def find_row_lengths(method: Method) -> RowLengthsInput | None:
 def _beside(
     types: Sequence[TensorType], leaf: int, rows: Dim
 ) -> tuple[int, int] | None:
-    """Return another input, and its axis, with one entry for each row; or None."""
+    """Return an input other than `leaf`, and its axis of size `rows`; or None."""
     for i, kind in enumerate(types):
         for axis, dim in enumerate(kind.dims):
             if i != leaf and dim == rows:
@@ -360,15 +362,15 @@ def find_tokens(method: Method) -> TokenInput | None:
 
 
 def vocabulary_of(method: Method, tokens: int) -> int | None:
-    """Return the row count of the first embedding table that the tokens index.
+    """Return the row count of the first embedding table that is indexed by tokens.
 
-    None if no instruction looks the tokens up.
+    Returns None if no instruction indexes a table by the tokens.
     """
     return _vocabulary(method, method.graph, tokens)
 
 
 def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
-    """Return the row count of the first table that a value indexes, in one graph."""
+    """Return the row count of the first table of a graph that `tokens` index."""
     found = _tokens_and_filled(graph, tokens)
     for call in graph.instructions:
         if call.op == DELEGATE:
@@ -391,7 +393,7 @@ def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
 
 
 def _tokens_and_filled(graph: Graph, tokens: int) -> set[int]:
-    """Return the tokens, and the values made of them by replacing padding tokens."""
+    """Return the token values: the input, and copies of it with padding replaced."""
     found = {tokens}
     for call in graph.instructions:
         if call.op != _CHOICE:

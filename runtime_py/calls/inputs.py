@@ -1,11 +1,11 @@
 """Check the inputs of a call, and derive the sizes of symbols from them.
 
 In: declared types, the leaves of a call's arguments, the sizes that a session fixed.
-Out: arrays of the declared dtypes over the caller's own memory (nothing is copied
-here), whether any input was a torch tensor, and a size for every symbol, checked
-against its bounds and against every input's declared dims. Row lengths, for methods
-that take them, are the numbers of real tokens in each row; if a call leaves them out,
-all tokens are real.
+Out: arrays of the declared dtypes over the caller's own memory, without a copy; whether
+any input was a torch tensor; and the size of every symbol, checked against the symbol's
+bounds and against the declared dims of all inputs. Row lengths, for methods that take
+them, are the numbers of real tokens in each row; if a call passes none, all tokens are
+real.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class InputSignature:
 
     Attributes:
         method: the method's name, for messages.
-        names, types, dtypes: one entry for each input.
+        names, types, dtypes: the name, type and numpy dtype of each input.
         symbols: the program's symbols by name.
     """
 
@@ -54,8 +54,8 @@ class InputSignature:
             fixed: sizes that are known before the call.
 
         Raises:
-            InputMismatch: a wrong rank, a size out of bounds, or two dims that
-                disagree.
+            InputMismatch: an input has a wrong rank, a size is out of bounds, or two
+                dims give different sizes for one symbol.
         """
         sizes = dict(fixed)
         for index, shape in enumerate(shapes):
@@ -68,7 +68,7 @@ class InputSignature:
         return sizes
 
     def describe(self, index: int) -> str:
-        """Return an input's type as text, with the bounds of its symbols."""
+        """Return the type of input `index` as text, with the bounds of its symbols."""
         declared = self.types[index]
         bounds = [self.symbols[name] for name in symbols_of(declared.dims)]
         limits = ", ".join(f"{s.name} in {s.allowed}" for s in bounds)
@@ -101,10 +101,11 @@ class Inputs:
 
     Attributes:
         leaves: the arguments as the caller passed them.
-        arrays: numpy arrays over their memory.
-        shapes: the shapes of the arrays.
+        arrays: numpy arrays over the memory of `leaves`.
+        shapes: the shapes of `arrays`.
         as_tensors: whether any leaf was a torch tensor; results are then tensors too.
-        left_out: whether the call left row lengths out; a stand-in array replaces them.
+        left_out: whether the caller passed no row lengths; if so, `arrays` has a
+            substitute for them.
     """
 
     leaves: Sequence[object]
@@ -120,7 +121,8 @@ def take_inputs(
     """Check that a call's inputs are arrays or tensors of the declared dtypes.
 
     Raises:
-        InputMismatch: an input is not an array or tensor, or has another dtype.
+        InputMismatch: an input is not an array or tensor, or does not have the declared
+            dtype.
     """
     arrays: list[Array] = []
     shapes: list[tuple[int, ...]] = []
@@ -174,10 +176,10 @@ class RowLengthsInput:
 
     Attributes:
         method, name: the names of the method and of the input, for messages.
-        leaf: the index among the inputs that a caller passes.
+        leaf: the index of the input among the method's inputs.
         type: the declared type.
-        beside: another input and an axis of it whose size is the number of rows, None
-            if there is none.
+        beside: a different input, and the axis of that input whose size is the number
+            of rows; None if no input has such an axis.
     """
 
     method: str
@@ -189,10 +191,10 @@ class RowLengthsInput:
     def stand_in(
         self, leaves: Sequence[object], sizes: Mapping[str, int]
     ) -> Array | None:
-        """Return an array for the row lengths of a call that leaves them out.
+        """Return an array to use as row lengths if the caller passes none.
 
-        None if the number of rows is unknown. `sizes` are those of the symbols that the
-        session has fixed.
+        Returns None if the number of rows is unknown. `sizes` holds the size of each
+        symbol that the session has fixed.
         """
         (rows,) = self.type.dims
         dtype = self.type.dtype.numpy
@@ -205,7 +207,7 @@ class RowLengthsInput:
         return np.zeros(shape[axis] if len(shape) > axis else 0, dtype)
 
     def without_padding(self, tokens: Array, inputs: Inputs) -> Array:
-        """Return the real tokens of [batch, seq]; all if shapes do not fit."""
+        """Return tokens [batch, seq] without padding; all if shapes do not fit."""
         row_lengths = inputs.arrays[self.leaf]
         if row_lengths.shape != tokens.shape[:1]:
             return tokens
@@ -214,9 +216,9 @@ class RowLengthsInput:
         return counted
 
     def read(self, inputs: Inputs, most: int) -> tuple[int, ...]:
-        """Return the length of each row, which is at most `most`.
+        """Return the number of real tokens in each row, at most `most`.
 
-        Row lengths that the call left out are set to `most`.
+        If the caller passed no row lengths, every row has the length `most`.
 
         Raises:
             InputMismatch: a length is negative, or exceeds the number of tokens.
@@ -242,7 +244,7 @@ class TokenInput:
 
     Attributes:
         method, name: the names of the method and of the input, for messages.
-        vocabulary: the vocabulary size, which tokens are below; None if unknown.
+        vocabulary: the vocabulary size; every token must be less. None if unknown.
     """
 
     method: str
@@ -250,7 +252,7 @@ class TokenInput:
     vocabulary: int | None
 
     def check_all(self, inputs: Inputs, row_lengths: RowLengthsInput | None) -> None:
-        """Check the tokens of a call, except padding.
+        """Check that the tokens of a call, except padding, are in the vocabulary.
 
         Raises:
             InputMismatch: as `check`.
@@ -265,7 +267,8 @@ class TokenInput:
         """Check that every token is in the vocabulary.
 
         Raises:
-            InputMismatch: a token is not; the message names it.
+            InputMismatch: a token is not in the vocabulary; the message names the
+                token.
         """
         if self.vocabulary is None or tokens.size == 0:
             return

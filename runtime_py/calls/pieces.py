@@ -1,10 +1,10 @@
 """Split calls that are longer than the ring buffers of a session allow into pieces.
 
 In: a call of a method of the role "prefill" with more tokens than the method takes, or
-than a ring buffer has slots outside its window. Out: the logits after the last token,
-and a session that has taken all tokens. Such a call takes effect completely or not at
-all: state bytes that the old position alone cannot restore are copied first, which
-takes little time compared with so many tokens.
+more than a ring buffer has slots outside its window. Out: the logits after the last
+token, and a session that holds all tokens. A split call takes effect completely or not
+at all: state bytes that resetting the position cannot restore are copied before the
+first piece. The copy takes little time compared with the run.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from kvc.schema.types import TensorType, bounds, evaluate
 
 @frozen
 class Piece:
-    """Some of a call's tokens: the method to run, the first token, the count."""
+    """A run of a call's tokens: the method for them, the first token, and the count."""
 
     entry: MethodEntry
     first: int
@@ -32,10 +32,11 @@ class Piece:
 
 
 def count_excess(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
-    """Return the token count of a call if it exceeds the limit of one call, else 0.
+    """Return a call's token count if the call must be split, else 0.
 
-    With a ring buffer, a prefill may exceed its method's own limit too; with buckets,
-    it may have a count that is not a bucket.
+    A call is split if it has more tokens than a ring buffer allows. In a session with
+    ring buffers, a prefill is also split if it exceeds the limit of its own method;
+    with buckets, if its token count is not a bucket size.
 
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
@@ -59,9 +60,9 @@ def count_excess(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int
 
 
 def _count_outside(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
-    """Return the token count of a prefill if it is not a bucket size, else 0.
+    """Return the token count of a prefill if the count is not a bucket size, else 0.
 
-    For a batch with row lengths, this is the greatest row length.
+    For a batch with row lengths, the token count is the greatest row length.
     """
     alone = entry.method.role == "prefill" and _takes_tokens(entry)
     if not alone or len(inputs.shapes[0]) != 2:
@@ -94,7 +95,7 @@ def _excess_of_rows(
 
 
 def _given_tokens(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
-    """Return how many tokens a call brings to each row, including padding."""
+    """Return the width of a call: the tokens of a row, including padding."""
     if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:
         return inputs.shapes[0][1]
     assert entry.method.advance is not None
@@ -104,7 +105,7 @@ def _given_tokens(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> in
 def plan_pieces(
     entry: MethodEntry, count: int, states: StateMemory, entries: Sequence[MethodEntry]
 ) -> list[Piece]:
-    """Return the calls that a call is split into; none if no buckets fit.
+    """Return the pieces that a call is split into; none if no bucket sizes add up.
 
     Args:
         entry: the entry of the called method.
@@ -146,14 +147,14 @@ def run_pieces(
     states: StateMemory,
     run: Callable[[MethodEntry, Inputs], list[object]],
 ) -> list[object]:
-    """Run a call in pieces, and return the results of the last one.
+    """Run a call in pieces, and return the results of the last piece.
 
-    The results of a shorter row come from the piece that has its last token.
+    For a row that ends in an earlier piece, the results come from that piece.
 
     Raises:
-        InputMismatch: the call has another number of rows than the session.
-        CacheOverflow: not all tokens fit; nothing has run.
-        ExecutionError: a piece failed; the session is as it was before the first one.
+        InputMismatch: the number of rows differs from that of the session.
+        CacheOverflow: the session has no room for all tokens; nothing has run.
+        ExecutionError: a piece failed; the session is as it was before the call.
     """
     starts = states.position()
     tokens = inputs.arrays[0]
@@ -175,7 +176,7 @@ def run_pieces(
 
 
 def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> None:
-    """Put back the earlier results of rows that have no tokens in this piece."""
+    """Replace the results of rows without tokens in a piece by the earlier results."""
     for new, old in zip(made, before, strict=True):
         assert isinstance(new, np.ndarray)
         assert isinstance(old, np.ndarray)
@@ -207,8 +208,8 @@ def _take_piece(piece: Piece, tokens: Array, row_lengths: Array | None) -> Input
 def _takes_tokens(entry: MethodEntry) -> bool:
     """Tell whether a method's only inputs are tokens and perhaps row lengths.
 
-    It must also advance every cursor that it advances by the token count, so that all
-    of them can be cut alike.
+    Each cursor that the method advances must advance by the token count, so that a
+    split of the tokens splits every cursor's advance in the same way.
     """
     inputs = 1 + (entry.row_lengths is not None)
     if entry.tokens is None or len(entry.signature.types) != inputs:
@@ -237,6 +238,6 @@ def _given_types(entry: MethodEntry) -> list[TensorType]:
 
 
 def _most(entry: MethodEntry, longest: int) -> int:
-    """Return the most tokens that a method takes in one call."""
+    """Return the greatest number of tokens that a method takes in one call."""
     kind = entry.signature.types[0]
     return min(longest, bounds(kind.dims[1], entry.symbols)[1])

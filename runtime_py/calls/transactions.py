@@ -1,9 +1,10 @@
-"""Make a call all or nothing: save what a failure must restore, and restore it.
+"""Make a call all or nothing: save state bytes before it, restore them on failure.
 
 In: the memory of a session, the state writes and demand of a call. Out: after success,
-the session one call further; after a failure, the session as it was, or poisoned if the
-call wrote a state that the old position alone cannot restore. Each kind of state
-decides which bytes to save.
+positions that include the call's tokens; after a failure, the session as it was before
+the call. If the call has written a state that cannot be restored by resetting the
+position, the session is poisoned instead: it refuses calls until a reset. Each kind of
+state decides which bytes to save.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +19,11 @@ from kvc.schema.model import CursorKind
 
 
 class Transaction:
-    """One call on a usable session, from before its first write.
+    """One call on a usable session; made before the first write of the call.
 
     Attributes:
-        starts: for each cursor, the position of each row before the call; None if it
-            is unknown.
+        starts: for each cursor, the position of each row before the call; None if the
+            position is unknown.
         steps: for each cursor, how many tokens the call adds to each row.
     """
 
@@ -37,12 +38,12 @@ class Transaction:
     )
 
     def __init__(self, entry: MethodEntry, demand: Demand, memory: StateMemory) -> None:
-        """Check that the call may run, and save the bytes that a failure needs.
+        """Check that the call can run, and save the bytes needed to undo it.
 
         Raises:
             CacheOverflow: the session has no room for the call's tokens.
             CallTooLong: the call has more tokens than a ring buffer allows.
-            StateMismatch: the call has another number of rows than the session.
+            StateMismatch: the number of rows differs from that of the session.
         """
         self.starts = starts_of = memory.known_positions()
         own = starts_of[demand.cursor]
@@ -74,7 +75,8 @@ class Transaction:
         """Advance the positions by the tokens of the call.
 
         Raises:
-            CacheOverflow: loops in the method added more tokens than there is room for.
+            CacheOverflow: loops in the method added more tokens than the session has
+                room for.
             StateMismatch: a counter state is out of the range of positions.
         """
         memory = self._memory
@@ -89,9 +91,9 @@ class Transaction:
         memory.poisoned = ""
 
     def _find_ends(self) -> tuple[dict[int, list[int]], list[int]]:
-        """Return the positions after the call, by cursor, of the cursors it advances.
+        """Return the positions after the call of each cursor that the call advances.
 
-        Also return the cursors whose new position only a counter state holds.
+        Also return the cursors whose new position is known only from a counter state.
 
         Raises:
             CacheOverflow, StateMismatch: as `commit`.
@@ -112,7 +114,12 @@ class Transaction:
         return found, loose
 
     def _note_ends(self, ends: Mapping[int, list[int]], loose: Sequence[int]) -> None:
-        """Record new positions for states at other cursors, and for writes in loops."""
+        """Report new positions to the kinds of states that record them.
+
+        A kind records the positions of cursors that its states do not have. If a loop
+        has advanced the cursor of the states, their kind records the position after the
+        loop.
+        """
         for writes in self._entry.writes:
             kind = self._memory.kinds[writes.group]
             if kind.placed and writes.cursor in loose:
@@ -124,7 +131,7 @@ class Transaction:
                     kind.ends[number] = positions
 
     def roll_back(self, progress: RunProgress, error: BaseException) -> None:
-        """Restore what a failed call may have written.
+        """Restore the states that a failed call may have written.
 
         If some states cannot be restored, the session stays poisoned.
         """
@@ -150,7 +157,7 @@ class Transaction:
 def all_or_nothing(
     entries: Sequence[MethodEntry], memory: StateMemory
 ) -> Iterator[None]:
-    """Make several calls one: if one of them fails, undo all of them.
+    """Run several calls as one: if any of the calls fails, undo every call.
 
     Args:
         entries: the entries of the methods that are going to run.

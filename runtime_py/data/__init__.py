@@ -3,8 +3,8 @@
     open files --MappedBlobs or OwnBlobs--> places --HeldBlobs--> FreeableBuffer
 
 `mapped.py` and `own.py` are the two ways to put blobs into memory; `held.py` counts the
-users of a blob; `buffers.py` has the handles of users on named data and bundled files;
-`residency.py` reports memory.
+handles on a blob; `buffers.py` has the handles through which users read named data and
+bundled files; `residency.py` reports memory.
 """
 
 from kvc.runtime.data.buffers import BundledFiles, FreeableBuffer, NamedBuffers

@@ -23,15 +23,15 @@ Thing = TypeVar("Thing")
 
 
 class Named(Mapping[str, Thing]):
-    """A mapping from the names in a program; an unknown name raises `UnknownName`."""
+    """A mapping from names of a program; an unknown name raises `UnknownName`."""
 
     def __init__(self, kind: str, names: Iterable[tuple[str, int]]) -> None:
-        """Store the id of each name; `kind` is for messages."""
+        """Store the id of each name; `kind` says in messages what the names are."""
         self._kind, self._ids = kind, dict(names)
 
     @abstractmethod
     def _of(self, number: int) -> Thing:
-        """Return an item by its id."""
+        """Return a new item for the id of a name."""
 
     def __getitem__(self, name: str) -> Thing:
         if name not in self._ids:
@@ -52,13 +52,13 @@ class Named(Mapping[str, Thing]):
 
 
 class FreeableBuffer:
-    """A handle on named data; may be used from many threads.
+    """A handle on named data; safe to use from many threads.
 
-    Each handle is independent of all others. Arrays that it returned stay valid after
-    `free`: they keep their memory, or the map of the file.
+    Freeing one handle does not affect other handles. Arrays from a handle stay valid
+    after `free`: an array keeps its memory, or the map of its file, alive.
 
     Attributes:
-        nbytes: the size of the data.
+        nbytes: the size of the data in bytes.
     """
 
     _freed = True  # stands for an object whose constructor failed
@@ -89,18 +89,20 @@ class FreeableBuffer:
 
         Raises:
             BufferFreed: after `free`.
-            FileChanged, FormatError: the bytes differ from those that were written.
-            FileProblem, OutOfMemory: the system cannot provide the bytes or memory.
-            Closed, Forked: the program is closed, or belongs to another process.
+            FileChanged, FormatError: the file has changed, or its bytes are damaged.
+            FileProblem, OutOfMemory: the system cannot read the bytes, or has no
+                memory.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         array = self.private_array()
         array.flags.writeable = False
         return array
 
     def private_array(self) -> Array:
-        """Return the same array, writable as far as numpy and torch can see.
+        """Return the array of `array`, but flagged as writable for numpy and torch.
 
-        For kernels, which must not write it.
+        The array is for kernels: torch has no read-only tensors. It must not be
+        written.
 
         Raises:
             KvcError: as `array`.
@@ -113,7 +115,7 @@ class FreeableBuffer:
         return place.array(declared.dtype, declared.shape({}))
 
     def read_into(self, target: Array) -> None:
-        """Read the bytes from the file into the caller's memory, and verify them there.
+        """Read the bytes from the file into `target`, and verify them there.
 
         Args:
             target: uint8 [nbytes], contiguous.
@@ -129,7 +131,7 @@ class FreeableBuffer:
             self._blobs.read_into(self._named.blob, view, self._for_calls)
 
     def free(self) -> None:
-        """Release the handle; releasing it twice is safe."""
+        """Release the handle; a second call does nothing."""
         with self._lock:
             if self._freed:
                 return
@@ -154,8 +156,8 @@ class FreeableBuffer:
 class NamedBuffers(Named[FreeableBuffer]):
     """`program.data`: every name of the bundle; each lookup returns a new handle.
 
-    Handles with `for_calls` stay valid until the last call ends, those of users until
-    the program is closed.
+    Handles of users stay valid until the program is closed; handles made with
+    `for_calls`, until the last running call has ended.
     """
 
     def __init__(
@@ -167,10 +169,10 @@ class NamedBuffers(Named[FreeableBuffer]):
         super().__init__("data", ((n.name, i) for i, n in enumerate(program.names)))
 
     def handle(self, number: int) -> FreeableBuffer:
-        """Return a new handle by the data's id.
+        """Return a new handle on the data with an id.
 
         Raises:
-            Forked: the program belongs to another process.
+            Forked: the program was opened by another process.
         """
         named = self._program.names[number]
         nbytes = self._program.blobs[named.blob].nbytes
@@ -182,8 +184,9 @@ class NamedBuffers(Named[FreeableBuffer]):
 class BundledFiles(Named[bytes]):
     """`program.files`: name to bytes, read and verified at each lookup.
 
-    A lookup raises `FileChanged`, `FormatError` or `FileProblem` if the bytes have
-    become unusable, `Closed` or `Forked` if the program cannot be used.
+    A lookup raises `FileChanged`, `FormatError` or `FileProblem` if the bytes cannot be
+    read or verified; `Closed` or `Forked` if the program is closed or was opened by
+    another process.
     """
 
     def __init__(self, program: Program, buffers: NamedBuffers) -> None:

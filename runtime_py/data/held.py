@@ -1,12 +1,13 @@
-"""Count the users of each blob: it is in memory from its first use to its last handle.
+"""Count the handles on each blob, and free a blob's memory with its last handle.
 
-In: open files, and a `BlobMemory`. Out: the places of blobs in memory. A blob is
-verified at its first use, by one thread while others wait for it, and again at the
-first use after it was freed. Different blobs do not wait for each other.
+In: open files, and a `BlobMemory`. Out: the places of blobs in memory. A blob is read
+into memory and verified at its first use, and again at the first use after it was
+freed. One thread verifies; other threads that need the same blob wait, while threads
+that need different blobs do not.
 
-Garbage collection may drop a handle at any point of any thread, where it must not wait
-for the verification of a blob. So it only records the drop, which is subtracted from
-the count later.
+Garbage collection may drop a handle at any point of any thread, where waiting for the
+verification of a blob could be a deadlock. So a dropped handle is only recorded, and
+subtracted from the count later.
 """
 
 import os
@@ -23,7 +24,7 @@ from kvc.schema.errors import Closed, Forked
 
 @dataclass(slots=True)
 class _Hold:
-    """The handles and the place of a blob; changes only under `lock`."""
+    """The handle count and the place of a blob; written only by the owner of `lock`."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     handles: int = 0
@@ -32,10 +33,10 @@ class _Hold:
 
 
 class HeldBlobs:
-    """The blobs of a program, each in memory while it has users.
+    """The blobs of a program; a blob in memory stays there while it has handles.
 
     Attributes:
-        shown: the mapped files, to be checked for changes before each use.
+        shown: the mapped files, which are checked for changes before each use.
     """
 
     def __init__(self, stored: StoredBlobs, memory: BlobMemory) -> None:
@@ -52,10 +53,10 @@ class HeldBlobs:
         self._closer.atexit = False
 
     def acquire(self, blob: int) -> None:
-        """Count one more handle.
+        """Add one handle to the count of a blob.
 
         Raises:
-            Forked: the program belongs to another process.
+            Forked: the program was opened by another process.
         """
         self._check_process()
         with self._holds[blob].lock:
@@ -63,7 +64,7 @@ class HeldBlobs:
         self._settle(blob)
 
     def release(self, blob: int) -> None:
-        """Count one handle less; the last one frees the memory."""
+        """Subtract one handle from the count; without handles, free the memory."""
         if os.getpid() != self._pid:  # another thread may have held a lock at the fork
             return
         with self._holds[blob].lock:
@@ -71,10 +72,11 @@ class HeldBlobs:
         self._settle(blob)
 
     def drop(self, blob: int) -> None:
-        """Count one handle less, now or soon.
+        """Subtract one handle from the count, now or at the next use of the blob.
 
-        This never waits for a verification. It waits only if it is the last handle and
-        another thread maps or frees pages of the same file, which takes microseconds.
+        The method never waits for a verification. It waits only if the handle is the
+        last and another thread maps or frees pages of the same file, which takes
+        microseconds.
         """
         if os.getpid() != self._pid:
             return
@@ -82,15 +84,16 @@ class HeldBlobs:
         self._settle(blob)
 
     def touch(self, blob: int, for_call: bool = False) -> ByteRange:
-        """Return the place of a blob; read and verify it first if it is not in memory.
+        """Return the place of a blob; if the blob is not in memory, read and verify it.
 
         Args:
             blob: the id of the blob.
-            for_call: whether a call needs it, which may continue after `refuse_users`.
+            for_call: whether a running call needs the blob; calls can use blobs even
+                after `refuse_users`.
 
         Raises:
             FileChanged, FormatError, FileProblem, OutOfMemory: as `BlobMemory.take`.
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         hold = self._holds[blob]
         with self._open(for_call):
@@ -107,7 +110,7 @@ class HeldBlobs:
     def read_into(self, blob: int, target: memoryview, for_call: bool = False) -> None:
         """Read a blob into the caller's memory, and verify it there.
 
-        The blob is not brought into memory elsewhere.
+        No other memory is allocated for the blob.
 
         Args:
             blob: the id of the blob.
@@ -126,21 +129,21 @@ class HeldBlobs:
         return self._holds[blob].handles
 
     def find(self, blob: int) -> ByteRange | None:
-        """Return the place of a blob in memory, None if it has none."""
+        """Return the place of a blob, None if the blob is not in memory."""
         return self._holds[blob].place or self._memory.find(blob)
 
     def freed_nbytes(self, blob: int) -> int | None:
-        """Return how many resident bytes have been freed; None if unknown."""
+        """Return how many resident bytes of a blob were freed; None if unknown."""
         return self._memory.freed_nbytes(blob)
 
     def refuse_users(self) -> None:
-        """Refuse all users but the calls that still run."""
+        """Refuse every later use, except by calls that are still running."""
         self._refusing = True
 
     def close(self) -> None:
-        """Release all memory, and close the files once no thread reads them.
+        """Release all memory, and close the files as soon as no thread reads them.
 
-        Arrays that are still alive keep their memory.
+        Arrays over the memory of a blob stay valid.
         """
         with self._lock:
             self._closed = True
@@ -158,7 +161,7 @@ class HeldBlobs:
 
     @contextmanager
     def _open(self, for_call: bool) -> Iterator[None]:
-        """Keep the files open within the `with` block."""
+        """Keep the data files open within the `with` block."""
         self._check_process()
         with self._lock:
             if self._closed or (self._refusing and not for_call):
@@ -186,7 +189,7 @@ class HeldBlobs:
                 self._finish()
 
     def _settle(self, blob: int) -> None:
-        """Count out the dropped handles of a blob, unless its lock is held.
+        """Subtract a blob's dropped handles, unless a thread holds the blob's lock.
 
         The thread that holds the lock calls this method after releasing it, so no
         handle is missed.

@@ -1,7 +1,7 @@
 """The place of a blob in memory, and the interface of the two ways to put it there.
 
-In: a blob. Out: a `ByteRange`. A `ByteRange` keeps its memory alive, and so does every
-array over it. So memory is never freed explicitly: it lives until the last of these.
+In: a blob. Out: a `ByteRange`. Memory is never freed explicitly: it lives as long as a
+`ByteRange` of it, or an array over it, is alive.
 """
 
 import mmap
@@ -20,8 +20,8 @@ class ByteRange:
     """A run of bytes in memory.
 
     Attributes:
-        owner: the memory, which lives until its last reference.
-        offset: the offset of the run in it, in bytes.
+        owner: the object that owns the memory; the memory lives as long as the object.
+        offset: the offset of the run in the owner's memory, in bytes.
     """
 
     owner: mmap.mmap | Array
@@ -34,7 +34,7 @@ class ByteRange:
         return np.ndarray(shape, dtype.numpy, self.owner, self.offset)
 
     def view(self, nbytes: int) -> memoryview:
-        """Return the run as writable bytes."""
+        """Return the first `nbytes` bytes of the run, writable."""
         run = np.ndarray((nbytes,), np.uint8, self.owner, self.offset)
         return memoryview(run)  # type: ignore[arg-type]  # unknown to numpy's stubs
 
@@ -45,7 +45,7 @@ class ByteRange:
 
 
 class BlobMemory(Protocol):
-    """Puts blobs into memory and takes them out; used from many threads.
+    """Reads blobs into memory and frees the memory; safe to use from many threads.
 
     For one blob, calls of `take` and `give_back` alternate.
 
@@ -56,23 +56,23 @@ class BlobMemory(Protocol):
     shown: list[OpenFile]
 
     def take(self, blob: int) -> ByteRange:
-        """Put a verified blob into memory.
+        """Read a blob into memory, and verify it.
 
         Raises:
-            FileChanged: its file has changed since it was opened.
-            FormatError: its bytes are damaged.
-            FileProblem: its bytes cannot be read.
+            FileChanged: the blob's file has changed since the file was opened.
+            FormatError: the blob's bytes are damaged.
+            FileProblem: the blob's bytes cannot be read.
             OutOfMemory: there is not enough memory.
         """
 
     def give_back(self, blob: int) -> None:
-        """Free the memory; the `ByteRange` of `take` has been dropped."""
+        """Free a blob's memory; the caller has dropped the `ByteRange` of `take`."""
 
     def find(self, blob: int) -> ByteRange | None:
-        """Return the place of a blob that is in memory without users, if it is."""
+        """Return the place of a blob that has memory even without `take`, or None."""
 
     def freed_nbytes(self, blob: int) -> int | None:
-        """Return how many resident bytes have been freed; None if unknown."""
+        """Return how many resident bytes of a blob were freed; None if unknown."""
 
     def close(self) -> None:
-        """Release all memory; arrays that are still alive keep theirs."""
+        """Release all memory that no array uses."""

@@ -1,17 +1,18 @@
-"""Blobs in maps of their files: nothing is in memory before it is used.
+"""Blobs in maps of their files: a page enters memory when it is first used.
 
 In: open files. Out: places in one private copy-on-write map of each file. Blobs are
-verified by reading the file, not the map, so no page of the map is touched needlessly.
-Pages without a blob in use are freed.
+verified by reading the file, not the map, so verification touches no page of the map.
+Pages that hold no blob in use are freed.
 
 The maps are copy-on-write, since torch has no read-only tensors: a write by mistake
-would be a segmentation fault on a read-only map, and never reaches the file on this
-one.
+would crash the process on a read-only map; on a copy-on-write map it changes a private
+page and never the file.
 
-Some failures cannot be prevented. If a file is truncated between its last check and the
-use of a page after its new end, even a resident one, the process ends with SIGBUS.
-Bytes overwritten in this time are seen, and so are changes that keep size and times.
-Nothing is checked while a user reads a view. A rename is harmless.
+Some failures cannot be prevented. If a file is truncated after its last check, the use
+of a page beyond the new end, even of a resident page, ends the process with SIGBUS.
+Bytes that another program overwrites after the last check are seen, and so are
+overwritten bytes of a file that keeps its size and times. Nothing is checked while a
+user reads an array. Renaming the file is harmless.
 """
 
 import mmap
@@ -48,7 +49,7 @@ class MappedBlobs:
         return ByteRange(self._files[entry.file].use(entry), entry.offset)
 
     def give_back(self, blob: int) -> None:
-        """Free the pages without blobs in use; the file still has their content."""
+        """Free the pages that hold no blob in use; the file still has their content."""
         entry = self._blobs[blob]
         nbytes, before = self._files[entry.file].give_back(entry), self._freed[blob]
         if nbytes is None or before is None:
@@ -57,13 +58,13 @@ class MappedBlobs:
             self._freed[blob] = before + nbytes
 
     def find(self, blob: int) -> ByteRange | None:
-        """Return the place of a blob in the map of its file, None without a map."""
+        """Return the place of a blob in the map of its file, None if no map exists."""
         entry = self._blobs[blob]
         whole = self._files[entry.file].found
         return None if whole is None else ByteRange(whole, entry.offset)
 
     def freed_nbytes(self, blob: int) -> int | None:
-        """Return how many resident bytes of a blob have been freed."""
+        """Return how many resident bytes of a blob were freed so far."""
         return self._freed[blob]
 
     def close(self) -> None:
@@ -74,14 +75,14 @@ class MappedBlobs:
 
 
 class MappedFile:
-    """The map of one file, and the number of users of each shared page.
+    """The map of one file, and how many blobs in use each page has.
 
     Attributes:
         found: the map, None before the first blob is used.
     """
 
     def __init__(self, file: OpenFile, shown: list[OpenFile]) -> None:
-        """Leave the file unmapped; it is added to `shown` when it is mapped."""
+        """Store the file without mapping it; `use` maps it and adds it to `shown`."""
         self._file, self._shown = file, shown
         self._lock = threading.RLock()
         # Blobs in use for each page that several blobs may share.
@@ -106,9 +107,10 @@ class MappedFile:
             return self.found
 
     def give_back(self, blob: Blob) -> int | None:
-        """Count a blob out, and free its pages that no other blob needs.
+        """Mark a blob as not in use, and free its pages that no blob in use needs.
 
-        Return how many bytes of it were resident there, None if unknown.
+        Return how many bytes of the blob were resident in the freed pages, None if
+        unknown.
         """
         with self._lock:
             first, end = self._count_out(blob)
@@ -123,7 +125,7 @@ class MappedFile:
             return nbytes
 
     def _count_out(self, blob: Blob) -> tuple[int, int]:
-        """Count a blob out, and return the pages that only it was using."""
+        """Mark a blob as not in use; return its pages that no blob in use needs."""
         self._used -= 1
         for page in _edges(blob):
             self._users[page] -= 1
@@ -158,7 +160,7 @@ def _map(file: OpenFile) -> mmap.mmap:
 
 
 def _discard(whole: mmap.mmap, first: int, end: int) -> None:
-    """Free some pages of a map; the file still has their content."""
+    """Free the pages from `first` to `end` of a map; the file keeps their content."""
     if _LINUX:
         nbytes = (end - first) * PAGE_NBYTES  # madvise stops at the end of the map
         whole.madvise(mmap.MADV_DONTNEED, first * PAGE_NBYTES, nbytes)
@@ -170,13 +172,13 @@ def _pages(blob: Blob) -> tuple[int, int]:
 
 
 def _edges(blob: Blob) -> set[int]:
-    """Return the pages of a blob that it may share with other blobs."""
+    """Return the first and last pages of a blob, which other blobs may share."""
     first, end = _pages(blob)
     return {first, end - 1} if blob.nbytes else set()
 
 
 def _resident(whole: mmap.mmap, blob: Blob, first: int, end: int) -> int | None:
-    """Return how many bytes of a blob within some pages are resident."""
+    """Return how many bytes of a blob are resident in pages `first` to `end`."""
     start = max(blob.offset, first * PAGE_NBYTES)
     stop = min(blob.offset + blob.nbytes, end * PAGE_NBYTES)
     with PageTable() as table:

@@ -1,6 +1,6 @@
 """The ways to bring data into memory, by the names that `load` takes.
 
-In: open files, a mode. Out: the blobs in memory. The modes:
+In: open files, a mode. Out: `HeldBlobs`, which brings blobs into memory. The modes:
 - `map`: a private copy-on-write map of each file; only used pages are in memory, and
   the system can reclaim them. A file must not change while it is open.
 - `read`: a private copy of each blob; the files may change afterwards.
@@ -22,7 +22,7 @@ MODES: Final[tuple[Mode, ...]] = ("map", "read", "huge")
 
 
 def check_mode(mode: str) -> Mode:
-    """Return a mode if its name is known.
+    """Check the name of a mode, and return the mode.
 
     Raises:
         BadSetting: the name is unknown.
@@ -34,7 +34,7 @@ def check_mode(mode: str) -> Mode:
 
 
 def hold_blobs(stored: StoredBlobs, mode: Mode) -> HeldBlobs:
-    """Return the blobs of open files in memory; they take over the files."""
+    """Return a `HeldBlobs` of open files; closing it closes the files."""
     return HeldBlobs(stored, _memory(stored, mode))
 
 

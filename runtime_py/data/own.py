@@ -1,12 +1,13 @@
-"""Blobs in private memory, which does not depend on the files any more.
+"""Blobs in private memory: copies that later changes of the files do not affect.
 
-In: open files. Out: a place for each blob, filled by reading the file and verified in
-that memory. With `huge`, large blobs use pages of 2 MiB: private anonymous memory,
-since the advice has no effect on the shared kind that Python's `mmap` makes by default.
-Small blobs come from the heap, and need no map each.
+In: open files. Out: a copy of each blob, read from its file and verified in memory.
+With `huge`, large blobs use pages of 2 MiB. Their memory is private and anonymous,
+since the advice to use huge pages has no effect on the shared memory that Python's
+`mmap` makes by default. Small blobs lie in the heap, so that they do not need a map for
+each blob.
 
-Memory is freed when neither the blob is in use nor a view of it lives. Its pages are
-never returned before that: they would read zeros.
+Memory is freed when the blob is not in use and no array over it is alive. Pages are
+never returned before that, since they would read zeros.
 """
 
 import mmap
@@ -52,13 +53,13 @@ class OwnBlobs:
         return place
 
     def give_back(self, blob: int) -> None:
-        """Do nothing: memory is freed with its last reference."""
+        """Do nothing: memory is freed when the last array over it is gone."""
 
     def find(self, blob: int) -> ByteRange | None:
         """Return None: a blob without users is not in memory."""
 
     def freed_nbytes(self, blob: int) -> int | None:
-        """Return how many bytes have been freed; live blobs are fully resident."""
+        """Return how many bytes of a blob were freed; all of them were resident."""
         gone = self._taken[blob] - len(self._living(blob))
         return gone * self._blobs[blob].nbytes
 
@@ -66,12 +67,12 @@ class OwnBlobs:
         """Do nothing: no resources are held."""
 
     def _living(self, blob: int) -> "list[weakref.ref[object]]":
-        """Return the memory of a blob that is still alive."""
+        """Return references to the blob's copies in memory that are still alive."""
         return [owner for owner in self._alive[blob] if owner() is not None]
 
 
 def reserve(nbytes: int, huge: bool) -> ByteRange:
-    """Return memory for a blob.
+    """Return new memory for a blob of `nbytes` bytes.
 
     Raises:
         OutOfMemory: there is not enough memory.
@@ -90,8 +91,8 @@ def reserve(nbytes: int, huge: bool) -> ByteRange:
 def _reserve_huge(nbytes: int, advice: int) -> ByteRange:
     """Return memory that begins at a huge page.
 
-    The rest after the last whole huge page lies in ordinary pages, so that no blob
-    takes more memory than it has bytes.
+    Bytes after the last whole huge page lie in ordinary pages, so that a blob does not
+    take up to 2 MiB more memory than it has bytes.
     """
     owner = _anonymous(nbytes + _TAIL_NBYTES + HUGE_PAGE_NBYTES - PAGE_NBYTES)
     offset = -ByteRange(owner, 0).address % HUGE_PAGE_NBYTES

@@ -1,9 +1,9 @@
-"""Report the memory of a program's data: of each blob, and the totals.
+"""Report the memory of a program's data, for each blob and in total.
 
 In: a program, its blobs in memory, the bytes that delegates have packed. Out: frozen
-reports and their text. The text has a line for each blob in use, or for several blobs
-whose names differ only in a number, the largest first; the sums by the methods that
-share blobs; and the totals.
+reports and their text. The text has a line for each blob in use, the largest first;
+blobs whose names differ only in a number share a line. Then come sums for each set of
+methods that use the same blobs, and the totals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,17 +35,18 @@ class BlobResidency:
     """The memory of a blob; sizes are in bytes.
 
     Attributes:
-        names: its names.
-        nbytes: its size.
-        methods: the methods that use it, in their own code or in a delegate, in program
-            order.
-        file: the name of its data file, "" for the bundle itself.
-        handles: the number of users and calls that hold it.
-        mapped: the bytes of address space, resident or not.
-        touched: the resident bytes of these; None if the system does not report them.
-        packed: the bytes that delegates keep in their own form.
-        freed: the resident bytes that have been freed, counted each time; None if the
-            system does not report them.
+        names: the names of the blob.
+        nbytes: the size of the blob.
+        methods: the methods that use the blob, in their own code or in a delegate, in
+            program order.
+        file: the name of the data file that holds the blob, "" for the bundle itself.
+        handles: the number of handles on the blob, of users and of calls.
+        mapped: the blob's bytes of address space, resident or not.
+        touched: the resident bytes of `mapped`; None if the system does not report
+            them.
+        packed: the bytes of packed copies of the blob that delegates hold.
+        freed: the resident bytes that were freed so far; bytes that were freed twice
+            count twice. None if the system does not report them.
     """
 
     names: tuple[str, ...]
@@ -61,7 +62,7 @@ class BlobResidency:
 
 @frozen
 class Totals:
-    """The sums of `BlobResidency` over blobs, in bytes; None if a value is None."""
+    """The sums of `BlobResidency` over blobs, in bytes; None where a blob has None."""
 
     nbytes: int
     mapped: int
@@ -71,7 +72,7 @@ class Totals:
 
     @classmethod
     def over(cls, blobs: Sequence[BlobResidency]) -> Self:
-        """Add up the reports of some blobs."""
+        """Add up the reports of the given blobs."""
         return cls(
             nbytes=sum(blob.nbytes for blob in blobs),
             mapped=sum(blob.mapped for blob in blobs),
@@ -86,7 +87,7 @@ class Residency:
     """The memory of a program's data.
 
     Attributes:
-        mode: the mode in which it was loaded.
+        mode: the mode in which the program was loaded.
         blobs: a report of each blob, in program order.
         totals: the sums over all blobs.
     """
@@ -110,9 +111,9 @@ def describe_residency(
 
     Args:
         program: the program of the bundle.
-        mode: the mode in which it was loaded.
+        mode: the mode in which the program was loaded.
         held: the blobs in memory.
-        packed: the bytes that delegates keep in their own form, by name of data.
+        packed: the bytes of packed copies that delegates hold, by data name.
     """
     names: list[list[str]] = [[] for _ in program.blobs]
     for named in program.names:

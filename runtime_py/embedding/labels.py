@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 @frozen
 class Label:
-    """A label of a text or a picture.
+    """A label of a text or a picture, with its score.
 
     Attributes:
-        name: the name in the model's configuration.
-        score: from 0 to 1. If exactly one label is right, the scores of all labels add
-            up to 1. For a regression model, any number.
+        name: the label's name in the model's configuration.
+        score: a number from 0 to 1. If each input has exactly one right label, the
+            scores of all labels add up to 1. For a regression model, the score can be
+            any number.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Split pictures into parts: tiles of one size, and the whole picture at that size.
+"""Split pictures into square tiles, and add the whole picture at a tile's size.
 
-In: a picture, settings of the model's preprocessor_config.json. Out: `InParts`: pixels
-of each tile, row by row, and of the whole picture at the size of a tile, as the
-processors of Idefics 3 and SmolVLM make them. Sizes are checked before a picture is
-enlarged.
+In: a picture, settings of the model's preprocessor_config.json. Out: `InParts`: the
+pixels of each tile, row by row, then the pixels of the whole picture, shrunk or
+enlarged to the size of a tile. The results equal those of the processors of Idefics 3
+and SmolVLM in transformers. Sizes are checked before a picture is enlarged.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,8 @@ class InParts:
     """The preprocessed parts of a picture.
 
     Attributes:
-        grid: rows and columns of tiles, "2x3"; "0x0" for a single part.
+        grid: the rows and columns of tiles, such as "2x3"; "0x0" for a picture without
+            tiles.
         pixels: the pixels of each part, float32 [3, side, side].
     """
 
@@ -45,10 +46,12 @@ class PartsPreparation:
     """The settings for splitting a picture into parts.
 
     Attributes:
-        longest: the longer side of the resized picture; None: it is not resized.
-        side: the height and width of a part.
-        splits: whether the picture is split; otherwise it becomes one part.
-        of_part: the preparation of a part's pixels, which does not resize.
+        longest: the length in pixels of the longer side after resizing; None for no
+            resizing.
+        side: the height and width of a part in pixels.
+        splits: whether the picture is split; if not, the whole picture is the only
+            part.
+        of_part: the settings for the pixels of a part; they do not resize the part.
     """
 
     longest: int | None
@@ -57,15 +60,15 @@ class PartsPreparation:
     of_part: Preparation
 
     def parts(self, picture: object, size: tuple[int, int]) -> InParts:
-        """Return the parts of a file or a picture.
+        """Return the parts of a picture that is given as a file or as an image.
 
         Args:
-            picture: a path, or a Pillow image.
+            picture: the path of a file, or a Pillow image.
             size: the height and width that the model takes.
 
         Raises:
             BadPicture, FileProblem, MissingPackage: as `read_picture`.
-            BadSetting: the parts have another size than the model takes.
+            BadSetting: the parts do not have the size that the model takes.
         """
         check_size((self.side, self.side), size, "every part")
         name, image = image_of(picture)
@@ -106,7 +109,11 @@ def _with_longest(width: int, height: int, longest: int) -> tuple[int, int]:
 
 
 def _in_tiles(width: int, height: int, side: int) -> tuple[int, int]:
-    """Return width and height in whole tiles, about the picture's aspect ratio."""
+    """Return the given width and height, rounded up to multiples of `side`.
+
+    The shorter side follows from the rounded longer side, by the picture's aspect
+    ratio.
+    """
     ratio = width / height
     if width >= height:
         width = ceil(width / side) * side

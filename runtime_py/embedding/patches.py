@@ -1,9 +1,10 @@
 """Split pictures of any size into groups of patches, as Qwen2-VL does.
 
-In: a picture, settings of the model's preprocessor_config.json. Out: patches in groups,
-row by row, as the processors of Qwen2-VL and Qwen2.5-VL make them. For a grid of
-groups: the position of each patch, and the patches of each attention window. Sizes are
-checked before a picture is enlarged.
+A patch is a small square of the picture; a group is a square of neighbouring patches,
+which become one embedding. In: a picture, settings of the model's
+preprocessor_config.json. Out: the groups of patches, row by row, as the processors of
+Qwen2-VL and Qwen2.5-VL make them; also the position of each patch, and the patches of
+each attention window. Sizes are checked before a picture is enlarged.
 """
 
 import math
@@ -38,11 +39,12 @@ class PatchesPreparation:
     """The settings for splitting a picture into patches.
 
     Attributes:
-        least, most: limits of the pixels of the resized picture.
-        side: the side of a patch, in pixels.
-        merge: the patches on a side of a group.
-        frames: how often a patch repeats the picture, as the frames of a video.
-        of_whole: the preparation of the resized picture's pixels.
+        least, most: the least and greatest number of pixels of the resized picture.
+        side: the height and width of a patch in pixels.
+        merge: the number of patches along a side of a group.
+        frames: how many times a patch holds the same pixels, as if a video had that
+            many equal frames.
+        of_whole: the settings for the pixels of the resized picture.
     """
 
     least: int
@@ -53,14 +55,15 @@ class PatchesPreparation:
     of_whole: Preparation
 
     def patches(self, picture: object, most_groups: int) -> InParts:
-        """Return the patches of a file or a picture.
+        """Return the patches of a picture that is given as a file or as an image.
 
         Args:
-            picture: a path, or a Pillow image.
-            most_groups: the most groups that the model takes.
+            picture: the path of a file, or a Pillow image.
+            most_groups: the greatest number of groups that the model takes.
 
         Raises:
-            BadPicture: its aspect ratio is too extreme, or it has too many groups.
+            BadPicture: the picture's aspect ratio is too extreme, or the picture has
+                too many groups.
             BadPicture, FileProblem, MissingPackage: as `read_picture`.
         """
         name, image = image_of(picture)
@@ -110,7 +113,7 @@ class PatchesPreparation:
 
 
 def grid_of(grid: str) -> tuple[int, int]:
-    """Return the rows and columns of groups that a grid names."""
+    """Return the rows and columns of groups that a text such as "2x3" states."""
     rows, columns = grid.split("x")
     return int(rows), int(columns)
 
@@ -126,16 +129,17 @@ def places_in(grid: str, merge: int) -> Ids:
 
 
 def windows_in(grid: str, merge: int, window: int) -> tuple[Ids, Ids]:
-    """Return the patches of each attention window, and the way back.
+    """Return the patches of each attention window, and the window place of each patch.
 
     Args:
-        grid: the rows and columns of groups.
-        merge: the patches on a side of a group.
-        window: the groups on a side of a window.
+        grid: the rows and columns of groups, such as "2x3".
+        merge: the number of patches along a side of a group.
+        window: the number of groups along a side of a window.
 
     Returns:
-        The patches of each window, int64 [windows, patches], padded with -1; and the
-        index of each patch in that array, int64 [groups, patches].
+        The numbers of the patches in each window, int64 [windows, patches], padded with
+        -1; and the index of each patch in the flattened first array, int64 [groups,
+        patches].
     """
     rows, columns = grid_of(grid)
     size, places = merge**2, window**2 * merge**2

@@ -47,14 +47,16 @@ class Preparation:
     """The settings for preprocessing a picture.
 
     Attributes:
-        size: the height and width after resizing; None: the shorter side becomes
+        size: the height and width after resizing, in pixels; None to resize by
             `shortest`.
-        shortest: the shorter side after resizing; None, with `size` None: no resizing.
-        resampling: the number of Pillow's filter.
-        crop: the height and width of the center crop; None: no crop.
-        factor: the multiplier of channel values from 0 to 255.
-        mean, deviation: subtracted from, and divisor of, each channel; None: neither.
-        square: the square that the resized picture is padded to; None: no padding.
+        shortest: the length of the shorter side after resizing, in pixels; the longer
+            side keeps the aspect ratio. If `size` is None too, None means no resizing.
+        resampling: the number of Pillow's filter for resizing.
+        crop: the height and width of the center crop; None for no crop.
+        factor: the number by which channel values, 0 to 255, are multiplied.
+        mean, deviation: for each channel, the number to subtract and the number to
+            divide by; None to do neither.
+        square: the square that the resized picture is padded to; None for no padding.
     """
 
     size: tuple[int, int] | None
@@ -70,7 +72,8 @@ class Preparation:
         """Return pixels float32 [3, height, width] of a picture.
 
         Raises:
-            BadPicture: the resized picture would be too large, as of a very narrow one.
+            BadPicture: the resized picture would be too large; a very narrow picture
+                can become so when its shorter side is enlarged.
         """
         width, height = picture.size
         resized = self._resized(height, width)
@@ -82,7 +85,7 @@ class Preparation:
         return self.scaled(picture)
 
     def scaled(self, picture: "Image") -> Floats:
-        """Return pixels of a picture that has its size, or is cropped to it."""
+        """Return pixels of a picture that is already resized; crop it if necessary."""
         values = np.asarray(picture, np.uint8)
         if self.square is not None:
             values = self.square.around(values)
@@ -127,7 +130,7 @@ def read_picture(path: str | PathLike[str]) -> "Image":
 
     Raises:
         MissingPackage: Pillow is not installed.
-        BadPicture: the file is not a picture, is damaged, or too large.
+        BadPicture: the file is not a picture, is damaged, or is too large.
         FileProblem: the file cannot be read.
     """
     try:
@@ -166,7 +169,7 @@ def check_pixels(width: int, height: int, name: str, when: str = "") -> None:
     """Check that a picture has pixels, and not too many.
 
     Raises:
-        BadPicture: it has none, or too many.
+        BadPicture: the picture has no pixels, or too many.
     """
     if not 0 < width * height <= MOST_PIXELS:
         reason = f"{when}it has {width} x {height} pixels"
@@ -177,7 +180,7 @@ def run_pictures(program: Program, task: str, pictures: object) -> Floats:
     """Return a method's result for each picture, float32 [pictures, n].
 
     Raises:
-        BadSetting: there are no pictures, or the program's model has another task.
+        BadSetting: there are no pictures, or the program's model has a different task.
         BadPicture, FileProblem, MissingPackage: as `read_picture`.
         ExecutionError: as `Program.call`.
     """
@@ -199,11 +202,11 @@ def run_pictures(program: Program, task: str, pictures: object) -> Floats:
 def pixels_of(
     preparation: Preparation, picture: object, size: tuple[int, int]
 ) -> Floats:
-    """Return the pixels of a file or a picture.
+    """Return the pixels of a picture that is given as a file or as an image.
 
     Raises:
         BadPicture, FileProblem, MissingPackage: as `read_picture`.
-        BadSetting: the pixels have another size than the model takes.
+        BadSetting: the pixels do not have the size that the model takes.
     """
     name, image = image_of(picture)
     pixels = preparation.pixels(image, name)
@@ -212,7 +215,7 @@ def pixels_of(
 
 
 def image_of(picture: object) -> "tuple[str, Image]":
-    """Return the name of a file or a picture, and the picture in RGB.
+    """Return the name of a file or an image for messages, and the picture in RGB.
 
     Raises:
         BadPicture, FileProblem, MissingPackage: as `read_picture`.
@@ -225,10 +228,11 @@ def image_of(picture: object) -> "tuple[str, Image]":
 
 
 def _in_colours(picture: "Image", name: str) -> "Image":
-    """Return a Pillow image in RGB, on white where it is transparent.
+    """Return a Pillow image in RGB; transparent pixels become white.
 
-    transformers' processors do so, too. For a file, transformers' `load_image` drops an
-    alpha channel, but keeps a transparent palette color; `read_picture` does the same.
+    The processors of transformers put pictures on white, too. For a file, `load_image`
+    of transformers drops an alpha channel but keeps a transparent palette color, and
+    `read_picture` does the same.
 
     Raises:
         BadPicture: the picture is closed, damaged or too large, or is not a picture.
@@ -257,7 +261,7 @@ def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:
     """Check the size after preprocessing, before memory is allocated for a picture.
 
     Raises:
-        BadSetting: the method takes another size.
+        BadSetting: the method takes pictures of a different size.
     """
     square = preparation.square
     whole = None if square is None else (square.side, square.side)
@@ -270,7 +274,7 @@ def check_size(made: tuple[int, ...], size: tuple[int, int], name: str) -> None:
     """Check that pixels have the height and width that the model takes.
 
     Raises:
-        BadSetting: they have others.
+        BadSetting: the pixels have a different height or width.
     """
     if made != size:
         expected = f"pictures of {size[0]} x {size[1]}, which the model takes"
@@ -282,7 +286,7 @@ def check_pictures(pictures: object, name: str = "pictures") -> Sequence[object]
     """Return the argument `name` as a list of pictures.
 
     Raises:
-        BadSetting: it is not a list of pictures, or is empty.
+        BadSetting: the argument is not a list of pictures, or is empty.
     """
     if isinstance(pictures, str) or not isinstance(pictures, Sequence) or not pictures:
         found = repr(pictures)[:40]
@@ -295,7 +299,7 @@ def check_pictures(pictures: object, name: str = "pictures") -> Sequence[object]
 
 
 def _sizes(program: Program, name: str) -> tuple[int, int, int]:
-    """Return how many pictures a method takes, and their height and width.
+    """Return how many pictures a method takes, and the height and width it takes.
 
     Raises:
         BadSetting: the method does not take pictures of one size.

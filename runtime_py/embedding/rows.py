@@ -1,7 +1,7 @@
 """Run texts as rows of tokens, grouped into calls by their lengths.
 
-In: texts, settings, a method. Out: the method's results in the order of the texts. A
-call has rows of similar lengths, so that it has little padding.
+In: texts, settings, a method. Out: the method's results in the order of the texts.
+Texts of similar lengths run in one call, so that rows need little padding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,8 +29,8 @@ class Taken:
     """The limits of a method's calls.
 
     Attributes:
-        rows: the most rows.
-        least, most: limits of the tokens of a row.
+        rows: the greatest number of rows of a call.
+        least, most: the least and greatest number of tokens of a row.
         lengths: whether the method has an input of row lengths.
     """
 
@@ -46,8 +46,8 @@ def run_texts(
     """Return a method's result for each text, float32 [texts, n].
 
     Raises:
-        BadSetting: there are no texts, a text has no tokens, or the program does not
-            fit.
+        BadSetting: there are no texts, a text has no tokens, or the program's method
+            does not take texts.
         TextTooLong: a text has more tokens than the model takes; nothing has run.
         ExecutionError: as `Program.call`.
     """
@@ -66,7 +66,7 @@ def _checked(texts: object) -> Sequence[str]:
     """Return the argument as a list of texts.
 
     Raises:
-        BadSetting: it is not a list of texts, or is empty.
+        BadSetting: the argument is not a list of texts, or is empty.
     """
     if isinstance(texts, str) or not isinstance(texts, Sequence) or not len(texts):
         found = "one text" if isinstance(texts, str) else repr(texts)[:40]
@@ -104,7 +104,7 @@ def _taken(program: Program, method: Method) -> Taken:
     """Return the limits of a method's calls.
 
     Raises:
-        BadSetting: the method has other inputs than tokens and row lengths.
+        BadSetting: the method has inputs besides tokens and row lengths.
     """
     types = [method.graph.values[value].type for value in method.graph.inputs]
     ranks = [(kind.dtype, len(kind.dims)) for kind in types]
@@ -150,7 +150,7 @@ def vectors_of(made: object, rows: int) -> Floats:
     """Return the result of a method, float32 [rows, n].
 
     Raises:
-        BadSetting: the result has another shape.
+        BadSetting: the result has a different shape.
     """
     if isinstance(made, np.ndarray) and made.ndim == 2 and len(made) == rows:
         return made

@@ -26,10 +26,10 @@ class TextSettings:
     """The settings of a program for texts.
 
     Attributes:
-        method: the method that takes tokens, and row lengths unless rows have one
-            length.
-        padding: the token that rows are padded with.
-        prompts: prefixes of a text, by name.
+        method: the method that takes tokens. It takes row lengths too, unless all rows
+            of its calls have the same length.
+        padding: the token that fills the end of shorter rows.
+        prompts: prefixes to put before a text, by name.
         prompt: the name of the default prefix, or "".
         lower: whether texts are converted to lower case.
     """
@@ -41,10 +41,10 @@ class TextSettings:
     lower: bool
 
     def prepared(self, text: str, prompt: str | None) -> str:
-        """Return a text with its prefix, as it is encoded.
+        """Return a text in the form to encode: with a prefix, in lower case if set.
 
         Raises:
-            BadSetting: there is no such prefix.
+            BadSetting: there is no prefix of this name.
         """
         name = self.prompt if prompt is None else prompt
         if name and name not in self.prompts:
@@ -65,7 +65,7 @@ def text_settings(program: Program, task: str) -> TextSettings:
     """Return the settings of a program for texts.
 
     Raises:
-        BadSetting: the program has another task, or the settings are invalid.
+        BadSetting: the program has a different task, or the settings are invalid.
     """
     found = settings_in(program, TEXTS, task)
     prompts, padding = found.get("prompts"), found.get("padding")
@@ -90,7 +90,8 @@ def settings_in(program: Program, kind: str, task: str) -> Mapping[str, object]:
     """Return a program's settings for texts or for pictures.
 
     Raises:
-        BadSetting: the program's model has another task, or takes no such input.
+        BadSetting: the program's model has a different task, or does not take inputs of
+            this kind.
     """
     found, does = parsed(program.metadata, kind), task_of(program)
     if does == task and isinstance(found, dict):
@@ -105,10 +106,10 @@ def settings_in(program: Program, kind: str, task: str) -> Mapping[str, object]:
 
 
 def method_of(program: Program, kind: str, found: Mapping[str, object]) -> str:
-    """Return the method that settings name.
+    """Return the method that the settings name.
 
     Raises:
-        BadSetting: the program has no such method.
+        BadSetting: the program has no method of that name.
     """
     name = found.get("method")
     if not isinstance(name, str) or name not in program.methods:

@@ -1,7 +1,7 @@
 """Pad pictures to a square, centered, as the processors of Janus do.
 
-In: a bundle's settings of the square, a picture. Out: the size of the resized picture,
-and the padded picture.
+In: the settings of the square in a bundle, a picture. Out: the size that the picture is
+resized to, and the padded picture.
 """
 
 from typing import Final
@@ -20,9 +20,9 @@ class Square:
     """A square with a resized picture in its center.
 
     Attributes:
-        side: the longer side of the resized picture.
-        least: the least length of its shorter side.
-        colour: the color of the padding, by channel.
+        side: the length in pixels of the longer side of the resized picture.
+        least: the least length in pixels of the shorter side.
+        colour: the color of the padding, a value from 0 to 255 for each channel.
     """
 
     side: int
@@ -30,7 +30,7 @@ class Square:
     colour: tuple[int, ...]
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return the height and width of the resized picture."""
+        """Return the height and width that a picture is resized to."""
         scale = self.side / max(height, width)
         return max(round(height * scale), self.least), max(
             round(width * scale), self.least
@@ -47,7 +47,7 @@ class Square:
 
 
 def square_of(found: object) -> Square | None:
-    """Return the square that settings describe, None for None.
+    """Return the square that settings describe; None if `found` is None.
 
     Raises:
         ValueError: the description is invalid.

@@ -1,6 +1,6 @@
-"""`embed`: vectors of texts and pictures, similar for similar content.
+"""`embed`: turn texts or pictures into vectors, similar for similar content.
 
-In: a program, texts or pictures. Out: vectors float32.
+In: a program, texts or pictures. Out: for each text or picture a vector, float32.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ def embed(program: Program, texts: Sequence[str], prompt: str | None = None) -> 
     Args:
         program: a program of a model for the task "embed".
         texts: one or more texts.
-        prompt: the name of a prefix of the bundle that is put before each text; None:
-            the default one, if there is one; "": none.
+        prompt: the name of a prefix in the bundle, which is put before each text. None
+            stands for the bundle's default prefix, if any; "" for no prefix.
 
     Raises:
-        BadSetting: there are no texts, a text has no tokens, there is no such prefix,
-            or the model has another task.
+        BadSetting: there are no texts, a text has no tokens, there is no prefix of that
+            name, or the model has a different task.
         TextTooLong: a text has more tokens than the model takes; nothing has run.
         MissingPackage, BadTokenizer: as `tokenizer_of`.
         ExecutionError: as `Program.call`.
@@ -46,7 +46,7 @@ def embed_images(program: Program, pictures: "Sequence[Picture]") -> Floats:
         pictures: paths of files, or Pillow images; one or more.
 
     Raises:
-        BadSetting: there are no pictures, or the model has another task.
+        BadSetting: there are no pictures, or the model has a different task.
         BadPicture, FileProblem: a file is not a picture, or is too large.
         MissingPackage: Pillow is not installed.
         ExecutionError: as `Program.call`.
@@ -55,11 +55,11 @@ def embed_images(program: Program, pictures: "Sequence[Picture]") -> Floats:
 
 
 def similarity(one: Floats, other: Floats) -> Floats:
-    """Return the cosine of each pair of vectors, float32 [ones, others].
+    """Return the cosine of each pair of vectors from `one` and `other`.
 
     Args:
-        one: [ones, n].
-        other: [others, n].
+        one: float32 [ones, n].
+        other: float32 [others, n]. The result is float32 [ones, others].
     """
     first, second = (_of_length_one(vectors) for vectors in (one, other))
     cosines: Floats = first @ second.T

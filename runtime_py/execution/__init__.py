@@ -1,1 +1,1 @@
-"""Bind methods to sizes and memory, and run them."""
+"""Bind methods to sizes and memory, and run the bound methods."""

@@ -1,4 +1,4 @@
-"""Run the view operators of programs on numpy arrays; results share memory."""
+"""Run a program's view operators on numpy arrays; results share operands' memory."""
 
 from collections.abc import Callable, Sequence
 
@@ -72,7 +72,7 @@ _VIEWS: dict[str, View] = {
 
 
 def bind_view(instruction: Instruction, values: Values) -> None:
-    """Define the results of a view operator, whose operand is already defined.
+    """Define the results of a view operator; its operand must already be defined.
 
     Raises:
         ValueError: as `view_arrays`.
@@ -91,11 +91,13 @@ def view_arrays(
 
     Args:
         op: the name of the view operator.
-        arguments: in the order of its signature, the array first.
+        arguments: the operator's arguments in the order of its signature, the array
+            first.
         shapes: the declared shapes of the results.
 
     Raises:
-        ValueError: the strides allow no such view, or its shape is not as declared.
+        ValueError: the array's strides do not allow the view, or the view's shape
+            differs from the declared shape.
     """
     made = _VIEWS[op](*arguments)
     views = [made] if isinstance(made, np.ndarray) else made

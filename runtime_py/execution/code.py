@@ -1,4 +1,4 @@
-"""`Code`: the parts of a method that binding its graphs needs, apart from memory."""
+"""`Code`: the parts of a method, other than memory, that binding its graphs needs."""
 
 import sys
 import threading
@@ -25,10 +25,11 @@ class Code:
     Attributes:
         method: the method's name, for messages.
         blocks: the graphs of its blocks.
-        partitions: block index -> number of the delegate that runs the block.
-        delegate: returns the handle of a delegate by its number; made on first need.
-        prepared: kernels that packed a constant, by operator and constant name; filled
-            during binding.
+        partitions: block index -> number of the program's delegate that runs the block.
+        delegate: returns the handle of a delegate by its number; makes the handle at
+            the first request.
+        prepared: kernels with a constant packed in advance, by operator and constant
+            name; filled during binding.
         max_turns: the most iterations of a `kvc::while`, None for no limit.
         dependence: the size-dependent parts of each graph; filled during rebinding.
     """
@@ -66,10 +67,10 @@ def code_of(
 def import_beside_packing(
     delegates: Iterable[int], handle_of: Callable[[int], Handle]
 ) -> None:
-    """Import torch in a thread, and pack the delegates' weights meanwhile.
+    """Pack the delegates' weights while another thread imports torch.
 
-    Errors are suppressed: they occur again when the graph is bound, which reports them
-    with their place.
+    Errors are suppressed: the same errors occur again when the graph is bound, and are
+    then reported with the instruction that needed the import or the weights.
 
     Args:
         delegates: the numbers of the delegates that the graph calls.

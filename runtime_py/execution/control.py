@@ -1,11 +1,12 @@
 """Run the blocks of a `kvc::cond`, `while` or `scan`.
 
-In: an instruction of a bound graph, its method's blocks, and the memory of its operands
-and results (`BoundOperands`), which for a partition may be a state's buffer that its
-backend owns. Out: one step, which stays the same object when sizes change. A block is
-bound when it first runs: its inputs are the memory of the operands, its scratch memory
-is the instruction's last result. A block output in an operand's memory is a result
-without a copy; other outputs are copied to the results.
+In: an instruction of a bound graph, the blocks of the graph's method, and the memory of
+the instruction's operands and results (`BoundOperands`). For a partition, that memory
+may be the buffer of a state that a backend owns. Out: one step, which stays the same
+object when sizes change. A block is bound when it first runs. Its inputs lie in the
+memory of the instruction's operands, and its scratch memory is the instruction's last
+result. If a block output lies in an operand's memory, it is the result without a copy;
+other block outputs are copied to the results.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +33,10 @@ class BoundOperands:
         memory: the memory of the surrounding graph.
         pred: the predicate of a cond, None for loops.
         operands: one array for each operand.
-        lent: the whole memory of each operand, longer than a growing operand.
-        results: one array for each result, the workspace of blocks last.
+        lent: for each operand its whole memory, which is longer than an operand that
+            can grow.
+        results: one array for each result; the last array is the scratch memory of the
+            blocks.
     """
 
     control: Control[object]
@@ -53,9 +56,10 @@ def bind_operands(
     sizes: Mapping[str, int],
     makers: Mapping[int, str],
 ) -> BoundOperands:
-    """Bind the operands of an instruction of a graph whose earlier ones are bound.
+    """Bind the operands of an instruction; earlier instructions are already bound.
 
-    `makers` maps each value to the operator of the instruction that makes it.
+    `makers` maps the id of a value to the operator of the instruction that makes the
+    value.
     """
     control = read_control(instruction.op, instruction.arguments)
     operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
@@ -98,7 +102,7 @@ def _share(
     graph: Graph,
     values: Values,
 ) -> set[int]:
-    """Alias results to the operands they lie over; return operands that grow."""
+    """Alias results to operands in the same memory; return the growing operands."""
     grown = set()
     for result, over in zip(instruction.results, control.over, strict=False):
         if over is None:
@@ -113,7 +117,7 @@ def _share(
 def _lent(
     operand: int, graph: Graph, values: Values, makers: Mapping[int, str]
 ) -> Array:
-    """Return the memory of an operand, including room after it unless it is a view."""
+    """Return an operand's memory; unless it is a view, also the room after it."""
     value = operand
     while isinstance(storage := graph.values[value].storage, Alias):
         if OPS[makers[value]].aliasing is Aliasing.VIEW:
@@ -127,7 +131,7 @@ Bind = Callable[[Graph, Mapping[str, int], GraphMemory], Frame]
 
 
 class ControlStep:
-    """Runs one control instruction; `settle` sets the memory that it runs in."""
+    """Runs one control instruction, in the memory that `settle` sets."""
 
     def __init__(
         self,
@@ -145,7 +149,7 @@ class ControlStep:
         self._starts: Pairs = []
 
     def settle(self, bound: BoundOperands) -> None:
-        """Set the sizes and memory of the following runs."""
+        """Set the sizes and memory that later runs use."""
         self._bound, control = bound, self._control
         made = list(bound.results[:-1])
         scratch = Within(bound.results[-1])
@@ -202,7 +206,7 @@ class ControlStep:
 
 
 class _Block:
-    """One block and its frame; moved memory makes the next run bind it again."""
+    """One block and its frame; if memory has moved, the next run binds it again."""
 
     def __init__(self, graph: Graph, bind: Bind) -> None:
         self._graph, self._bind = graph, bind
@@ -234,14 +238,14 @@ class _Block:
         )
 
     def frame(self) -> Frame:
-        """Return the block's frame, bound to its present sizes and memory."""
+        """Return the block's frame, bound to the sizes and memory of `settle`."""
         if self._frame is None or self._is_stale:
             self._frame = self._bound_anew(self._frame)
             self._is_stale = False
         return self._frame
 
     def run(self) -> Sequence[Array]:
-        """Run the block once; return its outputs, in its own memory."""
+        """Run the block once; return its outputs, arrays in the block's memory."""
         frame = self.frame()
         frame.run_within()
         return frame.outputs

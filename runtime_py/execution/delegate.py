@@ -1,11 +1,11 @@
-"""The interface of a backend's run-time half, with numpy arrays for all tensors.
+"""The interface of a backend's run-time half: numpy arrays stand for all tensors.
 
 In: a partition of a program, and named data. Out: a `Handle` that prepares functions
 for arrays at fixed addresses. A `Delegate` is made each time that a program's resources
-are loaded, and makes a handle for each of its partitions. `prepare` does all
-shape-dependent work before the run. A handle keeps its resources of an execution
-context in the context's `Workspace`. None of this needs torch; bfloat16 arrays use
-`ml_dtypes`.
+are loaded; it makes a handle for each partition of the backend. `Handle.prepare` does
+all shape-dependent work before the run. A handle stores what it needs for one execution
+context in the context's `Workspace`. The interface does not need torch; bfloat16 arrays
+use `ml_dtypes`.
 """
 
 import warnings
@@ -31,7 +31,7 @@ class ReferenceUsed(UserWarning):
 
 @frozen
 class Options:
-    """The settings of a program that a backend's delegate may need.
+    """The program and the settings that a backend's delegate may need.
 
     Attributes:
         path: the path of the bundle, for messages.
@@ -78,9 +78,10 @@ _warned: set[str] = set()
 def library_unless(
     reference: bool | None, find: Callable[[], Library], backend: str
 ) -> Library | None:
-    """Return a backend's library; None to run its reference, as `Options.reference`.
+    """Return a backend's library, or None to run the reference implementation.
 
-    If the library is missing, warn once in a process (`ReferenceUsed`).
+    `reference` is as in `Options`. If it is None and the library is missing, warn once
+    in a process (`ReferenceUsed`).
 
     Raises:
         MissingLibrary: the library is missing, and `reference` is False.
@@ -107,16 +108,17 @@ def _without_library() -> str:
 
 @frozen
 class Packing:
-    """Data in a backend's own packed form, which a bundle may hold ahead of time.
+    """Weights that a backend has packed, for storage in a bundle.
 
     Attributes:
         key: a description that is the same in every process.
         weight: the name of the packed weight, "" for the file of an export target.
-        partitions: the ids of the program's delegates that use it, ascending.
-        nbytes: its size.
-        content: returns its bytes, as long as the backend is open.
-        folder: whether the bytes are a zip archive of a folder that the target takes.
-        remark: a note for the user who exports it, "" for none.
+        partitions: the ids of the program's partitions that use the packed data,
+            ascending.
+        nbytes: the size of the packed data in bytes.
+        content: returns the packed bytes, as long as the backend is open.
+        folder: whether the bytes are a zip archive, since the target takes a folder.
+        remark: a note for the user who exports the file, "" for none.
     """
 
     key: str
@@ -139,9 +141,9 @@ Owned = TypeVar("Owned", bound=Closeable)
 
 
 class Workspace:
-    """Resources that delegates keep in one execution context.
+    """Resources that delegates store in one execution context.
 
-    One call at a time runs in a context, so no lock is needed.
+    Only one call at a time runs in a context, so a workspace needs no lock.
 
     Attributes:
         arena: scratch memory of at least each partition's `workspace_nbytes`.
@@ -152,9 +154,9 @@ class Workspace:
         self._owned: dict[object, Closeable] = {}
 
     def own(self, key: object, make: Callable[[], Owned]) -> Owned:
-        """Return the resource under a key; make it on first need.
+        """Return the resource stored under a key; make it at the first request.
 
-        Resources are closed with the context, in the reverse order of making.
+        Closing the context closes the resources, the newest first.
         """
         found = self._owned.get(key)
         if found is None:
@@ -162,18 +164,18 @@ class Workspace:
         return found  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Close all kept resources."""
+        """Close all stored resources."""
         while self._owned:
             self._owned.popitem()[1].close()
 
 
 class Handle(Protocol):
-    """A loaded partition; may be used from many threads.
+    """A loaded partition; safe to use from many threads.
 
     Attributes:
-        runs_torch: whether it computes with torch's threads. Any other handle is
-            assumed to have threads of its own, and torch gets a single thread in calls
-            that run both.
+        runs_torch: whether the handle computes with torch's threads. If not, it is
+            assumed to have threads of its own, and in calls that also run torch kernels
+            torch gets a single thread.
     """
 
     runs_torch: bool = False
@@ -187,34 +189,38 @@ class Handle(Protocol):
     ) -> Callable[[], None]:
         """Return a function that computes the outputs from the inputs.
 
-        A function over state buffers of an owner may return before its work is done:
-        the caller must call `synchronise` on the owner before any other access to the
-        function's inputs and outputs.
+        If a state's memory belongs to a backend (a `StateBuffer`), the function may
+        return before its work is done. The caller must then call `synchronise` on the
+        owner of that memory before any other access to the function's inputs and
+        outputs.
 
         Args:
             inputs: arrays at fixed addresses, of any strides, including states. An
-                array that the partition extends is passed with its spare room. A state
-                that the backend owns is passed as its whole buffer.
-            outputs: as `inputs`; the function writes them. One may alias an input.
-            workspace: of the execution context in which the function will run.
+                array that the partition extends includes the spare room after its
+                elements. For a state that the backend owns, the input is the
+                `StateBuffer` of the whole state.
+            outputs: the arrays or buffers that the function writes, in the form of
+                `inputs`. An output may alias an input.
+            workspace: the workspace of the execution context in which the function will
+                run.
             sizes: the sizes of the program's symbols in the prepared calls.
         """
 
     def pack(self) -> object:
         """Read and pack the weights, perhaps while another thread imports torch.
 
-        Without this call, `prepare` packs them.
+        If `pack` has not been called, `prepare` packs the weights.
         """
         return None
 
     def close(self) -> None:
-        """Release what the handle holds; no prepared function runs afterwards."""
+        """Release the handle's resources; prepared functions must not run any more."""
 
 
 def first_write(block: Block) -> int:
     """Return the first instruction that may write memory outside a partition.
 
-    If a partition fails before it, the partition raises `Unbegun` from the error.
+    If the partition fails before that instruction, it raises `Unbegun` from the error.
     """
     graph = block.graph
     made = {graph.root_of(value) for value in graph.outputs}
@@ -225,7 +231,7 @@ def first_write(block: Block) -> int:
 
 
 def on_host(buffers: Sequence[Buffer]) -> Sequence[Array]:
-    """Return the operands as arrays, for a partition whose backend owns no states."""
+    """Return the operands as arrays; the partition's backend owns no states."""
     arrays = [buffer for buffer in buffers if isinstance(buffer, np.ndarray)]
     assert len(arrays) == len(buffers), "states of other owners stay on the host"
     return arrays
@@ -234,12 +240,12 @@ def on_host(buffers: Sequence[Buffer]) -> Sequence[Array]:
 class Delegate(Protocol):
     """A backend's run-time half.
 
-    A backend whose packed weights a bundle may hold overrides `pack` and
-    `packed_format`.
+    A backend overrides `pack` and `packed_format` if bundles can hold weights that it
+    has packed.
 
     Attributes:
-        runs_on: the hardware that it computes on, by which `kvc recipes` groups
-            recipes.
+        runs_on: the hardware that the backend computes on; `kvc recipes` groups recipes
+            by it.
         exports_folder: whether `export` makes a folder (`Packing.folder`).
     """
 
@@ -260,7 +266,9 @@ class Delegate(Protocol):
 
     @staticmethod
     def devices() -> Sequence[FoundDevice]:
-        """Return the selectable devices, by number; none for most backends.
+        """Return the devices that a user can select, in the order of their numbers.
+
+        Most backends have none, and return an empty tuple.
 
         Raises:
             MissingLibrary: the library that lists devices is missing.
@@ -271,7 +279,8 @@ class Delegate(Protocol):
     def packed_format() -> str:
         """Return the `format` label of the weights that this machine packs.
 
-        The form is BACKEND:BUILD:FEATURES, or "" if bundles do not hold packed weights.
+        The label has the form BACKEND:BUILD:FEATURES. It is "" if bundles do not hold
+        packed weights of this backend.
 
         Raises:
             MissingLibrary: a needed library cannot be used.
@@ -280,14 +289,14 @@ class Delegate(Protocol):
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the targets that this machine can export files for; often none.
+        """Return the targets for which this machine can export files; often empty.
 
-        Each is named with its version, which its files are valid for.
+        The name of a target includes the version for which its files are valid.
         """
         return ()
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
-        """Return the file for a target; equal bundles give equal files.
+        """Return the bytes of the file for a target; equal bundles give equal files.
 
         Args:
             target: the name of the target.
@@ -296,10 +305,10 @@ class Delegate(Protocol):
         raise AssertionError(f"{target} is not one of the backend's targets")
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check a partition, its code and its payload, and take the data that it needs.
+        """Check a partition's code and payload, and return a handle with its data.
 
-        The code is the partition's block of the program. The verifier has checked that
-        it is valid; `init` checks that the backend can run it.
+        The code is the program's block for the partition. The verifier has checked that
+        the block is valid; `init` checks that the backend can run it.
 
         Raises:
             FormatError: the payload is damaged, or the code is not for this backend.
@@ -308,14 +317,13 @@ class Delegate(Protocol):
     def owner(
         self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
     ) -> Owner | None:
-        """Return memory for states of a new session; None leaves them to the host.
+        """Return memory for states of a new session, or None to keep them on the host.
 
-        Sessions outlive `release`: the owner serves the partitions of each delegate of
-        this backend, and stays in use after this delegate has been closed.
+        A session stays open when `Program.release` closes this delegate. The returned
+        owner must then also serve partitions of the backend's next delegate.
 
         Args:
-            groups: the states that no other partition and no instruction reads or
-                writes.
+            groups: the states that only this backend's partitions read and write.
             sizes: the sizes of the symbols that the session fixes.
             initial: returns the initial value of a state, by `State.initial`.
 
@@ -325,13 +333,13 @@ class Delegate(Protocol):
         return None
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
-        """Pack all weights that the handles use; `handles` are by partition id."""
+        """Pack all weights that the handles use; `handles` has them by partition id."""
         for handle in handles.values():
             handle.pack()
         return ()
 
     def packed(self) -> Mapping[str, int]:
-        """Return the bytes that are kept in the backend's own form, by data name."""
+        """Return the size in bytes of each packed weight in memory, by data name."""
 
     def close(self) -> None:
-        """Release the resources that handles share; all handles have been closed."""
+        """Release the resources that handles share, after all handles were closed."""

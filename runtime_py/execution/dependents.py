@@ -2,9 +2,10 @@
 
 In: a graph, the blocks of its method, the symbols whose sizes have changed, and whether
 the caller's arrays have moved. Out: the values whose tensors change, and the few
-instructions that must be bound again. This depends only on the code, so each answer is
-computed once and kept. All other instructions keep their steps: a torch tensor that
-changes its shape stays the same object, while a numpy array is replaced.
+instructions that must be bound again. The answer depends only on the code, so it is
+computed once for each set of symbols. Instructions that are not listed keep their
+steps: a torch tensor that changes its shape stays the same object. A numpy array cannot
+change its shape and is replaced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,11 +23,12 @@ _PLACED = {APPEND, REPLACE, *CONTROL_OPS}
 
 @frozen
 class Dependents:
-    """The values and instructions that change together.
+    """The values and instructions that some symbols or callers' arrays affect.
 
     Attributes:
         values: the ids of all values that change.
-        resized: the values to resize in place, by dims: (dims, (value, root) pairs).
+        resized: the values to resize in place, grouped by dims: (dims, (value, root)
+            pairs), where root is the value that owns the memory.
         instructions: the indices of the instructions to bind again, ascending.
         inputs, outputs: the indices of the graph's inputs and outputs that change.
     """
@@ -100,17 +102,17 @@ class _Search:
         )
 
     def _follows(self, result: int) -> bool:
-        """Tell whether a value aliases a value that changes."""
+        """Tell whether a value lies in the memory of a value that changes."""
         storage = self._graph.values[result].storage
         return isinstance(storage, Alias) and storage.base in self._values
 
     def _is_bound_again(self, instruction: Instruction) -> bool:
         """Tell whether an instruction needs a new step, not only resized tensors.
 
-        That holds for a view, whose tensor is made from its operand's; for an
-        instruction with blocks, which is prepared for arrays and for sizes that may
-        occur only inside the blocks; for an update that copies instead of writing in
-        place; and without torch for a move, which holds arrays.
+        A view needs a new step since its tensor is made from its operand's tensor. An
+        instruction with blocks is prepared for arrays, and for sizes that may occur
+        only inside the blocks. An update that copies its operand, and without torch a
+        move of elements, hold arrays.
         """
         if self._says(instruction):
             return True
@@ -133,7 +135,7 @@ class _Search:
         return not self._values.isdisjoint(used.union(instruction.results))
 
     def _changes_within(self, block: int) -> bool:
-        """Tell whether a block, or a block that it runs, uses one of the symbols."""
+        """Tell whether a block, or a block inside it, uses a changed symbol."""
         graph = self._blocks[block]
         return (
             any(self._mentions(value.type.dims) for value in graph.values)
@@ -142,7 +144,7 @@ class _Search:
         )
 
     def _resized(self) -> tuple[tuple[Dims, tuple[tuple[int, int], ...]], ...]:
-        """Return the changing values whose tensors no instruction replaces, by dims."""
+        """Return the changing values to resize in place, grouped by their dims."""
         graph, roots = self._graph, self._graph.roots()
         over = {v for v in self._values if self._aliased(v)}
         for instruction in graph.instructions:
@@ -161,11 +163,11 @@ class _Search:
         return tuple(i for i, value in enumerate(values) if value in self._values)
 
     def _says(self, instruction: Instruction) -> bool:
-        """Tell whether an instruction's arguments contain one of the symbols."""
+        """Tell whether an instruction's arguments contain a changed symbol."""
         return any(self._mentions(argument) for argument in instruction.arguments)
 
     def _mentions(self, argument: Argument | Dims) -> bool:
-        """Tell whether an argument, or a tuple's item, contains one of the symbols."""
+        """Tell whether an argument, or an item of a tuple, has a changed symbol."""
         if isinstance(argument, tuple):
             return any(self._mentions(item) for item in argument)
         if not isinstance(argument, Affine):

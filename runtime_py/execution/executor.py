@@ -1,8 +1,9 @@
 """The instruction loop: run the steps of a frame, and report the one that failed.
 
 In: a frame whose inputs are filled. Out: results in its outputs. All shape-dependent
-work was done when the frame was bound; a frame is a flat list of steps, and a `Binding`
-is a frame with the demand of a call. Positions of cursors are filled in here.
+work was done when the frame was bound: a frame is a flat list of steps, and a `Binding`
+is a frame with the room and tokens that a call needs. This module also writes the
+positions of cursors into the frame's inputs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,18 +39,22 @@ _CLEAN = (CacheOverflow, RowLengthOutOfRange, IndexOutOfRange)
 
 
 class Unbegun(Exception):
-    """A partition failed before it wrote memory outside it; the cause has the error."""
+    """A partition failed before it wrote outside its own memory.
+
+    `__cause__` is the partition's error.
+    """
 
 
 @dataclass(slots=True)
 class RunProgress:
-    """How far a failed run has come.
+    """The place at which a run has failed.
 
     Attributes:
-        place: the index of the instruction that was running; -1 before the first; the
-            number of instructions after the last, or if it is unknown.
-        inside: whether it failed in a block, parts of which may have run before.
-        unbegun: whether it is a partition that reported that it has written nothing.
+        place: the index of the instruction that was running; -1 if none had begun; the
+            number of instructions if all were done or the place is unknown.
+        inside: whether the run failed in a block; parts of the block may have run
+            before.
+        unbegun: whether a partition failed and reported that it has written nothing.
     """
 
     place: int = -1
@@ -66,20 +71,22 @@ class RunProgress:
 class Frame:
     """A graph bound to sizes and memory: every operand at its fixed address.
 
-    method: the method's name, for messages.
-    inputs: arrays that the caller fills.
-    outputs: arrays that hold the results after the last step.
-    steps: functions and their arguments, in running order.
-    places: for each step the indices of the instructions that it runs; a
-        `NativeCall` of several partitions has several.
-    instructions: the instructions of the graph.
-    torch_threads: how many threads torch kernels use; 0 if no step is a torch kernel.
-    cursors: the fields of cursors that it reads, which a session fills in.
-    rebind: binds the graph to other sizes of the same symbols, and to other memory
-        of callers if it is given; raises as `bind_graph`. Only instructions that
-        depend on the changes are bound again. The returned frame replaces this
-        one, which must not run any more, even if the rebinding fails. Not for
-        frames with values in `GraphMemory.given`.
+    Attributes:
+        method: the method's name, for messages.
+        inputs: arrays that the caller fills.
+        outputs: arrays that hold the results after the last step.
+        steps: functions and their arguments, in running order.
+        places: for each step the indices of the instructions that it runs; a
+            `NativeCall` of several partitions has several.
+        instructions: the instructions of the graph.
+        torch_threads: the number of threads for torch kernels; 0 if no step is a torch
+            kernel.
+        cursors: the fields of cursors that the graph reads; a session fills them in.
+        rebind: binds the graph to new sizes of the same symbols, and to new memory of
+            callers if that is given; raises as `bind_graph`. Only instructions that
+            depend on the changes are bound again. The returned frame replaces this
+            frame, which must not run any more, even if the rebinding fails. Frames
+            with values in `GraphMemory.given` cannot be rebound.
     """
 
     method: str
@@ -93,7 +100,7 @@ class Frame:
     rebind: "Rebind"
 
     def run(self, progress: RunProgress | None = None) -> None:
-        """Run all steps; record in `progress` where the run fails, if it does.
+        """Run all steps; if a step fails, record in `progress` where.
 
         Raises:
             KernelFailed: a kernel raised an error that is not a `KvcError`.
@@ -153,7 +160,7 @@ class Frame:
 
 
 def _cause_of(unbegun: Unbegun) -> BaseException:
-    """Return the error behind `Unbegun`, and unlink it to avoid a reference cycle."""
+    """Return the cause of an `Unbegun`, and unlink it to avoid a reference cycle."""
     cause, unbegun.__cause__ = unbegun.__cause__, None
     assert cause is not None, "partitions raise it from an error"
     return cause
@@ -165,7 +172,7 @@ def fail(
     """Raise an instruction's error again, with the place of the instruction.
 
     Raises:
-        KernelFailed: for an error that is not a `KvcError`; others are raised as such.
+        KernelFailed: the error is not a `KvcError`. A `KvcError` is raised as it is.
     """
     place = f" at {instruction.source}" if instruction.source else ""
     try:
@@ -189,7 +196,7 @@ def fail(
 
 @frozen
 class Binding:
-    """A frame, and the demand of a call of its sizes.
+    """A frame, and the room and tokens that a call of the frame's sizes needs.
 
     Attributes:
         frame: the frame to run.
@@ -213,13 +220,15 @@ def fill_cursors(
     """Fill the cursor fields that a method reads.
 
     Args:
-        values: arrays int64 [], [1], [rows] or [tokens], with the field of each.
+        values: pairs of a cursor field and the array to fill, int64 [], [1], [rows] or
+            [tokens].
         starts: for each cursor, the position of each row before the call.
         steps: for each cursor, how many tokens the call adds to each row.
         method: the method's name, for messages.
 
     Raises:
-        StateMismatch: the method takes one position, and the rows have several.
+        StateMismatch: the method takes one position for all rows, but the rows have
+            different positions.
     """
     for slot, array in values:
         found = starts[slot.cursor] or (0,)

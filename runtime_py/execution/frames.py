@@ -1,9 +1,10 @@
-"""Bind a graph to sizes and memory, which gives a `Frame`, and rebind it.
+"""Bind a graph to sizes and memory, which gives a `Frame`; rebind a frame.
 
-In: a graph, sizes of its symbols, memory, code. Out: a frame. View operators run here,
-once for each set of sizes; operators that compute become steps. When sizes change,
-tensors are resized in place, and only the instructions that `dependents.py` lists are
-bound again. A graph whose instructions are all delegated is bound without torch.
+In: a graph, sizes of its symbols, memory, code. Out: a frame. View operators run during
+binding, once for each set of sizes; operators that compute become steps. When sizes
+change, tensors are resized in place, and only the instructions that `dependents.py`
+lists are bound again. A graph whose instructions are all delegated is bound without
+torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -124,7 +125,7 @@ class _Binder:
     def rebind(
         self, sizes: Mapping[str, int], callers: Mapping[int, Array] | None
     ) -> Frame:
-        """Bind the instructions again that depend on the changes; see `Frame`."""
+        """Bind again what depends on changed sizes or memory; see `Frame.rebind`."""
         graph, values = self._graph, self._values
         before, self._sizes = self._sizes, sizes
         names = frozenset(name for name in sizes if sizes[name] != before[name])
@@ -179,11 +180,12 @@ class _Binder:
         )
 
     def _torch_threads(self) -> int:
-        """Return how many threads torch has while the steps run.
+        """Return the number of torch threads while the steps run.
 
-        Beside delegates with threads of their own it is one: threads of either library
-        still spin, waiting for work, when a kernel of the other begins. On two
-        processors a second thread made each call up to ten times slower (2026-11).
+        Beside delegates with threads of their own, torch has one thread. Threads of one
+        library still spin, waiting for work, when a kernel of the other library begins:
+        on two processors, a second torch thread made each call up to ten times slower
+        (2026-11).
         """
         if not self._uses_torch:
             return 0
@@ -241,7 +243,7 @@ class _Binder:
         return self._prepared(instruction) or load_kernels()[instruction.op]
 
     def _out(self, result: int) -> "Tensor":
-        """Return the output tensor of a fresh result; it may alias a state."""
+        """Return the tensor that a fresh result is written to; it may alias a state."""
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
             self._values.define(result, self._values.tensor(storage.base))
@@ -354,7 +356,7 @@ def _merged(
 ) -> tuple[tuple[TimedStep, ...], tuple[tuple[int, ...], ...]]:
     """Merge adjacent native calls into one step.
 
-    Also return, for each step, the indices of the instructions that it runs.
+    Also return, for each step, the indices of the instructions that the step runs.
     """
     merged: list[TimedStep] = []
     found: list[tuple[int, ...]] = []

@@ -1,8 +1,9 @@
-"""Record when each step of calls began and ended: `record`.
+"""`record`: record the times at which each step of a call begins and ends.
 
-In: calls of methods within a `with` block, in its thread. Out: a `Span` for each step
-of each call. The instruction loop reads the active recorders from here; native code
-records the end of each of its steps, in nanoseconds of the same clock.
+In: calls of methods within a `with` block, in the thread of the block. Out: a `Span`
+for each step of each call. The instruction loop asks this module for the active
+recorders. Native code records the end of each step that it runs, in nanoseconds of the
+same clock.
 """
 
 import time
@@ -26,15 +27,18 @@ TimedStep = tuple[Callable[..., object], tuple[object, ...]]
 class Span:
     """The duration of one step of a call.
 
-    Spans of the steps in a branch or loop lie within that of the branch or loop.
+    The spans of steps inside a branch or loop lie within the span of the branch or
+    loop.
 
     Attributes:
         method: the called method.
-        op: the operator of the instruction; for a library that reports its operators,
-            its name for one, and "kvc::delegate" for the rest of the partition.
+        op: the operator of the instruction. If a backend's library reports its
+            operators, the library's name of the operator, and "kvc::delegate" for the
+            remaining time of the partition.
         backend: the backend that ran the step, "" for the runtime itself.
-        source: the user's line, and the module; "" if unknown.
-        began, ended: in nanoseconds of `time.perf_counter_ns`.
+        source: the line of the user's code, and the module; "" if unknown.
+        began, ended: the times at which the step began and ended, in nanoseconds of
+            `time.perf_counter_ns`.
     """
 
     method: str
@@ -46,14 +50,14 @@ class Span:
 
 
 class Recorder:
-    """Collects the steps of calls since recording began."""
+    """Collects the steps that calls have run since recording began."""
 
     def __init__(self) -> None:
         self._notes: list[Note] = []
         self._ended = False
 
     def add(self, note: "Note") -> None:
-        """Keep the note of a step, until recording ends."""
+        """Store the note of a step; after recording has ended, ignore it."""
         if not self._ended:
             self._notes.append(note)
 
@@ -63,7 +67,7 @@ class Recorder:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Return the spans so far, in the order in which they ended."""
+        """Return the spans recorded so far, in the order in which the steps ended."""
         return tuple(span for note in self._notes for span in note.spans())
 
 
@@ -85,13 +89,13 @@ class _Note:
 
 @frozen
 class _Reported:
-    """The steps of a partition that native code ran.
+    """What a report needs to know of a partition whose steps native code ran.
 
-    It does not refer to the partition, which would keep its program's memory alive.
+    A reference to the partition itself would keep the program's memory alive.
 
     Attributes:
         backend: the backend of the partition.
-        steps: the number of its steps.
+        steps: the number of steps of the partition.
         whole: the instruction that calls the partition.
         instructions: the instruction of each step; none if the library reports none.
     """
@@ -112,10 +116,11 @@ class _NativeNote:
 
     Attributes:
         method: the called method.
-        partitions: in running order.
-        operators: of each partition; None if its library reports none.
-        began: the begin of the first step in nanoseconds.
-        ended: the end of each step in nanoseconds, int64 [steps].
+        partitions: the partitions whose steps ran, in running order.
+        operators: for each partition the operators that its library reports, None if it
+            reports none.
+        began: the time at which the first step began, in nanoseconds.
+        ended: the time at which each step ended in nanoseconds, int64 [steps].
     """
 
     method: str
@@ -165,14 +170,14 @@ def watch(
     places: Sequence[Sequence[int]],
     instructions: Sequence[Instruction],
 ) -> Iterator[TimedStep]:
-    """Yield the steps of a frame to run, and record how long each took.
+    """Yield the steps of a frame for the caller to run; record how long each takes.
 
     Args:
         recorders: the recorders that receive the notes.
         method: the called method.
-        steps: functions and their arguments.
-        places: the indices of the instructions that each step runs; one for each
-            partition of a native call.
+        steps: pairs of a function and its arguments.
+        places: for each step the indices of the instructions that it runs; a native
+            call runs one instruction for each of its partitions.
         instructions: the instructions of the frame.
     """
     for (function, arguments), at in zip(steps, places, strict=True):
@@ -213,11 +218,12 @@ def _report(call: NativeCall, delegates: Sequence[Instruction]) -> Sequence[_Rep
 
 @contextmanager
 def record() -> Iterator[Recorder]:
-    """Record the calls of this thread within the `with` block.
+    """Record the calls that the current thread makes within the `with` block.
 
-    Recording takes some 30 ns for a step that native code runs, and 1 us for one that
-    Python runs. Calls within a call, such as those of loops, are recorded too. Blocks
-    may be nested, or end in any order: each records the calls until its own end.
+    Recording adds some 30 ns to a step that native code runs, and 1 us to a step that
+    Python runs. Calls within a call, such as those of loops, are recorded too. `with`
+    blocks may be nested, or end in any order: each block records calls until its own
+    end.
     """
     recorder = Recorder()
     RECORDERS.set((*RECORDERS.get(), recorder))

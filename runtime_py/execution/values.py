@@ -1,12 +1,12 @@
-"""The values of a frame: an array or tensor for each, made once, at a fixed address.
+"""The values of a frame: for each value an array or tensor at a fixed address.
 
 In: a graph, the sizes of its symbols, the memory it runs in. Out: on demand, a numpy
-array or a torch tensor of exactly a value's size. A view has neither before its
-instruction has been bound.
+array or a torch tensor of exactly a value's size. A view has no array or tensor until
+its instruction has been bound.
 
 When sizes change, tensors change their shapes and stay the same objects, so steps that
-hold them stay valid. Therefore a tensor is made over the greatest memory of its value,
-and shows the beginning of it.
+hold them stay valid. Therefore a tensor is made over all the memory that its value can
+ever need, and shows the beginning of that memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -83,11 +83,12 @@ class GraphMemory:
     Attributes:
         scratch: the arena of `Scratch` offsets.
         constant: returns the array of a constant, by the id that the graph uses.
-        states: the memory of each state, by state id; of a growing state all of it.
+        states: the memory of each state, by state id; for a growing state all memory
+            that is reserved for it.
         given: arrays of values whose memory another graph owns, by value id.
-        callers: the memory of inputs in the caller's arrays, by value id; it may extend
-            beyond the input.
-        workspace: the resources that delegates share in one context.
+        callers: the memory of inputs in the caller's arrays, by value id. The memory
+            may extend beyond the input.
+        workspace: the resources that delegates store in one execution context.
     """
 
     scratch: Arena | Within
@@ -99,7 +100,7 @@ class GraphMemory:
 
 
 class Values:
-    """Arrays and tensors by value id; a value that has both has one memory."""
+    """Arrays and tensors by value id; the two of one value share memory."""
 
     def __init__(
         self, graph: Graph, sizes: Mapping[str, int], memory: GraphMemory
@@ -114,7 +115,7 @@ class Values:
     def define(self, value: int, tensor: "Tensor") -> None:
         """Set the tensor of a view, or of an update in place.
 
-        An existing tensor object stays, and is pointed at the new memory.
+        If the value has a tensor already, that object stays and gets the new memory.
         """
         found = self._tensors.setdefault(value, tensor)
         if found is not tensor:
@@ -148,7 +149,7 @@ class Values:
         return found
 
     def written(self, result: int) -> Array:
-        """Return the output array of a fresh result; it may alias a state."""
+        """Return the array that a fresh result is written to; it may alias a state."""
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
             self.place(result, self.array(storage.base))
@@ -157,7 +158,7 @@ class Values:
     def updated(
         self, instruction: Instruction
     ) -> tuple[Array, tuple[Array, Array] | None]:
-        """Return an update's target, and a (target, source) copy that precedes it."""
+        """Return an update's target, and (target, source) of a copy to make first."""
         operand, (result,) = instruction.arguments[0], instruction.results
         assert isinstance(operand, Ref)
         if isinstance(self._graph.values[result].storage, Alias):
@@ -171,7 +172,7 @@ class Values:
         return target, (target[tuple(slice(n) for n in old.shape)], old)
 
     def argument(self, argument: Argument, read: Callable[[int], object]) -> object:
-        """Return an argument of an instruction; `read` is `array` or `tensor`."""
+        """Return an argument of an instruction; `read` makes values of operands."""
         match argument:
             case Ref():
                 return read(argument.value)
@@ -187,14 +188,14 @@ class Values:
         return self._evaluate(self._graph.values[value].type.dims)
 
     def lent(self, value: int) -> Array:
-        """Return the whole memory of a value, including the room after it."""
+        """Return the whole memory of a value, including the room after its elements."""
         root = self._graph.root_of(value)
         if isinstance(self._graph.values[root].storage, StateSlot | Caller):
             return self._memory_of(root)
         return self.array(value)
 
     def buffer(self, value: int) -> StateBuffer | None:
-        """Return the buffer of a state that the host does not own, else None."""
+        """Return a state's buffer if the host does not own the state, else None."""
         storage = self._graph.values[self._graph.root_of(value)].storage
         if not isinstance(storage, StateSlot):
             return None
@@ -214,7 +215,7 @@ class Values:
         callers: Mapping[int, Array] | None,
         changed: Dependents,
     ) -> None:
-        """Take new sizes, and new memory of callers if it is given.
+        """Set new sizes, and new memory of callers if `callers` is not None.
 
         The tensors of views stay stale until their instructions are bound again.
         """
@@ -243,7 +244,7 @@ class Values:
                 tensor.as_strided_(shape, self._all_of(root).stride())
 
     def _make_tensor(self, value: int) -> "Tensor":
-        """Return a tensor that can be resized up to the greatest size of its value."""
+        """Return a tensor that can be resized to any size that its value can have."""
         declared, root = self._graph.values[value].type, self._graph.root_of(value)
         match self._graph.values[root].storage:
             case StateSlot() | Caller():
@@ -257,7 +258,7 @@ class Values:
         return array_as_tensor(self.array(value))
 
     def _make_array(self, value: int) -> Array:
-        """Return the array of a value at the place that its storage declares."""
+        """Return the array of a value, placed as the value's storage declares."""
         declared = self._graph.values[value].type
         match self._graph.values[value].storage:
             case Scratch(offset):
@@ -276,7 +277,7 @@ class Values:
                 return prefix(self._memory_of(root), self.shape(value))
 
     def _part(self, root: int, shape: tuple[int, ...]) -> "Tensor":
-        """Return the beginning of the memory of a state or of a caller's array."""
+        """Return an array of `shape` at the start of a state's or a caller's memory."""
         whole = self._all_of(root)
         return whole.as_strided(shape, whole.stride())
 
@@ -302,7 +303,8 @@ class Values:
 def checks_rows(graph: Graph, check: Instruction, sizes: Mapping[str, int]) -> bool:
     """Tell whether a `kvc::check_index` checks the first slot of a cache write.
 
-    If so, its failure means a full cache; otherwise an index out of range.
+    If it does, a failed check means that the cache is full; if not, that an index is
+    out of range.
     """
     writes = (i for i in graph.instructions if i.op == CACHE_UPDATE)
     starts = {_root(graph, write.arguments[2]) for write in writes}
@@ -313,5 +315,5 @@ def checks_rows(graph: Graph, check: Instruction, sizes: Mapping[str, int]) -> b
 
 
 def _root(graph: Graph, argument: Argument) -> int | None:
-    """Return the root value of an operand's memory."""
+    """Return the value that owns the memory of an operand."""
     return graph.root_of(argument.value) if isinstance(argument, Ref) else None

@@ -1,10 +1,11 @@
 """`Answer`: the tokens that follow one prompt; `Spelling`: their text.
 
-In: a prompt, its row of the session, settings, logits at each step. Out: the sampled
-token, whether it is returned, why the answer ends, and its text: pieces of complete
-characters, without a suffix that may begin a stop string. The text does not depend on
-how it is cut into pieces. It ends before the stop string that is complete first; of
-several that are complete at the same place, before the longest.
+In: a prompt, the row of the session that runs it, settings, logits at each step. Out:
+the sampled token, whether the caller gets it, why the answer ends, and the answer's
+text. The text comes in pieces of complete characters; a suffix that may begin a stop
+string waits for the next tokens. The whole text does not depend on the cut into pieces.
+It ends before the first stop string that is complete; if several stop strings are
+complete at the same character, before the longest.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,18 +22,18 @@ EndReason = Literal["stop", "stop_string", "length", "max_tokens"]
 
 
 class Answer:
-    """An answer while it is generated.
+    """One answer during its generation.
 
     Attributes:
-        prompt: the tokens before it.
-        chooser: samples its tokens.
-        stop_tokens: the tokens that end it.
-        tokens: the tokens returned so far.
+        prompt: the tokens before the answer.
+        chooser: samples the answer's tokens.
+        stop_tokens: the tokens that end the answer.
+        tokens: the tokens of the answer so far, without a stop token.
         chosen: all sampled tokens, including a stop token.
-        reason: why it ended, None while it goes on. "stop": the model generated a stop
-            token. "stop_string": the last token completes a stop string in the text.
-            "length": the cache is full. "max_tokens": the limit of `max_tokens` or
-            `max_length` is reached.
+        reason: why the answer ended, None while it goes on. "stop": the model generated
+            a stop token. "stop_string": the last token completes a stop string in the
+            text. "length": the cache is full. "max_tokens": the limit of `max_tokens`
+            or `max_length` is reached.
     """
 
     def __init__(
@@ -45,14 +46,15 @@ class Answer:
         number: int = 0,
         rules: Rules | None = None,
     ) -> None:
-        """Begin after a prompt; the row counts how much of prompt and answer it holds.
+        """Begin an empty answer after a prompt.
 
         Args:
-            prompt: tokens that are not in the row yet.
-            row: the row that holds prompt and answer.
+            prompt: the tokens of the prompt, which the row does not hold yet.
+            row: the row of the session that runs prompt and answer; `row.fed` counts
+                the tokens that have run.
             settings: the settings of sampling.
             tokenizer: returns the tokenizer for the answer's text.
-            history: tokens that the row holds already.
+            history: the tokens that the row already holds before the prompt.
             number: the index of the row.
             rules: masks the logits of tokens that must not follow the tokens so far.
 
@@ -81,12 +83,12 @@ class Answer:
 
     @property
     def last(self) -> int | None:
-        """Return the token that is to run next, None if the answer has ended."""
+        """Return the newest token, which has not run yet; None after the end."""
         return self.tokens[-1] if self.reason is None else None
 
     @property
     def wanted(self) -> int | None:
-        """Return how many more tokens may be generated, None for no limit."""
+        """Return how many more tokens the limits allow, None for no limit."""
         return None if self._most is None else self._most - len(self.tokens)
 
     @property
@@ -96,7 +98,7 @@ class Answer:
         return (*self.prompt[held:], *self.chosen[max(0, held - len(self.prompt)) :])
 
     def choose(self, logits: Logits) -> int | None:
-        """Return the next token, None if the answer has ended.
+        """Sample and return the next token; None if the answer has ended.
 
         Raises:
             UnusableLogits: the logits allow no token.
@@ -104,10 +106,10 @@ class Answer:
         return self.chooser.choose(logits) if self.reason is None else None
 
     def take(self, token: int | None) -> int | None:
-        """Append a sampled token; return it, or None for a stop token.
+        """Append a sampled token; return the token, or None if it is a stop token.
 
-        Also set the reason if it is the last token, before it is returned: the caller
-        may not ask for another one.
+        If the answer ends with the token, `reason` is set at once: the caller might not
+        ask for a further token.
         """
         if token is None:
             return None
@@ -130,7 +132,7 @@ class Answer:
         return self._new_spelling()
 
     def text(self) -> str:
-        """Return all of the text so far, cut before a stop string.
+        """Return the answer's text so far, cut before a stop string.
 
         Raises:
             BadSetting, MissingPackage, BadTokenizer: as `spelling`.
@@ -163,7 +165,7 @@ class Spelling:
     def __init__(
         self, tokenizer: Tokenizer, prompt: Sequence[int], stop_strings: Sequence[str]
     ) -> None:
-        """Start after a prompt."""
+        """Begin the text of an answer to a prompt."""
         self._stream = tokenizer.stream(after=prompt)
         self._stops = StopStrings(stop_strings)
         self._spelled = 0
@@ -176,19 +178,19 @@ class Spelling:
         return self._stops.found
 
     def spell(self, tokens: Sequence[int]) -> None:
-        """Add the tokens of the whole answer that have not been added yet."""
+        """Add the new tokens of an answer; `tokens` is the whole answer so far."""
         for token in tokens[self._spelled :]:
             self._ready.append(self._stops.push(self._stream.push(token)))
         self._spelled = len(tokens)
 
     def take(self) -> str:
-        """Return the complete text that has not been returned yet."""
+        """Return the text that is certain by now, except what was returned before."""
         text = "".join(self._ready)
         self._ready.clear()
         return text
 
     def finish(self) -> str:
-        """Return the rest of the text after the last token; "" at a second call."""
+        """Return the rest of the text, after the last token; "" at a second call."""
         if self._finished:
             return ""
         self._finished = True
@@ -200,7 +202,8 @@ class StopStrings:
     """Searches text for stop strings.
 
     Attributes:
-        found: whether a stop string has been found; no text is returned after it.
+        found: whether a stop string has been found; text after the stop string is
+            dropped.
     """
 
     def __init__(self, strings: Sequence[str]) -> None:
@@ -222,12 +225,12 @@ class StopStrings:
         return text[:start]
 
     def finish(self) -> str:
-        """Return the text that was held back, after the last piece."""
+        """Return the text that `push` did not return; called after the last piece."""
         held, self._held = self._held, ""
         return held
 
     def _find(self, text: str) -> int | None:
-        """Return the start of the stop string that ends first, None without one."""
+        """Return the index at which the stop string that ends first begins, or None."""
         starts = [(text.find(string), len(string)) for string in self._strings]
         spans = [(start + size, start) for start, size in starts if start >= 0]
         return min(spans)[1] if spans else None

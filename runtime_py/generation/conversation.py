@@ -2,10 +2,10 @@
 
 In: a session, its bundle's tokenizer and chat template, the user's messages. Out: the
 answers in pieces. Before each answer the whole conversation is rendered and encoded
-again. The session keeps the longest common prefix of tokens; at the first difference it
-is rewound, or reset if it cannot be rewound. Without a chat template, the text is
-continued. Preprocessed pictures are kept as long as they belong to the conversation:
-the session may have to run them again.
+again, and compared with the tokens that the session holds. The session is rewound to
+the first difference, or reset if it cannot be rewound. Without a chat template, a
+conversation is one text that each message continues. Preprocessed pictures of the
+conversation stay in memory, since a reset session has to run them again.
 """
 
 from collections.abc import Generator, Sequence
@@ -48,7 +48,8 @@ class _Shown:
     """A picture of a conversation.
 
     Attributes:
-        mark: a unique negative number that replaces its tokens in comparisons.
+        mark: a unique negative number that replaces the picture's tokens in
+            comparisons.
         picture: the preprocessed picture.
     """
 
@@ -63,7 +64,8 @@ class _Turn:
     Attributes:
         said: the user's message.
         tokens: the tokens of the whole conversation, up to the answer.
-        marked: the same with marks in the places of pictures.
+        marked: `tokens` with the marks of pictures in place of the pictures' image
+            tokens.
         shown: all pictures of the conversation.
     """
 
@@ -77,9 +79,9 @@ class Conversation:
     """A chat with a model on one session.
 
     Attributes:
-        messages: the messages so far; empty without a chat template. Their content is
-            a text, or a list of parts for a model that reads pictures and whose
-            template takes parts.
+        messages: the messages so far; empty without a chat template. The content of a
+            message is a text. If the model reads pictures and its template takes parts,
+            the content is a list of parts.
         answer: the generation of the last answer, None before the first.
     """
 
@@ -95,8 +97,8 @@ class Conversation:
     ) -> None:
         """Begin a conversation, or continue an earlier one.
 
-        A session that holds tokens needs `history`, since their text is unknown:
-        `reset` it first to begin anew.
+        If the session holds tokens, `history` must name them, since the session does
+        not store tokens. To begin a new conversation, `reset` the session first.
 
         Args:
             session: a session of a program with the roles "prefill" and "decode".
@@ -105,13 +107,15 @@ class Conversation:
             system: the system message.
             messages: the earlier messages as in `Conversation.messages`, including the
                 system message.
-            history: the tokens that the session holds, as in `Conversation.held`.
+            history: the tokens that the session holds, as `Conversation.held` returns
+                them.
             settings: as in `kvc.runtime.generate`; the token that ends an answer is
                 always a stop token.
 
         Raises:
             BadSetting: a setting is impossible, `session` is not a Session, the program
-                has an encoder, or the session holds other tokens than `history`.
+                has an encoder, or `history` does not have as many tokens as the session
+                holds.
             UnknownName: the program lacks a role.
         """
         check_session(session)
@@ -146,7 +150,7 @@ class Conversation:
 
     @property
     def reads_pictures(self) -> bool:
-        """Whether the model reads pictures."""
+        """Tell whether the model reads pictures."""
         return self._places is not None
 
     def picture(self, picture: "Picture") -> InParts:
@@ -158,7 +162,6 @@ class Conversation:
         Raises:
             BadSetting: the program reads no pictures, or the argument is not a picture.
             BadPicture, FileProblem: the file is not a picture, or is too large.
-            BadPicture, FileProblem: a file is no picture, or too large a one.
             MissingPackage: Pillow is not installed.
         """
         (listed,) = pictures_of([picture], None)
@@ -168,20 +171,21 @@ class Conversation:
     def say(
         self, text: str, images: "Sequence[Picture | InParts]" = ()
     ) -> Generator[str]:
-        """Return the answer to the user's message, in pieces of text as they come.
+        """Return an iterator over the answer to a message, in pieces of text.
 
-        Pictures come before the text. If the template has no place for pictures, or
+        Pictures stand before the text. If the template has no place for pictures, or
         there is no template, the text must have the model's placeholder for each
-        picture. The pieces that the caller has taken belong to the conversation; if an
-        answer ends before its first token, the conversation stays as it was. An
-        unfinished earlier answer ends here.
+        picture. If the caller stops taking pieces, the conversation has the pieces
+        taken so far as the answer; if the answer has no token yet, the conversation
+        stays as it was. If an earlier answer is unfinished, `say` ends it.
 
         Args:
             text: the user's message.
             images: the pictures of the message.
 
         Raises:
-            CacheOverflow: there is no room; the conversation is as it was.
+            CacheOverflow: the session has no room for the message; the conversation is
+                as it was.
             BadChatTemplate, TemplateLimit: the template refuses the messages, or
                 exceeds its limits; the conversation is as it was.
             KvcError: as `kvc.runtime.generate` and `Session.call`, at once or during
@@ -222,7 +226,7 @@ class Conversation:
 
     @property
     def is_chat(self) -> bool:
-        """Tell whether the conversation has turns, rather than a continued text."""
+        """Tell whether the conversation has turns; if not, it is one continued text."""
         return self._template is not None
 
     @property
@@ -239,7 +243,7 @@ class Conversation:
         return tuple(self._held)
 
     def _say_system(self) -> None:
-        """Start the list of messages with the system message."""
+        """Set the list of messages to the system message alone."""
         self.messages = []
         if isinstance(self._system, str):
             self.messages.append(self._message("system", self._system))
@@ -273,7 +277,7 @@ class Conversation:
         return [*self._text, *self._tokenizer.encode(more, special=not self._text)]
 
     def _expanded(self, text: str, shown: Sequence[_Shown]) -> str:
-        """Return a text with one placeholder for each embedding of its pictures."""
+        """Return a text with one image token for each embedding of its pictures."""
         if self._places is None:
             return text
         return self._places.in_text(text, [one.picture.grid for one in shown])
@@ -293,10 +297,10 @@ class Conversation:
         return [next(marks, t) if t == places.token else t for t in tokens]
 
     def _keep_common(self, tokens: Sequence[int]) -> int:
-        """Rewind the session to a common prefix of its content and marked tokens.
+        """Rewind the session to the longest prefix that it shares with marked tokens.
 
-        Return the length of the prefix. At least one token is left to run, since logits
-        need a call, and no picture is split.
+        Return the length of the prefix. The prefix leaves out at least one token, since
+        only a call returns logits, and does not end inside a picture.
         """
         common = 0
         for one, other in zip(self._held, tokens[:-1], strict=False):
@@ -355,7 +359,10 @@ class Conversation:
             self._held = []
 
     def _without_first_space(self, piece: str, answer: Generation) -> str:
-        """Return a piece without a leading space that only its position causes."""
+        """Return the first piece of an answer without the space that a prompt causes.
+
+        The space is dropped if the answer's tokens alone would be decoded without it.
+        """
         if self._template is None or not piece.startswith(" "):
             return piece
         stream = self._tokenizer.stream()

@@ -14,10 +14,10 @@ from kvc.schema.errors import BadSetting, NoPosition
 
 
 def held_of(session: Session, history: Sequence[int] | None) -> list[int]:
-    """Return the tokens that a session holds, which the caller must know.
+    """Return the tokens that a session holds, as the caller has passed them.
 
     Raises:
-        BadSetting: `history` is missing, or has another number of tokens.
+        BadSetting: `history` is missing, or has more or fewer tokens than the session.
     """
     (given,) = histories_of(() if history is None else history, None)
     if history is None and session.holds_nothing:
@@ -48,10 +48,11 @@ def _count(session: Session) -> int | None:
 def system_of(
     system: str | None, messages: Sequence[Message], template: ChatTemplate | None
 ) -> str | Message | None:
-    """Return the system message, which remains after a reset.
+    """Return the system message, which `Conversation.reset` does not remove.
 
     Raises:
-        BadSetting: it is given twice, or messages are useless or not mappings.
+        BadSetting: the system message is given twice; or messages are given without a
+            chat template, or are not mappings.
     """
     if not messages:
         return system

@@ -1,7 +1,8 @@
 """`Decoding`: gets each next token from one call of the model.
 
-In: the prompts, then the tokens that were returned. Out: the next token of each row,
-sampled from the model's logits. `drafting.py` does the same with a draft model.
+In: the prompts, then the tokens returned so far. Out: the next token of each row,
+sampled from the model's logits. `drafting.py` gets the same tokens faster, with a
+second model.
 """
 
 from collections.abc import Sequence
@@ -12,14 +13,14 @@ from kvc.runtime.generation.row import Row
 
 
 class Decoding:
-    """Source of the tokens of one generation; a token runs when the next is requested.
+    """Source of the tokens of one generation; a token runs when the next is needed.
 
     Attributes:
-        rows: how much of prompt and answer each row of the session holds. Until
-            `settle`, the session may hold more.
-        prefill: the pace of the prompts.
+        rows: the token count of prompt and answer in each row of the session. Before
+            `settle`, the session may hold more tokens than `rows` count.
+        prefill: the token count and the time of the prompts.
         drafted: how many tokens of a draft the model has checked.
-        accepted: how many of them the model sampled as well.
+        accepted: how many of the checked tokens the model sampled as well.
     """
 
     def __init__(self, feeder: Feeder) -> None:
@@ -29,10 +30,10 @@ class Decoding:
         self.drafted = self.accepted = 0
 
     def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
-        """Run the prompts; return the token after each.
+        """Run the prompts; return the first token after each prompt.
 
         Raises:
-            StateMismatch: other code has used a session in the meantime.
+            StateMismatch: other code has used a session since the generation was made.
             UnusableLogits: the logits allow no token.
             ExecutionError: as `Session.call`.
         """
@@ -40,7 +41,7 @@ class Decoding:
         return list(map(Answer.choose, answers, logits))
 
     def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
-        """Return the token after the last of each answer, None if it has ended.
+        """Run the last token of each answer; return the next token, None after the end.
 
         Raises:
             KvcError: as `begin`.
@@ -52,8 +53,8 @@ class Decoding:
         """Bring the session to exactly the tokens that `rows` count."""
 
     def end(self) -> None:
-        """Settle at the end of the generation."""
+        """Bring the session to the tokens that `rows` count, after the generation."""
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Store in the session the tokens of each row that it does not hold."""
+        """Store in the session the tokens that are to run next in each row."""
         self._feeder.leave_pending(tokens)

@@ -1,13 +1,13 @@
-"""`Drafting`: a draft model guesses the next tokens, the target checks them at once.
+"""`Drafting`: a draft model guesses several tokens, the target checks them in one call.
 
-In: two sessions that hold the same tokens. Out: the target's own tokens, several per
-call if the guesses are right. This is speculative decoding as in Leviathan et al. 2023
-and Chen et al. 2023, except for sampling: the draft samples with the same random
-numbers as the target, and a guess is accepted if the target samples the same token. So
-the target samples the same tokens as without a draft, in the same order and from the
-same logits; nothing needs to be corrected, and a seed gives the same tokens with and
-without a draft. In exchange, some guesses are rejected that rejection sampling would
-accept.
+In: two sessions that hold the same tokens. Out: the tokens that the target samples,
+several per call of the target if the guesses are right. This is speculative decoding as
+in Leviathan et al. 2023 and Chen et al. 2023, except for sampling: the draft samples
+with the same random numbers as the target, and a guess is accepted if the target
+samples the same token. So the target samples the same tokens as without a draft, in the
+same order and from the same logits; nothing needs to be corrected, and a seed gives the
+same tokens with and without a draft. In exchange, some guesses are rejected that
+rejection sampling would accept.
 """
 
 from collections import deque
@@ -36,11 +36,13 @@ _LOST: Final = (Closed, Forked, Poisoned)  # errors of unusable sessions
 class Drafting(Decoding):
     """Tokens of a target session of one row, guessed in groups by a draft model.
 
-    The target's session is ahead while tokens that it holds already are handed out.
-    If other code uses one of the two sessions meanwhile, both are settled first.
+    After a check, the target's session holds accepted tokens that the caller has not
+    received yet. If other code uses one of the two sessions at that time, both sessions
+    are first brought to the tokens that the caller has received (`settle`).
 
-    States that a rewind restores from copies have copies from the start of calls.
-    Their session rewinds to before its last call, and runs the accepted tokens again.
+    Some states can only be rewound to the start of a call, of which the session has a
+    copy. A session with such states is rewound to before its last call, and runs the
+    accepted tokens again.
     """
 
     def __init__(
@@ -51,14 +53,15 @@ class Drafting(Decoding):
         lead: Sequence[int],
         draft_tokens: int,
     ) -> None:
-        """Use two sessions of one row that can be rewound.
+        """Use two sessions of one row each, both of which can be rewound.
 
         Args:
             target: the feeder of the target, which samples the answer.
-            checks: the target's method of the role "prefill_all".
+            checks: the token counts of the target's method with the role "prefill_all".
             draft: the feeder of the draft, which guesses.
             lead: the tokens that the target holds and the draft does not.
-            draft_tokens: the most guesses at a time; `checks` takes one token more.
+            draft_tokens: the greatest number of guesses per check; `checks` must take
+                one token more.
         """
         super().__init__(target)
         self._row = replace(target.rows[0])  # counts the tokens that were handed out
@@ -75,7 +78,7 @@ class Drafting(Decoding):
         self._unsettled: list[Drafting] = []
 
     def begin(self, answers: Sequence[Answer]) -> list[int]:
-        """Run the prompt in both sessions; return the token after it."""
+        """Run the prompt in both sessions; return the first token after the prompt."""
         (answer,) = answers
         with self._working():
             self._sequence += answer.prompt
@@ -94,7 +97,7 @@ class Drafting(Decoding):
         return [token]
 
     def follow(self, answers: Sequence[Answer]) -> list[int]:
-        """Return the next token; check new guesses if no accepted one is left."""
+        """Return the next token; if no accepted token is left, check new guesses."""
         (answer,) = answers
         with self._working():
             for token in answer.pending[:-1]:  # a previous settle was incomplete
@@ -110,11 +113,10 @@ class Drafting(Decoding):
     def settle(self) -> None:
         """Bring both sessions to the tokens that `rows` count.
 
-        The draft may lack a few tokens, which it runs now; a full draft still lacks
-        them. An unusable session stays as it is. A session that cannot be rewound is
-        poisoned: it holds tokens that nobody was given. A session that another thread
-            is
-        using is settled before its next use.
+        The draft may lack a few of the tokens; it runs them, if it has room. An
+        unusable session stays as it is. A session that cannot be rewound is poisoned,
+        since it holds tokens that the caller has not received. A session that another
+        thread is using is brought to those tokens before its next use.
         """
         if self._at_work or not self._unsettled:  # used here, or not begun
             return
@@ -128,19 +130,20 @@ class Drafting(Decoding):
             self._unsettled.clear()
 
     def end(self) -> None:
-        """Settle at the end of the generation."""
+        """Bring both sessions to the tokens `rows` count, after the generation."""
         self._at_work, self._over = False, True
         self.settle()
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Store in the target's session, once settled, the tokens that it lacks."""
+        """Store the tokens to run next in the target's session, after `settle`."""
         self._pending = tokens
         super().leave_pending(tokens)
 
     def _level_target(self) -> None:
         """Bring the target to the part of prompt and answer that `rows` count.
 
-        If that is impossible, it holds more or fewer tokens, and `rows` count those.
+        If the target cannot reach that count, it holds more or fewer tokens, and `rows`
+        count the tokens that it holds.
         """
         fed = self._row.fed
         known = max(self._prompt_length, fed + 1)  # tokens that were handed out
@@ -155,7 +158,7 @@ class Drafting(Decoding):
         self._target.leave_pending(self._pending)
 
     def _level_draft(self) -> None:
-        """Bring the draft to the tokens of the target, if few tokens are to run."""
+        """Bring the draft to the tokens of the target, unless it lacks many of them."""
         count = self._lead_length + self._row.fed
         known = max(self._lead_length + self._prompt_length, count + 1)
         if not self._go_back(self._draft, count, known):
@@ -165,9 +168,10 @@ class Drafting(Decoding):
             self._run_draft(missing)
 
     def _go_back(self, feeder: Feeder, fed: int, known: int) -> bool:
-        """Rewind a session to `fed` tokens, or to a nearby count that it can reach.
+        """Rewind a session to `fed` tokens, or to a nearby count that its states allow.
 
-        If it can reach none, it is poisoned. Returns False if other code has used it.
+        If the session can reach no such count, it is poisoned. Returns False if other
+        code has used the session.
 
         Raises:
             KvcError: as `Feeder.go_back`, except for `NotRewindable`.
@@ -180,13 +184,13 @@ class Drafting(Decoding):
             return False
 
     def _run_draft(self, tokens: Sequence[int]) -> Logits:
-        """Run tokens on the draft, a single one by decode; return its last logits."""
+        """Run tokens on the draft, and return the logits after the last token."""
         one = len(tokens) == 1
         logits = self._draft.feed(tokens) if one else self._draft.feed_prompts([tokens])
         return logits.reshape(-1)
 
     def _check(self, answer: Answer) -> int:
-        """Have tokens guessed and checked; return the first sampled token."""
+        """Let the draft guess and the target check; return the target's first token."""
         guesses = self._guess(answer)
         before = len(self._sequence)
         fed = (answer.tokens[-1], *guesses)
@@ -206,8 +210,9 @@ class Drafting(Decoding):
     def _keep(self, right: Sequence[int]) -> None:
         """Rewind the target to the accepted tokens of its last call.
 
-        If the rewind went further, the accepted tokens run again: in one call if a
-        method takes as many, otherwise the first token now and the others one by one.
+        If the rewind dropped accepted tokens too, these run again: in one call if the
+        checking method takes that many tokens; if not, the first token at once, and the
+        others with the next requests.
         """
         end, (row,) = self._row.fed + len(right) - 1, self._target.rows
         self._target.go_back(end, self._row.fed - 1, end)
@@ -222,7 +227,7 @@ class Drafting(Decoding):
             self._target.feed(missing[:1])
 
     def _guess(self, answer: Answer) -> list[int]:
-        """Return the draft's guesses, none if there is no room for any."""
+        """Return the draft's guesses; none if a session has no room for them."""
         count = self._most_guesses(answer.wanted)
         if count < 1:
             return []
@@ -236,7 +241,7 @@ class Drafting(Decoding):
         return guesses[: self._that_fit(len(guesses))]
 
     def _most_guesses(self, wanted: int | None) -> int:
-        """Return how many guesses fit and are useful."""
+        """Return how many guesses the sessions have room for, up to the limits."""
         (row,) = self._draft.rows
         limits = [self._draft_tokens + 1, wanted, self._target.rows[0].room]
         if row.room is not None:
@@ -244,7 +249,7 @@ class Drafting(Decoding):
         return self._that_fit(min(limit for limit in limits if limit is not None) - 1)
 
     def _that_fit(self, count: int) -> int:
-        """Return the most guesses, up to `count`, that one checking call takes."""
+        """Return how many guesses, at most `count`, one checking call takes."""
         fits = count + 1 >= self._checks.least
         return self._checks.greatest(count + 1) - 1 if fits else 0
 
@@ -253,7 +258,7 @@ class Drafting(Decoding):
         return room is None or len(tokens) <= room
 
     def _watch(self) -> None:
-        """Have both sessions settled before other code uses them."""
+        """Make both sessions call `settle` before other code uses them."""
         self._unsettled.append(self)
         unsettled = self._unsettled
 
@@ -266,7 +271,7 @@ class Drafting(Decoding):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Mark the sessions as in use by this generation, so that none is settled."""
+        """Make `settle` do nothing: the generation itself uses the sessions."""
         self._at_work = True
         try:
             yield
@@ -275,7 +280,7 @@ class Drafting(Decoding):
 
 
 def _is_done(level: Callable[[], None]) -> bool:
-    """Settle one session; return False if another thread is using it."""
+    """Bring one session to its tokens; return False if another thread is using it."""
     try:
         level()
     except _LOST:
@@ -286,7 +291,7 @@ def _is_done(level: Callable[[], None]) -> bool:
 
 
 def _choose(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]:
-    """Return the target's tokens up to the first that differs from its guess."""
+    """Return the tokens that the target samples, up to the first wrong guess."""
     chosen: list[int] = []
     for row, guess in zip(logits, (*guesses, None), strict=True):
         try:

@@ -1,4 +1,4 @@
-"""Check whether a session can be the draft of another, before anything runs.
+"""Check whether a session can be the draft of a target session, before anything runs.
 
 In: the target's session, the draft's session. Out: a `Drafting`, or a plain `Decoding`
 if the draft has no room.
@@ -20,11 +20,11 @@ _USUAL_GUESSES: Final = 4
 
 
 def draft_tokens_of(draft: object, count: object, is_batch: bool) -> int | None:
-    """Return the requested number of guesses, None if it is not given.
+    """Return the requested number of guesses, None if the caller gave none.
 
     Raises:
-        BadSetting: it is not a number of tokens, there is no draft, or there is a
-            draft for a batch.
+        BadSetting: `count` is not a number of tokens, `count` is given without a draft,
+            or a draft is given for a batch.
     """
     if draft is not None and not isinstance(draft, Session):
         raise BadSetting(name="draft", expected="a session", found=repr(draft))
@@ -56,10 +56,10 @@ def start_drafting(
     """Return the `Decoding` of a target session and its draft.
 
     Args:
-        target: the feeder of the session that is continued.
+        target: the feeder of the session whose model samples the answer.
         draft: the session that guesses.
-        history: the tokens that the target holds, or none.
-        draft_tokens: the most guesses at a time, None for the usual number.
+        history: the tokens that the target holds; may be empty.
+        draft_tokens: the greatest number of guesses per check, None for the default.
 
     Raises:
         BadSetting: the two sessions do not fit each other.
@@ -95,7 +95,7 @@ def _find_checks(session: Session) -> ChunkSizes:
     """Return the method that returns the logits of every token.
 
     Raises:
-        UnknownName: the program has no such method.
+        UnknownName: the program has no method that returns the logits of every token.
     """
     method = find_all_logits(session)
     if method is None:
@@ -117,20 +117,21 @@ def _count_guesses(
     draft: Session,
     copies: int | None,
 ) -> int:
-    """Return how many guesses are made at a time.
+    """Return how many tokens the draft guesses before each check.
 
-    A session with a ring buffer can undo as many tokens as one call may add. The
-    target checks all guesses in one call; the draft makes each in a call of its own.
+    A session with a ring buffer can undo as many tokens as one call can add. The target
+    checks all guesses in one call; the draft makes each guess in a separate call.
 
     Args:
-        wanted: the caller's number, None for the usual number.
-        checks: the method that checks the guesses.
+        wanted: the number that the caller requested, None for the default.
+        checks: the token counts of the method that checks the guesses.
         target: the session of the target.
         draft: the session of the draft.
-        copies: how many of its calls the draft can undo, None for no limit.
+        copies: how many of the draft's last calls can be undone, None for no limit.
 
     Raises:
-        BadSetting: as many guesses cannot be checked in one call, or not be undone.
+        BadSetting: the requested number of guesses cannot be checked in one call, or
+            cannot be undone.
     """
     most = checks.most - 1
     least = checks.smallest(2) - 1 if most else 1
@@ -155,10 +156,11 @@ def _count_guesses(
 def _find_lead(
     target: Feeder, draft: Feeder, history: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Return the tokens that the draft must run first; None if it has too little room.
+    """Return the tokens that the draft must run first; None if it has no room for them.
 
-    If the draft holds more tokens than the target, it is rewound before the prompt;
-    its tokens need not be the same, since guesses may be wrong.
+    If the draft holds more tokens than the target, it is rewound to the target's count
+    before the prompt. The two need not hold equal tokens: a difference only makes
+    guesses worse.
 
     Raises:
         BadSetting: the draft holds fewer tokens, and `history` does not name them.

@@ -30,9 +30,9 @@ class Encoding:
 
     Attributes:
         method: the name of the method.
-        given: its first argument.
-        row_lengths: the number of real tokens in each row, by the argument's name;
-            empty for one row.
+        given: the first argument of the method.
+        row_lengths: the argument's name -> the number of real tokens in each row; empty
+            for one row.
     """
 
     method: str
@@ -47,7 +47,7 @@ def find_encode(session: Session) -> Method | None:
 
 
 def check_goes_on(session: Session) -> None:
-    """Check that a session's text can be continued by later prompts.
+    """Check that later prompts can continue the text in a session.
 
     Raises:
         BadSetting: the program has an encoder, whose call resets the session.
@@ -61,7 +61,7 @@ def check_anew(draft: object, history: Sequence[object]) -> None:
     """Check that a generation with an encoder has no draft and no history.
 
     Raises:
-        BadSetting: it has one.
+        BadSetting: a draft or a history is given.
     """
     if draft is not None:
         expected = "none: the program has an encoder, which drafts do not support"
@@ -86,8 +86,9 @@ def encoding_of(
         encode: the method of the encoder.
         prompt: a text, tokens, or any other input of the encoder as an array; None
             with a picture.
-        batch: the result of `batch_of`.
-        pictures: a picture in place of a prompt, or none.
+        batch: the prompts of several rows, as `batch_of` returns them; None for one
+            prompt.
+        pictures: the picture to encode in place of a prompt; empty for none.
         find_tokenizer: returns the tokenizer for a text.
 
     Raises:
@@ -148,8 +149,8 @@ def _of_picture(
     """Return the encoder's call for a picture.
 
     Raises:
-        BadSetting: the encoder takes no picture, there are several, or there is a
-            prompt as well.
+        BadSetting: the encoder takes no picture, several pictures are given, or a
+            picture and a prompt.
     """
     said = parsed(session.metadata, PICTURES)
     if not isinstance(said, dict) or said.get("method") != encode.name:
@@ -175,12 +176,13 @@ def decoder_prompt_of(
     """Return the tokens with which a decoder begins.
 
     Args:
-        given: the caller's tokens; None for the token of the settings.
+        given: the tokens that the caller requested; None for the token in the settings.
         settings: the settings of the generation.
-        bos: the bundle's token that begins a text, if it has one.
+        bos: the token that begins a text, None if the bundle names none.
 
     Raises:
-        BadSetting: no token is given or set, or `given` is not a list of tokens.
+        BadSetting: neither the caller nor the settings name a token, or `given` is not
+            a list of tokens.
     """
     if given is not None:
         (one,) = prompts_of(given, None)

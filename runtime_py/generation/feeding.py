@@ -39,14 +39,14 @@ _PADDING: Final = 0  # a token of every vocabulary; padding never affects result
 
 @dataclass(slots=True)
 class Pace:
-    """A number of tokens and the seconds that they took."""
+    """A number of tokens and the seconds that running them took."""
 
     tokens: int = 0
     seconds: float = 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Return the rate, 0 when nothing ran."""
+        """Return the tokens per second, 0 if nothing has run."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
@@ -55,9 +55,9 @@ class Feeder:
 
     Attributes:
         session: the session that runs the tokens.
-        rows: the token count of each row.
-        prefill: the pace of the prompts, tokens of all rows together.
-        vocabulary: the number of logits of a token.
+        rows: the number of tokens that each row has run.
+        prefill: the token count of all rows' prompts together, and the time they took.
+        vocabulary: the number of logits that the model returns for a token.
     """
 
     def __init__(
@@ -74,13 +74,14 @@ class Feeder:
             session: a session of `rows` rows.
             rows: the number of prompts.
             name: the name of the session in messages.
-            encoding: the encoder's call before the prompts, which resets the session.
+            encoding: the call of the encoder, which runs before the prompts and resets
+                the session; None without an encoder.
             picturing: computes the embeddings of prompts with pictures.
 
         Raises:
             UnknownName: the program lacks a role.
-            BadSetting: the session has another number of rows, or several rows but no
-                methods that take row lengths.
+            BadSetting: the session does not have `rows` rows, or has several rows but
+                no methods that take row lengths.
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         session.check_usable()
@@ -109,7 +110,7 @@ class Feeder:
         Raises:
             InputMismatch: a token is not in the vocabulary.
             PromptTooLong: a row has no room for its prompt.
-            BadSetting: a prompt does not place its pictures as the model requires.
+            BadSetting: the image tokens of a prompt do not stand as the model requires.
         """
         if self._picturing is not None:
             self._picturing.plan(prompts)
@@ -130,19 +131,20 @@ class Feeder:
                 )
 
     def feed_prompts(self, prompts: Sequence[Sequence[int]]) -> Logits:
-        """Run prompts in chunks; return the logits after the last token of each.
+        """Run prompts in chunks; return the logits after the last token of each prompt.
 
-        All prompts begin in the first chunk. The longest remaining prompt determines
-        the width of a chunk; a row that is finished does not change.
+        All prompts begin in the first chunk. The prompt with the most tokens left
+        determines the width of a chunk. A row whose prompt is finished does not change.
 
         Args:
-            prompts: one token or more for each row.
+            prompts: the tokens of each row's prompt, at least one.
 
         Returns:
             float32 [rows, vocab].
 
         Raises:
-            StateMismatch: other code has used the session in the meantime.
+            StateMismatch: other code has used the session since the last call of the
+                feeder.
             ExecutionError: as `Session.call`.
         """
         self._encode()
@@ -165,7 +167,7 @@ class Feeder:
         return last
 
     def _plan(self, prompts: Sequence[Sequence[int]]) -> list[TokenFeed]:
-        """Return the calls for prompts."""
+        """Return the calls that run the prompts."""
         if self._picturing is not None:
             return self._picturing.plan(prompts)
         longest, at, planned = max(map(len, prompts)), 0, list[TokenFeed]()
@@ -177,7 +179,7 @@ class Feeder:
         return planned
 
     def _encode(self) -> None:
-        """Run the encoder, if there is one; its time counts as that of the prompts."""
+        """Run the encoder, if there is one; `prefill` includes the time."""
         if self._encoding is None:
             return
         began = time.perf_counter()
@@ -191,10 +193,11 @@ class Feeder:
         """Run one token of each row; skip rows whose token is None.
 
         Returns:
-            The logits after each, float32 [rows, vocab].
+            The logits after each row's token, float32 [rows, vocab].
 
         Raises:
-            StateMismatch: other code has used the session in the meantime.
+            StateMismatch: other code has used the session since the last call of the
+                feeder.
             ExecutionError: as `Session.call`.
         """
         parts = [() if token is None else (token,) for token in tokens]
@@ -212,17 +215,19 @@ class Feeder:
         Args:
             method: a method of the role "prefill" or "decode"; for one row also
                 "prefill_all".
-            parts: tokens of each row; the method takes the longest count.
+            parts: the tokens of each row; the method must take the count of the longest
+                row.
             embeddings: [rows, longest, hidden], which the method takes in place of the
                 tokens.
-            beside: further arguments of the method, by name.
+            beside: further arguments for the method, by name.
 
         Returns:
             The result of the call: float32 [rows, vocab], or for each token of one row
             [tokens, vocab].
 
         Raises:
-            StateMismatch: other code has used the session in the meantime.
+            StateMismatch: other code has used the session since the last call of the
+                feeder.
             ExecutionError: as `Session.call`.
         """
         self._check_alone(method)
@@ -236,23 +241,23 @@ class Feeder:
         return logits.reshape(-1, logits.shape[-1])
 
     def go_back(self, fed: int, least: int, most: int) -> bool:
-        """Rewind the one row to the first `fed` tokens, if possible.
+        """Rewind a session of one row to its first `fed` tokens, or to a nearby count.
 
         Tokens of a call that failed are dropped too. States that are restored from
-        copies may have no copy at that position: then the row holds somewhat fewer, or
-        more, tokens, as `rows` count afterwards.
+        copies may have no copy at that position. The row is then rewound to a count
+        from `least` to `most`, which `rows` has afterwards.
 
         Args:
             fed: the wanted token count.
-            least: the least token count to accept, if the row holds as many.
+            least: the least token count to accept.
             most: the greatest token count to accept if `fed` cannot be reached.
 
         Returns:
-            False if other code has used the session in the meantime; nothing happens
-            then.
+            True; or False, without a rewind, if other code has used the session since
+            the last call of the feeder.
 
         Raises:
-            NotRewindable: a state can reach none of these counts.
+            NotRewindable: the states can reach no count from `least` to `most`.
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         if not self._is_alone and not self._calling:
@@ -269,7 +274,7 @@ class Feeder:
         return True
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Store the tokens to run next in the session, unless it was used elsewhere."""
+        """Store the tokens to run next in the session, unless other code used it."""
         if self._is_alone:
             self.session.leave_pending(tokens)
 
@@ -280,11 +285,11 @@ class Feeder:
 
     @property
     def _is_alone(self) -> bool:
-        """Tell whether only this feeder has changed the session."""
+        """Tell whether no other code has changed the session since the last call."""
         return self.session.changes == self._changes
 
     def _row_lengths(self, name: str, parts: Sequence[Sequence[int]]) -> _Lengths:
-        """Return the argument of row lengths by its name; none for a single row."""
+        """Return the argument's name and the row lengths; empty for a single row."""
         if len(parts) == 1:
             return {}
         method = self.session.methods[name]
@@ -294,7 +299,7 @@ class Feeder:
         return {method.input_names[method.row_lengths]: lengths}
 
     def _check_alone(self, method: str) -> None:
-        """Check that the session holds exactly the tokens of this generation.
+        """Check that the session holds exactly the tokens that the feeder has run.
 
         Raises:
             StateMismatch: other code has used the session.
@@ -328,7 +333,7 @@ def check_session(session: object) -> None:
     """Check that an object is a session of a program that can generate.
 
     Raises:
-        BadSetting: it is not a session.
+        BadSetting: the object is not a session.
         UnknownName: no method has the role `prefill`, or none the role `decode`.
     """
     if not isinstance(session, Session):
@@ -342,7 +347,7 @@ def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
     """Return the methods that take several rows of different lengths.
 
     Raises:
-        BadSetting: there is none.
+        BadSetting: no method takes several rows of different lengths.
     """
     if rows == 1:
         return methods
@@ -361,7 +366,7 @@ def _check_rows(name: str, prompts: int, rows: int) -> None:
     """Check that a session has exactly one row for each prompt.
 
     Raises:
-        BadSetting: the session has another number of rows.
+        BadSetting: the numbers of rows and prompts differ.
     """
     if rows == prompts:
         return
@@ -387,5 +392,5 @@ def _positions(session: Session) -> list[int] | None:
 
 
 def _one(positions: Sequence[int]) -> str:
-    """Return the positions of rows as text, a single one without brackets."""
+    """Return the positions of rows as text, without brackets if there is one row."""
     return f"{positions[0] if len(positions) == 1 else positions}"

@@ -2,7 +2,8 @@
 
 In: a source of tokens, empty answers, settings, all checked. Out: at each step one more
 token of each unfinished answer, why answers ended, and the speed. A returned token runs
-only when the next one is requested, so the last one never runs: it is `pending`.
+only when the next token is requested, so the last token of an answer never runs: it is
+`pending`.
 """
 
 import time
@@ -22,7 +23,7 @@ _Handed = TypeVar("_Handed")
 
 
 class _Run(Iterator[_Handed]):
-    """Answers that grow step by step; one prompt is a batch of one."""
+    """Answers that get a token at each step; a single prompt is a batch of one row."""
 
     def __init__(
         self, source: Decoding, answers: Sequence[Answer], settings: GenerationSettings
@@ -36,7 +37,7 @@ class _Run(Iterator[_Handed]):
         self._steps, self._stepping = self._make_steps(), Lock()
 
     def close(self) -> None:
-        """End the generation; closing twice is safe.
+        """End the generation; a second call does nothing.
 
         Raises:
             Busy: another thread is requesting a token.
@@ -50,7 +51,7 @@ class _Run(Iterator[_Handed]):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Exclude other threads, which get `Busy`."""
+        """Keep other threads out of the `with` block by raising `Busy` in them."""
         if not self._stepping.acquire(blocking=False):
             raise Busy(method="a generation")
         try:
@@ -88,7 +89,7 @@ class _Run(Iterator[_Handed]):
         return [answer for answer in self._answers if answer.reason is None]
 
     def _take(self, tokens: Sequence[int | None]) -> RowTokens:
-        """Append the sampled token to each answer; return the tokens to hand out."""
+        """Append each answer's sampled token; return the tokens for the caller."""
         return tuple(map(Answer.take, self._answers, tokens))
 
     def _pending(self) -> tuple[tuple[int, ...], ...]:
@@ -100,24 +101,25 @@ class Generation(_Run[int]):
 
     Requesting the first token runs the prompt. Iteration may stop at any time; the
     session stays usable. When the generation has ended, was closed or failed, the
-    session holds the prompt and the answer except for `pending`. To continue, pass
-    `pending` and the tokens that follow it as the next prompt.
+    session holds the prompt and the answer, except for the tokens in `pending`. To
+    continue the text, pass `pending`, followed by new tokens, as the next prompt.
 
     Attributes:
-        settings: the settings of sampling and of the end.
-        prefill, decode: the counts and times of tokens; the time of decode excludes the
-            caller's time between two tokens.
-        time_to_first_token: seconds from the request of it, None before.
+        settings: the settings of sampling and of the end of the answer.
+        prefill, decode: the token counts and times of the prompt and of the answer; the
+            time of decode excludes the caller's time between two tokens.
+        time_to_first_token: seconds from the request of the first token to its return,
+            None before that.
     """
 
     @property
     def tokens(self) -> list[int]:
-        """Return all tokens that were handed out so far."""
+        """Return the tokens of the answer that the caller has received so far."""
         return self._answers[0].tokens
 
     @property
     def reason(self) -> EndReason | None:
-        """Return why it ended; None while it runs, or if it was closed or failed.
+        """Return why the answer ended; None before that, or if it was closed or failed.
 
         The reasons: "stop": the model generated a stop token. "stop_string": the last
         token completes a stop string in the text. "length": the cache is full.
@@ -132,20 +134,21 @@ class Generation(_Run[int]):
 
     @property
     def accepted(self) -> int:
-        """Return how many of the draft's tokens the target accepted."""
+        """Return how many of the checked draft tokens the target accepted."""
         return self._source.accepted
 
     @property
     def acceptance(self) -> float:
-        """Return the share of accepted guesses, 0 if there were none."""
+        """Return the accepted share of the checked draft tokens, 0 without any."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def pending(self) -> tuple[int, ...]:
         """Return the tokens of prompt and answer that are not in the session.
 
-        As a rule the last token of the answer, or the stop token that ended it. After
-        an interrupted prompt, the rest of it.
+        Usually these are the last token of the answer, or the stop token that ended it.
+        If the prompt was interrupted, they include the tokens of the prompt that have
+        not run.
         """
         return self._pending()[0]
 
@@ -157,9 +160,9 @@ class Generation(_Run[int]):
     def text(self) -> Iterator[str]:
         """Return the text in pieces, each of complete characters, none empty.
 
-        The first piece begins with the text of all tokens handed out so far that was
-        not returned yet. A stop string is left out; text is held back only while it may
-        begin a stop string.
+        The first piece begins with the text of tokens that the caller received by
+        iteration. A stop string is left out. Text that may begin a stop string is
+        returned only when later tokens show that it does not.
 
         Raises:
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
@@ -185,38 +188,42 @@ class BatchGeneration(_Run[RowTokens]):
     """The continuations of several prompts, one in each row of a session.
 
     Iterate for steps, or call `texts()`. Each step is a tuple with the new token of
-    each row, None for a row that has ended. Requesting the first step runs the
-    prompts. Each row ends by itself and does not change afterwards; iteration ends
-    with the last row. It may stop at any time; the session stays usable. To continue,
-    pass for each row its `pending` and the tokens that follow it as the next prompt.
+    each row, None for a row that has ended. Requesting the first step runs the prompts.
+    Each row ends independently and does not change after its end; iteration ends when
+    all rows have ended. The caller can stop iterating at any time; the session stays
+    usable. To continue, pass for each row its `pending`, followed by new tokens, as the
+    next prompt.
 
     Attributes:
-        settings: the settings of sampling and of the end; row r samples by `seed` + r.
-        prefill, decode: the counts and times of tokens of all rows; the time of decode
-            excludes the caller's time between two steps.
-        time_to_first_token: seconds from the request of the first step, None before.
+        settings: the settings of sampling and of the end of an answer; row r samples
+            with `seed` + r.
+        prefill, decode: the token counts of all rows and the times, of the prompts and
+            of the answers; the time of decode excludes the caller's time between two
+            steps.
+        time_to_first_token: seconds from the request of the first step to its return,
+            None before that.
     """
 
     @property
     def tokens(self) -> tuple[list[int], ...]:
-        """Return the tokens of each row that were handed out so far."""
+        """Return for each row the tokens that the caller has received so far."""
         return tuple(answer.tokens for answer in self._answers)
 
     @property
     def reason(self) -> tuple[EndReason | None, ...]:
-        """Return why each row ended, as `Generation.reason`; None while it runs."""
+        """Return why each row ended, as `Generation.reason`; None before its end."""
         return tuple(answer.reason for answer in self._answers)
 
     @property
     def pending(self) -> tuple[tuple[int, ...], ...]:
-        """Return the tokens of prompt and answer of each row that the session lacks."""
+        """Return for each row the tokens of prompt and answer not in the session."""
         return self._pending()
 
     def __next__(self) -> RowTokens:
         return self._step()
 
     def texts(self) -> list[str]:
-        """Return the text of each row's answer, after generating the rest of it.
+        """Generate the rest of each answer, and return the text of each row's answer.
 
         Stop strings are left out.
 

@@ -1,9 +1,9 @@
-"""Prefill prompts with pictures: compute the embeddings in the places of pictures.
+"""Prefill prompts with pictures: compute embeddings in place of image tokens.
 
-In: a session of a program that reads pictures, prompts with all their image tokens, the
-pictures of each. Out: a `Picturing`, which plans the calls for prompts, and computes
-the embeddings of each. For each row it caches the embeddings of one picture at a time,
-or of one part of a picture.
+In: a session of a program that reads pictures, prompts with one image token for each
+embedding, and the pictures of each prompt. Out: a `Picturing`, which plans the calls
+for prompts, and computes the embeddings for each call. For each row it caches the
+embeddings of one picture, or of one part of a picture, at a time.
 """
 
 from bisect import bisect_right
@@ -40,9 +40,10 @@ def positions_of(prompt: Sequence[int], token: int, grids: Sequence[str]) -> Ids
     """Return the positions of a prompt's tokens, int64 [4, tokens].
 
     Args:
-        prompt: tokens, with one image token for each group of patches.
+        prompt: the tokens of the prompt, with one image token for each group of
+            patches.
         token: the image token.
-        grids: rows and columns of the groups of each picture.
+        grids: the rows and columns of groups of each picture, such as "2x3".
     """
     made = np.zeros((NUMBERS, len(prompt)), np.int64)
     at, begin, left = 0, 0, iter(grids)
@@ -76,11 +77,11 @@ _PREFILL_PICTURE: Final = "prefill_picture"
 
 @frozen
 class TokenFeed:
-    """Some of each prompt's tokens, which run in one call.
+    """The next tokens of each prompt, which run in one call.
 
     Attributes:
         method: the method that runs them.
-        counts: the number of next tokens of each row.
+        counts: for each row how many tokens run in the call.
     """
 
     method: str
@@ -97,11 +98,11 @@ class Picturing:
     def __init__(
         self, session: Session, places: PicturePlaces, rows: Sequence[Sequence[InParts]]
     ) -> None:
-        """Begin with the pictures of each row.
+        """Store the pictures of each row, and find the methods for them.
 
         Raises:
-            BadSetting: the bundle's methods do not fit each other, or take one row
-                only.
+            BadSetting: the bundle's methods do not fit each other, or take a single row
+                while several are needed.
         """
         self._sizes = _chunk_sizes(session, PREFILL, len(rows))
         self._bidirectional: ChunkSizes | None = None
@@ -119,12 +120,12 @@ class Picturing:
         """Return the calls for prompts, in running order.
 
         If the tokens of a picture attend to each other in both directions, the picture
-        runs in a call with no other tokens of its row. Rows with shorter text wait
-        there for the others.
+        runs in a call with no other tokens of its row. A row that reaches a picture
+        waits until the other rows reach one too, or end.
 
         Raises:
-            BadSetting: the tokens of such a picture are not adjacent, or two pictures
-                are, so that the model would see other pictures.
+            BadSetting: the tokens of such a picture are not adjacent, or no other token
+                stands between two pictures, which the model would then see as one.
         """
         if self._places.sized is not None:
             for prompt, grids in zip(prompts, self.grids, strict=True):
@@ -147,16 +148,16 @@ class Picturing:
         begins: Sequence[int],
         counts: Sequence[int],
     ) -> Floats:
-        """Return embeddings float32 [rows, most, hidden] of a part of each prompt.
+        """Return the embeddings of a part of each prompt, float32 [rows, most, hidden].
 
         Args:
             prompts: all tokens of each prompt.
-            begins: the index of the first token of each part.
-            counts: the number of tokens of each part; shorter rows are padded with
-                zeros.
+            begins: for each prompt the index of the first token of the part.
+            counts: for each prompt the number of tokens of the part; shorter rows are
+                padded with zeros.
 
         Raises:
-            BadSetting: the embeddings of a picture have another shape than declared.
+            BadSetting: the embeddings of a picture do not have the declared shape.
             ExecutionError: as `Session.call`.
         """
         given = zip(self._rows, prompts, begins, counts, strict=True)
@@ -178,9 +179,10 @@ class Picturing:
         begins: Sequence[int],
         counts: Sequence[int],
     ) -> dict[str, Ids]:
-        """Return the positions of a part of each prompt, if positions have axes.
+        """Return the argument of positions for a part of each prompt, by name.
 
-        The arguments are those of `embeddings`.
+        The arguments are those of `embeddings`. The result is empty if the model does
+        not take positions.
         """
         if self._places.sized is None:
             return {}
@@ -193,7 +195,7 @@ class Picturing:
         return {_POSITIONS: made}
 
     def _in_chunks(self, counts: Sequence[int]) -> list[TokenFeed]:
-        """Return calls for the given number of tokens of each row."""
+        """Return calls that run `counts` tokens of each row."""
         left, planned = list(counts), list[TokenFeed]()
         if not any(left):
             return planned
@@ -206,7 +208,7 @@ class Picturing:
     def _parts(
         self, prompt: Sequence[int], bidirectional: ChunkSizes
     ) -> deque[tuple[bool, int]]:
-        """Return the parts of a prompt: (whether it is a picture, its token count)."""
+        """Return the parts of a prompt, as pairs (is a picture, token count)."""
         parts = deque[tuple[bool, int]]()
         for shown, part in groupby(prompt, lambda token: token == self._places.token):
             count = len(list(part))
@@ -224,7 +226,10 @@ class Picturing:
 
 
 def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
-    """Remove the queue's first part if its kind matches; return its tokens or 0."""
+    """Remove the first part if it is a picture as `shown` says; return its token count.
+
+    Returns 0 if nothing was removed.
+    """
     if not queue or queue[0][0] != shown:
         return 0
     return queue.popleft()[1]
@@ -233,10 +238,10 @@ def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
 def _check_separate(
     prompt: Sequence[int], places: PicturePlaces, grids: Sequence[str]
 ) -> None:
-    """Check that the tokens of each picture are adjacent, and those of two are not.
+    """Check that each picture's tokens are adjacent, and two pictures are separate.
 
     Raises:
-        BadSetting: they are not.
+        BadSetting: a picture's tokens are not adjacent, or two pictures are.
     """
     at, wanted = 0, map(places.count_of, grids)
     for token, part in groupby(prompt):
@@ -252,7 +257,7 @@ def _check_separate(
 
 
 def _of_grid(grid: str, sized: Sized) -> list[Array]:
-    """Return the inputs of a vision tower beside the patches of a picture."""
+    """Return the inputs of a vision tower other than the patches of a picture."""
     places = places_in(grid, sized.merge)
     if not sized.window:
         return [places]
@@ -276,7 +281,7 @@ class _Embedding:
         self._shown: tuple[int, Floats] | None = None
 
     def of(self, prompt: Sequence[int], begin: int, end: int) -> Floats:
-        """Return embeddings float32 [end - begin, hidden] of a part of a prompt."""
+        """Return the embeddings of a prompt's tokens, float32 [end - begin, hidden]."""
         part = np.array([prompt[begin:end]], np.int64)
         made: Floats = self._call(EMBED_TOKENS, [part], part.shape)[0]
         token = self._places.token
@@ -290,12 +295,12 @@ class _Embedding:
         return made
 
     def _count_of(self, grid: str) -> int:
-        """Return the number of image tokens of a picture, or of a part."""
+        """Return the number of image tokens of a picture, or of one part of it."""
         places = self._places
         return places.positions if places.sized is None else places.count_of(grid)
 
     def _picture(self, number: int) -> Floats:
-        """Return embeddings float32 [positions, width] of a picture, or of a part."""
+        """Return the embeddings of a picture or part, float32 [positions, width]."""
         if self._shown is None or self._shown[0] != number:
             grid, pixels = self._parts[number]
             given: list[Array] = [pixels[None]]
@@ -308,10 +313,10 @@ class _Embedding:
     def _call(
         self, method: str, given: Sequence[Array], count: tuple[int, ...]
     ) -> Floats:
-        """Call a method; return its embeddings, float32 [*count, width].
+        """Call a method, and return the embeddings, float32 [*count, width].
 
         Raises:
-            BadSetting: the method returns another shape.
+            BadSetting: the method returns a different shape.
         """
         made: object = self._session.call(method, *given)
         shape = (*count, *self._width)
@@ -327,10 +332,10 @@ def _inputs(session: Session, method: str) -> Sequence[str]:
 
 
 def _chunk_sizes(session: Session, name: str, rows: int) -> ChunkSizes:
-    """Return the numbers of embeddings that a method takes for a row.
+    """Return the numbers of embeddings that a method can take for a row.
 
     Raises:
-        BadSetting: there are several rows, but the method takes one.
+        BadSetting: there are several rows, but the method takes a single row.
     """
     method = session.methods[name]
     if rows > 1 and method.row_lengths is None:
@@ -343,7 +348,7 @@ def _check_bidirectional(sizes: ChunkSizes, places: PicturePlaces) -> None:
     """Check that the bidirectional prefill takes exactly one picture.
 
     Raises:
-        BadSetting: it takes another number of embeddings.
+        BadSetting: the method takes more or fewer embeddings than a picture has.
     """
     if not sizes.least == sizes.most == places.positions:
         expected = f"a method {sizes.method} of {places.positions} embeddings"

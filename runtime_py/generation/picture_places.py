@@ -1,8 +1,8 @@
 """Place pictures in prompts, as the bundle's metadata describes.
 
 In: the metadata of a program that reads pictures, a prompt, the grid of each picture
-(the parts in which it is read). Out: the prompt with one image token for each embedding
-that the model computes from a picture.
+(the rows and columns of its parts). Out: the prompt with one image token for each
+embedding that the model computes from a picture.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,10 @@ class Sized:
     """Settings of models that read pictures at various sizes.
 
     Attributes:
-        merge: patches on a side of a group, which becomes one embedding.
-        window: groups on a side of an attention window; 0: all patches attend to each
-            other.
+        merge: the number of patches along a side of a group; a group becomes one
+            embedding.
+        window: the number of groups along a side of an attention window; 0 if all
+            patches attend to each other.
     """
 
     merge: int
@@ -43,14 +44,19 @@ class PicturePlaces:
     """The places of pictures in prompts.
 
     Attributes:
-        token: the image token, one for each embedding.
-        positions: the number of image tokens of a picture, or of a part.
-        placeholder: the text that stands for a picture; None if there is none.
-        expansion: the text that replaces the placeholder, with all image tokens.
-        grids: for pictures that are read in parts, by rows and columns, the texts
-            around the image tokens of each part; None if pictures have one part.
-        sized: the settings for pictures of various sizes, with one image token for each
-            group of patches, at most `positions`; None if all pictures have one size.
+        token: the image token; a prompt has one image token for each embedding.
+        positions: the number of image tokens of a picture; of a part, for pictures in
+            parts.
+        placeholder: the text that stands for a picture in a prompt; None for no such
+            text.
+        expansion: the text that replaces the placeholder; it has all image tokens of a
+            picture.
+        grids: for pictures that are read in parts, grid -> the texts around the image
+            tokens of each part; None if pictures have one part. A grid is a text such
+            as "2x3".
+        sized: the settings for pictures of various sizes, which have one image token
+            for each group of patches, and at most `positions`; None if all pictures
+            have the same size.
     """
 
     token: int
@@ -61,10 +67,12 @@ class PicturePlaces:
     sized: "Sized | None" = None
 
     def in_text(self, prompt: str, pictures: Sequence[str]) -> str:
-        """Return a text with all image tokens of its pictures, given the grid of each.
+        """Return a text in which each placeholder is replaced by image tokens.
+
+        `pictures` has the grid of each picture.
 
         Raises:
-            BadSetting: the text has placeholders for another number of pictures.
+            BadSetting: the numbers of placeholders and pictures differ.
         """
         ways = self.expansion, self.grids, self.sized
         if self.placeholder is None or all(way is None for way in ways):
@@ -90,15 +98,16 @@ class PicturePlaces:
         pictures: Sequence[str],
         encode: Callable[[str], Sequence[int]],
     ) -> tuple[int, ...]:
-        """Return tokens with all image tokens; a complete prompt stays as it is.
+        """Return a prompt with all image tokens; a complete prompt stays unchanged.
 
         Args:
-            prompt: the tokens.
+            prompt: the tokens of the prompt, with one image token for each picture or
+                for each embedding.
             pictures: the grid of each picture.
-            encode: returns the tokens of a text inside a prompt.
+            encode: returns the tokens of a text that stands inside a prompt.
 
         Raises:
-            BadSetting: the prompt has image tokens for another number of pictures.
+            BadSetting: the number of image tokens does not fit the pictures.
         """
         found = prompt.count(self.token)
         if found == sum(map(self.count_of, pictures)):
@@ -116,7 +125,7 @@ class PicturePlaces:
         return 0 if self.placeholder is None else text.count(self.placeholder)
 
     def count_of(self, grid: str) -> int:
-        """Return how many image tokens a picture has, over all its parts."""
+        """Return how many image tokens a picture has, in all parts together."""
         if self.sized is not None:
             rows, columns = grid_of(grid)
             return rows * columns
@@ -175,7 +184,7 @@ def places_of(session: Session) -> PicturePlaces | None:
 
 
 def _sized_of(found: object) -> Sized | None:
-    """Return the description of pictures of various sizes, None if it is invalid."""
+    """Return the settings for pictures of various sizes, None if they are invalid."""
     match found:
         case {"merge": int(merge), "window": int(window)} if (
             0 < merge <= _MOST_SIDE and 0 <= window <= _MOST_SIDE
@@ -185,7 +194,7 @@ def _sized_of(found: object) -> Sized | None:
 
 
 def _are_grids(grids: object, placeholder: str | None) -> bool:
-    """Tell whether an object maps grids to lists of texts around parts."""
+    """Tell whether an object maps grids to lists of the texts around parts."""
     return (
         placeholder is not None
         and isinstance(grids, dict)

@@ -1,8 +1,8 @@
 """Preprocess the caller's pictures into the pixels that the model takes.
 
 In: a session of a program that reads pictures, paths of files or Pillow images. Out:
-for each prompt a list of `InParts`: the pixels of each picture, or of the parts in
-which it is read. Everything is checked before anything runs.
+for each prompt a list of `InParts`: the pixels of each picture, or of each part of a
+picture. All pictures are checked before any method runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,8 @@ def pictures_of(images: object, prompts: int | None) -> list[Sequence[object]]:
     """Return the pictures of each prompt.
 
     Args:
-        images: the caller's pictures; for a batch a list for each prompt, or none.
+        images: the caller's pictures; for a batch a list of pictures for each prompt.
+            Empty for no pictures.
         prompts: the size of a batch, None for a single prompt.
 
     Raises:
@@ -50,10 +51,10 @@ def pictures_of(images: object, prompts: int | None) -> list[Sequence[object]]:
 
 
 def _checked(images: object) -> Sequence[object]:
-    """Return a list of pictures, all of which may be preprocessed already.
+    """Return a list of pictures; some may be preprocessed already.
 
     Raises:
-        BadSetting: it is not a list, or an item is not a picture.
+        BadSetting: the argument is not a list, or an item is not a picture.
     """
     if isinstance(images, list) and all(isinstance(one, InParts) for one in images):
         return images
@@ -63,7 +64,7 @@ def _checked(images: object) -> Sequence[object]:
 def prepared(
     session: Session, places: PicturePlaces | None, pictures: Sequence[object]
 ) -> list[InParts]:
-    """Return preprocessed pictures; those that are preprocessed already stay as is.
+    """Preprocess pictures; pictures that are preprocessed already stay as they are.
 
     Raises:
         BadSetting: the program reads no pictures, or an item is not a picture.
@@ -131,7 +132,7 @@ def pixels_for(
 
 
 def most_groups(session: Session, method: Method) -> int:
-    """Return the most groups of patches that a method takes.
+    """Return the greatest number of groups of patches that a method takes.
 
     Raises:
         BadSetting: the method does not take groups of patches.
@@ -146,7 +147,7 @@ def most_groups(session: Session, method: Method) -> int:
 
 
 def _check_alike(preparation: PatchesPreparation, sized: Sized) -> None:
-    """Check that the preprocessing groups patches as the model does.
+    """Check that preprocessing makes groups of the size that the model takes.
 
     Raises:
         BadSetting: the groups have different sizes.
@@ -158,7 +159,7 @@ def _check_alike(preparation: PatchesPreparation, sized: Sized) -> None:
 
 
 def _settings(session: Session) -> Mapping[str, object]:
-    """Return the bundle's preprocessing settings, empty if it has none."""
+    """Return the bundle's preprocessing settings; empty if the bundle has none."""
     said = parsed(session.metadata, PICTURES)
     return said if isinstance(said, dict) else {}
 
@@ -167,7 +168,7 @@ def _check_grid(grids: Mapping[str, Sequence[str]], picture: InParts) -> None:
     """Check that prompts have places for the parts of a picture.
 
     Raises:
-        BadSetting: the bundle's texts are for another number of parts.
+        BadSetting: the bundle has no texts for the picture's number of parts.
     """
     count = len(picture.pixels)
     texts = grids.get(picture.grid, ())
@@ -177,10 +178,10 @@ def _check_grid(grids: Mapping[str, Sequence[str]], picture: InParts) -> None:
 
 
 def check_alone(draft: bool) -> None:
-    """Check that pictures come without a draft, which does not read them.
+    """Check that pictures come without a draft: drafts do not read pictures.
 
     Raises:
-        BadSetting: there is a draft.
+        BadSetting: a draft is given.
     """
     if draft:
         raise BadSetting(
@@ -207,7 +208,7 @@ def _check_rows(method: Method, places: PicturePlaces) -> None:
     """Check that a picture has as many embeddings as image tokens in a prompt.
 
     Raises:
-        BadSetting: the method returns another number of embeddings.
+        BadSetting: the method returns more or fewer embeddings.
     """
     graph = method.graph
     shapes = [graph.values[made].type.dims for made in graph.outputs]

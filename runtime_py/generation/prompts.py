@@ -1,8 +1,8 @@
 """Turn the caller's prompts into the tokens of each row.
 
-In: the prompt argument of `generate`: a text, tokens, several of them, or an array
-padded on either side; a tokenizer if it is needed. Out: the prompt of each row as a
-text or tokens, then its tokens, and the tokens that the row already holds.
+In: the prompt argument of `generate`: a text, tokens, a list of texts or of tokens, or
+an array padded on either side; a tokenizer for texts. Out: the prompt of each row as a
+text or tokens, then as tokens, and the tokens that the row already holds.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ class _Array(Protocol):
 
 
 def batch_of(prompt: object, attention_mask: object) -> Sequence[object] | None:
-    """Return the prompts of a list or of an array [batch, n], None for a single one.
+    """Return the prompts of a list or an array [batch, n]; None for a single prompt.
 
     Raises:
         BadSetting: the mask does not fit the prompts, or the prompts are texts.
@@ -58,10 +58,11 @@ def prompts_of(
 
     Args:
         prompt: the caller's prompt.
-        batch: the result of `batch_of`.
+        batch: the prompts of several rows, as `batch_of` returns them; None for one
+            prompt.
 
     Raises:
-        BadSetting: there is no prompt, or one is empty or not a prompt.
+        BadSetting: there is no prompt, or an item is empty or not a prompt.
     """
     if batch is None:
         return [prompt if isinstance(prompt, str) else _check_tokens(prompt)]
@@ -82,12 +83,12 @@ def tokens_of(
     find_tokenizer: Callable[[], Tokenizer],
     is_start: bool,
 ) -> tuple[int, ...]:
-    """Return the tokens of a prompt; only the first prompt gets special tokens.
+    """Return the tokens of a prompt, with special tokens only at the session's start.
 
     Args:
         prompt: a text or tokens.
         find_tokenizer: returns the tokenizer for a text.
-        is_start: whether the session is empty before it.
+        is_start: whether the session is empty before the prompt.
 
     Raises:
         BadSetting: a text has no tokens.
@@ -103,11 +104,13 @@ def histories_of(
     """Return the tokens that each row holds already.
 
     Args:
-        history: tokens, or for a batch those of each prompt, or nothing.
+        history: the tokens of one row; for a batch a list of the tokens of each row;
+            empty if the rows hold none.
         prompts: the size of a batch; None for a single prompt.
 
     Raises:
-        BadSetting: their number differs from the prompts, or items are not tokens.
+        BadSetting: the numbers of histories and prompts differ, or an item is not a
+            token.
     """
     rows = [history] if prompts is None else history
     if not len(rows):
@@ -129,13 +132,13 @@ def right_padded(tokens: object, attention_mask: object = None) -> tuple[Ids, Id
     Args:
         tokens: integers [batch, n]: an array or a tensor of any library, or lists
             of equal lengths.
-        attention_mask: 0 or 1 [batch, n], as tokenizers of transformers return it: the
-            real tokens of a row are adjacent; padding is on the left, on the right, or
-            on both sides. None: no padding.
+        attention_mask: [batch, n], 1 for a real token and 0 for padding, as tokenizers
+            of transformers return it. The real tokens of a row must be adjacent;
+            padding is on the left, on the right, or on both sides. None for no padding.
 
     Returns:
-        Tokens int64 [batch, longest], padded with 0, and lengths int64 [batch]: the
-        inputs of a prefill with `lengths`.
+        The tokens, int64 [batch, longest], padded with 0; and the number of tokens of
+        each row, int64 [batch]. These are the inputs of a prefill with row lengths.
 
     Raises:
         BadSetting: shapes or values are invalid, or padding lies between tokens.
@@ -191,7 +194,7 @@ def _check_tokens(tokens: object, place: str = "") -> tuple[int, ...]:
 
     Args:
         tokens: the caller's tokens.
-        place: their place, for messages, such as " in prompt 2".
+        place: where the tokens stand, for messages, such as " in prompt 2".
 
     Raises:
         BadSetting: there are no tokens, or an item is not a token.
@@ -203,7 +206,7 @@ def _check_tokens(tokens: object, place: str = "") -> tuple[int, ...]:
 
 
 def _listed(tokens: object) -> object:
-    """Return an array [n] or [1, n] of any library as a list; others unchanged."""
+    """Return an array [n] or [1, n] of any library as a list, others unchanged."""
     if not isinstance(tokens, _Array):
         return tokens
     found = tokens.tolist()

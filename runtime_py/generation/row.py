@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Row:
-    """How many tokens one row of a session has run in a generation.
+    """The number of tokens that one row of a session has run in a generation.
 
     Attributes:
         start: the row's position before the first token, None if unknown.
-        capacity: its greatest position, None for no limit.
-        fed: how many tokens it has run.
+        capacity: the row's greatest position, None for no limit.
+        fed: how many tokens the row has run.
     """
 
     start: int | None
@@ -19,7 +19,7 @@ class Row:
 
     @property
     def room(self) -> int | None:
-        """Return how many more tokens fit, None for no limit."""
+        """Return how many more tokens fit into the row, None for no limit."""
         return (
             None
             if self.start is None or self.capacity is None

@@ -30,7 +30,7 @@ class Placing:
     """The forced and suppressed tokens of one answer.
 
     Attributes:
-        says_nothing: whether every token is allowed everywhere.
+        says_nothing: whether the answer has no forced and no suppressed tokens.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Placing:
         most: int | None = None,
         rules: Rules | None = None,
     ) -> None:
-        """Begin after `held` tokens, with an answer of `most` tokens, None for any."""
+        """Begin an answer of at most `most` tokens (None: no limit) after `held`."""
         self._rules = rules
         is_start = held == 1
         self._first = settings.forced_bos_token_id if is_start else None
@@ -55,7 +55,7 @@ class Placing:
         self.says_nothing = self.says_nothing and rules is None
 
     def forced(self, place: int) -> int | None:
-        """Return the forced token at a place, counted from 0; None if there is none."""
+        """Return the forced token at an index of the answer; None if none is forced."""
         if (
             self._most is not None
             and place == self._most - 1
@@ -67,7 +67,7 @@ class Placing:
     def allowed(self, logits: Logits, made: Sequence[int]) -> Logits:
         """Return logits float32 [vocab], -inf for tokens that must not come next.
 
-        `made` is the answer so far.
+        `made` has the tokens of the answer so far.
         """
         left = self._without_suppressed(logits, len(made))
         return left if self._rules is None else self._rules(left, made)
@@ -95,7 +95,7 @@ _GROUP: Final = 64  # size of the groups whose maxima are searched first
 
 
 class Chooser:
-    """Samples the tokens of one row by its settings and the tokens before."""
+    """Samples the tokens of one row, given settings and the tokens before them."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Chooser:
         row: int = 0,
         placing: Placing | None = None,
     ) -> None:
-        """Begin; each row has its own seed, otherwise rows would sample alike."""
+        """Begin with the tokens `seen`; the seed is that of the settings plus `row`."""
         self._settings = settings
         self._placing = placing or Placing(settings)
         self._made: tuple[int, ...] = ()
@@ -116,7 +116,7 @@ class Chooser:
         self._seen = np.array(sorted(set(seen)) if penalized else [], np.int64)
 
     def copy(self) -> "Chooser":
-        """Return a sampler with the same state, including the random generator."""
+        """Return a copy with equal state: it will draw the same random numbers."""
         other = copy(self)
         other._random = deepcopy(self._random)
         return other
@@ -180,7 +180,7 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
 
     Returns:
         ids: int64 [kept].
-        scores: logits less the greatest, divided by the temperature, float64 [kept].
+        scores: float64 [kept], (logit - greatest logit) / temperature for each id.
 
     Raises:
         UnusableLogits: the logits hold NaN or infinity, or allow no token.
@@ -202,12 +202,12 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
 
 
 def penalize(logits: Logits, seen: Ids, penalty: float) -> Logits:
-    """Return logits in which earlier tokens are less likely.
+    """Return logits in which tokens that occurred before are less likely.
 
     Args:
         logits: float32 [vocab].
         seen: the earlier tokens, each once.
-        penalty: above 1; a penalty below 1 makes them more likely.
+        penalty: the strength, above 1; below 1 it makes the tokens more likely.
     """
     found = logits[seen].astype(np.float64)
     weakened = logits.copy()
@@ -217,7 +217,7 @@ def penalize(logits: Logits, seen: Ids, penalty: float) -> Logits:
 
 
 def _keep_top_k(logits: Logits, top_k: int) -> Ids:
-    """Return the ids of the k greatest logits, and of those equal to the k-th."""
+    """Return the ids of the `top_k` greatest logits, and of ties with the last."""
     if not 0 < top_k < logits.size:
         every = logits.min() > -np.inf
         return _ids_below(logits.size) if every else np.flatnonzero(logits > -np.inf)
@@ -229,10 +229,11 @@ def _keep_top_k(logits: Logits, top_k: int) -> Ids:
 
 
 def _among_greatest(logits: Logits, count: int) -> Ids:
-    """Return ids, ascending, that include those of the `count` greatest logits.
+    """Return ascending ids that include the ids of the `count` greatest logits.
 
-    The maxima of `count` groups are `count` logits, so no logit below the least of
-    these is needed: mostly few remain, without a search through all.
+    The logits are divided into groups. The `count` greatest group maxima are `count`
+    logits, so a logit below the least of those maxima cannot be among the `count`
+    greatest. Few ids remain in most cases, without sorting all logits.
     """
     groups = logits.size // _GROUP
     if count > groups:
@@ -243,10 +244,10 @@ def _among_greatest(logits: Logits, count: int) -> Ids:
 
 
 def _keep_top_p(scores: Scores, top_p: float) -> Ids:
-    """Return the indices, ascending, of the likeliest scores with a total of `top_p`.
+    """Return ascending indices of the likeliest scores, with a total of `top_p`.
 
-    Scores that are less likely than an even part of the excluded share are excluded
-    first, all together: mostly few remain.
+    Tokens with a probability below (1 - top_p) / n are excluded first: n such tokens
+    together have less than the share that may be excluded. Few remain in most cases.
     """
     chances = np.exp(scores)
     chances /= chances.sum()
@@ -270,14 +271,15 @@ def _ids_below(size: int) -> Ids:
 
 
 def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, float]:
-    """Search for the score at which a share is reached, until few are left to sort.
+    """Narrow down the tokens among which a share is reached, until few are left.
 
-    Equal probabilities stay together, so that the sort orders them by their ids.
+    Tokens of equal probability stay together, so that a later stable sort orders them
+    by id.
 
     Returns:
-        kept: indices that certainly belong to the share.
-        likely: indices of which some belong to it.
-        share: the share that the indices in `likely` have to reach.
+        kept: indices of tokens that certainly belong to the share.
+        likely: indices of tokens of which only some belong to the share.
+        share: the total probability that the tokens taken from `likely` have to reach.
     """
     kept = []
     while likely.size > _FEW:
@@ -296,7 +298,7 @@ def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, 
 
 
 def _check_best(best: float, most: float = math.nan) -> None:
-    """Check the greatest of some logits, which is NaN if one of them is."""
+    """Check the greatest of a row of logits, which is NaN if any of the logits is."""
     if math.isnan(best):
         raise UnusableLogits(reason="NaN is among them")
     if best == -math.inf:

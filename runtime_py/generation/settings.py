@@ -1,8 +1,8 @@
-"""Combine the settings of a generation from the bundle's and the caller's.
+"""Combine the settings of a generation from those of the bundle and the caller.
 
 In: the bundle's generation_config, the caller's arguments. Out: checked and complete
 `GenerationSettings`. Names and meanings are those of transformers; `max_tokens` and
-`stop_tokens` stand for its `max_new_tokens` and `eos_token_id`.
+`stop_tokens` stand for `max_new_tokens` and `eos_token_id` of transformers.
 """
 
 import json
@@ -61,11 +61,11 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
 
 
 class SettingIgnored(UserWarning):
-    """A setting is not used; the message says why."""
+    """A setting of the caller or the bundle is not used; the message says why."""
 
 
 class Arguments(TypedDict, total=False):
-    """The caller's settings; None or a missing one means the bundle's setting."""
+    """The caller's settings; for a missing setting, or None, the bundle's applies."""
 
     max_tokens: int | None
     max_new_tokens: int | None
@@ -92,23 +92,29 @@ class GenerationSettings:
     """The settings of sampling and of the end of a generation.
 
     Attributes:
-        max_tokens: the most tokens to generate, None for no limit.
-        max_length: the most tokens of session, prompt and answer together, None for no
-            limit.
+        max_tokens: the greatest number of tokens to generate, None for no limit.
+        max_length: the greatest number of tokens of session, prompt and answer
+            together, None for no limit.
         temperature: 0 always takes the likeliest token; above 0, tokens are sampled.
-        top_k: sample among the k likeliest tokens, 0 for all.
-        top_p: sample among the likeliest tokens whose total probability is this share.
-        min_p: sample among tokens at least this fraction as likely as the likeliest.
-        repetition_penalty: divides the logits of earlier tokens; 1 has no effect.
-        seed: makes sampling repeatable; None takes a random seed.
-        stop_tokens: end the generation; they are not handed out.
-        stop_strings: end the generation if they occur in the text, which is cut before.
+        top_k: sample among the `top_k` likeliest tokens, 0 for all tokens.
+        top_p: sample among the likeliest tokens, as many as have this total
+            probability.
+        min_p: sample among tokens whose probability is at least `min_p` times the
+            greatest.
+        repetition_penalty: makes tokens that occurred before less likely if above 1; 1
+            has no effect.
+        seed: the seed of the random numbers; None for a random seed.
+        stop_tokens: tokens that end the generation; the caller does not get them.
+        stop_strings: strings that end the generation if they occur in the text; the
+            text is cut before the string.
         decoder_start_token_id: the first token of the decoder, if there is an encoder.
-        forced_bos_token_id: the second token of a text that begins with one token.
-        forced_eos_token_id: the first of them is the last token of an answer that
-            reaches the limit of tokens.
-        suppress_tokens: are never sampled.
-        begin_suppress_tokens: are not sampled first, after forced tokens.
+        forced_bos_token_id: the token that must follow if the session's text has
+            exactly one token.
+        forced_eos_token_id: the smallest of these tokens is the last token of an answer
+            that reaches the limit of tokens.
+        suppress_tokens: tokens that are never sampled.
+        begin_suppress_tokens: tokens that are not sampled as the first token after
+            forced tokens.
     """
 
     max_tokens: int | None = None
@@ -140,7 +146,7 @@ def settings_of(
 
     Raises:
         BadSetting: a setting is impossible, or kvc does not support it.
-        TypeError: there is no such argument.
+        TypeError: an argument is not a setting.
     """
     _refuse_unknown(given, frozenset(Arguments.__annotations__))
     config = _config_of(metadata)
@@ -152,10 +158,10 @@ def settings_of(
 
 
 def bos_of(metadata: Mapping[str, str]) -> int | None:
-    """Return the token that begins a text, None if the bundle has none.
+    """Return the token that begins a text, None if the bundle names none.
 
     Raises:
-        BadSetting: it is not a token, or the generation_config is invalid.
+        BadSetting: the value is not a token, or the generation_config is invalid.
     """
     found = (_config_of(metadata) or {}).get("bos_token_id")
     return None if found is None else check_count(f"{_CONFIG}, bos_token_id", found)
@@ -175,10 +181,10 @@ def _config_of(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
 
 
 def _combine(bundle: Said | None, given: Said) -> GenerationSettings:
-    """Return the settings of a generation: the caller's, else the bundle's.
+    """Return the settings of a generation; the caller's replace the bundle's.
 
     Args:
-        bundle: the settings in the generation_config, None without one.
+        bundle: the settings in the generation_config, None without a generation_config.
         given: the caller's settings.
 
     Raises:
@@ -247,7 +253,7 @@ def _or(value: _Checked | None, default: _Checked) -> _Checked:
 
 
 def _missing_settings(found: Mapping[str, object]) -> dict[str, str]:
-    """Return the settings that ask for features kvc lacks, with their values."""
+    """Return the settings, with values, that request features kvc does not have."""
     return {
         name: reprlib.repr(value)
         for name, value in found.items()

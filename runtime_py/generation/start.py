@@ -3,8 +3,8 @@
     prompts --Feeder, in chunks--> logits of each row --Chooser--> a token of each row
       --Answer--> returned, or the end --Spelling--> text
 
-In: a session, a prompt or several, settings. Out: a `Generation`, or a
-`BatchGeneration`, that has not run anything yet; one prompt is a batch of one.
+In: a session, one prompt or several prompts, settings. Out: a `Generation`, or for
+several prompts a `BatchGeneration`, that has not run anything yet.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class BegunTwice(UserWarning):
 def warn_if_begun_twice(
     texts: Iterable[str], tokenizer: Tokenizer, stacklevel: int = 1
 ) -> None:
-    """Warn once if a text has the tokenizer's first token already.
+    """Warn once if a text already begins with the token that the tokenizer adds.
 
     Args:
         texts: texts at the beginning of a session.
@@ -68,7 +68,7 @@ def warn_if_begun_twice(
         stacklevel: the stack level of the warning, 1 for the caller of this function.
 
     Warns:
-        BegunTwice: a text has the token.
+        BegunTwice: a text begins with the token.
     """
     for text in texts:
         head = text[:_HEAD]
@@ -86,11 +86,11 @@ def warn_if_begun_twice(
 
 
 def _begun_twice(whole: Sequence[int], bare: Sequence[int]) -> Sequence[int]:
-    """Return the special tokens that a text repeats at its start; none if it does not.
+    """Return the special tokens that occur twice at the start of a text, or none.
 
     Args:
-        whole: the tokens of the text with special tokens around it.
-        bare: the tokens of the text alone.
+        whole: the tokens of the text, with the special tokens that the tokenizer adds.
+        bare: the tokens of the text without added special tokens.
     """
     whole, bare = list(whole), list(bare)
     for count in range(1, len(whole) - len(bare) + 1):
@@ -147,46 +147,50 @@ def generate(
     decoder_prompt: Sequence[int] | None = None,
     **settings: Unpack[Arguments],
 ) -> Generation | BatchGeneration:
-    """Continue a prompt on the content of a session, or several prompts at once.
+    """Continue the content of a session with a prompt, or several prompts at once.
 
-    If the program has an encoder, the prompt is the encoder's input: it runs before the
-    first token, and resets the session.
+    If the program has an encoder, the prompt is the encoder's input. The encoder runs
+    before the first token is generated, and resets the session.
 
     Nothing runs before the first token is requested. A list of prompts, or an array of
     several rows, is a batch: prompt r is run in row r of the session, and each row ends
-    by itself.
+    independently of the others.
 
     Args:
-        session: a session of a program with the roles "prefill" and "decode", with one
-            row, or one for each prompt: `program.session(batch=n)`.
-        prompt: a text, or token ids, at least one; or a list of these, which may have
-            different lengths; or token ids [batch, n]. None if an encoder takes only a
-            picture.
-        attention_mask: for token ids [batch, n]: [batch, n], 1 for a token and 0 for
-            padding, at either end of a row, as tokenizers of transformers return it.
+        session: a session of a program with the roles "prefill" and "decode". It has
+            one row; for a batch one row for each prompt: `program.session(batch=n)`.
+        prompt: a text, or at least one token id. For a batch, a list of texts or of
+            token ids, which may have different lengths, or token ids [batch, n]. None
+            if an encoder takes only a picture.
+        attention_mask: for token ids [batch, n], a mask [batch, n]: 1 for a token, and
+            0 for padding at either end of a row, as tokenizers of transformers return
+            it.
         images: the pictures of a prompt, paths of files or Pillow images, if the
-            program reads pictures; for a batch a list for each prompt. A text has the
-            model's placeholder, such as <image>, once for each picture; tokens have the
-            image token once for each picture, or once for each embedding. A later
-            prompt may have other pictures. An encoder of pictures takes one, and no
-            prompt. Not with a draft.
-        tokenizer: the tokenizer for text; default: the bundle's.
-        history: the tokens that the session holds already, for the repetition penalty,
-            and for a draft that holds fewer of them; for a batch those of each row.
+            program reads pictures; for a batch a list of pictures for each prompt. A
+            text must have the model's placeholder, such as <image>, once for each
+            picture; tokens must have the image token once for each picture, or once for
+            each embedding. A later prompt may have new pictures. An encoder of pictures
+            takes a single picture, and no prompt. Pictures cannot be combined with a
+            draft.
+        tokenizer: the tokenizer for text. Default: the tokenizer of the bundle.
+        history: the tokens that the session holds already; for a batch a list of the
+            tokens of each row. They are needed for the repetition penalty, and for a
+            draft that holds fewer tokens than `session`.
         draft: a session of a smaller model with the same vocabulary, which holds the
-            tokens of `session`, or a prefix of `history`. It guesses tokens, which
-            `session` checks several at a time; see `kvc.runtime.generation.drafting`.
-            Not for a batch, or with an encoder.
-        draft_tokens: the most guesses at a time; default: 4.
+            tokens of `session`, or a prefix of `history`. The draft guesses tokens, and
+            `session` checks several guesses in one call; see
+            `kvc.runtime.generation.drafting`. A draft cannot be combined with a batch
+            or an encoder.
+        draft_tokens: the greatest number of guesses per check; default: 4.
         decoder_prompt: with an encoder, the tokens that the decoder of each row begins
             with; default: `decoder_start_token_id` alone.
-        settings: the fields of `GenerationSettings`. If one is missing or None, the
-            bundle's "generation_config" applies; without one the likeliest token is
-            taken until the cache is full. `max_new_tokens` is `max_tokens`,
-            `eos_token_id` is `stop_tokens`. A temperature above 0, a top_k, top_p or
-            min_p requests sampling; `do_sample` overrides that. Row r of a batch takes
-            `seed` + r: its tokens are those of a single prompt with that seed, except
-            for different rounding of logits in a batch.
+        settings: the fields of `GenerationSettings`. If a field is missing or None, the
+            bundle's "generation_config" applies. Without a "generation_config", the
+            likeliest token is taken until the cache is full. `max_new_tokens` is
+            `max_tokens`, `eos_token_id` is `stop_tokens`. A temperature above 0, a
+            top_k, top_p or min_p requests sampling; `do_sample` overrides that. Row r
+            of a batch takes `seed` + r: its tokens are those of a single prompt with
+            that seed, except for different rounding of logits in a batch.
 
     Returns:
         A `Generation` of one prompt, a `BatchGeneration` of a list or of several rows.
@@ -194,12 +198,13 @@ def generate(
     Raises:
         BadSetting: a setting is impossible or not supported, `session` is not a
             Session, a prompt is empty or not a prompt, the numbers of rows and prompts
-            differ, or the program's methods cannot run rows of different lengths. The
-            draft is the same session, has another vocabulary, or holds other tokens,
-            or there are several prompts.
-        TypeError: there is no such argument.
+            differ, or the program's methods cannot run rows of different lengths. For a
+            draft: it is the same session, has a different vocabulary, or holds
+            different tokens, or there are several prompts.
+        TypeError: a keyword argument is not a setting.
         UnknownName: the program lacks a role: with a draft, "prefill_all" too.
-        NoPosition, NotRewindable: with a draft, one of the two cannot be rewound.
+        NoPosition, NotRewindable: with a draft, one of the two sessions cannot be
+            rewound.
         BadPicture, FileProblem: a file is not a picture, or is too large.
         InputMismatch: a token of the prompt is not in the vocabulary.
         PromptTooLong: the session has no room for the prompt.

@@ -1,1 +1,1 @@
-"""Kernels: one torch function for each operator of the table."""
+"""Kernels: one torch function for each operator that a program can use."""

@@ -1,9 +1,9 @@
 """Kernels of arithmetic, activation, comparison, logic and selection, by element.
 
-In: operands. Out: fresh results. `torch._C._nn` holds the bound functions that
-`torch.nn.functional` calls itself; only there do these take `out=`. All functions are
-torch's Python-bound ones: calling an overload object of `torch.ops` instead took twice
-as long (multiplying 576 elements on a busy machine, 2026-11).
+In: operands. Out: fresh results. The functions of `torch.nn.functional` do not take
+`out=`, but the functions of `torch._C._nn` behind them do. All kernels call functions
+that torch binds to Python: calling an overload object of `torch.ops` took twice as long
+(multiplying 576 elements on a busy machine, 2026-11).
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Kernels of experts: each row is multiplied by the matrix of its selected expert.
 
-In: rows, matrices, the expert of each row. Out: products. `kvc::expert_linear` is the
-function that eager and capture call, without the dispatch. The quantized kernels are
-`kvc::linear_qd8` and `kvc::linear_q8` with a matrix for each expert; they too read only
-selected experts.
+In: rows, matrices, the expert of each row. Out: products. The kernel of
+`kvc::expert_linear` is the Python function that eager runs, called without torch's
+dispatch. The quantized kernels compute `kvc::linear_qd8` and `kvc::linear_q8` with a
+separate matrix for each expert. All kernels read only the matrices of selected experts.
 """
 
 from functools import partial
@@ -39,7 +39,8 @@ def _expert_linear_qd8(
         weight_scale: float32 [experts, out].
         experts: int64 [rows].
         bias: float32 [experts, out].
-        sums: row sums of matrices by expert; missing ones are added.
+        sums: expert -> the row sums of the expert's matrix; the call adds missing
+            entries.
     """
     known = {} if sums is None else sums
     for expert, rows in rows_by_expert(experts, weight.shape[0]):
@@ -64,7 +65,8 @@ def _expert_linear_qd8(
 def prepare_expert_linear_qd8(weight: Tensor) -> Kernel:
     """Return `kvc::expert_linear_qd8` for a constant weight.
 
-    The row sums of an expert are computed when it is first selected: many never are.
+    The row sums of an expert's matrix are computed when the expert is first selected,
+    since many experts are never selected.
     """
     return partial(_expert_linear_qd8, sums={})
 
@@ -84,7 +86,8 @@ def _expert_linear_q8(
 
     Args:
         out: float32 [rows, out].
-        q: int8 [rows, in], with the next three from `kvc::quantize_blocks`.
+        q: int8 [rows, in]; `q`, `scale`, `zero_point` and `factor` are the results of
+            `kvc::quantize_blocks`.
         scale: float32 [rows, 1].
         zero_point: int8 [rows, n].
         factor: int8 [rows, n].

@@ -1,4 +1,7 @@
-"""Kernels of attention, norms and fused operators, which round as their parts do."""
+"""Kernels of attention, norms and fused operators.
+
+A fused operator rounds after each of its parts, as separate operators would.
+"""
 
 from collections.abc import Callable
 

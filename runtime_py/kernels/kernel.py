@@ -4,21 +4,22 @@ The executor calls a kernel with positional arguments, one for each parameter of
 operator's signature: tensors, `torch.dtype`s, tuples, numbers. The form of the call
 depends on `OpSpec.aliasing`:
 
-- fresh: `kernel(out, *arguments)` writes into the contiguous `out`, whose shape and
-  dtype are already right; with several results `out` is a tuple of tensors.
+- fresh: `kernel(out, *arguments)` writes into the contiguous `out`, which has the
+  result's shape and dtype; with several results `out` is a tuple of tensors.
 - view: `kernel(*arguments)` returns a view of the operand, or a tuple of views.
 - update: `kernel(target, *arguments)` writes into `target`, which holds operand 0
   already; `arguments` are those after operand 0. Indices are checked first: if one is
-  out of range, nothing has been written. Growing memory already has the result's
-  length: `kvc::append` writes only the new rows.
+  out of range, nothing has been written. A growing `target` already has the result's
+  length, so `kvc::append` writes only the new rows.
 - check: `kernel(*arguments)` raises or does nothing.
 
 `out` of a pointwise operator may be the same memory as an operand.
 
 Kernels check neither shapes nor dtypes, which the verifier has checked.
 
-A kernel may do part of its work ahead of time if one of its arguments is a constant:
-`load_preparations` names the argument, and the function that makes the kernel from it.
+A kernel can do part of its work ahead of time if an argument is a constant: for such
+operators, `load_preparations` returns the argument's index, and a function that makes
+the kernel from the constant.
 """
 
 from collections.abc import Callable

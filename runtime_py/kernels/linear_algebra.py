@@ -1,6 +1,7 @@
 """Kernels of linear algebra: products, inverses, systems, decompositions.
 
-A singular matrix, or one without convergence, raises torch's error, as in eager.
+For a singular matrix, or if an iteration does not converge, torch's error is raised, as
+in eager.
 """
 
 from collections.abc import Callable, Sequence

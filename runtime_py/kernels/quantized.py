@@ -1,15 +1,16 @@
 """Kernels of quantized weights: rows quantized at run time, weights ahead of time.
 
-In: float32 rows, or rows of `_quantize_rows`; quantized weights. Out: float32 products.
-The arithmetic of quantized rows is that of XNNPACK's qd8 operators, float32 throughout;
-`kvc::linear_w8` multiplies unquantized float32 rows. Weights are symmetric: int8 [out,
-in] with one scale for each output channel, or int4 with one scale for each block of a
-row. An activation row has its own scale and zero point, computed when it is quantized.
+In: float32 rows, or rows that `_quantize_rows` has quantized; quantized weights. Out:
+float32 products. The arithmetic of quantized rows is that of XNNPACK's qd8 operators,
+float32 throughout; `kvc::linear_w8` multiplies unquantized float32 rows. Weights are
+symmetric: int8 [out, in] with one scale for each output channel, or int4 with one scale
+for each block of a row. Each row of activations has a scale and a zero point, computed
+when the row is quantized.
 
-Inputs that are not finite raise no error and affect only their row: here a NaN or an
-infinity makes none of the row's products finite (mostly NaN); the library gives
-meaningless numbers for such a row, including finite ones. A row whose range is so small
-(below 7.5e-37) that its scale overflows gives zeros.
+A NaN or an infinity in a row raises no error and affects only that row. In these
+kernels all products of the row are then NaN or infinite; the XNNPACK library returns
+meaningless numbers, some of them finite. A row with a range below 7.5e-37, whose scale
+would overflow, gives zeros.
 """
 
 from functools import partial
@@ -32,7 +33,7 @@ _CHUNK = 1 << 18  # weights converted at a time: 1 MiB of float32, fits the cach
 
 
 def _quantize_rows(outs: tuple[Tensor, Tensor, Tensor], x: Tensor) -> None:
-    """Quantize each row by its own range, which always includes zero.
+    """Quantize each row by the row's range, extended to include zero.
 
     Args:
         outs: q int8 [..., in]; scale float32 [..., 1], the number of steps per unit
@@ -53,7 +54,7 @@ def _quantize_rows(outs: tuple[Tensor, Tensor, Tensor], x: Tensor) -> None:
 
 
 def zero_points(low: Tensor, high: Tensor) -> Tensor:
-    """Return float32 zero points for ranges from `low` to `high`, counted in steps.
+    """Return zero points, float32, for ranges `low` to `high` in quantization steps.
 
     The zero point is computed from the end of the range with the smaller rounding
     error.
@@ -86,7 +87,7 @@ def linear_qd8(
         weight: int8 [out, in].
         weight_scale: float32 [out].
         bias: float32 [out].
-        sums: the `row_sums` of the weight, if they are known already.
+        sums: the `row_sums` of the weight; None to compute them.
     """
     product = multiply_int8(q.reshape(-1, q.shape[-1]), weight.t())
     rows = row_sums(weight) if sums is None else sums
@@ -107,7 +108,7 @@ def _linear_w8(
     Args:
         out: float32 [..., out].
         x: float32 [..., in].
-        weight: int8 [out, in], converted to float32 some rows at a time.
+        weight: int8 [out, in], converted to float32 a few rows at a time.
         weight_scale: float32 [out].
         bias: float32 [out].
     """
@@ -130,8 +131,9 @@ def row_sums(weight: Tensor) -> Tensor:
 def prepare_linear_qd8(weight: Tensor) -> Kernel:
     """Return `kvc::linear_qd8` for a constant weight.
 
-    The row sums of the weight are computed here, once: at decode they would take as
-    long as the product itself, since both only read the weight.
+    The row sums of the weight are computed once, ahead of the calls. In a decode call
+    they would take as long as the product: the time of either is the time to read the
+    weight.
     """
     return partial(linear_qd8, sums=row_sums(weight))
 
@@ -147,18 +149,20 @@ def _linear_qb4(
 ) -> None:
     """Write ((q - zero_point) W^T) / scale + bias, converting W a few rows at a time.
 
-    XNNPACK adds the integer product of each block times its scale, and subtracts
-    `zero_point` times the sum of W at the end. Here too every product is exact in
-    float32, so the two results differ only by the order of the sums: by less than 1e-6
-    of the sum of the magnitudes of the added terms, for up to 16,384 inputs.
+    XNNPACK adds the integer product of each block, times the block's scale, and
+    subtracts `zero_point` times the sum of W at the end. Every product of this kernel
+    is exact in float32 too. So the results of XNNPACK and of this kernel differ only by
+    the order of the sums: by less than 1e-6 of the sum of the magnitudes of the added
+    terms, for up to 16,384 inputs.
 
     Args:
         out: float32 [..., out].
         q: int8 [..., in], with `scale` and `zero_point` from `kvc::quantize_rows`.
         scale: float32 [..., 1].
         zero_point: int32 [..., 1]; values are clamped to int8.
-        weight: uint8 [out / 8, in / 8, 8, 4]: four bytes hold eight values of a row;
-            the low half of a byte, minus 8, precedes the high half.
+        weight: uint8 [out / 8, in / 8, 8, 4]: four bytes hold eight values of a row. A
+            value is half a byte, minus 8; the low half of a byte precedes the high
+            half.
         weight_scale: bfloat16 [out / 8, in / block, 8].
         bias: float32 [out].
     """
@@ -179,9 +183,9 @@ def multiply_int4(
 
     Args:
         out: float32 [..., out].
-        steps: float32 [rows, in], the rows as counts of quantization steps.
+        steps: float32 [rows, in], the rows as numbers of quantization steps.
         scale: float32 [..., 1], the number of steps per unit.
-        weight: as in `kvc::linear_qb4`, and so are its scales and the bias.
+        weight: uint8 [out / 8, in / 8, 8, 4], as in `kvc::linear_qb4`.
         weight_scale: bfloat16 [out / 8, in / block, 8].
         bias: float32 [out].
     """
@@ -199,7 +203,7 @@ def multiply_int4(
 
 
 def _widened(weight: Tensor, scale: Tensor) -> Tensor:
-    """Return some rows of a weight of `kvc::linear_qb4` as float32 [rows, in]."""
+    """Return rows of a weight of `kvc::linear_qb4` as float32 [rows, in]."""
     fours, scales = weight.transpose(1, 2), scale.transpose(1, 2)
     pairs = torch.stack((fours & 15, fours >> 4), dim=-1)
     blocks = pairs.view(*scales.shape, -1).float().sub_(8)
@@ -208,12 +212,13 @@ def _widened(weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -> None:
-    """Write weight[indices] times the scale of the row, or of the block in the row.
+    """Write weight[indices], times the scale of each row, or of each block in a row.
 
     Args:
         out: float32 [..., width].
         weight: int8 [rows, width].
-        scale: float32 [rows], or [rows, m] of blocks of width / m values.
+        scale: float32 [rows]; or float32 [rows, m], a scale for each block of width / m
+            values.
         indices: int32 or int64 [...].
     """
     chosen = indices.reshape(-1)

@@ -1,15 +1,15 @@
-"""Kernels of rows that are int8 in blocks of 32, and of their products.
+"""Kernels that quantize rows to int8 in blocks of 32 values, and multiply such rows.
 
 In: float32 rows, or quantized rows and weights. Out: quantized rows, or float32
-products. A row has one step size, float32. The step size of each of its blocks is a
-multiple of it by a factor of at most 31. So blocks of small numbers have small steps,
-and a product of whole rows is still a sum of integers: (q - zero point) * factor *
-weight. It is exact in any order, which is why all kernels of `kvc::linear_q8` give the
-same bits.
+products. Each row has a float32 step size. Each block has a step size too: the row's
+step size times an integer factor of at most 31. So blocks of small numbers have small
+steps, and the product of a whole row and a weight row is still a sum of integers: (q -
+zero point) * factor * weight. An integer sum is exact in any order, so all kernels of
+`kvc::linear_q8` give the same bits.
 
-A row with a NaN or an infinity, or whose range overflows float32, raises no error: its
-scale and its products are NaN, and other rows are not affected. A row of a range below
-2.4e-35, whose scale would overflow, gives zeros.
+A row with a NaN or an infinity, or with a range that overflows float32, raises no
+error: the row's scale and products are NaN, and other rows are not affected. A row with
+a range below 2.4e-35, whose scale would overflow, gives zeros.
 """
 
 from typing import Final
@@ -32,12 +32,12 @@ _HIGH: Final = 256  # the unit of the high half of a step count
 
 
 def _quantize_blocks(outs: tuple[Tensor, Tensor, Tensor, Tensor], x: Tensor) -> None:
-    """Quantize each block of 32 values of each row by its own range, including zero.
+    """Quantize each block of 32 values by the block's range, extended to include zero.
 
     Args:
         outs: q int8 [..., in]; scale float32 [..., 1], the number of a row's steps per
-            unit; zero_point and factor int8 [..., n], of blocks: x is about
-            (q - zero_point) * factor / scale.
+            unit; zero_point and factor int8 [..., n], one of each for each of the n
+            blocks. x is about (q - zero_point) * factor / scale.
         x: float32 [..., in], `in` up to 32 n.
     """
     q, scale, zero_point, factor = outs
@@ -64,12 +64,14 @@ def _quantize_blocks(outs: tuple[Tensor, Tensor, Tensor, Tensor], x: Tensor) -> 
 
 
 def _factors(spread: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors, float32 as `spread`, and the largest that each row may have.
+    """Return the factor of each block, and the greatest factor allowed in each row.
 
-    The largest is 31, or less if the sum of a row's factors would exceed 2048.
+    The greatest allowed factor is 31, or less if the sum of a row's factors would
+    exceed 2048. The factors are float32 and have the shape of `spread`.
 
     Args:
-        spread: float32 [rows, n], the ranges of blocks; zeros have the factor 1.
+        spread: float32 [rows, n], the ranges of blocks; a block with the range 0 has
+            the factor 1.
         most: float32 [rows, 1], the largest range of each row.
     """
     factors = torch.ones_like(spread)
@@ -98,19 +100,20 @@ def linear_q8(
     weight_scale: Tensor,
     bias: Tensor | None,
 ) -> None:
-    """Write the exact sums of blocks of weights, times their scales, / scale + bias.
+    """Write the exact sum of each weight block times its scale, / scale + bias.
 
-    The scaled sums are added in order, each rounded. Sums are exact for up to 65,536
-    inputs; beyond, int32 overflows.
+    The scaled sums of the blocks are added in order, and each addition is rounded. The
+    sum of a block is exact for up to 65,536 inputs; beyond, int32 overflows.
 
     Args:
         out: float32 [..., out].
-        q: int8 [..., in], with the next three from `kvc::quantize_blocks`.
+        q: int8 [..., in]; `q`, `scale`, `zero_point` and `factor` are the results of
+            `kvc::quantize_blocks`.
         scale: float32 [..., 1].
         zero_point: int8 [..., n].
         factor: int8 [..., n]; values are clamped to 1 to 31.
         weight: int8 [out, in].
-        weight_scale: float32 [out, m], of blocks of in / m values.
+        weight_scale: float32 [out, m], a scale for each block of in / m weights.
         bias: float32 [out].
     """
     # Split into int8 halves, so that int8 products can be used.
@@ -143,7 +146,7 @@ def _steps(q: Tensor, zero_point: Tensor, factor: Tensor) -> Tensor:
 
 
 def _halves(steps: Tensor) -> tuple[Tensor, Tensor]:
-    """Return int8 tensors with 256 times the first plus the second equal to `steps`."""
+    """Split int16 `steps` into two int8 tensors: `steps` = 256 * first + second."""
     high = (steps + _HIGH // 2) >> 8
     return high.to(torch.int8), (steps - (high << 8)).to(torch.int8)
 
@@ -160,13 +163,14 @@ def _linear_q4(
 ) -> None:
     """Write ((q - zero_point) * factor W^T) / scale + bias, converting W in parts.
 
-    Other kernels add the exact sum of each block times its scale. Here every product
-    is rounded, so the two results differ by less than 2e-6 of the sum of the
-    magnitudes of the added terms, for up to 16,384 inputs.
+    Native kernels and libraries add the exact sum of each block, times the block's
+    scale. This kernel rounds every product, so its results differ from theirs by less
+    than 2e-6 of the sum of the magnitudes of the added terms, for up to 16,384 inputs.
 
     Args:
         out: float32 [..., out].
-        q: int8 [..., in], with the next three from `kvc::quantize_blocks`.
+        q: int8 [..., in]; `q`, `scale`, `zero_point` and `factor` are the results of
+            `kvc::quantize_blocks`.
         scale: float32 [..., 1].
         zero_point: int8 [..., n].
         factor: int8 [..., n]; values are clamped to 1 to 31.

@@ -1,7 +1,7 @@
 """Kernels that reduce, rank or accumulate along axes; results are fresh.
 
-If torch lets a caller select the dtype of the sum, it is that of `out`: the signature
-has no dtype, since the declared result type states it.
+Where torch has a dtype argument for the sum, the kernels pass the dtype of `out`: the
+operator's signature has no dtype, since the declared type of the result has it.
 """
 
 import torch

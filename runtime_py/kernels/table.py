@@ -1,9 +1,9 @@
-"""The table of kernels: one torch function for each operator of the table.
+"""The table of kernels: one torch function for each operator.
 
-`load_kernels` imports the families on its first call, since torch is slow to import and
-a program whose operators are all delegated never needs it. One family is one module
-with an explicit table from operator name to function. `kvc::delegate` has no kernel:
-delegates run it.
+A family of kernels is a module with a table from operator name to function.
+`load_kernels` imports the families on its first call, since torch is slow to import,
+and a program whose operators are all delegated never needs torch. `kvc::delegate` has
+no kernel: delegates run it.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def load_kernels() -> Mapping[str, Kernel]:
 
 @cache
 def load_row_check() -> Kernel:
-    """Return the kernel of `kvc::check_index` for the starts of cache rows."""
+    """Return the kernel of `kvc::check_index` for the first slots of cache writes."""
     from kvc.runtime.kernels.updates import check_rows
 
     return check_rows
@@ -57,7 +57,7 @@ def load_row_check() -> Kernel:
 
 @cache
 def load_preparations() -> Mapping[str, Preparation]:
-    """Return operator -> (index of a constant argument, maker of its kernel)."""
+    """Return operator -> (index of a constant argument, maker of a kernel from it)."""
     from kvc.runtime.kernels.experts import prepare_expert_linear_qd8
     from kvc.runtime.kernels.quantized import prepare_linear_qd8
 

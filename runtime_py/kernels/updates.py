@@ -1,7 +1,7 @@
-"""Kernels that write into operand 0, whose elements `target` holds already, and checks.
+"""Kernels that write into `target`, the memory of operand 0, and kernels of checks.
 
-Every index is checked before the first write, since torch's own writers raise in the
-middle: after an IndexOutOfRange or a CacheOverflow the target is as it was.
+Every index is checked before the first write, since torch's functions raise after some
+writes. So after an IndexOutOfRange or a CacheOverflow the target is unchanged.
 """
 
 from collections.abc import Iterable
@@ -81,7 +81,11 @@ _FEW = 32  # up to this count a list of Python ints is faster than two reduction
 
 
 def check_index(index: Tensor, least: int, count: int, slots: int) -> None:
-    """Raise IndexOutOfRange unless `count` slots fit from each index on."""
+    """Check that `count` slots from each index on lie within `slots`.
+
+    Raises:
+        IndexOutOfRange: a slot would be outside.
+    """
     for value in _extremes(index):
         if value < least or value + count > slots:
             raise IndexOutOfRange(place="", index=value, size=slots)
@@ -91,8 +95,8 @@ def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
     """Check that `count` slots fit from each row's index on.
 
     Raises:
-        IndexOutOfRange: a row would begin before the first slot.
-        CacheOverflow: a row would end past the last one.
+        IndexOutOfRange: the write of a row would begin before the first slot.
+        CacheOverflow: the write of a row would end after the last slot.
     """
     starts: list[int] = index.reshape(-1).tolist()
     check_slots(starts, [count] * len(starts), slots, least)
@@ -112,13 +116,13 @@ def check_counted_rows(
 
 
 def check_size(size: int, expected: int) -> None:
-    """Raise BranchMismatch unless a size has the value that a branch assumes."""
+    """Raise BranchMismatch unless `size` is the size that a branch was compiled for."""
     if size != expected:
         raise BranchMismatch(size=size, expected=expected)
 
 
 def _extremes(index: Tensor) -> Iterable[int]:
-    """Return some elements of `index`, the least and the greatest among them."""
+    """Return elements of `index` that include the least and the greatest element."""
     count = index.numel()
     if count == 1:
         return (int(index.item()),)

@@ -1,6 +1,6 @@
-"""Kernels of views: results share the operand's memory, nothing is copied.
+"""Kernels of views: results share the operand's memory, without a copy.
 
-A view that the operand's strides do not allow raises torch's RuntimeError.
+If the operand's strides do not allow a view, torch's RuntimeError is raised.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Reserved address space: memory whose pages appear only when they are written.
 
-In: a number of bytes. Out: arrays at fixed offsets, and a way to free pages. Private
-anonymous memory without reservation and without huge pages: opening a large arena costs
-microseconds, and the first token does not fault in the whole cache (measured: 3353 ms
-and 377 MB with huge pages, 1 ms and 2 MB without).
+In: a number of bytes. Out: arrays at fixed offsets, and a way to free pages. The memory
+is private and anonymous, without reserved swap space and without huge pages. So opening
+a large arena takes microseconds, and the first token does not allocate the whole cache
+(measured: 3353 ms and 377 MB with huge pages, 1 ms and 2 MB without).
 """
 
 import mmap
@@ -32,7 +32,7 @@ class Pages(Protocol):
     """The way in which the pages of an arena are freed."""
 
     def drop(self, start: int, end: int) -> None:
-        """Free the pages of a run of whole pages, which then reads zeros."""
+        """Free a run of whole pages; the run then reads zeros."""
 
 
 class _OwnPages:
@@ -54,13 +54,14 @@ class Arena:
 
     Attributes:
         nbytes: the requested size.
-        owner: the owner of the memory, which lives until its last reference.
-        bytes: the whole memory, including an extra page after the requested size.
-        pages: frees its pages.
+        owner: the object that owns the memory; the memory lives as long as the object.
+        bytes: the whole memory, uint8, including an extra page after the requested
+            size.
+        pages: frees the arena's pages.
     """
 
     def __init__(self, nbytes: int, what: str = "scratch memory") -> None:
-        """Reserve memory; `what` names its purpose in an error.
+        """Reserve memory; `what` names the memory's purpose in an error.
 
         Raises:
             OutOfMemory: the system provides no address space.
@@ -97,9 +98,10 @@ class Arena:
         self.pages.drop(0, len(self.bytes))
 
     def give_back(self, offset: int, nbytes: int) -> tuple[int, int]:
-        """Free the whole pages within a run of bytes, which then read zeros.
+        """Free the whole pages within a run of bytes; the freed pages then read zeros.
 
-        Return the begin and end of those pages; bytes around them stay.
+        Return the begin and end of the freed pages. Bytes of the run outside whole
+        pages do not change.
         """
         start = align_up(offset, PAGE_NBYTES)
         end = (offset + nbytes) // PAGE_NBYTES * PAGE_NBYTES
@@ -109,14 +111,14 @@ class Arena:
         return start, end
 
     def clear(self, offset: int, nbytes: int) -> None:
-        """Zero a run of bytes; whole pages within it are freed."""
+        """Set a run of bytes to zero; whole pages within the run are freed."""
         start, end = self.give_back(offset, nbytes)
         self._map[offset:start] = bytes(start - offset)
         self._map[end : offset + nbytes] = bytes(offset + nbytes - end)
 
 
 class Within:
-    """A run of memory inside an arena, with the interface of an arena."""
+    """A run of memory inside an arena, with the method `array` of an arena."""
 
     def __init__(self, memory: Array) -> None:
         """Use `memory`, uint8 [nbytes]."""

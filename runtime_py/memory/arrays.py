@@ -1,4 +1,4 @@
-"""numpy arrays: names of types, raw copies, and views of torch tensors.
+"""Functions on numpy arrays: copies, views, addresses, and views of torch tensors.
 
 In: arrays, or a caller's argument. Out: arrays over the same memory. Needs only numpy;
 a torch tensor is recognized only if torch is already imported.
@@ -32,7 +32,8 @@ def tensor_as_array(tensor: "Tensor") -> Array:
     """Return an array over a torch tensor's memory, with its strides.
 
     Raises:
-        TypeError: numpy has no such dtype, or the tensor has no plain memory.
+        TypeError: numpy has no dtype like the tensor's, or the tensor's elements do not
+            lie in ordinary memory.
     """
     import torch
 
@@ -44,7 +45,7 @@ def tensor_as_array(tensor: "Tensor") -> Array:
 
 
 def own_copy(array: Array) -> Array:
-    """Return a contiguous copy of an array."""
+    """Return a contiguous copy of an array, in new memory."""
     if array.dtype.kind != "V":
         return array.copy(order="C")
     return _bits(array).copy(order="C").view(array.dtype)
@@ -70,9 +71,10 @@ def zero(array: Array) -> None:
 def parts_of(
     shape: tuple[int, ...], most: int
 ) -> Iterator[tuple[Part, tuple[int, ...]]]:
-    """Yield parts that make up an array, and their shapes, in the order of elements.
+    """Yield parts that together make up an array, and the shape of each part.
 
-    Each part has 1 to `most` elements, and is contiguous if the array is.
+    The parts come in the order of the elements. Each part has 1 to `most` elements, and
+    is contiguous if the array is contiguous.
     """
     axis = 0
     while axis < len(shape) and math.prod(shape[axis + 1 :]) > most:
@@ -89,7 +91,7 @@ def parts_of(
 
 
 def prefix(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the first elements of an array along each axis, without a copy."""
+    """Return the part of an array that has `shape` and begins at index 0, as a view."""
     if array.shape == shape:
         return array
     return array[tuple(slice(size) for size in shape)]
@@ -110,7 +112,7 @@ def address_of(array: Array) -> int:
 
 
 def lies_over(one: Array, other: Array) -> bool:
-    """Tell whether two arrays have the same address and strides; lengths may differ."""
+    """Tell whether two arrays have equal addresses and strides; lengths can differ."""
     return address_of(one) == address_of(other) and one.strides == other.strides
 
 

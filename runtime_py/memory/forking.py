@@ -1,15 +1,16 @@
 """Fork an arena: new memory with the same content, over the same pages.
 
-In: an arena, and its pages that are in use. Out: a second arena with the same content,
-and the first unchanged. Their common content lies in frozen pages that both map; pages
-written since the last fork are added to these, or copied if they are few. Everything
-after the content is fresh anonymous memory, since a page that is first written in a map
-of a file takes a page of the file too.
+In: an arena, and the pages of the arena that have content. Out: a second arena with the
+same content. The common content lies in frozen pages: pages of a sealed memfd, which
+both arenas map privately. Pages written since the last fork are moved into frozen pages
+first, or copied if they are few. Address space without content is fresh anonymous
+memory, since the first write to a mapped page of a memfd takes a page of the memfd too.
 
-There are three ways, from the best to the one that always works. Each run of pages is
-mapped separately. If the process has too few maps left for that, the arena is mapped
-as one, and only pages written after the prefix take memory twice, once for all forks.
-If that is impossible too, or on systems other than Linux, the content is copied.
+There are three ways; the first that works is used. (1) Each run of pages is mapped
+separately. (2) If the process has too few memory maps left, the whole arena is mapped
+at once. A page that is then first written after the frozen content takes memory twice:
+in the arena, and once for all forks in the memfd. (3) If that fails too, or on systems
+other than Linux, the content is copied.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ def share_arena(
     Args:
         arena: the source, whose content stays.
         twin: the target, of the same size.
-        held: the pages with content that the twin needs.
+        held: the pages whose content the twin needs.
         changed: the pages that may have been written since the last fork.
         table: the page table of this process.
     """
@@ -64,9 +65,11 @@ class _Content:
     """The content of an arena, in runs of pages.
 
     Attributes:
-        kept: the unchanged runs that are mapped from frozen pages.
-        moved: the arena's own runs that are long enough to be mapped.
-        copied: the arena's other own runs.
+        kept: frozen pages -> the runs that the arena maps from them and has not
+            changed.
+        moved: the runs of private pages that are long enough to be moved to frozen
+            pages.
+        copied: the runs of private pages that are shorter, and are copied.
     """
 
     kept: Mapping[Frozen, Intervals]
@@ -75,7 +78,7 @@ class _Content:
 
     @property
     def runs(self) -> Intervals:
-        """Return the runs of all content."""
+        """Return the runs of `kept`, `moved` and `copied` together."""
         return union([*self.kept.values(), self.moved, self.copied])
 
 
@@ -108,9 +111,10 @@ class _Fork:
         )
 
     def _look(self, runs: Intervals, table: PageTable) -> tuple[Intervals, Intervals]:
-        """Return the arena's own pages in long runs, and those runs.
+        """Return the private pages in the long runs among `runs`, and the long runs.
 
-        The other pages of the runs read zeros, or their mapped content.
+        A page of a long run that is not private reads zeros, or content of frozen
+        pages.
         """
         found, seen = [], []
         for start, end in runs[lengths(runs) >= _LEAST_LOOKED_AT].tolist():
@@ -144,7 +148,7 @@ class _Fork:
         return True
 
     def _freeze(self, runs: Intervals) -> tuple[Frozen | None, Intervals]:
-        """Move runs into frozen pages; return these, and the runs that were moved."""
+        """Move runs into new frozen pages; return the pages, and the moved runs."""
         try:
             frozen = Frozen(self._old.length)
         except OSError:  # too many open files, or the size is not supported
@@ -167,7 +171,10 @@ class _Fork:
         return True
 
     def _freeze_whole(self, runs: Intervals) -> Frozen | None:
-        """Freeze all content of the arena, and map it as one; None if that fails."""
+        """Write all content into new frozen pages, and map the whole arena from them.
+
+        Return None if the system provides no memfd or no memory.
+        """
         try:
             frozen = Frozen(self._old.length)
             for start, end in runs.tolist():

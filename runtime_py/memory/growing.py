@@ -1,8 +1,9 @@
 """`GrowingArray`: an array of the caller, with spare capacity after its end.
 
 In: a dtype, dims, the axis it grows along, and its greatest length. Out: an array that
-becomes longer without moving. A method that extends this input extends the array in
-place. Its memory is reserved: pages appear when elements are written.
+becomes longer without moving. If it is the input of a method that extends the input,
+the method extends the array in place. The memory is reserved address space: pages
+appear when elements are written.
 """
 
 import operator
@@ -24,7 +25,7 @@ from kvc.schema.errors import BadSetting, CacheOverflow
 
 
 class GrowingArray:
-    """An array with spare capacity along one axis; belongs to one thread at a time.
+    """An array with spare capacity along one axis; not safe for use by two threads.
 
     Attributes:
         axis: the axis along which it grows, counted from 0.
@@ -38,8 +39,8 @@ class GrowingArray:
         """Reserve memory.
 
         Args:
-            dtype: a numpy dtype, or its name; "bfloat16" too.
-            dims: the initial shape, filled with zeros; along `axis` mostly 0.
+            dtype: a numpy dtype, or the name of a dtype, including "bfloat16".
+            dims: the shape at first, filled with zeros; usually 0 along `axis`.
             axis: the axis along which it grows.
             capacity: the greatest length along `axis`.
 
@@ -91,7 +92,7 @@ class GrowingArray:
         """Return the array for numpy, without a copy unless one is requested.
 
         Raises:
-            ValueError: `copy` is False, but another dtype needs one.
+            ValueError: `copy` is False, but the requested dtype needs a copy.
         """
         return np.array(self.array, dtype=dtype, copy=copy)
 
@@ -99,9 +100,8 @@ class GrowingArray:
         """Write an array or tensor after the end.
 
         Raises:
-            BadSetting: the argument is not an array, or has another dtype or other
-                dims.
-            CacheOverflow: there is too little room; nothing has been written.
+            BadSetting: the argument is not an array, or its dtype or dims do not fit.
+            CacheOverflow: the array has too little room; nothing has been written.
         """
         added = self._take(rows)
         count = added.shape[self.axis]
@@ -110,7 +110,7 @@ class GrowingArray:
         self._length += count
 
     def truncate(self, length: int) -> None:
-        """Drop the elements from `length` on; whole pages of them are freed.
+        """Drop the elements from `length` on, and free their whole pages.
 
         Raises:
             BadSetting: `length` is not from 0 to the present length.
@@ -133,7 +133,7 @@ class GrowingArray:
         """Check that `count` elements along the axis fit from `start` on.
 
         Raises:
-            CacheOverflow: they do not fit.
+            CacheOverflow: the elements do not fit.
         """
         if start + count > self.capacity:
             raise CacheOverflow(row=0, start=start, count=count, capacity=self.capacity)
@@ -146,7 +146,7 @@ class GrowingArray:
         """Return the argument of `append` as an array.
 
         Raises:
-            BadSetting: it is not an array, or does not fit.
+            BadSetting: the argument is not an array, or its dtype or dims do not fit.
         """
         expected: list[object] = list(self.memory.shape)
         expected[self.axis] = "any"

@@ -1,7 +1,8 @@
 """Runs of bytes in an arena, as sorted arrays: int64 [n, 2] of (start, end).
 
-In and out: such arrays, whose runs neither overlap nor touch. A fork of a large model
-has hundreds of runs and should take a millisecond, so all operations use numpy.
+In and out: arrays of runs; the runs of an array neither overlap nor touch. A fork of a
+large model has hundreds of runs and should take a millisecond, so all operations use
+numpy.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ NONE: Intervals = np.empty((0, 2), np.int64)
 
 
 def merged(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
-    """Return intervals from runs in any order, which may overlap."""
+    """Return an array of runs from runs in any order, which may overlap."""
     runs = np.empty((np.size(starts), 2), np.int64)
     runs[:, 0], runs[:, 1] = starts, ends
     runs = runs[runs[:, 0] < runs[:, 1]]
@@ -30,17 +31,17 @@ def merged(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
 
 
 def one_run(start: int, end: int) -> Intervals:
-    """Return a single run."""
+    """Return an array with a single run."""
     return merged([start], [end])
 
 
 def rounded_out(runs: Intervals, unit: int) -> Intervals:
-    """Return the whole units that overlap the runs."""
+    """Return the runs, extended to whole units."""
     return merged(runs[:, 0] // unit * unit, -(-runs[:, 1] // unit) * unit)
 
 
 def union(parts: Sequence[Intervals]) -> Intervals:
-    """Return the union of several arrays of runs."""
+    """Return the bytes that are in any of several arrays of runs."""
     some = [part for part in parts if len(part)]
     if len(some) < 2:
         return some[0] if some else NONE
@@ -49,7 +50,7 @@ def union(parts: Sequence[Intervals]) -> Intervals:
 
 
 def common(a: Intervals, b: Intervals) -> Intervals:
-    """Return the intersection of two arrays of runs."""
+    """Return the bytes that are in both arrays of runs."""
     if not (len(a) and len(b)):
         return NONE
     edges = np.sort(np.concatenate([a.reshape(-1), b.reshape(-1)]))
@@ -57,7 +58,7 @@ def common(a: Intervals, b: Intervals) -> Intervals:
 
 
 def without(a: Intervals, b: Intervals) -> Intervals:
-    """Return the runs of `a` without those of `b`."""
+    """Return the bytes that are in runs of `a` but not in runs of `b`."""
     if not (len(a) and len(b)):
         return a
     edges = np.sort(np.concatenate([a.reshape(-1), b.reshape(-1)]))
@@ -70,7 +71,7 @@ def lengths(runs: Intervals) -> npt.NDArray[np.int64]:
 
 
 def units_of(runs: Intervals, unit: int) -> npt.NDArray[np.int64]:
-    """Return the numbers of the units in runs of whole units."""
+    """Return the indices of all units in runs of whole units."""
     counts = lengths(runs) // unit
     ends = np.cumsum(counts)
     within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)

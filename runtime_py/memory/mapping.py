@@ -1,8 +1,8 @@
-"""System calls that replace pages of an arena by others: Linux only.
+"""System calls that map other memory in place of an arena's pages: Linux only.
 
 Python's own `mmap` cannot map at a given address. In: addresses inside a map that the
-caller owns. Out: whether the call succeeded; a failure leaves the old pages. (The
-kernel counts maps before it removes anything; mm/mmap.c, do_mmap.)
+caller owns. Out: whether the call succeeded. After a failure the old pages are still
+there: the kernel checks the number of maps before it removes any (mm/mmap.c, do_mmap).
 """
 
 import ctypes
@@ -26,14 +26,14 @@ _NOTHING: Final = -1
 
 
 def is_available() -> bool:
-    """Tell whether this system can share pages; elsewhere a fork copies."""
+    """Tell whether the system can share pages; if not, a fork copies the content."""
     return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
 def map_privately(address: int, fd: int, runs: Sequence[Sequence[int]]) -> int:
     """Put private maps of a file over runs of pages, each at its own offset.
 
-    Stop at the first run that the system refuses, and return the number before it.
+    Stop at the first run that the system refuses; return the number of mapped runs.
     """
     place, flags = _calls()[0], mmap.MAP_PRIVATE | _OVER
     for done, (start, end) in enumerate(runs):
@@ -44,7 +44,7 @@ def map_privately(address: int, fd: int, runs: Sequence[Sequence[int]]) -> int:
 
 
 def map_nothing(address: int, nbytes: int) -> bool:
-    """Put fresh anonymous memory over a run of pages, without huge pages."""
+    """Map fresh anonymous memory, without huge pages, in place of a run of pages."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _OVER
     place, advise = _calls()
     if place(address, nbytes, _ACCESS, flags, _NOTHING, 0) != address:
@@ -81,14 +81,14 @@ class Frozen:
 
     Attributes:
         fd: the file descriptor of the memfd.
-        runs: the byte ranges with content.
+        runs: the byte ranges that have been written.
     """
 
     def __init__(self, length: int) -> None:
         """Make an empty memfd of an arena's length.
 
         Raises:
-            OSError: the system provides no file.
+            OSError: the system provides no memfd.
         """
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self.fd = os.memfd_create("kvc-fork", flags)
@@ -101,7 +101,7 @@ class Frozen:
         """Write bytes at an offset.
 
         Raises:
-            OSError: the system has no memory for them.
+            OSError: the system has no memory for the bytes.
         """
         left = memoryview(content)  # type: ignore[arg-type]  # unknown to numpy's stubs
         while left:
@@ -109,7 +109,7 @@ class Frozen:
             start, left = start + done, left[done:]
 
     def seal(self, runs: Intervals) -> None:
-        """Forbid further changes; `runs` have been written."""
+        """Forbid further changes; `runs` are the byte ranges that have been written."""
         self.runs = union([self.runs, runs])
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)

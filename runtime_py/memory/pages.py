@@ -27,9 +27,9 @@ _ENTRIES_AT_ONCE: Final = 1 << 17
 
 
 class PageTable(Closing):
-    """The page table of this process, open while it is read.
+    """The page table of this process, as an open file of the system.
 
-    On a system without this file, residency is unknown.
+    On a system without such a file, residency is unknown.
     """
 
     def __init__(self) -> None:
@@ -56,18 +56,19 @@ class PageTable(Closing):
         return total
 
     def own_pages(self, address: int, nbytes: int, alone: bool = False) -> Flags | None:
-        """Tell for each page whether it is anonymous, and resident or swapped out.
+        """Tell for each page whether it is anonymous memory that has been written.
 
-        In a private map of a file, these are the pages that have been written.
+        The page may be resident or swapped out. In a private map of a file, a page
+        becomes anonymous when it is written.
 
         Args:
             address: the address of a page.
             nbytes: a multiple of the page size.
-            alone: exclude pages that another process shares, and the zero page that
-                stands for all pages that have only been read.
+            alone: whether to exclude pages that another process shares, and pages that
+                have only been read (the system maps a common page of zeros for them).
 
         Returns:
-            A flag for each page, None if unknown.
+            A flag for each page, None if the system does not provide the table.
         """
         if self._fd < 0:
             return None
@@ -82,12 +83,12 @@ class PageTable(Closing):
         return found
 
     def _present(self, first: int, end: int) -> Iterator[tuple[int, Flags]]:
-        """Yield page numbers, and whether the pages from there on are resident."""
+        """Yield chunks of pages: the first page number, and which are resident."""
         for start, entries in self._entries(first, end):
             yield start, _bit(entries, _PRESENT_BIT)
 
     def _entries(self, first: int, end: int) -> Iterator[tuple[int, Entries]]:
-        """Yield page numbers, and the table entries of the pages from there on."""
+        """Yield chunks of pages: the first page number, and the table entries."""
         while first < end:
             nbytes = min(end - first, _ENTRIES_AT_ONCE) * _ENTRY_NBYTES
             raw = os.pread(self._fd, nbytes, first * _ENTRY_NBYTES)

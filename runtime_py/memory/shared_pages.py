@@ -1,9 +1,10 @@
-"""The shared pages of one arena: the ranges that are mapped, and how they are freed.
+"""The shared pages of one arena: which ranges are mapped, and how to free them.
 
-In: an arena, frozen pages of its size. Out: the arena's memory at the same addresses,
-some of it private maps of frozen pages: reads use these, a write makes a page of the
-arena's own. Freeing such a page would show the frozen content again, so fresh memory
-replaces the map; if the system has no map left, zeros are written.
+In: an arena, and frozen pages: a sealed memfd of the arena's size. Out: the arena's
+memory at the same addresses, some of it private maps of frozen pages. Reads see the
+frozen pages; the first write to a page makes a private copy. Freeing the private copy
+would show the frozen content again, so fresh memory is mapped in its place; if the
+system allows no more maps, zeros are written.
 """
 
 import os
@@ -35,14 +36,14 @@ _WHOLE_SHARE: Final = 0.75
 
 
 class MapBudget:
-    """The maps of all forks of a process; used from many threads.
+    """Counts the memory maps of all forks of a process; safe for many threads.
 
     Attributes:
-        taken: the number of maps in all leases.
+        taken: the sum of `Lease.count` over all arenas.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        """Allow `most` maps in the process; default: the limit of the system."""
+        """Allow `most` maps in the process; None for the limit of the system."""
         self._most = most
         self.taken = 0
         self.renew_lock()
@@ -55,15 +56,15 @@ class MapBudget:
         return self._most
 
     def renew_lock(self) -> None:
-        """Make a lock that no other thread holds."""
+        """Replace the lock, after a fork in which another thread may have held it."""
         # Re-entrant: garbage collection may close a session at any point.
         self._lock = threading.RLock()
 
     def change(self, by: int, whole: bool) -> bool:
-        """Take more maps, or return some; tell whether the limit allows it.
+        """Change the number of maps, if the limit allows it; tell whether it does.
 
         Args:
-            by: the number of additional maps; negative to return maps.
+            by: the number of additional maps; negative for fewer maps.
             whole: whether the fork maps the arena as one, which needs few maps and may
                 use a greater share of the limit.
         """
@@ -76,7 +77,7 @@ class MapBudget:
 
 
 class Lease:
-    """The maps of one arena; they are returned when its memory is freed.
+    """The number of maps of one arena; subtracted when the arena's memory is freed.
 
     Attributes:
         count: the number of maps.
@@ -89,7 +90,7 @@ class Lease:
         end.atexit = False
 
     def resize(self, count: int, whole: bool = False) -> bool:
-        """Set the number of maps; tell whether the limit allows it.
+        """Set the number of maps, if the limit allows it; tell whether it does.
 
         A smaller number always succeeds. See `MapBudget.change` for `whole`.
         """
@@ -120,7 +121,7 @@ class SharedPages:
 
     Attributes:
         parts: frozen pages -> the runs that are mapped from them.
-        lease: the maps in use.
+        lease: the number of maps that the arena uses.
         length: the size of the arena in bytes.
     """
 
@@ -135,7 +136,7 @@ class SharedPages:
 
     @classmethod
     def of(cls, arena: Arena) -> "SharedPages":
-        """Return the mapped pages of an arena; none if it has never been forked."""
+        """Return the `SharedPages` of an arena; make an empty one at the first fork."""
         if not isinstance(arena.pages, cls):
             arena.pages = cls(arena)
         assert isinstance(arena.pages, cls)
@@ -143,12 +144,12 @@ class SharedPages:
 
     @property
     def same(self) -> Intervals:
-        """Return the runs that are known to have their frozen content."""
+        """Return the mapped runs that have not been written since they were mapped."""
         return without(self._mapped, self._stale)
 
     @property
     def sources(self) -> frozenset[Frozen]:
-        """Return all frozen pages that the arena maps, in parts or as a whole."""
+        """Return all memfds that the arena maps, in parts or as a whole."""
         covers = () if self._covers is None else (self._covers,)
         return frozenset([*self.parts, *covers])
 
@@ -159,7 +160,8 @@ class SharedPages:
     def move(self, frozen: Frozen, runs: Intervals) -> Intervals:
         """Write runs of the arena into frozen pages, and map them from there.
 
-        A run that cannot be mapped keeps its pages. Return the runs that were written.
+        A run that cannot be mapped keeps its private pages. Return the runs that were
+        written into the frozen pages.
         """
         written = mapped = 0
         try:
@@ -185,7 +187,7 @@ class SharedPages:
     def map_whole(self, frozen: Frozen) -> bool:
         """Map the whole arena at once; ranges without frozen content read zeros.
 
-        The first write to a page of these ranges takes a page of the memfd too.
+        The first write to a page without frozen content takes a page of the memfd too.
         """
         if not self._map(frozen, one_run(0, self.length)):
             return False
@@ -228,7 +230,7 @@ class SharedPages:
         self.note_changes(run)
 
     def _map(self, frozen: Frozen, runs: Intervals) -> int:
-        """Map runs up to the first that the system refuses; return their number."""
+        """Map runs until the system refuses one; return the number of mapped runs."""
         return mapping.map_privately(self._address, frozen.fd, runs.tolist())
 
     def _add(self, frozen: Frozen, runs: Intervals) -> None:
@@ -247,5 +249,8 @@ class SharedPages:
 
 
 def maps_of(parts: Iterable[Intervals]) -> int:
-    """Return the number of maps that runs take: one for each run and one after it."""
+    """Return the number of maps that runs need: two for each run.
+
+    A run splits the memory around it, which adds a map after the run.
+    """
     return 2 * sum(map(len, parts))

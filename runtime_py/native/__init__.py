@@ -1,7 +1,8 @@
-"""Find and call kvc's native kernels, on lists of steps that `Steps` encodes.
+"""Find kvc's library of native kernels, and run lists of kernel calls with it.
 
-The library is built with the package (README.md); it is not linked to torch. In: the
-address of a list of steps. Out: results in the memory of the steps' operands.
+The library is built with the package (README.md); it is not linked to torch. In: kernel
+calls with fixed operands, which `Steps` encodes. Out: results in the memory of the
+operands.
 """
 
 import ctypes
@@ -51,15 +52,15 @@ BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE, LIBRARY_FAILED = 4, 5, 6, 7
 
 @frozen
 class Failure:
-    """The error of a step, which has written nothing unless it ran out of memory.
+    """The error of a step. The step has written nothing, unless memory ran out.
 
     Attributes:
-        fault: INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start, count,
-            capacity), ROW_LENGTH_OUT_OF_RANGE (row, length, most), BAD_LENGTH (row,
-            length, slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE or LIBRARY_FAILED
+        fault: one of INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start,
+            count, capacity), ROW_LENGTH_OUT_OF_RANGE (row, length, most), BAD_LENGTH
+            (row, length, slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE or LIBRARY_FAILED
             (status).
         step: the index of the step.
-        facts: the values in parentheses, in this order.
+        facts: the values that are in parentheses behind the fault, in that order.
     """
 
     fault: int
@@ -68,14 +69,15 @@ class Failure:
 
 
 class Question(ctypes.Structure):
-    """A query to another library about its last run; see libraries.cc.
+    """A query to another native library about its last run; see libraries.cc.
 
     Attributes:
         ask: the address of the library's function.
         handle: the address of the handle that the function takes.
         what: the library's number of the requested value.
-        nbytes, answer: the size of the answer's memory, and its address; None without.
-        needed: the size that the library reports for the answer.
+        nbytes, answer: the size of the memory for the answer, and its address; None for
+            no answer.
+        needed: the size in bytes that the library reports for the answer.
         status: the status of the last query, 0 for success.
     """
 
@@ -96,7 +98,8 @@ class Steps:
     Attributes:
         library: the library that runs the calls.
         threads: the number of compute threads.
-        lent: the address of a `Lent` of pool.h that lends threads; 0 for kvc's own.
+        lent: the address of a `Lent` (pool.h), by which another library lends its
+            threads; 0 to use kvc's own threads.
     """
 
     def __init__(self, library: "Library", threads: int, lent: int = 0) -> None:
@@ -121,7 +124,7 @@ class Steps:
         integers: list[int],
         numbers: list[float],
     ) -> None:
-        """Add a call of a kernel; None stands for an operand that is left out."""
+        """Add a call of a kernel; None in `tensors` stands for an omitted operand."""
         places = len(self._tensors), len(self._integers), len(self._numbers)
         number = self.library.kernel(kernel)
         self._steps.append((number, len(tensors), *places))
@@ -130,18 +133,19 @@ class Steps:
         self._numbers += numbers
 
     def add_call(self, function: int, handle: int) -> None:
-        """Add a call of another library, see libraries.cc; both are addresses."""
+        """Add a call of another library (libraries.cc), given by two addresses."""
         self.add("call", [], [function, handle], [])
 
     def add_question(self, question: "Question") -> None:
-        """Add a query about another library's last run, made only while one records."""
+        """Add a query about another library's last run, for recordings only."""
         self._questions.append(question)
         self.add("ask", [], [ctypes.addressof(question)], [])
 
     def settle(self) -> Array:
-        """Encode all added steps, and return them; no steps can be added afterwards.
+        """Encode all added steps, and return the encoded list.
 
-        The result is valid as long as this object is kept.
+        No step can be added afterwards. The encoded list is valid as long as the
+        `Steps` object lives.
         """
         if self._settled is not None:
             return self._settled
@@ -174,13 +178,14 @@ class NativePartition:
 
     Attributes:
         steps: the steps that run the partition.
-        raises: raises the error for a failure of a step.
+        raises: a function that raises the error for the failure of a step.
         make_ready: a function to call before the steps run.
         backend: the backend of the partition, for reports.
         instructions: the instruction of each step, for reports; none if the library
             reports none.
-        operators: returns the names of a library's operators, and the duration of each
-            in the last run, uint64 [operators] in microseconds, for reports.
+        operators: a function that returns, for reports, the names of a library's
+            operators, and the duration of each in the last run, uint64 [operators], in
+            microseconds.
     """
 
     steps: Steps
@@ -192,13 +197,14 @@ class NativePartition:
 
 
 class NativeCall:
-    """Prepared partitions that run one after another, all of them in one native call.
+    """Prepared partitions that run one after another in a single native call.
 
     Attributes:
-        partitions: in running order.
+        partitions: the partitions in running order.
         reached: the index of the partition at which the last run failed; no later
             partition has begun.
-        begun: whether any partition has begun; none does before all are ready.
+        begun: whether any partition has begun. The first partition begins only when all
+            partitions are ready.
     """
 
     def __init__(self, partitions: Sequence[NativePartition]) -> None:
@@ -225,7 +231,7 @@ class NativeCall:
         return self._ends[-1]
 
     def clock(self) -> tuple[Array, int]:
-        """Return an array for end times of steps, int64 [steps], and its address."""
+        """Return an array for the steps' end times, int64 [steps], and its address."""
         if self._ended is None:
             ended = np.zeros(len(self), np.int64)
             self._ended = ended, address_of(ended)
@@ -234,10 +240,11 @@ class NativeCall:
     def __call__(self, ended: int = 0) -> None:
         """Run all steps.
 
-        The library returns to Python from time to time, so that Ctrl-C is handled.
+        The library returns to Python now and then, so that Ctrl-C has an effect.
 
         Args:
-            ended: the address of an int64 for each step's end time; 0 for none.
+            ended: the address of an int64 array for the end time of each step; 0 to
+                record no times.
         """
         self.begun = False
         for index, make_ready in self._ready:
@@ -284,7 +291,8 @@ class Library:
     """The loaded library.
 
     Attributes:
-        processors: the instruction sets that its kernels can use here, least first.
+        processors: the instruction sets that the kernels can use on this machine, the
+            smallest first.
         processor: the instruction set in use.
     """
 
@@ -295,7 +303,7 @@ class Library:
 
         Raises:
             OSError: the file cannot be loaded.
-            AttributeError: the file is another library.
+            AttributeError: the file is not kvc's library.
         """
         library = ctypes.CDLL(str(path))
         library.kvc_version.restype = ctypes.c_int32
@@ -319,10 +327,10 @@ class Library:
         self._kernels: dict[str, int] = {}
 
     def use(self, processor: str) -> None:
-        """Set the instruction set for kernels of the whole process.
+        """Set the instruction set that kernels use in this process.
 
         Raises:
-            BadSetting: it is not one of `processors`.
+            BadSetting: `processor` is not one of `processors`.
         """
         if processor not in self.processors or self._use(processor.encode()) != 0:
             expected = "one of " + ", ".join(self.processors)
@@ -330,7 +338,7 @@ class Library:
         self.processor = processor
 
     def kernel(self, name: str) -> int:
-        """Return the number of an operator's kernel, which must exist."""
+        """Return the number of an operator's kernel, which the library must have."""
         found = self._kernels.get(name)
         if found is None:
             found = self._kernels[name] = self._find(name.encode())
@@ -360,11 +368,12 @@ class Library:
 
 @cache
 def find_library() -> Library:
-    """Return the library.
+    """Return kvc's library of native kernels; load it at the first call.
 
     Raises:
-        MissingLibrary: it was not built, or is of another version of kvc.
-        BadSetting: KVC_PROCESSOR names an instruction set that is unavailable here.
+        MissingLibrary: the library was not built, or belongs to a different version of
+            kvc.
+        BadSetting: KVC_PROCESSOR names an instruction set that this machine lacks.
     """
     folder = Path(__file__).parent
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
@@ -388,7 +397,7 @@ def find_library() -> Library:
 
 
 def native_library() -> Library | None:
-    """Return the library, None if it is missing."""
+    """Return kvc's library of native kernels, None if it is missing."""
     with suppress(MissingLibrary):
         return find_library()
     return None

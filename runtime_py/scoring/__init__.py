@@ -1,7 +1,8 @@
-"""Measure how well a model predicts a text: tokens in, bits for each of them out.
+"""Measure how well a model predicts a text: tokens in, bits per token out.
 
-`scorers.py` cuts a text into windows and runs a window with the methods of a program,
-`score.py` adds up the bits, `divergence.py` compares with another program.
+`scorers.py` cuts a text into windows and runs each window with the methods of a
+program, `score.py` adds up the bits, `divergence.py` compares a model with a reference
+model.
 """
 
 from kvc.runtime.scoring.divergence import Divergence

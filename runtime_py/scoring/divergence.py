@@ -1,10 +1,10 @@
 """Compare the next-token distributions of a model with those of a reference model.
 
-In: the log probabilities of one model, row by row, and a scorer of the reference. Out:
-the mean Kullback-Leibler divergence of a token with its standard error, and how often
-both predict the same token. The perplexity of some thousand tokens varies by a percent
-at random; the divergence compares whole distributions, and so tells recipes apart with
-fewer tokens.
+In: the log probabilities of the model, row by row, and a scorer of the reference model.
+Out: the mean Kullback-Leibler divergence per token, the standard error of the mean, and
+how often both models predict the same token. The perplexity of some thousand tokens
+varies by a percent at random. The divergence compares whole distributions, so it
+distinguishes recipes with fewer tokens.
 """
 
 import math
@@ -26,13 +26,14 @@ class Divergence:
     """The distance of a model from its reference.
 
     Attributes:
-        nats: the mean over tokens of sum(p * ln(p / q)), p the reference's
-            probabilities of the next token, q the model's. 0 means equal
-            distributions; infinity means that the model excludes a token that the
-            reference does not.
-        error: the standard error of this mean, as if tokens were independent; infinity
-            for a single token.
-        same: the share of tokens where both have the same likeliest next token.
+        nats: the mean over tokens of sum(p * ln(p / q)), where p are the reference's
+            probabilities of the next token and q the model's. 0 means equal
+            distributions; infinity means that the model gives the probability 0 to a
+            token that is possible for the reference.
+        error: the standard error of `nats`, as if tokens were independent; infinity for
+            a single token.
+        same: the share of tokens for which model and reference have the same likeliest
+            next token.
     """
 
     nats: float
@@ -41,10 +42,10 @@ class Divergence:
 
 
 class Beside:
-    """The reference, which runs beside the scored model.
+    """The reference model, which runs on the same windows as the scored model.
 
     Attributes:
-        seconds: the time of its runs and of the comparison.
+        seconds: the time of the reference's runs and of the comparison.
     """
 
     def __init__(self, scorer: Scorer) -> None:
@@ -56,15 +57,15 @@ class Beside:
         self._same = 0
 
     def begin(self, tokens: Sequence[int], first: int) -> None:
-        """Begin a window; the arguments are those of `Scorer.logits`."""
+        """Begin a window; the arguments are the same as for `Scorer.logits`."""
         self._rows = self._scorer.logits(tokens, first)
         self._left = self._left[:0]
 
     def add(self, expected: Exact) -> None:
-        """Compare the model's next rows, as `log_probabilities` returns them.
+        """Compare the scored model's next rows with rows of the reference.
 
         Raises:
-            BadSetting: the reference has another vocabulary size.
+            BadSetting: the reference has a different vocabulary size.
             UnusableLogits: logits hold NaN or only infinities.
             KvcError: as `Session.call`.
         """
@@ -79,7 +80,7 @@ class Beside:
         self.seconds += time.perf_counter() - began
 
     def divergence(self) -> Divergence:
-        """Return the means of all rows."""
+        """Return the divergence, averaged over all compared rows."""
         nats = np.concatenate(self._found)
         mean = float(nats.mean())
         known = mean < math.inf and len(nats) > 1
@@ -87,7 +88,7 @@ class Beside:
         return Divergence(mean, error, self._same / len(nats))
 
     def _compare(self, logits: Logits, expected: Exact) -> None:
-        """Compare rows with the reference's logits for them."""
+        """Compare rows with the logits of the reference for the same rows."""
         if logits.shape != expected.shape:
             wanted = f"a model of {expected.shape[1]} tokens"
             found = f"one of {logits.shape[1]}"
@@ -103,7 +104,7 @@ class Beside:
 
 
 def log_probabilities(logits: Logits) -> Exact:
-    """Return the natural logarithms of probabilities [n, vocab], in float64.
+    """Return the natural logarithms of the probabilities, float64 [n, vocab].
 
     Raises:
         UnusableLogits: a row holds NaN, or only infinities.

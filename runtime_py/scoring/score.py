@@ -33,12 +33,13 @@ class Score:
     """The bits that a model needs for a text.
 
     Attributes:
-        bits: the sum over all scored tokens.
+        bits: the sum of the bits of all scored tokens.
         tokens: the number of scored tokens.
-        window, stride: in tokens, as in `cut_windows`.
+        window, stride: the length of a window and the distance between two windows, in
+            tokens.
         method: the method that computed the logits.
-        seconds: the time of running and scoring; the first calls run once before,
-            unmeasured, so loading is excluded. Excludes the time of `against`.
+        seconds: the time of running and scoring, without the time of `against`. The
+            first calls run once before the measurement, so the time excludes loading.
         divergence: the divergence from `against`, None without it.
     """
 
@@ -52,7 +53,7 @@ class Score:
 
     @property
     def bits_per_token(self) -> float:
-        """Return the mean bits of a token, 0 if no token is scored."""
+        """Return the mean number of bits per token, 0 if no token is scored."""
         return self.bits / self.tokens if self.tokens else 0.0
 
     @property
@@ -78,18 +79,19 @@ def score_tokens(
         tokens: the tokens of the text.
         window: the number of tokens in the model's context; default: 1,024, or the
             model's limit if it is lower.
-        stride: the distance from the start of a window to the next; default: half a
-            window.
+        stride: the distance from the start of a window to the start of the next, in
+            tokens; default: half a window.
         start: tokens at the beginning of each window, such as a beginning-of-text
             token. They are not scored. Without them, the first token is not scored.
-        progress: called with the number of finished tokens, and of all tokens.
+        progress: called with the number of finished tokens and the number of all
+            tokens.
         against: a reference program whose distributions are compared, such as the same
             model in float32; it runs the same windows.
 
     Raises:
-        BadSetting: window or stride are impossible, there is nothing to score, or the
-            models have different vocabulary sizes.
-        UnknownName: a program has no such methods.
+        BadSetting: `window` or `stride` is impossible, there is no token to score, or
+            the models have different vocabulary sizes.
+        UnknownName: a program has no methods that can score.
         InputMismatch: a token is not in the vocabulary.
         UnusableLogits: logits hold NaN or only infinities.
         KvcError: as `Session.call`.
@@ -149,13 +151,13 @@ def _window(
 
 
 def _warm_up(scorer: Scorer, tokens: Sequence[int], first: int) -> None:
-    """Make the first calls of each method, which load, verify and pack weights."""
+    """Make the first call of each method: first calls load, verify and pack weights."""
     for _ in islice(scorer.logits(tokens, first), 2):
         pass
 
 
 def _check_tokens(logits: Logits, tokens: Sequence[int]) -> None:
-    """Check that logits float32 [n, vocab] cover these tokens.
+    """Check that logits float32 [n, vocab] have a column for each of `tokens`.
 
     Raises:
         UnusableLogits: a token is outside the vocabulary.

@@ -2,9 +2,9 @@
 
 In: a text's tokens and a program. Out: a scorer, which returns, for a window, the
 logits that predict each of its last tokens. Long texts are cut into overlapping
-windows: a token in two of them is scored in the first, and is context in the second.
-A method that returns the logits of all positions is the fastest; without one, the
-scored tokens go through decode, one by one.
+windows: a token in two windows is scored in the first, and is context in the second. A
+method that returns the logits of all positions is the fastest; in programs without such
+a method, decode runs the scored tokens one by one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,8 +30,9 @@ class TextWindow:
     """A part of a text.
 
     Attributes:
-        begin, end: the tokens in the model's context.
-        first: the first scored token; those before it are context.
+        begin, end: the indices of the first token in the model's context, and of the
+            token after the last.
+        first: the index of the first scored token; the tokens before it are context.
     """
 
     begin: int
@@ -44,16 +45,18 @@ def cut_windows(
 ) -> Iterator[TextWindow]:
     """Yield windows in which each token is scored once.
 
-    Without a start token nothing predicts the very first token, which is not scored.
+    Without a start token, no token precedes the first token of the text, so it is not
+    scored.
 
     Args:
         count: the number of all tokens.
         length: the length of a window, 2 or more.
-        stride: the distance from one window to the next, less than `length`.
+        stride: the distance from the start of a window to the start of the next, less
+            than `length`.
         has_start: whether each window has a start token before it.
 
     Raises:
-        BadSetting: a length or a stride is impossible.
+        BadSetting: `length` or `stride` is impossible.
     """
     if length < 2:
         raise BadSetting(name="window", expected="2 tokens or more", found=length)
@@ -75,14 +78,14 @@ class Scorer(Protocol):
 
     Attributes:
         method: the name of the method that returns the logits.
-        most: the longest window, None if there is no limit.
+        most: the length of the longest window, None if there is no limit.
     """
 
     method: str
     most: int | None
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
-        """Yield float32 [n, vocab], n rows that predict n tokens from `first` on.
+        """Yield the logits that predict the tokens from `first` on, float32 [n, vocab].
 
         Args:
             tokens: the tokens of a window.
@@ -110,10 +113,10 @@ def find_scorer(program: Program, session: Session) -> Scorer:
 
 
 def gives_all_positions(method: Method) -> bool:
-    """Return whether a method maps tokens int64 [1, n] to logits float32 [1, n, vocab].
+    """Tell whether a method maps tokens int64 [1, n] to logits float32 [1, n, vocab].
 
-    Instead of 1 there may be the symbol "batch", whose default is 1. An input of row
-    lengths is allowed.
+    The size of axis 0 may also be the symbol "batch", whose default is 1. An input of
+    row lengths is allowed.
     """
     graph = method.graph
     given = [v for i, v in enumerate(graph.inputs) if i != method.row_lengths]
@@ -130,7 +133,7 @@ def gives_all_positions(method: Method) -> bool:
 
 
 class ByTokens:
-    """Runs the context by prefill, then the scored tokens by decode."""
+    """Runs the context by prefill, then each scored token by decode."""
 
     def __init__(self, session: Session) -> None:
         """Check that the methods exist.
@@ -144,7 +147,7 @@ class ByTokens:
         self._session = session
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
-        """Yield a row for each token; see `Scorer`."""
+        """Yield one row of logits for each scored token; see `Scorer.logits`."""
         self._session.reset()
         feeder = Feeder(self._session)
         feeder.check_prompts([tokens[:-1]])
@@ -154,10 +157,13 @@ class ByTokens:
 
 
 class ByChunks:
-    """Runs the context by prefill, then scored tokens by a method with all logits."""
+    """Runs the context by prefill, then the scored tokens in chunks.
+
+    A method that returns the logits of every token runs the chunks.
+    """
 
     def __init__(self, session: Session, method: Method) -> None:
-        """Use the method, which appends to the session as prefill does."""
+        """Use a method that appends tokens to the session, as prefill does."""
         self.method = method.name
         self.most = _most(session)
         self._session = session
@@ -166,7 +172,7 @@ class ByChunks:
         self._decode = chunk_sizes(decode, session.symbols)
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
-        """Yield a chunk's rows at a time; see `Scorer`."""
+        """Yield the rows of logits of one chunk after another; see `Scorer.logits`."""
         self._session.reset()
         feeder = Feeder(self._session)
         feeder.check_prompts([tokens[:-1]])
@@ -186,10 +192,10 @@ class WholeText:
     """Runs a whole window in one call of a method without state."""
 
     def __init__(self, session: Session, method: Method) -> None:
-        """Use the method.
+        """Use a method without state.
 
         Raises:
-            UnusableLogits: its logits depend on later tokens.
+            UnusableLogits: the method's logits depend on later tokens.
         """
         self.method = method.name
         self._session = session
@@ -198,7 +204,7 @@ class WholeText:
         self._check_causal()
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
-        """Yield all rows; see `Scorer`.
+        """Yield the rows of logits of all scored tokens; see `Scorer.logits`.
 
         A window shorter than the method's least length is padded at the end, which does
         not affect a causal model.
@@ -210,7 +216,7 @@ class WholeText:
         yield made[0, first - 1 : count]
 
     def _check_causal(self) -> None:
-        """Check that another last token changes the last row alone.
+        """Check that a change of the last token changes only the last row of logits.
 
         A method that takes a single token is causal in any case.
         """
@@ -228,5 +234,5 @@ class WholeText:
 
 
 def _most(session: Session) -> int | None:
-    """Return the longest window, whose last token is never run."""
+    """Return the length of the longest window; the last token never runs."""
     return None if session.capacity is None else session.capacity + 1

@@ -1,1 +1,1 @@
-"""Sessions: states between calls, rewinding, saving to files."""
+"""Sessions: states that persist between calls, rewinding, saving to files."""

@@ -2,9 +2,10 @@
 
 In: a method, arguments, the states of a session. Out: results nested as the method
 declares, in memory that the caller owns. Many threads of one process may use an engine.
-A call converts its inputs, leases an execution context, binds the method to both and
-checks that the session has room. After the run it adds its tokens to the position.
-`release` frees the resources that calls share; the next call makes them again.
+A call converts its inputs, takes an execution context, binds the method to the inputs
+and the context's memory, and checks that the session has room. After the run, the call
+adds its tokens to the position. `release` frees the resources that calls share; the
+next call makes them again.
 """
 
 import os
@@ -42,7 +43,7 @@ from kvc.schema.trees import bind_call, unflatten
 
 
 class Engine:
-    """Run methods of one bundle."""
+    """Runs the methods of one loaded program."""
 
     def __init__(
         self,
@@ -96,14 +97,17 @@ class Engine:
 
         Raises:
             CallMismatch, InputMismatch: the arguments do not match the compiled method.
-            StateMismatch: the method does not accept the lengths of the growing states.
-            CacheOverflow: the call adds more tokens or rows than there is room for.
+            StateMismatch: the growing states do not have the lengths that the method
+                takes.
+            CacheOverflow: the call adds more tokens or rows than the session or a
+                growing array has room for.
             CallTooLong: the call has more tokens than a ring buffer allows, and the
                 method cannot be split into pieces.
             NotEncoded: the method of the role "encode" has not run.
             Poisoned: an earlier call failed and left states partly written.
             ExecutionError: an instruction failed.
-            FileChanged, FormatError, FileProblem: a data file has become unusable.
+            FileChanged, FormatError, FileProblem: a data file has changed, is damaged,
+                or cannot be read.
             Closed: the program was closed during the call.
         """
         entry = self.entry(method)
@@ -227,7 +231,7 @@ class Engine:
         )
 
     def _own_states(self, sizes: Mapping[str, int]) -> Owner:
-        """Return the owner of a new session's state memory, on the host or a device."""
+        """Allocate a new session's state memory, on the host or by backends."""
         initial = self._initial_value
 
         def on_host(groups: Sequence[Group]) -> Owner:
@@ -254,11 +258,11 @@ class Engine:
             self._pool.forget_closed()
 
     def give_back_scratch(self) -> None:
-        """Free the scratch pages that no call uses."""
+        """Free the scratch memory of contexts that no call uses."""
         self._pool.give_back()
 
     def release(self) -> None:
-        """Release the resources that calls share; running calls keep theirs.
+        """Release the resources that calls share; running calls keep what they use.
 
         Raises:
             Closed, Forked: as `call`.
@@ -282,7 +286,7 @@ class Engine:
             resources.pool.put_back(context, None)
 
     def residency(self) -> Residency:
-        """Return the memory that the data occupies now.
+        """Return a report of the memory that the program's data occupies now.
 
         Raises:
             Closed, Forked: as `call`.
@@ -292,7 +296,7 @@ class Engine:
         return describe_residency(self.program, self._mode, self._blobs, packed)
 
     def summary(self) -> str:
-        """Return the text of the program.
+        """Return the program's summary, as `Program.summary`.
 
         Raises:
             Closed, Forked: as `call`.
@@ -320,17 +324,17 @@ class Engine:
         """Check that this process is the one that opened the program.
 
         Raises:
-            Forked: this is a forked child, without the locks and threads of its parent.
+            Forked: this is a forked child, which lacks the parent's threads.
         """
         here = os.getpid()
         if here != self._pid:
             raise Forked(kind=kind, opened=self._pid, here=here)
 
     def close(self) -> None:
-        """Refuse new calls, and release everything once no call runs any more.
+        """Refuse new calls, and release all resources when the last running call ends.
 
-        A forked child releases nothing: its exit does so, and another thread of the
-        parent may have held a lock at the fork.
+        In a forked child the call does nothing: a lock may have been held at the fork,
+        and the exit of the child frees the child's memory.
         """
         if self.forked:
             self.closed = True
@@ -359,7 +363,7 @@ class Engine:
         )
 
     def _count_out(self) -> None:
-        """Count released resources; close the files after the last ones."""
+        """Note that a set of resources is freed; close the files after the last."""
         with self._lock:
             self._in_use -= 1
             last = not self._in_use
@@ -367,7 +371,7 @@ class Engine:
             self._blobs.close()
 
     def _borrow(self, states: StateMemory | None) -> tuple[Resources, ExecutionContext]:
-        """Lease a context for one call; return it with the shared resources.
+        """Take a context for one call; return the context and the shared resources.
 
         Raises:
             Closed: the program was closed during the call.
@@ -398,7 +402,7 @@ class Engine:
         return take_inputs(entry.signature, leaves, left_out)
 
     def _initial_value(self, name: int) -> Array:
-        """Copy an initial value, so that no state shares a constant's bytes."""
+        """Return a copy of an initial value, so that states do not share its memory."""
         with self._constants.handle(name) as buffer:
             return own_copy(buffer.array())
 
@@ -406,7 +410,7 @@ class Engine:
 def _run(
     binding: Binding, inputs: Inputs, loans: Sequence[Loan], progress: RunProgress
 ) -> list[object]:
-    """Fill the inputs, run, and return results in memory that the caller owns."""
+    """Fill a binding's inputs, run it, and return results in the caller's memory."""
     for slot, leaf in binding.fills:
         copy_into(slot, inputs.arrays[leaf])
     binding.frame.run(progress)

@@ -1,8 +1,9 @@
 """`Callables`: the shared base of `Program` and `Session`.
 
-In: an engine. Out: its methods by name, metadata and files. `call("name", ...)` always
-works. The attribute is a shorthand, which Python uses only if the class has no such
-attribute itself, so a method called `close` does not replace `Session.close`.
+In: an engine. Out: the program's methods by name, its metadata and files.
+`session.call("name", ...)` always works. `session.name(...)` is a shorthand, which
+works only if the class has no attribute of that name: a compiled method called `close`
+does not replace `Session.close`.
 """
 
 import json
@@ -20,7 +21,7 @@ from kvc.schema.model import Method
 
 
 def parsed(metadata: Mapping[str, str], name: str) -> object:
-    """Return a setting of a bundle, None if the metadata lacks the name.
+    """Return the parsed value of a setting, None if the metadata lacks the name.
 
     Raises:
         BadSetting: the value is not valid JSON.
@@ -33,7 +34,7 @@ def parsed(metadata: Mapping[str, str], name: str) -> object:
 
 
 def impossible(metadata: Mapping[str, str], name: str) -> BadSetting:
-    """Return the error for a setting that `kvc compile` would not have written."""
+    """Return the error for a metadata setting that is not valid JSON."""
     found = metadata.get(name, "nothing")[:80]
     expected = "a value that kvc compile writes"
     return BadSetting(
@@ -50,7 +51,7 @@ class Callables(Closing):
     _engine: Engine
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:
-        """Run a method."""
+        """Run a method by its name."""
         raise NotImplementedError
 
     @property
@@ -61,14 +62,14 @@ class Callables(Closing):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """Return the user's settings, name to JSON text."""
+        """Return the settings in the bundle: name -> JSON text."""
         return MappingProxyType(dict(self._engine.program.metadata))
 
     @property
     def files(self) -> Mapping[str, bytes]:
         """Return the files in the bundle, such as a tokenizer, by name.
 
-        The file is read and checked at each access.
+        A file is read and checked at each access.
         """
         return BundledFiles(self._engine.program, self._engine.data)
 
@@ -76,7 +77,7 @@ class Callables(Closing):
         """Return a method's id.
 
         Raises:
-            UnknownName: there is no such method.
+            UnknownName: the program has no method of that name.
         """
         ids = self._engine.method_ids
         if name not in ids:
@@ -125,6 +126,6 @@ def missing_role(program: Callables, role: str, hint: str = "") -> UnknownName:
 
 
 def find_all_logits(program: Callables) -> Method | None:
-    """Return the method that appends tokens and returns logits of each, or None."""
+    """Return the method that appends tokens and returns the logits of each, or None."""
     with_all = (m for m in program.methods.values() if m.role == "prefill_all")
     return next((m for m in with_all if m.writes and m.advance is not None), None)

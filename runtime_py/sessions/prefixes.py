@@ -1,7 +1,8 @@
-"""`Prefix`: a prompt cache. Tokens are run once, for many sessions.
+"""`Prefix`: a prompt that is run once, for many sessions.
 
-In: a new session and tokens. Out: forks of the session, which hold the tokens. Many
-threads may use a prefix: a lock lets one thread fork at a time, for a millisecond.
+In: a new session and tokens. Out: sessions that hold the tokens; each is a fork of the
+first. Many threads can use a prefix: a lock lets one thread fork at a time, which takes
+a millisecond.
 """
 
 import threading
@@ -36,7 +37,7 @@ class Prefix(Closing):
         session: "Session",
         tokens: "Sequence[int] | Array | Tensor",
     ) -> None:
-        """Run the tokens in a new session and own the session; close it on failure.
+        """Run the tokens in a new session, and keep the session; close it on failure.
 
         Raises:
             KvcError: as `Program.prefix`.
@@ -54,7 +55,7 @@ class Prefix(Closing):
 
     @property
     def logits(self) -> Array:
-        """Return the logits after the last token, float32 [batch, vocab]: a copy."""
+        """Return a copy of the logits after the last token, float32 [batch, vocab]."""
         return own_copy(self._logits)
 
     def session(self, transactional: bool = False) -> "Session":
@@ -64,7 +65,8 @@ class Prefix(Closing):
 
         Raises:
             OutOfMemory: the system provides no address space.
-            Closed, Forked: the prefix or the program is closed, or of another process.
+            Closed, Forked: the prefix or the program is closed, or was opened by
+                another process.
         """
         self._engine.check_process("prefix")
         with self._lock:
@@ -114,7 +116,7 @@ def _read(session: "Session", tokens: Array) -> Array:
 
 
 def _check_room(session: "Session", count: int) -> None:
-    """Check that a new session has room for the tokens, if it has a position.
+    """Check that a new session has room for `count` tokens, if it has a position.
 
     Raises:
         PromptTooLong: the session has too little room.

@@ -1,7 +1,8 @@
 """`load` and `Program`: an open bundle, immutable, usable from many threads.
 
-In: the path of a bundle. Out: its content, sessions, and calls of stateless methods.
-`load` reads only headers, programs and indices; data is read when it is first needed.
+In: the path of a bundle. Out: the content of the bundle, sessions, and calls of
+stateless methods. `load` reads only headers, programs and indices; data is read when it
+is first needed.
 """
 
 import os
@@ -53,31 +54,35 @@ def load(
     Args:
         path: the path of the bundle.
         mode: how data comes into memory. `map`: map the files and read only the pages
-            in use; the files must not change meanwhile. `read`: copy each blob into
-            private memory when it is needed. `huge`: as `read`, in pages of 2 MiB.
-        data_folders: where to look for data files that do not lie beside the bundle.
+            in use; the files must not change until the program is closed. `read`: copy
+            each blob into private memory when it is first needed. `huge`: as `read`, in
+            pages of 2 MiB.
+        data_folders: folders to search for data files that are not in the bundle's
+            folder.
         reference: True to run partitions by the reference implementation of a backend's
             arithmetic; False to refuse to load if a backend's library is missing; None
             to use the library if it is installed.
         threads: the number of compute threads, shared by all programs of a process.
-            Default: the number requested before, or one for each physical core that the
-            process may use, but at most OMP_NUM_THREADS.
+            Default: the number requested by an earlier `load`; without one, the number
+            of physical cores that the process can use, but at most OMP_NUM_THREADS.
         max_turns: the greatest number of iterations of a `while_loop` each time that
-            control reaches the loop, for untrusted bundles; more raise `TooManyTurns`.
-            Nested loops multiply. Default: no limit; Ctrl-C ends an endless loop.
-        device: the device of a backend that has several, such as `vulkan:1`;
-            `kvc devices` lists them. Default: the backend selects a device.
-        backend: the backend of the recipe to run, in a bundle of several recipes.
-            Default: the backend of `device`, or the first whose library or device is
-            present; a program for an emulated device comes last.
+            control reaches the loop; further iterations raise `TooManyTurns`. Set it
+            for untrusted bundles. The limits of nested loops multiply. Default: no
+            limit; Ctrl-C ends an endless loop.
+        device: the device to compute on, for a backend with several devices, such as
+            `vulkan:1`; `kvc devices` lists the devices. Default: the backend selects a
+            device.
+        backend: for a bundle of several recipes, the backend whose program to run.
+            Default: the backend of `device`; without a `device`, the first backend
+            whose library or device is present, where emulated devices come last.
 
     Raises:
         BadSetting: `path` is not a path, `mode` is unknown, `data_folders` is not a
             sequence, `reference` is neither a bool nor None, `threads` is not from 1 to
             the number of processors, `max_turns` is negative or not an int, or the
             bundle cannot run on `device` or `backend`.
-        ThreadsFixed: programs of this process already compute with another number of
-            threads.
+        ThreadsFixed: programs of this process already compute with a different number
+            of threads.
         FormatError: a file is damaged, or is not a bundle.
         LoadError: a file cannot be read or found, a backend or its library is missing,
             or every method needs torch, which is not installed.
@@ -103,7 +108,7 @@ def load(
 
 
 def _check_some_run(bundle: BundleFile) -> None:
-    """Check that torch is installed, unless some method runs without it.
+    """Check that some method can run: it does not need torch, or torch is installed.
 
     Raises:
         MissingPackage: every method needs torch, which is not installed.
@@ -134,7 +139,7 @@ def _check_turns(max_turns: int | None) -> int | None:
 
 
 def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the folders; refuse a string, which iterates over its letters."""
+    """Return the folders as a tuple; refuse a string, whose items are letters."""
     single = isinstance(folders, str | bytes | os.PathLike)
     if single or not isinstance(folders, Iterable):
         expected = "a sequence of folders"
@@ -150,11 +155,12 @@ class Program(Callables):
 
     Attributes:
         path: the path of the bundle.
-        digest: the SHA-256 of the program in hexadecimal; it covers the whole bundle.
+        digest: the SHA-256 of the program in hexadecimal. The program contains the
+            digests of all data, so the digest covers the whole bundle.
         states: the declared states by name.
         data: named data; each lookup returns a new `FreeableBuffer`.
         provenance: the model, recipe and versions that the program was compiled from;
-            in a bundle of several programs, those of the running one.
+            in a bundle of several programs, those of the program that runs.
     """
 
     def __init__(
@@ -182,10 +188,10 @@ class Program(Callables):
 
     @property
     def identity(self) -> str:
-        """Return the identity that saved sessions are checked against, in hexadecimal.
+        """Return the identity, in hexadecimal, that saved sessions must match.
 
-        The identity covers states, methods and the constants they read. It ignores blob
-        offsets, weights packed ahead of time, files, settings and provenance.
+        The identity covers states, methods, and the constants that methods read. It
+        does not cover blob offsets, packed weights, files, settings and provenance.
         """
         return self._engine.identity
 
@@ -201,27 +207,27 @@ class Program(Callables):
         snapshots: int = 0,
         **sizes: int,
     ) -> Session:
-        """Open a session with states of its own.
+        """Open a session: a new set of the program's states.
 
         Args:
-            capacity: the greatest position; default: the greatest that was declared,
-                since a reservation of address space costs no memory. A program with
-                several caches of different lengths takes sizes by name: {"encoder":
-                1500, "decoder": 448}.
-            transactional: copy, before each call, the state bytes that a failed call
-                could not restore otherwise, so that no failure poisons the session.
-            snapshots: how many of the last calls `rewind` can undo in a session with
-                states that calls may overwrite anywhere, such as recurrent ones. Each
-                call copies such states, and this many copies are kept.
+            capacity: the greatest position. Default: the greatest that the program
+                declares, since reserved address space takes no memory. A program with
+                caches of several lengths takes sizes by name, such as {"encoder": 1500,
+                "decoder": 448}.
+            transactional: whether to copy, before each call, the state bytes that could
+                not be restored without a copy, so that no failure poisons the session.
+            snapshots: how many of the last calls `rewind` can undo, for states that
+                calls overwrite anywhere, such as recurrent states. Each call copies
+                these states first, and the session stores the last `snapshots` copies.
             sizes: the sizes of symbols in state shapes. Default: the greatest size of
                 each symbol, but 1 for `batch`.
 
         Raises:
-            UnknownName: no state uses such a symbol, or the program has no position
-                that `capacity` could limit.
+            UnknownName: no state uses a symbol in `sizes`, or the program has no
+                position that `capacity` could limit.
             BadSetting: a size is out of its bounds.
             OutOfMemory: the system provides no address space.
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         self._engine.check_open()
         copies = _copies(transactional, snapshots)
@@ -235,12 +241,12 @@ class Program(Callables):
         transactional: bool = False,
         snapshots: int = 0,
     ) -> Session:
-        """Open a session from a file of `Session.save`; snapshots begin anew.
+        """Open a session from a file that `Session.save` wrote.
 
         Raises:
-            BadSetting: `path` is not a path, or `snapshots` not a count of calls.
-            BadSnapshot: the file is damaged, or of another program.
-            FileProblem: the system cannot read it.
+            BadSetting: `path` is not a path, or `snapshots` is not a count of calls.
+            BadSnapshot: the file is damaged, or was saved by a different program.
+            FileProblem: the system cannot read the file.
             OutOfMemory, Closed, Forked: as `session`.
         """
         from kvc.runtime.sessions.snapshots import Snapshot  # few programs restore
@@ -266,8 +272,9 @@ class Program(Callables):
         """Run a prompt once, for many sessions that begin with it.
 
         Args:
-            tokens: at least one token; int64 [batch, seq] for sessions of several rows.
-                The methods of the roles `prefill` and `decode` run them.
+            tokens: the tokens of the prompt, at least one; int64 [batch, seq] for
+                sessions of several rows. The methods of the roles `prefill` and
+                `decode` run the tokens.
             capacity: the capacity of the sessions, as in `session`.
             sizes: the sizes of the sessions, as in `session`.
 
@@ -275,7 +282,7 @@ class Program(Callables):
             UnknownName: no method has the role `prefill`, or none the role `decode`.
             BadSetting: `tokens` is empty, or not an array of integers.
             CacheOverflow: the session has no room for the tokens.
-            ExecutionError: as `Session.call`, and as `session`.
+            ExecutionError: as `Session.call` and `Program.session`.
         """
         from kvc.runtime.sessions.prefixes import Prefix  # few programs have any
 
@@ -285,8 +292,8 @@ class Program(Callables):
         """Run a method that touches no state.
 
         Raises:
-            UnknownName: there is no such method.
-            StateNeeded: the method has state; open a session.
+            UnknownName: the program has no method of that name.
+            StateNeeded: the method uses states, so it can run only on a session.
             ExecutionError: as `Session.call`.
         """
         index = self._find(name)
@@ -296,7 +303,7 @@ class Program(Callables):
         return self._engine.call(index, args, kwargs, None)
 
     def _state_needed(self, index: int) -> str:
-        """Return the name of a state or position that a method uses, or ""."""
+        """Return the name of a state or cursor that a method uses, "" for none."""
         method = self._engine.program.methods[index]
         for state in method.reads + method.writes:
             return self._engine.program.states[state].name
@@ -304,58 +311,61 @@ class Program(Callables):
         return self._engine.program.cursors[0].name if reads else ""
 
     def pack(self, target: str | None = None) -> tuple[Packing, ...]:
-        """Do the work of first calls ahead of time: check and pack weights.
+        """Do the work that first calls would do: read, verify and pack weights.
 
-        No method runs. Packed weights stay in memory, and the result's `content` valid,
-        until `release` or `close`.
+        No method runs. The packed weights stay in memory until `release` or `close`; so
+        long, `content` of each returned `Packing` can be called.
 
         Args:
-            target: `BACKEND:TARGET`, to make the file of that target in place of the
-                files that this machine would use; it is then the only result.
+            target: `BACKEND:TARGET` to make only the file for that target; None for the
+                packed weights that this machine uses.
 
         Raises:
             BadSetting: no backend of the bundle makes files for this target.
             ExecutionError: a backend's library refuses a partition.
             MissingPackage: a method needs torch, which is not installed.
-            FileChanged, FormatError, FileProblem: a data file has become unusable.
-            Closed, Forked: the program is closed, or belongs to another process.
+            FileChanged, FormatError, FileProblem: a data file has changed, is damaged,
+                or cannot be read.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         return self._engine.pack(target)
 
     def residency(self) -> Residency:
-        """Return the memory that the data occupies now, blob by blob.
+        """Return a report of the memory that the program's data occupies now, by blob.
 
         Raises:
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         return self._engine.residency()
 
     def release(self) -> None:
         """Free all memory that no running call needs; the next call allocates it again.
 
-        That covers data that no `FreeableBuffer` holds, packed weights of delegates,
-        scratch memory and execution contexts. Sessions keep their states. Calls that
-        run in other threads free their share when they end.
+        The freed memory includes data without a `FreeableBuffer`, packed weights of
+        delegates, scratch memory and execution contexts. Sessions keep their states. A
+        call that is running in another thread frees the memory that it uses when it
+        ends.
 
         The next use reads and verifies the data again: half a second for each GB if the
         file is still in the page cache, longer otherwise.
 
         Raises:
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         self._engine.release()
 
     def close(self) -> None:
-        """Release everything; calls that still run in other threads finish first."""
+        """Release all resources, after calls in other threads have finished."""
         self._engine.close()
 
     def summary(self) -> str:
-        """Return a line for each method, and for states and data; `kvc dump` says more.
+        """Return a text with a line for each method, the states and the data.
 
-        `print(program)` prints the summary, and a notebook shows it.
+        `print(program)` prints the summary, and a notebook shows it. `kvc dump` has
+        more details.
 
         Raises:
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
         return self._engine.summary()
 
@@ -375,7 +385,7 @@ def _merged(sizes: Mapping[str, int], capacity: Mapping[str, int]) -> dict[str, 
     """Return the sizes of a session, merged from `sizes` and `capacity`.
 
     Raises:
-        BadSetting: both name the same size.
+        BadSetting: `sizes` and `capacity` name the same size.
     """
     twice = sorted(sizes.keys() & capacity.keys())
     if twice:

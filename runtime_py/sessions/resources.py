@@ -1,8 +1,9 @@
 """Hold the resources that the calls of a program share and `Program.release` frees.
 
 In: a program and its data. Out: constants, initialized delegates, and execution
-contexts to lease, all made on first need. Once closed, it leases no more contexts, and
-everything is freed when the last call that uses it ends; sessions keep their states.
+contexts, all made at the first request. After `close`, calls get no contexts any more,
+and the resources are freed when the last call that uses them ends; sessions keep their
+states.
 """
 
 import threading
@@ -28,7 +29,7 @@ FindBackend = Callable[[str], Factory]  # maps a name to a backend's run-time ha
 
 
 class Resources:
-    """Own constants, delegates and contexts; may be used from many threads.
+    """The constants, delegates and contexts of a program; safe for many threads.
 
     Attributes:
         pool: the execution contexts.
@@ -60,7 +61,7 @@ class Resources:
         self._prepared: Prepared = {}
 
     def constant(self, name: int) -> Array:
-        """Return a constant, which stays in memory until these resources are closed.
+        """Return a constant, which stays in memory until the resources are closed.
 
         Raises:
             KvcError: as `FreeableBuffer.private_array`.
@@ -90,7 +91,7 @@ class Resources:
         return self._codes[method]
 
     def backend(self, name: str) -> Delegate:
-        """Return the run-time half of a backend."""
+        """Return a backend's run-time half; make it at the first request."""
         with self._lock:
             if name not in self._backends:
                 threads = settle_threads()
@@ -105,7 +106,7 @@ class Resources:
             return self._backends[name]
 
     def packed(self) -> Mapping[str, int]:
-        """Return the bytes that each delegate keeps in its own packed form, by name."""
+        """Return the bytes of packed weights of all delegates, by data name."""
         total: Counter[str] = Counter()
         with self._lock:
             for backend in self._backends.values():
@@ -140,7 +141,7 @@ class Resources:
         return tuple(chain.from_iterable(packed))
 
     def export(self, backend: str, target: str) -> Packing:
-        """Return the exported file of a target, with all partitions of a backend.
+        """Return the file for a target, which has all partitions of a backend.
 
         Raises:
             ExecutionError: a backend's library refuses a partition.
@@ -154,7 +155,7 @@ class Resources:
         return self._backends[backend].export(target, handles)
 
     def close(self, when_gone: Callable[[], None]) -> None:
-        """Release everything once no call uses it, and then call `when_gone`."""
+        """Release the resources when no call uses them, then call `when_gone`."""
 
         def finish() -> None:
             self._free()

@@ -22,14 +22,15 @@ _CURSOR: Final = 0  # the cursor that counts the tokens of prefill and decode
 
 
 def rewind(program: Program, memory: StateMemory, count: object) -> bool:
-    """Drop the last `count` tokens, an int or int64 [batch]; tell if any were dropped.
+    """Drop the last `count` tokens of each row; tell whether any were dropped.
 
     Raises:
         BadSetting: `count` is neither an int nor int64 [batch], or is not from 0 to the
             position.
         NoPosition: the program has no position.
-        NotRewindable: a state cannot go back.
-        CannotRewind: all rows must go back by the same number of tokens.
+        NotRewindable: a state cannot be restored at the earlier position.
+        CannotRewind: `count` differs between rows, but all rows must go back by the
+            same number of tokens.
         Poisoned: an earlier call failed and left states partly written.
     """
     given = _check_numbers(count)
@@ -41,10 +42,10 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
 def rewind_to_one(
     program: Program, memory: StateMemory, ends: Iterable[int]
 ) -> tuple[int, bool]:
-    """Rewind a session of one row to the first position that its states can reach.
+    """Rewind a session of one row to the first of some positions that it can reach.
 
     Returns:
-        The new position, and whether it differs from the old one.
+        The new position, and whether it differs from the old position.
 
     Raises:
         NotRewindable: no position in `ends` is reachable; nothing has changed.
@@ -69,10 +70,10 @@ def rewind_to_one(
 def forgettable_calls(
     program: Program, memory: StateMemory, methods: frozenset[str]
 ) -> int | None:
-    """Return how many of the last calls of the given methods can be undone.
+    """Return how many of the last calls of some methods a rewind can undo.
 
     Returns:
-        None if only the length of ring buffers limits the number.
+        The number of calls; None if only the length of ring buffers limits it.
 
     Raises:
         NotRewindable: a state that one of the methods writes cannot go back.
@@ -100,7 +101,7 @@ def _go_back(
     counts: Sequence[int],
     firsts: Sequence[int],
 ) -> bool:
-    """Drop the given number of tokens of each row; tell if any were dropped.
+    """Drop `counts` tokens of each row; tell whether any were dropped.
 
     Raises:
         NotRewindable, CannotRewind: as `rewind`; nothing has changed.
@@ -129,7 +130,7 @@ def _go_back(
 
 
 def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
-    """Return by how many tokens each row can be rewound.
+    """Return how many tokens of each row can be dropped by a rewind.
 
     Raises:
         NoPosition: the program has no position.
@@ -164,9 +165,9 @@ def trim(memory: StateMemory) -> None:
 def _check_goes_back(
     program: Program, memory: StateMemory
 ) -> tuple[list[int], list[int]]:
-    """Return the positions of a session, and the first positions of a new session.
+    """Return the positions of a session, and the positions that a new session has.
 
-    The first position is not 0 where a counter state starts with a prefix.
+    The position of a new session is not 0 if a counter state starts with a prefix.
 
     Raises:
         NoPosition: the program has no position.
@@ -198,7 +199,7 @@ def _brought_back(
     ends: Sequence[int],
     firsts: Sequence[int],
 ) -> list[Kind]:
-    """Return states of other cursors that the rewind must restore from copies.
+    """Return the states at other cursors that a rewind must restore from copies.
 
     Raises:
         NotRewindable: the rewind would undo a call that wrote a state without a copy.
@@ -219,10 +220,10 @@ def _brought_back(
 
 
 def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
-    """Check that rows may go back by different numbers of tokens.
+    """Check that the states allow rows to go back by different numbers of tokens.
 
     Raises:
-        CannotRewind: all rows must go back by the same number.
+        CannotRewind: the states require the same number for all rows.
     """
     problems = [why_together(program, _CURSOR), *(kind.row_problem() for kind in kinds)]
     for reason in filter(None, problems):
@@ -238,7 +239,7 @@ def why_together(program: Program, cursor: int) -> str:
 
 
 def _check_numbers(count: object) -> Array:
-    """Return `count` as an int array, [] or [rows], before it is checked by row.
+    """Return `count` as an int array, [] or [rows], not yet checked for each row.
 
     Raises:
         BadSetting: `count` is not an integer or an integer array, or is negative.
@@ -256,7 +257,8 @@ def _check_counts(
     """Return how many tokens to drop in each row.
 
     Raises:
-        BadSetting: the shape does not fit the rows, or a count exceeds a row's tokens.
+        BadSetting: the shape does not fit the rows, or a count exceeds the tokens of
+            its row.
     """
     if given.shape not in ((), (len(starts),)):
         expected = f"an int, or an array int64[{len(starts)}]"
@@ -285,17 +287,17 @@ def _as_integers(count: object) -> Array | None:
 
 
 class GoingBack:
-    """Undo the last tokens of one session."""
+    """Undoes the last tokens of one session."""
 
     def __init__(self, usage: Usage, note_change: Callable[[], None]) -> None:
-        """Keep the session's usage, and the callback that reports a change."""
+        """Store the session's usage, and a function to call after a change."""
         self._usage, self._note_change = usage, note_change
 
     def forgettable_calls(self, methods: Iterable[str]) -> int | None:
-        """Return how many of the last calls of these methods can be undone.
+        """Return how many of the last calls of `methods` can be undone.
 
         Returns:
-            None if only ring buffers limit the number.
+            The number of calls; None if only the length of ring buffers limits it.
 
         Raises:
             NotRewindable: a state that one of the methods writes cannot go back.
@@ -307,7 +309,7 @@ class GoingBack:
             return forgettable_calls(program, usage.states, frozenset(methods))
 
     def to_one_of(self, ends: Iterable[int]) -> int:
-        """Rewind to the first reachable position among `ends` and return it.
+        """Rewind to the first position in `ends` that the states can reach; return it.
 
         Raises:
             NotRewindable: no position in `ends` is reachable; nothing has changed.
@@ -321,7 +323,9 @@ class GoingBack:
             return end
 
     def give_up(self, method: str) -> None:
-        """Mark the session as poisoned until a reset: a call's effect cannot be undone.
+        """Poison the session, since a call of `method` cannot be undone.
+
+        The session refuses calls until a reset.
 
         Raises:
             Busy, Closed, Forked: as `Session.rewind`.

@@ -1,8 +1,8 @@
-"""Reset one row of a session, or copy another row to it, while other rows stay.
+"""Reset one row of a session, or copy a row to it; other rows do not change.
 
-In: the memory of sessions of one program, row indices. Out: the memory with that row
-changed and all others bit for bit as before. Each kind of state decides which of its
-bytes belong to a row. Everything is checked before anything is written.
+In: the memory of sessions of one program, row indices. Out: the memory with one changed
+row; all other rows are bit for bit as before. The class of each kind of state decides
+which bytes belong to a row. Everything is checked before anything is written.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from kvc.schema.model import CursorKind, Program, ResetRule
 
 
 def reset_row(program: Program, memory: StateMemory, row: object) -> None:
-    """Reset one row to its state in a new session; keep states that a reset keeps.
+    """Give one row the content of a new session, except states that a reset keeps.
 
     Raises:
         BadSetting: there is no such row.
@@ -41,7 +41,7 @@ def take_row(
     source: object,
     names: tuple[str, str, str],
 ) -> None:
-    """Copy a row of this or another session into a row of this session.
+    """Copy a row of a session into a row of the same or another session.
 
     Args:
         program: the program of both sessions.
@@ -54,7 +54,8 @@ def take_row(
 
     Raises:
         BadSetting: there is no such row.
-        StateMismatch: a state is shared by all rows, or its rows have another shape.
+        StateMismatch: a state is shared by all rows, or the rows of a state have
+            different shapes in the two sessions.
         CacheOverflow: the source row has more tokens than the target has room for.
         Poisoned: an earlier call failed and left states partly written.
     """
@@ -85,7 +86,7 @@ def _positions(program: Program, memory: StateMemory) -> Sequence[int]:
 
 
 def _written(memory: StateMemory) -> Sequence[Kind]:
-    """Return the states that methods write; the other states never change."""
+    """Return the states that methods write; states that none writes never change."""
     return [kind for kind in memory.kinds if kind.group.writers]
 
 
@@ -125,13 +126,13 @@ def _check_row(
 
 
 def _row_problem(program: Program, number: int) -> str:
-    """Return why rows at a cursor are not independent, "" if they are."""
+    """Return why the rows at a cursor are not independent, "" if they are."""
     own = row_dim(program, number) == row_dim(program)
     return why_together(program, number) or ("" if own else "rows of another batch")
 
 
 def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:
-    """Check that a row of one session fits into another.
+    """Check that a row of a source session fits into a target session.
 
     Raises:
         StateMismatch: the rows have different shapes.
@@ -149,7 +150,7 @@ def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:
 def _count(
     program: Program, memory: StateMemory, row: int, positions: Sequence[int]
 ) -> None:
-    """Set the row's positions at the cursors that the session counts, and settle."""
+    """Store a row's positions in the session's counts, and wait for pending work."""
     for number, cursor in enumerate(program.cursors):
         if cursor.kind is CursorKind.SESSION:
             counted = list(memory.counted[number])

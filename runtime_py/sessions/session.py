@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 
 
 class Session(Callables):
-    """The states of one user of a program, its caches above all, and their position.
+    """The states of one user of a program, such as caches, and their position.
 
-    Call the program's methods on it: `session.decode(token)`. All sessions share the
-    weights. One thread at a time may use it; `close` it, or use `with`.
+    Call the program's methods on the session: `session.decode(token)`. All sessions
+    share the weights. Only one thread at a time can use a session. `close` the session
+    after use, or use `with`.
     """
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
-        """Own states that nothing else uses; `open` makes new ones."""
+        """Take over the memory of states, which no other session must use."""
         self._engine = engine
         self._states = states
         self._usage = Usage(engine, states)
@@ -58,7 +59,7 @@ class Session(Callables):
         copies: Copies = NONE,
         fill: Callable[[StateMemory], None] | None = None,
     ) -> "Session":
-        """Reserve memory for the states; `fill` may replace their initial values.
+        """Reserve memory for new states; `fill` can replace their initial values.
 
         Raises:
             KvcError: as `Program.session`, and any error of `fill`.
@@ -75,37 +76,39 @@ class Session(Callables):
         return session
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:
-        """Run a method on this session's states.
+        """Run a method on the session's states.
 
-        Arguments are numpy arrays or torch tensors, nested as traced, by position or
-        by name. The caller owns the results, which are torch tensors if an argument was
-        one. If the method writes an input, the caller's array changes. If the method
-        extends an input, a `GrowingArray` is extended in place and is itself the
-        result; any other array stays as it is.
+        Arguments are numpy arrays or torch tensors, nested as in the traced call, by
+        position or by name. The caller owns the results. The results are torch tensors
+        if any argument was a torch tensor. If the method writes an input, the caller's
+        array changes. If the method extends an input that is a `GrowingArray`, it is
+        extended in place and is itself the result; an array of any other class stays as
+        it is.
 
         A failed call leaves the session as it was, or poisons it if the call has
         written a state whose old content cannot be restored. Bytes that it has written
-        into the caller's arrays stay there. A method of the role "encode" resets the
-        session once its arguments are known to fit: if it fails after that, the session
-        is empty.
+        into the caller's arrays stay there. A method of the role "encode" checks its
+        arguments, then resets the session: if the method fails after the reset, the
+        session is empty.
 
         Raises:
-            UnknownName: there is no such method.
+            UnknownName: the program has no method of that name.
             CallMismatch, InputMismatch: the arguments do not match the compiled method.
             StateMismatch: the growing states do not have the lengths that the method
                 takes.
             CacheOverflow: the cache is full; nothing has been written.
             NotEncoded: the method needs the output of an encoder that has not run.
             CallTooLong: the call has more tokens than a ring buffer has slots outside
-                its window, and the method has not the role "prefill"; a prefill is
-                split into pieces, of which all take effect or none.
+                its window, and the method does not have the role "prefill". A prefill
+                is split into pieces instead, which take effect together or not at all.
             IndexOutOfRange: a write would be outside its tensor.
             KernelFailed: an instruction failed; the message names its source line.
             Poisoned: an earlier call failed and left states partly written.
             Busy: another thread uses the session.
             FileChanged, FormatError, FileProblem: the file of the weights has changed,
                 is damaged, or cannot be read.
-            Closed, Forked: the session or the program is closed, or of another process.
+            Closed, Forked: the session or the program is closed, or was opened by
+                another process.
         """
         index = self._find(name)
         with Use(self._usage, name):
@@ -126,24 +129,26 @@ class Session(Callables):
     def rewind(self, count: "int | Array | Tensor") -> None:
         """Drop the last `count` tokens: an int, or int64 [batch] for each row.
 
-        The session is then as if the tokens had never run; memory that only they used
-        returns to the system. A ring buffer overwrites its oldest slots, so a row can
-        go back by `rewindable` tokens, or to its beginning. States that calls overwrite
-        anywhere, such as recurrent ones, can only go back to the beginning of one of
-        the last calls, and only in a session with `snapshots`.
+        The session is then as if the tokens had never run; memory pages that only the
+        dropped tokens used return to the system. A ring buffer overwrites its oldest
+        slots, so a row can only go back by up to `rewindable` tokens, or to its
+        beginning. States that calls overwrite anywhere, such as recurrent states, can
+        only go back to the beginning of one of the last calls, and only in a session
+        with `snapshots`.
 
         Raises:
             BadSetting: `count` is not from 0 to the position.
             NoPosition: the program has no position.
-            NotRewindable: a state cannot go back, or not that far.
-            CannotRewind: all rows must go back by the same number of tokens.
+            NotRewindable: a state cannot be restored at the earlier position.
+            CannotRewind: `count` differs between rows, but all rows must go back by the
+                same number of tokens.
         """
         with Use(self._usage, "rewind"):
             if rewind(self._engine.program, self._states, count):
                 self._note_change()
 
     def reset_row(self, row: int) -> None:
-        """Reset one row of a batch; the other rows stay.
+        """Reset one row of a batch; the other rows do not change.
 
         Raises:
             BadSetting: there is no such row.
@@ -155,7 +160,7 @@ class Session(Callables):
             self._note_change()
 
     def copy_row(self, source: int, target: int) -> None:
-        """Copy one row of a batch to another row; all rows but the target stay.
+        """Copy one row of a batch to another row; only the target row changes.
 
         Raises:
             KvcError: as `reset_row`.
@@ -167,10 +172,11 @@ class Session(Callables):
             self._note_change()
 
     def admit(self, row: int, other: "Session", other_row: int = 0) -> None:
-        """Copy a row of another session into a row of this one; other rows stay.
+        """Copy a row of another session into a row of this session.
 
-        The other session must be of the same program and have the same sizes, except
-        for the number of rows. It does not change.
+        The other rows of this session do not change, nor does the other session. That
+        session must be of the same program and have the same sizes, except for the
+        number of rows.
 
         Raises:
             BadSetting: there is no such row, or `other` is not a session of this
@@ -194,7 +200,7 @@ class Session(Callables):
             self._note_change()
 
     def trim(self) -> None:
-        """Free unused memory: pages after the position, and idle scratch.
+        """Free state pages after the position, and scratch memory not in use.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -204,14 +210,16 @@ class Session(Callables):
             self._engine.give_back_scratch()
 
     def fork(self, transactional: bool | None = None) -> "Session":
-        """Open another session with the content of this one.
+        """Open a new session with the same content.
 
-        From then on they are independent, and either may be closed first. They share
-        memory pages until one of them writes to a page. The first fork moves the
-        content into memory that can be shared; later ones take a millisecond.
+        Afterwards the two sessions are independent, and either can be closed first.
+        They share each memory page until one of the sessions writes to the page. The
+        first fork moves the content into memory that can be shared; a later fork takes
+        a millisecond.
 
         Args:
-            transactional: as in `Program.session`; default: as in this session.
+            transactional: as in `Program.session`; None for the setting of this
+                session.
 
         Raises:
             OutOfMemory: the system provides no address space.
@@ -225,7 +233,7 @@ class Session(Callables):
             return Session(self._engine, self._states.fork(copies))
 
     def residency(self) -> SessionResidency:
-        """Return the host memory that the states occupy now.
+        """Return a report of the host memory that the states occupy now.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -234,7 +242,7 @@ class Session(Callables):
             return describe_states(self._states.owner)
 
     def check_usable(self) -> None:
-        """Check the conditions of a call that do not depend on its arguments.
+        """Check that the session can run a call, whatever the arguments are.
 
         Raises:
             Poisoned, Busy, Closed, Forked: as `call`.
@@ -245,31 +253,32 @@ class Session(Callables):
     def before_use(self, settle: Callable[[], None] | None) -> None:
         """Set a function to run before the next use of the session.
 
-        For code that leaves the session in an intermediate state, which no other code
-        should see.
+        The function serves code that leaves the session in an intermediate state, which
+        code outside must not see.
 
         Args:
-            settle: the function. It may use the session itself; that use calls it
-                again. It stays set until it is replaced; None removes it.
+            settle: the function, which runs before every use until it is replaced; None
+                removes it. If the function uses the session, it is called again for
+                that use.
         """
         self._usage.before = settle
 
     def leave_pending(self, rows: Sequence[Sequence[int]]) -> None:
-        """Note the tokens of each row that were generated and are to run next.
+        """Store the tokens of each row that were generated and are to run next.
 
-        They are kept until the states change.
+        `pending` returns the tokens until the states change.
         """
         self._states.pending = tuple(map(tuple, rows))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states, and the tokens in `pending`, to a file.
 
-        Its size is proportional to the number of tokens. `Program.restore` opens a
-        session from it. The file is written completely or not at all.
+        The size of the file is proportional to the number of tokens. `Program.restore`
+        opens a session from the file. The file is written completely or not at all.
 
         Raises:
             BadSetting: `path` is not a path.
-            CannotWrite: the system refuses the write; the old file is untouched.
+            CannotWrite: the system refuses the write; an existing file is unchanged.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
         from kvc.runtime.sessions.snapshots import save_snapshot  # few sessions do
@@ -295,8 +304,9 @@ class Session(Callables):
     def positions(self) -> Mapping[str, Array]:
         """Return the position of each row at each cursor, int64 [rows], by name.
 
-        The first is `position`. A cursor has the name of its input or state, or of the
-        first state that grows with it. Unknown positions are left out.
+        The first cursor is that of `position`. A cursor has the name of the input or
+        state that holds it, or of the first state whose length it is. Unknown positions
+        are left out.
 
         Raises:
             StateMismatch: as `position`.
@@ -308,11 +318,11 @@ class Session(Callables):
 
     @property
     def pending(self) -> tuple[tuple[int, ...], ...]:
-        """Return the tokens of each row that a generation made but has not run.
+        """Return the tokens of each row that a generation sampled but has not run.
 
-        As a rule that is the last token of an answer. To go on, put them before the
-        next prompt. They are saved with the session; the next change of the states
-        clears them.
+        Usually there is one such token: the last token of the answer. To continue, put
+        the pending tokens before the next prompt. `save` writes them to the file; the
+        next change of the states clears them.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -323,7 +333,7 @@ class Session(Callables):
 
     @property
     def holds_nothing(self) -> bool:
-        """Tell whether the session holds no token and has none pending.
+        """Tell whether the session holds no token and has no pending token.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -333,18 +343,19 @@ class Session(Callables):
 
     @property
     def changes(self) -> int:
-        """Return how often the states were changed: by calls, resets, rewinds.
+        """Return how often calls, resets and rewinds have changed the states.
 
-        If the number is unchanged, so are the states.
+        While the number stays the same, so do the states.
         """
         return self._changes + self._states.renewed
 
     @property
     def rewindable(self) -> Array:
-        """Return by how many tokens each row can be rewound now, int64 [batch].
+        """Return how many tokens of each row `rewind` can drop now, int64 [batch].
 
-        That is the row's position, unless ring buffers have overwritten slots inside
-        the window of an earlier position. A row can always go back to its beginning.
+        Usually the number is the row's position. It is less if ring buffers have
+        overwritten slots inside the window of an earlier position. A row can always go
+        back to its beginning.
 
         Raises:
             NoPosition, NotRewindable, Poisoned, Busy, Closed, Forked: as `rewind`.
@@ -355,14 +366,15 @@ class Session(Callables):
 
     @property
     def going_back(self) -> GoingBack:
-        """Return the interface by which a generation undoes speculative tokens."""
+        """Return the interface by which a generation undoes guessed tokens."""
         return GoingBack(self._usage, self._note_change)
 
     @property
     def longest_call(self) -> int | None:
-        """Return how many tokens one call may add, None where no ring buffer limits it.
+        """Return how many tokens one call can add, None without a ring buffer.
 
-        A call of the role "prefill" may have more: the session splits it into pieces.
+        A call of the role "prefill" can have more tokens: the session splits it into
+        pieces.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -379,7 +391,7 @@ class Session(Callables):
 
     @property
     def state(self) -> Mapping[str, Array]:
-        """Return read-only views of the states, by name."""
+        """Return the states as read-only arrays, by name."""
         return StateViews(self._usage, self)
 
     @property
@@ -388,9 +400,9 @@ class Session(Callables):
         return self._engine.symbols
 
     def close(self) -> None:
-        """Free the states' memory; closing twice is safe.
+        """Free the states' memory; a second call does nothing.
 
-        In a forked child process, this leaves the parent's session alone.
+        A call in a forked child process does not change the parent's session.
 
         Raises:
             Busy: another thread uses the session.

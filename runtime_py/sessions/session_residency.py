@@ -1,4 +1,4 @@
-"""Report the host memory of a session's states, private and shared with forks.
+"""Report the host memory of a session's states: private, and shared with forks.
 
 In: the memory of a session. Out: a frozen report, counted page by page if the system
 provides its page table.
@@ -21,12 +21,14 @@ class SessionResidency:
     """The host memory that the states of a session occupy; sizes are in bytes.
 
     Attributes:
-        own: the resident pages that no other session shares; None if the system does
+        own: the resident bytes that no other session shares; None if the system does
             not report them.
-        shared: the bytes of address space that still map pages of a fork.
-        frozen: inode of a memfd -> its resident bytes, which forks share. Sessions
-            that share a memfd report the same inode: count it once.
-        maps: the number of the process's memory maps (`vm.max_map_count`) in use.
+        shared: the bytes of address space that map pages shared with forks.
+        frozen: inode of a memfd -> resident bytes of the memfd, which forks share.
+            Sessions that share a memfd report the same inode, so add up each inode
+            once.
+        maps: how many memory maps of the process (limit: `vm.max_map_count`) the states
+            use.
     """
 
     own: int | None
@@ -36,12 +38,12 @@ class SessionResidency:
 
     @property
     def total(self) -> int | None:
-        """Return own plus shared bytes; None if the system does not report them."""
+        """Return `own` plus the bytes in `frozen`; None if `own` is None."""
         return None if self.own is None else self.own + sum(self.frozen.values())
 
 
 def describe_states(memory: Owner) -> SessionResidency:
-    """Return the host memory that the states of a session occupy now."""
+    """Return a report of the host memory that a session's states occupy now."""
     own: int | None = 0
     shared = maps = 0
     frozen: dict[int, int] = {}
@@ -60,7 +62,7 @@ def describe_states(memory: Owner) -> SessionResidency:
 
 
 def _shared(arena: Arena, pages: SharedPages, written: Flags | None) -> int:
-    """Return how many bytes are read from frozen pages, which forks share."""
+    """Return how many bytes of an arena are read from pages shared with forks."""
     if written is None:
         return int(lengths(pages.same).sum())
     mapped = np.zeros(len(arena.bytes) // PAGE_NBYTES, np.bool_)

@@ -1,7 +1,7 @@
-"""Select the sizes of a session: of its states, its rows, its greatest position.
+"""Select a session's sizes: of its states, its rows, and its greatest position.
 
 In: a program, the sizes that a caller requests. Out: a size for each symbol of states,
-the capacity, how many rows each cursor has, and whether its rows are independent.
+the capacity, the number of rows of each cursor, and whether the rows are independent.
 """
 
 from collections.abc import Mapping
@@ -38,14 +38,14 @@ def count_rows(program: Program, sizes: Mapping[str, int], number: int = 0) -> i
 
 
 def row_dims(program: Program) -> list[Dim | None]:
-    """Return `row_dim` of each cursor; one entry for a program without cursors."""
+    """Return the `row_dim` of each cursor; one entry for a program without cursors."""
     return [row_dim(program, n) for n in range(max(1, len(program.cursors)))]
 
 
 def row_dim(program: Program, number: int = 0) -> Dim | None:
-    """Return the size of axis 0 of states with one row for each row of a cursor.
+    """Return the dim of axis 0 in states that have a row for each row of a cursor.
 
-    None if it is unknown, as with one position for all rows.
+    Returns None if the dim is unknown, for example if all rows share one position.
     """
     cursor = program.cursors[number] if program.cursors else None
     if cursor is not None and cursor.state is not None:
@@ -80,9 +80,9 @@ def choose_sizes(
 ) -> dict[str, int]:
     """Return the size of each symbol that states use.
 
-    For a symbol with buckets, this is the smallest bucket that holds the requested
-    size. The row count must be an exact bucket, since each row takes part in every
-    call.
+    For a symbol with buckets, the size is the smallest bucket that is not less than the
+    requested size. The requested row count must be exactly a bucket, since every row
+    takes part in each call.
 
     Raises:
         UnknownName: `wanted` names a symbol that no state uses.
@@ -121,7 +121,8 @@ def choose_sizes(
 def capacity_symbol(program: Program) -> str | None:
     """Return the symbol that limits the positions of a session, None without one.
 
-    It is called "capacity", or is the size of the caches at the position.
+    The symbol is the one called "capacity"; without it, the symbol that is the slot
+    count of the caches at the position.
     """
     used = symbols_in(state.type for state in program.states)
     if _CAPACITY in used:
@@ -138,12 +139,12 @@ def choose_capacity(
 
     Args:
         program: the program of the session.
-        sizes: the size of each symbol that states use; if the program has a
-            `capacity_symbol`, its size already accounts for `capacity`.
+        sizes: the size of each symbol that states use; the size of the
+            `capacity_symbol`, if the program has one, already includes `capacity`.
         capacity: the capacity that the caller requested, None for the greatest.
 
     Raises:
-        UnknownName: the program has neither a position nor such a symbol.
+        UnknownName: the program has neither a position nor a `capacity_symbol`.
         BadSetting: the capacity is out of its bounds.
     """
     position, sized = program.position, capacity_symbol(program) is not None
@@ -166,7 +167,7 @@ def choose_capacity(
 def position_limit(program: Program, sizes: Mapping[str, int]) -> int | None:
     """Return the greatest position: the slot count of the smallest cache.
 
-    None if no cache or cursor limits it.
+    Returns None if no cache or cursor limits the position.
     """
     slots = {
         state.type.dims[state.axis]
@@ -179,7 +180,7 @@ def position_limit(program: Program, sizes: Mapping[str, int]) -> int | None:
 
 
 def whole_number(name: str, size: object) -> int:
-    """Return a size that a caller gave, as an int.
+    """Return a size that a caller gave, checked to be an int.
 
     Raises:
         BadSetting: the size is not an int.

@@ -1,9 +1,9 @@
 """The file format of saved sessions.
 
-A file is a magic number, a version and the header's size, a header in JSON, the bytes
-of each state in program order, and the SHA-256 of all these. In: a path. Out: the
-header, of which only the form is checked, and arrays. `snapshots.py` checks sizes and
-positions against the program.
+A file is a magic number, a version, the header's size, a header in JSON, the bytes of
+each state in program order, and the SHA-256 of everything before it. In: a path. Out:
+the header, of which only the form is checked, and the arrays of states. `snapshots.py`
+checks sizes and positions against the program.
 """
 
 import hashlib
@@ -39,18 +39,21 @@ class Header:
     """The header of a saved session.
 
     Attributes:
-        program: the identity of the program, in hexadecimal; in older files its digest.
+        program: the identity of the program, in hexadecimal; in older files the digest
+            of the program.
         sizes: the sizes of the symbols that the session fixed.
         capacity: the greatest position, None if there is no limit.
-        position: the position of each row, None without one; not in version 0.
-        pending: the tokens of each row that are to run next, empty if there are none;
-            not in version 0.
-        counted: the position of each row, where the session counts it.
-        others: the same for all cursors but the first; left out if there are none.
-        lengths: the lengths of growing states; 0 for the others.
-        written: the slot count saved of states whose later slots are unused.
-        reached: the furthest position written to each row's ring buffers; empty without
-            ring buffers.
+        position: the position of each row, None if the program has no position; not in
+            version 0.
+        pending: the tokens of each row that are to run next, empty for none; not in
+            version 0.
+        counted: the position of each row at the first cursor, if the session counts it.
+        others: for each cursor but the first, the position of each row, if the session
+            counts it; left out of the file if no other cursor exists.
+        lengths: the lengths of growing states; 0 for other states.
+        written: how many slots are saved of each state whose later slots are unused.
+        reached: for each row the furthest position that its ring buffers were written
+            at; empty without ring buffers.
         states: the name, dtype, saved shape and byte count of each state.
     """
 
@@ -67,7 +70,7 @@ class Header:
     states: Sequence[Mapping[str, object]]
 
     def as_written(self) -> dict[str, object]:
-        """Return the header fields to write; `others` is left out if empty."""
+        """Return the header fields to write; `others` is left out if it is empty."""
         content = asdict(self)
         if not self.others:
             del content["others"]
@@ -80,7 +83,7 @@ class SnapshotFile(Closing):
     Attributes:
         path: the path of the file, for messages.
         nbytes: the size of the file.
-        start: the offset of the states in the file.
+        start: the offset of the first state in the file, in bytes.
         header: the header of the file.
     """
 
@@ -108,7 +111,7 @@ class SnapshotFile(Closing):
     def read_array(
         self, offset: int, shape: tuple[int, ...], dtype: "np.dtype[np.generic]"
     ) -> Array:
-        """Return the array that begins `offset` bytes after the start of the states.
+        """Return the array that begins `offset` bytes after `start`.
 
         Raises:
             FileProblem, BadSnapshot: the file can no longer be read.
@@ -132,11 +135,11 @@ class SnapshotFile(Closing):
             raise BadSnapshot(path=self.path, reason=reason)
 
     def close(self) -> None:
-        """Close the file; closing twice is fine."""
+        """Close the file; a second call does nothing."""
         self._file.close()
 
     def _read_lead(self) -> tuple[int, int]:
-        """Return the version, and the offset of the states."""
+        """Check the file's beginning; return the version and the offset `start`."""
         head = self._file.read(_HEAD_NBYTES)
         lead = head[: LEAD.size]
         looks = f"it is not a saved session, it looks like {guess_kind(head)}"
@@ -203,7 +206,7 @@ _FORMS: Final[Mapping[str, Callable[[object], bool]]] = {
 
 
 def _open(path: str) -> tuple[BinaryIO, int]:
-    """Open a regular file; return it and its size."""
+    """Open a regular file; return the file and its size in bytes."""
     try:
         fd = os.open(path, _OPEN)
     except (OSError, ValueError) as error:

@@ -1,11 +1,12 @@
-"""Save and restore sessions: written completely or not at all, checked before use.
+"""Save sessions to files, and restore sessions from files, which are checked first.
 
 In: a session's memory, or a path. Out: a file, or an open `Snapshot`.
-`snapshot_files.py` has the file format. Of caches and growing states only the valid
-slots are saved, so the file size follows the conversation, not the cache. A file
-belongs to one program, by its identity. A checksum is not a signature, so the sizes and
-positions in a file are checked against the program as well. States pass through a small
-buffer, part by part, without a second copy of their memory.
+`snapshot_files.py` has the file format. Only the valid slots of caches and growing
+states are saved, so the file size depends on the conversation, not on the cache size. A
+file belongs to one program, whose identity it names. The checksum does not protect from
+forged files, so the sizes and positions in a file are checked against the program as
+well. States are written and read in small parts, so that saving does not double their
+memory.
 """
 
 import hashlib
@@ -98,7 +99,7 @@ def state_shapes(
     written: int,
     reached: Sequence[int],
 ) -> list[tuple[int, ...]]:
-    """Return the saved shape of each state."""
+    """Return the shape of the saved part of each state."""
     slots = {"written": written, "reached": max(reached, default=0)}
     shapes = []
     for state, length in zip(program.states, lengths, strict=True):
@@ -111,7 +112,7 @@ def state_shapes(
 
 
 class Snapshot(Closing):
-    """An open file that has passed every check; use it in a `with` statement.
+    """An open file of a saved session, fully checked; use it in a `with` statement.
 
     Attributes:
         header: the header of the file.
@@ -125,13 +126,13 @@ class Snapshot(Closing):
         Args:
             path: the path of the file.
             program: the program that will continue the session.
-            known: the program's identity, and its digest, which older files hold
-                instead.
+            known: the program's identity, and the program's digest, which older files
+                name instead.
 
         Raises:
             BadSetting: `path` is not a path.
             FileProblem: the system cannot read the file.
-            BadSnapshot: the file is damaged, or of another program.
+            BadSnapshot: the file is damaged, or was saved by a different program.
         """
         self._file, self._program = SnapshotFile(path), program
         self._require, self.header = self._file.require, self._file.header
@@ -175,7 +176,7 @@ class Snapshot(Closing):
         memory.settle()
 
     def _note_ends(self, memory: StateMemory) -> None:
-        """Record the loaded positions as last writes of states at other cursors."""
+        """Record the loaded positions as those of the states' last writes."""
         for number, rows in enumerate(memory.known_positions()):
             for kind in memory.kinds:
                 if rows is not None and kind.group.first.cursor != number:
@@ -183,7 +184,7 @@ class Snapshot(Closing):
 
     @property
     def wanted_capacity(self) -> int | None:
-        """Return the `capacity` argument for a session opened from the file."""
+        """Return the `capacity` with which to open a session for the file."""
         header = self.header
         sized = capacity_symbol(self._program) in header.sizes
         return None if sized else header.capacity
@@ -228,13 +229,13 @@ class Snapshot(Closing):
         self._require(len(counts) == number, f"{name} is no list of {number}")
 
     def _check_pending(self) -> None:
-        """Check that the header has pending tokens for each row, or for none."""
+        """Check that the header has pending tokens for every row, or for no row."""
         if pending := self.header.pending:
             rows = count_rows(self._program, self.header.sizes)
             self._check_number("pending", pending, rows)
 
     def _check_position(self) -> None:
-        """Check that the position is possible for a session of these sizes."""
+        """Check that a session of the header's sizes can have the header's position."""
         position, header = self._program.position, self.header
         if position is None:
             self._require(header.position is None, f"position {header.position}")
@@ -261,7 +262,7 @@ class Snapshot(Closing):
         self._require(inside, f"position {list(found)} of a capacity of {most}")
 
     def _found_position(self, cursor: Cursor, number: int) -> list[int]:
-        """Return a cursor's position, from a state, the header or state lengths."""
+        """Return a cursor's position: from a state, the header, or state lengths."""
         header, states = self.header, self._program.states
         match cursor.kind:
             case CursorKind.STATE:
@@ -287,14 +288,14 @@ class Snapshot(Closing):
         return self._file.read_array(self._begins[state], self._shapes[state], dtype)
 
     def close(self) -> None:
-        """Close the file; closing twice is fine."""
+        """Close the file; a second call does nothing."""
         self._file.close()
 
 
 def _parts(
     text: bytes, memory: StateMemory, shapes: Sequence[tuple[int, ...]]
 ) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a file, all but its digest."""
+    """Yield the bytes of a file to write, without the digest at the end."""
     yield LEAD.pack(SESSION_MAGIC, VERSION, len(text))
     yield text
     for number, shape in enumerate(shapes):
@@ -307,14 +308,14 @@ def _parts(
 def _parts_of(
     dtype: DType, shape: tuple[int, ...]
 ) -> Iterator[tuple[Part, tuple[int, ...]]]:
-    """Yield the parts of a state that fit the buffer, and their shapes."""
+    """Yield parts of a state that each fit into the buffer, and the parts' shapes."""
     return parts_of(shape, _BUFFER_NBYTES // dtype.itemsize)
 
 
 def _place(
     memory: StateMemory, number: int, shape: tuple[int, ...]
 ) -> tuple[Kind, Span]:
-    """Return the state's kind, and the span of slots that the file holds."""
+    """Return the kind object of a state, and the span of slots in the file."""
     kind, index = memory.find(number)
     axis = kind.group.first.axis
     high = ALL_SLOTS if axis is None else shape[axis]
@@ -322,13 +323,13 @@ def _place(
 
 
 def _written(memory: StateMemory) -> int:
-    """Return the first slot that no call has written in any cache."""
+    """Return the first slot after all slots that calls have written in any cache."""
     kinds = (kind for kind in memory.kinds if kind.recorded == "written")
     return min(max((max(k.reached, default=0) for k in kinds), default=0), MOST)
 
 
 def _reached(memory: StateMemory, position: Sequence[int] | None) -> list[int]:
-    """Return the furthest written position of each row's rings; [] without rings."""
+    """Return the furthest position written to each row's ring buffers; [] without."""
     kinds = [kind for kind in memory.kinds if kind.recorded == "reached"]
     rows = [kind.reach(position or ()) for kind in kinds]
     return [max(reached) for reached in zip(*rows, strict=True)]

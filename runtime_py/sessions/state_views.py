@@ -12,12 +12,13 @@ from kvc.schema.stacks import parts_of
 
 
 class StateViews(Named[Array]):
-    """`session.state`: read-only views of the states, which follow later calls.
+    """`session.state`: read-only arrays of the states, which later calls change.
 
-    A state in a backend's own memory is copied at the lookup instead. A growing state
-    is seen with its length at the lookup. A buffer whose parts are states, such as `k`
-    of `k[0]` and `k[1]`, is copied as well. A lookup raises `Closed` or `Forked` if the
-    session is closed, or of another process.
+    An array is a view of the state's memory, with the length that the state has at the
+    lookup. Two lookups return copies instead: of a state in a backend's memory; and of
+    a model's buffer that is stored as several states, such as `k` for the states `k[0]`
+    and `k[1]`. A lookup raises `Closed` if the session is closed, `Forked` if it was
+    opened by another process.
     """
 
     def __init__(self, usage: Usage, owner: object) -> None:
@@ -39,7 +40,7 @@ class StateViews(Named[Array]):
         return super().__getitem__(name) if found is None else self._stacked(*found)
 
     def _stacked(self, axis: int, names: Sequence[str]) -> Array:
-        """Return a stacked copy of the buffer whose parts these states are."""
+        """Return a copy of a model's buffer, stacked from the states `names`."""
         parts = [self[name] for name in names]
         if len({part.shape for part in parts}) > 1 or axis > parts[0].ndim:
             return super().__getitem__(names[0].rpartition("[")[0])  # raises

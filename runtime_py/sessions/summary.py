@@ -1,6 +1,7 @@
-"""Format the summary of a program: recipe, methods, states and data, a line each.
+"""Format the summary of a program: a line each for recipe, methods, states, data.
 
-In: a loaded program. Out: the text that `print(program)` prints. `kvc dump` says more.
+In: a loaded program. Out: the text that `print(program)` prints. `kvc dump` has more
+details.
 """
 
 from kvc.schema.model import Method, Program

@@ -1,7 +1,8 @@
 """Let one thread at a time use a session.
 
 In: the engine and the states of a session. Out: a `Usage`. Each operation of a session
-enters a `Use` of it; until the operation leaves, other threads are refused.
+runs in a `with` block of a `Use`; until the block ends, operations of other threads
+raise `Busy`.
 """
 
 import threading
@@ -32,7 +33,7 @@ class Usage:
         """Check the process, and run the function in `before`.
 
         Raises:
-            Forked: the session is of another process.
+            Forked: the session was opened by another process.
         """
         self.engine.check_process("session")
         if self.before is not None:
@@ -58,9 +59,9 @@ class Use:
     __slots__ = ("_closing", "_name", "_usage")
 
     def __init__(self, usage: Usage, name: str, closing: bool = False) -> None:
-        """Set the operation's name for messages; `closing` allows a closed program.
+        """Store the name of the operation; `closing` allows a closed program.
 
-        Entering raises `Busy`, `Closed` or `Forked`.
+        Entering the `with` block raises `Busy`, `Closed` or `Forked`.
         """
         self._usage, self._name, self._closing = usage, name, closing
 
@@ -86,7 +87,7 @@ class Use:
 
 
 def _position_text(states: StateMemory) -> str:
-    """Return the position of open states as text; never fails."""
+    """Return the position of open states as text, without raising errors."""
     if states.poisoned:
         return f"poisoned by {states.poisoned}"
     try:

@@ -1,9 +1,9 @@
 """`Spectrum`: the log-mel spectrogram of a sound, as Whisper's.
 
-In: samples, settings of a model's preprocessor_config.json. Out: features as those of
-transformers' `WhisperFeatureExtractor`: a Fourier transform of overlapping windows, its
-power in bands that are spaced by Slaney's mel scale, the logarithm, clipped at 8 below
-the maximum.
+In: samples, settings of a model's preprocessor_config.json. Out: features equal to
+those of transformers' `WhisperFeatureExtractor`. The steps: a Fourier transform of
+overlapping windows; the power in frequency bands, which are spaced by Slaney's mel
+scale; the logarithm, raised to at least the maximum minus 8.
 """
 
 import json
@@ -32,8 +32,8 @@ class Spectrum:
     Attributes:
         rate: samples per second.
         bins: the number of frequency bands.
-        window: samples of a Fourier transform.
-        hop: samples from one frame to the next.
+        window: the number of samples of one Fourier transform.
+        hop: the number of samples from the start of a frame to the start of the next.
         seconds: the length of the model's input window.
     """
 
@@ -64,7 +64,7 @@ class Spectrum:
         return features
 
     def _powers(self, sound: Floats) -> Iterator[npt.NDArray[np.float64]]:
-        """Yield the power of each frequency, [frames of a chunk, window / 2 + 1]."""
+        """Yield chunks with the power of each frequency, [frames, window / 2 + 1]."""
         views = np.lib.stride_tricks.sliding_window_view(sound, self.window)
         frames = views[:: self.hop][:-1]  # transformers drops the last one
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window)

@@ -23,7 +23,7 @@ Logits = npt.NDArray[np.float32]
 
 @frozen
 class SpokenPart:
-    """The tokens between two times of a window, which are counted in steps."""
+    """The tokens between two times of a window; times are counted in steps."""
 
     start: float
     end: float
@@ -35,10 +35,10 @@ class Timestamps:
     """The timestamp tokens, one for each step of time.
 
     Attributes:
-        begin: the first timestamp token; later tokens are later times.
-        none: the token of a prompt that disables timestamps.
-        stop: the token that ends a text; the tokens below it are text.
-        latest: the last step at which an answer may begin, None for any.
+        begin: the first timestamp token; greater token ids are later times.
+        none: the token that disables timestamps when it is in a prompt.
+        stop: the token that ends a text; smaller token ids are text.
+        latest: the last step at which an answer may begin, None for no limit.
     """
 
     begin: int
@@ -47,7 +47,7 @@ class Timestamps:
     latest: int | None
 
     def allowed(self, logits: Logits, said: Sequence[int]) -> Logits:
-        """Return logits, -inf for tokens that cannot follow the answer so far."""
+        """Return logits with -inf for tokens that must not follow the answer so far."""
         left = logits.astype(np.float32, copy=True)
         left[self.none] = -np.inf
         is_time = [token >= self.begin for token in said]
@@ -66,7 +66,7 @@ class Timestamps:
         return left
 
     def _earliest(self, said: Sequence[int], is_time: Sequence[bool]) -> int:
-        """Return the first timestamp that may follow: time never goes back."""
+        """Return the earliest timestamp that may follow, since times never decrease."""
         if not any(is_time):
             return self.begin
         last = max(i for i, timed in enumerate(is_time) if timed)
@@ -83,8 +83,8 @@ class Timestamps:
             steps: the number of steps in the window.
 
         Returns:
-            The parts, and the step at which the next window begins: None if this window
-            was transcribed to its end.
+            The parts of the answer; and the step at which the next window begins, None
+            if the window was transcribed to its end.
         """
         is_time = [token >= self.begin for token in said]
         pairs = [i + 1 for i in range(len(said) - 1) if is_time[i] and is_time[i + 1]]
@@ -125,13 +125,14 @@ class SpeechTokens:
     """The control tokens of a speech decoder.
 
     Attributes:
-        start: begins a text.
+        start: the token that begins a text.
         languages: code of a language -> its token; empty for a model of one language.
         tasks: "transcribe" and "translate" -> their tokens.
-        none: disables timestamps; None for a model without such tokens.
-        latest: the last step at which an answer may begin, None for any.
+        none: the token that disables timestamps; None for a model without timestamp
+            tokens.
+        latest: the last step at which an answer may begin, None for no limit.
         fixed: the tokens after the start if the caller requests nothing.
-        language, task: the defaults of the bundle; None: no default.
+        language, task: the defaults of the bundle; None for no default.
     """
 
     start: int
@@ -146,7 +147,7 @@ class SpeechTokens:
     def usual(
         self, language: str | None, task: str | None
     ) -> tuple[str | None, str | None]:
-        """Return language and task, with the bundle's defaults for None."""
+        """Return language and task, where None is replaced by the bundle's default."""
         return (
             self.language if language is None else language.strip("<|>"),
             self.task if task is None else task,
@@ -156,7 +157,7 @@ class SpeechTokens:
         """Check the requested language, task and timestamps.
 
         Raises:
-            BadSetting: the model does not support one of them.
+            BadSetting: the model does not support the language, the task or timestamps.
         """
         wanted = (("language", language, self.languages), ("task", task, self.tasks))
         for name, asked, known in wanted:
@@ -179,10 +180,11 @@ class SpeechTokens:
         """Return the tokens that a decoder begins with.
 
         Args:
-            language: the token of the language; None: the default.
-            asked: whether the caller requested it; otherwise the model detected it.
-            task: the task; None: the default, or "transcribe" if the caller requested a
-                language.
+            language: the token of the language; None for the default.
+            asked: whether the caller requested the language; if not, the model has
+                detected it.
+            task: the task; None for the bundle's default; without one, "transcribe" if
+                the caller requested a language.
             timestamps: whether timestamps are wanted.
         """
         given = [] if asked or task is not None else [*self.fixed]
@@ -199,7 +201,7 @@ class SpeechTokens:
         return (self.start, *[token for token in given if token is not None])
 
     def moments(self, settings: GenerationSettings) -> Timestamps:
-        """Return the timestamp tokens, for a model that has them."""
+        """Return the timestamp tokens of a model that has them."""
         assert self.none is not None
         stop = min(settings.stop_tokens, default=self.none)
         return Timestamps(self.none + 1, self.none, stop, self.latest)

@@ -35,8 +35,8 @@ class Segment:
     """The text between two times of a sound.
 
     Attributes:
-        start, end: in seconds.
-        tokens: the tokens, with timestamp tokens.
+        start, end: the times at which the text starts and ends, in seconds.
+        tokens: the tokens of the text, including timestamp tokens.
         text: the text, without timestamps.
     """
 
@@ -51,7 +51,7 @@ class Transcription:
     """The text of a sound.
 
     Attributes:
-        segments: in order; without timestamps, a single one.
+        segments: the segments in order of time; without timestamps, a single segment.
         language: the code of the requested or detected language; None for a model of
             one language, or if the bundle fixes it.
     """
@@ -79,15 +79,15 @@ def transcribe(
 
     Args:
         session: a session of a speech model; each window resets it.
-        samples: one channel, from -1 to 1, [n], at the rate in
-            `spectrum_of(program.metadata)`.
+        samples: the samples of one channel, [n], from -1 to 1, at the sample rate
+            `spectrum_of(program.metadata).rate`.
         language: a code such as "en"; default: the model detects the language, if it
             supports several.
-        task: "transcribe", or "translate" into English; default: the bundle's.
+        task: "transcribe", or "translate" into English. Default: the bundle's task.
         timestamps: whether to return times of sentences; default: only for sounds that
             are longer than a window, which need them.
-        tokenizer: default: the bundle's.
-        settings: as in `generate`, for each window.
+        tokenizer: the tokenizer of the text. Default: the tokenizer of the bundle.
+        settings: the settings of the generation for each window, as in `generate`.
 
     Raises:
         BadSetting: a setting is impossible, the model does not support the language or
@@ -107,7 +107,7 @@ def transcribe(
 
 
 class _Hearing:
-    """A session that transcribes."""
+    """A session that transcribes a sound, and the tokens and sizes for it."""
 
     def __init__(
         self, session: Session, tokenizer: Tokenizer | None, given: Arguments
@@ -179,7 +179,7 @@ class _Hearing:
         return max(known, key=lambda token: float(logits[token]))
 
     def _answer(self, prompt: tuple[int, ...], moments: bool) -> Sequence[int]:
-        """Return the tokens of the encoded window."""
+        """Return the tokens that the model generates for the encoded window."""
         feeder = Feeder(self._session)
         feeder.check_prompts([prompt])
         settings, (row,) = self._settings, feeder.rows
@@ -190,7 +190,7 @@ class _Hearing:
     def _parts(
         self, said: Sequence[int], frames: int
     ) -> tuple[Sequence[SpokenPart], float | None]:
-        """Return the parts of an answer, split at its timestamps."""
+        """Return the parts of an answer, split at the answer's timestamps."""
         steps = frames // self._stride
         if self.tokens.none is None:
             return [SpokenPart(0, steps, tuple(said))], None
@@ -210,7 +210,7 @@ class _Hearing:
 
 
 def _sizes_of(encode: "Method | None") -> tuple[str, int, int]:
-    """Return the method of the encoder, its bands, and the frames of a window.
+    """Return the encoder's method, the number of bands, and the frames of a window.
 
     Raises:
         BadSetting: the bundle has no encoder of features.

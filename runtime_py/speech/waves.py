@@ -24,8 +24,8 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
 
     Raises:
         FileProblem: the system cannot read the file.
-        BadSound: the file is not a PCM wav file, has wider samples, is cut off, is
-            empty or longer than a day, or has another rate.
+        BadSound: the file is not a PCM wav file, has samples of more than 32 bits, is
+            cut off, is empty or longer than a day, or does not have the rate `rate`.
     """
     place = os.fspath(path)
     try:

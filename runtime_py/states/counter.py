@@ -1,6 +1,7 @@
 """Counters: small integer states to which methods add.
 
-They are copied before each call that writes them, and rewound by subtracting.
+Counters are copied before each call that writes them. A rewind subtracts the dropped
+tokens.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """Divide the states of a session among owners of memory, behind one owner.
 
-An owner keeps states in its memory: the host, or a backend with memory of its own. In:
-a program, and functions that make an owner for groups of its states. Out: one owner of
-all groups, which delegates to theirs. A backend may own a state that only its own
-partitions read and write; the host owns all other states.
+An owner allocates the memory of states: the host, or a backend with separate memory.
+In: a program, and functions that make an owner for groups of the program's states. Out:
+one owner of all groups, which passes each operation on to the owner of the group. A
+backend may own a state that only partitions of that backend read and write; the host
+owns all other states.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from kvc.schema.ops import DELEGATE
 
 
 def find_backends(program: Program, groups: Sequence[Group]) -> tuple[str, ...]:
-    """Return the only backend that accesses the states of each group, "" for none."""
+    """Return for each group the only backend that accesses its states, "" for none."""
     found: list[set[str]] = [set() for _ in program.states]
     for number, method in enumerate(program.methods if program.delegates else ()):
         own = (
@@ -32,7 +33,7 @@ def find_backends(program: Program, groups: Sequence[Group]) -> tuple[str, ...]:
 
 
 def _touches(method: Method) -> Iterator[tuple[int, int | None]]:
-    """Yield the states that a method accesses, with the block of a partition or None.
+    """Yield each state that a method accesses, and the partition's block or None.
 
     A state that an output aliases counts as accessed outside of partitions.
     """
@@ -68,12 +69,12 @@ def divide(
 
     Args:
         groups: the groups of the program's states.
-        backends: for each group the name of a backend that may own it, or "".
+        backends: for each group the name of the backend that may own the group, or "".
         own: returns the owner of groups for a backend; None leaves them to the host.
         own_on_host: returns an owner of groups in host memory.
 
     Raises:
-        OutOfMemory: an owner has not enough memory.
+        OutOfMemory: there is not enough memory for an owner.
     """
     wanted: dict[str, list[int]] = {"": []}
     for number, name in enumerate(backends):
@@ -96,10 +97,10 @@ def divide(
 
 
 class Divided:
-    """Several owners as one; see `Owner`."""
+    """Several owners behind the interface of one; see `Owner`."""
 
     def __init__(self, parts: Sequence[tuple[Owner, Sequence[int]]]) -> None:
-        """Combine owners, each with the numbers of its groups."""
+        """Combine owners; each comes with the numbers of the groups that it owns."""
         self._parts = parts
         stores: dict[int, Store] = {}
         arenas: dict[ResetRule, Arena] = {}

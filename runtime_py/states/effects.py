@@ -1,8 +1,8 @@
-"""Find the effects of a method on memory that outlives its call.
+"""Find the effects of a method on memory that persists after a call.
 
 In: a method of a verified program. Out: how it writes each state, the lengths that
-growing states reach, and the inputs that lie in the caller's own arrays. Only sizes
-remain open until a call.
+growing states reach, and the inputs that lie in the caller's own arrays. The sizes of
+these effects are dims, which a call evaluates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,8 @@ class Growth:
     Attributes:
         axis: the axis that grows.
         length: the length of the newest value.
-        reach: the lengths of all values in this memory; the longest needs the room.
+        reach: the lengths of all values in the same memory; the room must suffice for
+            the longest.
     """
 
     axis: int
@@ -35,11 +36,12 @@ class Borrowed:
     """An input in the caller's own array.
 
     Attributes:
-        input: the index among the graph's inputs.
-        value: its value id.
+        input: the index of the input among the graph's inputs.
+        value: the value id of the input.
         mutated: whether the method overwrites elements.
-        growth: its growth, None if its length stays.
-        outputs: the indices of the graph's outputs that return its newest value.
+        growth: how the input grows, None if its length does not change.
+        outputs: the indices of the graph's outputs that return the input's newest
+            value.
     """
 
     input: int
@@ -54,10 +56,10 @@ class Effects:
     """The states and inputs that a method writes.
 
     Attributes:
-        slots: values over growing states: (value, state).
+        slots: the values in the memory of growing states, as pairs (value, state).
         growth: the growth of states, by state id.
         writes: the writes of states, in order.
-        borrowed: the inputs in the caller's arrays.
+        borrowed: the inputs in the caller's arrays that the method writes.
     """
 
     slots: tuple[tuple[int, int], ...]
@@ -102,7 +104,7 @@ def _growth(accesses: Sequence[Access]) -> Growth | None:
 
 
 def _borrowed(method: Method, accesses: dict[int, list[Access]]) -> Iterator[Borrowed]:
-    """Yield the inputs in the caller's arrays."""
+    """Yield the inputs in the caller's arrays that the method writes."""
     graph, roots = method.graph, method.graph.roots()
     newest = {
         roots[v]: v

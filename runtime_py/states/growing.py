@@ -1,8 +1,8 @@
-"""Growing states: each has a length, which all its rows share.
+"""Growing states: each state has a length, which is the same for all rows.
 
-In and out: as `kind.py`. Methods write after the end, or replace the whole content.
+In and out: as `kind.py`. Methods append after the end, or replace the whole content.
 Slots after the length are unused, so a call that appends is undone by restoring the old
-length; one that replaces is not undone.
+length. A call that replaces the content cannot be undone.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Append(Kind):
             copy()
 
     def _cut(self, lengths: Sequence[int], ends: Sequence[int]) -> None:
-        """Shorten the states; restore the initial content from there to their ends."""
+        """Shorten the states to `lengths`; restore the initial content up to `ends`."""
         for state, length in zip(self.group.states, lengths, strict=True):
             self.lengths[state] = length
         if len(set(lengths)) == len(set(ends)) == 1:
@@ -64,7 +64,7 @@ class Append(Kind):
         return any(map(self._matters, lost))
 
     def _matters(self, risk: Write) -> bool:
-        """Tell whether a write that cannot be undone overwrites existing elements."""
+        """Tell whether a write that cannot be undone overwrites present elements."""
         return (
             risk.access.mode is not AccessMode.REPLACE or self.lengths[risk.state] > 0
         )

@@ -1,8 +1,8 @@
 """The host as the owner of states: reserved arenas, initial values, shared pages.
 
 In: groups of states, the sizes that a session fixed, initial values. Out: a store for
-each group, and arrays at fixed addresses for kernels. A reset returns all pages of an
-arena at once; a clone maps the same pages (`memory/forking.py`).
+each group, and arrays at fixed addresses for kernels. A reset frees all pages of an
+arena at once; a clone maps the pages of the original (`memory/forking.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ class HostStore:
         layout: the layout of the group.
         shape: the shape of each state.
         slots: the slots of each state; 0 without a sequence axis.
-        begins: whether the initial values are other than zeros.
+        begins: whether some initial values are not zeros.
         shared: whether the store has been cloned, or is a clone.
-        all: the states as one array [states, *shape].
+        all: all states as one array, [states, *shape].
         buffers: the array of each state.
-        changed: the slots that may differ from the last clone: (first, end).
+        changed: the range of slots that may differ from the last clone: (first, end).
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class HostStore:
         return self._initial(initial)
 
     def begin(self) -> None:
-        """Write the initial values into memory of zeros."""
+        """Write the initial values into the memory, which holds zeros."""
         if self.begins:
             self._fill_initial(WHOLE)
 
@@ -119,7 +119,7 @@ class HostMemory:
 
     Attributes:
         stores: the stores of the groups.
-        arenas: the arenas of the states, by reset rule.
+        arenas: reset rule -> the arena of the states with that rule.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class HostMemory:
         nbytes: Mapping[ResetRule, int],
         initial: InitialValue,
     ) -> None:
-        """Reserve memory of zeros; `nbytes` has the size of each arena.
+        """Reserve memory that holds zeros; `nbytes` has the size of each arena.
 
         Raises:
             OutOfMemory: the system provides no address space.
@@ -188,11 +188,11 @@ class HostMemory:
         pass  # host operations are complete when they return
 
     def close(self) -> None:
-        """Release the memory; arrays that are still alive keep it."""
+        """Release the memory, except what arrays that are still alive use."""
         self.arenas, self.stores = {}, ()
 
     def _held(self, rule: ResetRule, held: Sequence[int]) -> Intervals:
-        """Return the pages with content that a clone needs."""
+        """Return the pages of an arena whose content a clone needs."""
         return pages_of(
             (store.layout, (0, ALL_SLOTS if store.begins else end))
             for store, end in zip(self.stores, held, strict=True)
@@ -200,7 +200,7 @@ class HostMemory:
         )
 
     def _changed(self, rule: ResetRule) -> Intervals:
-        """Return the pages whose content may have changed since the last clone."""
+        """Return the pages of an arena that may have changed since the last clone."""
         return pages_of(
             (store.layout, store.changed)
             for store in self.stores

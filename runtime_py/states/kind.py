@@ -2,8 +2,8 @@
 
 In: the position of each row of the session, a method's writes of states, a call's
 demand. Out: the undo of the call, how far rows can be rewound, the slots that a fork
-needs, operations on single rows. A kind keeps the records that this needs beside the
-content; positions are passed to it.
+needs, operations on single rows. A kind stores the records that these operations need;
+the caller passes the positions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,10 +40,10 @@ class Writes:
 
     Attributes:
         group: the number of the group.
-        risks: the writes that the kind cannot undo without a copy.
-        extents: the slot counts of all writes, from the position on; None if a write
-            has no such count.
-        cursor: the cursor of the states; the first if they have none.
+        risks: the writes that the kind of state cannot undo without a copy.
+        extents: for all writes the number of slots from the position on; None if the
+            number is unknown for a write.
+        cursor: the cursor of the states; the first cursor if the states have none.
         placed: whether the states have a cursor.
         piecewise: whether each write covers the tokens of one loop iteration, not all
             tokens of the call.
@@ -59,18 +59,21 @@ class Writes:
 
 @frozen
 class Demand:
-    """The tokens and slots that one call needs in its session, at the call's sizes.
+    """The tokens and slots that a call of known sizes needs in its session.
 
     Attributes:
-        advance: the tokens added to `cursor`, None if none are added.
-        extents: for each of the method's `Writes`, the most slots from the position on.
+        advance: the number of tokens added to `cursor`, None if the call does not
+            advance it.
+        extents: for each of the method's `Writes`, the greatest number of slots from
+            the position on.
         lengths: for each growing state: (state, length after the call, greatest
             length during the call).
-        row_lengths: how many of `advance` each row adds, None if all.
-        several: whether this stands for several calls in a row, whose own demands are
-            not known.
-        cursor: the cursor that `advance` counts for.
-        others: the tokens added to other cursors: (cursor, tokens).
+        row_lengths: how many of the `advance` tokens each row adds, None if every row
+            adds all.
+        several: whether the demand is that of a series of calls, whose single demands
+            are not known.
+        cursor: the number of the cursor that `advance` refers to.
+        others: the tokens added to other cursors, as pairs (cursor, tokens).
     """
 
     advance: int | None
@@ -82,7 +85,7 @@ class Demand:
     others: tuple[tuple[int, int], ...] = ()
 
     def added_to(self, cursor: int) -> "Demand":
-        """Return this demand as seen by one cursor."""
+        """Return the demand with `advance` for the given cursor."""
         if cursor == self.cursor:
             return self
         return replace(self, advance=dict(self.others).get(cursor), row_lengths=None)
@@ -96,7 +99,7 @@ class Demand:
         )
 
     def ends(self, starts: Sequence[int], extent: int) -> Sequence[int]:
-        """Return the end of the slots that each row may write from its start on.
+        """Return, for each row, the end of a write that begins at the row's start.
 
         `extent` is the slot count of a write, including padding.
         """
@@ -112,22 +115,23 @@ class Kind:
     """One group of states of a session; compared and hashed by identity.
 
     Attributes:
-        undoes: the modes of writes that are undone without a copy.
-        copied: whether every call copies the states first.
-        placed: whether calls write from the position on.
-        grows: whether the states have lengths.
-        recorded: the header field of a saved session that describes their extent.
-        longest: how many tokens a call may add.
-        window: the window of positions that a query sees, None for all.
+        undoes: the modes of writes that the kind can undo without a copy.
+        copied: whether the states are copied before every call.
+        placed: whether calls write at the slots from the position on.
+        grows: whether the states have a length, which calls change.
+        recorded: the header field of a saved session that says how many slots are
+            saved.
+        longest: the greatest number of tokens that a call can add.
+        window: which positions before its own a query sees, None for all.
         group: the states.
-        store: their memory.
+        store: the memory of the states.
         lengths: the lengths of all growing states of the session, by state id.
-        reached: if `placed`, the furthest position written in each row; later slots
-            hold their initial content. Empty before the first call.
-        ends: for each other cursor, the position of each row when a call that advanced
-            that cursor last wrote these states.
-        snapshots: how many of the last calls are preceded by a copy, if the kind cannot
-            undo them otherwise.
+        reached: if `placed`, for each row the end of the slots that calls have written;
+            later slots hold their initial content. Empty before the first call.
+        ends: for each cursor that is not the states' own, the position of each row
+            after the last call that wrote the states and advanced that cursor.
+        snapshots: the number of last calls whose copies are stored for a rewind, if the
+            kind needs copies.
     """
 
     undoes: ClassVar[frozenset[AccessMode]] = frozenset()
@@ -146,14 +150,14 @@ class Kind:
 
     @property
     def by_copies(self) -> bool:
-        """Tell whether a rewind restores copies, whatever cursor the states have."""
+        """Tell whether a rewind restores the states from copies."""
         return False
 
     def room(self, capacity: int | None, counts: bool) -> int:
         """Return the greatest length of the states, if they grow.
 
-        `counts` tells whether their length is the position, which is at most
-        `capacity`.
+        `counts` tells whether the length of the states is the session's position; if
+        so, it is at most `capacity`.
         """
         return self.store.slots
 
@@ -165,18 +169,19 @@ class Kind:
         demand: Demand,
         keeps: bool,
     ) -> Undo | None:
-        """Save what a call may overwrite, before the call.
+        """Save the content that a call may overwrite.
 
         Args:
-            writes: the method's writes of these states.
-            extent: the most slots that one of these writes covers.
-            starts: the position of each row before the call; None if unknown.
+            writes: the method's writes of the states.
+            extent: the greatest number of slots that one of the writes covers.
+            starts: the position of each row before the call; None if the position is
+                unknown.
             demand: the demand of the call.
-            keeps: whether to copy content that cannot be undone otherwise.
+            keeps: whether to copy content that cannot be restored without a copy.
 
         Returns:
-            A function that undoes the call, except for the writes that `lost` reports;
-            None if nothing needs to be undone.
+            A function that undoes the call, except for writes that `lost` reports; None
+            if there is nothing to undo.
         """
         if self.store.shared:
             self.store.note()
@@ -185,12 +190,12 @@ class Kind:
         return partial(self.store.write, WHOLE, self.store.read())
 
     def lost(self, writes: Writes, last: int, unplaced: bool) -> bool:
-        """Tell whether a failed call leaves the states partly written after the undo.
+        """Tell whether the states are partly written even after the undo of a call.
 
         Args:
-            writes: the method's writes of these states.
+            writes: the method's writes of the states.
             last: the index of the last instruction that may have written, -1 for none.
-            unplaced: whether the position was unknown.
+            unplaced: whether the position before the call was unknown.
         """
         unknown = self.placed and unplaced and last >= 0
         return unknown or any(risk.instruction <= last for risk in writes.risks)
@@ -198,10 +203,10 @@ class Kind:
     def why_beside(
         self, cursor: int, counting: frozenset[str], ends: Sequence[int]
     ) -> str:
-        """Return why rows cannot go back to `ends` of another cursor, "" if they can.
+        """Return why the states do not allow a rewind of another cursor, "" if they do.
 
-        They can if no undone call wrote these states: the cache of an encoder's output
-        outlives tokens of the decoder.
+        They allow the rewind if no undone call wrote the states: a rewind of the
+        decoder does not affect a cache of the encoder's output.
         """
         writers = self.group.writers
         if not writers & counting:
@@ -215,7 +220,7 @@ class Kind:
         return f"a call that wrote it up to position {max(last)} would be undone"
 
     def why_lost(self, counting: frozenset[str]) -> str:
-        """Return why calls cannot be undone later, "" if they can.
+        """Return why a rewind cannot undo calls, "" if it can.
 
         `counting` has the names of the methods that advance the position.
         """
@@ -224,52 +229,52 @@ class Kind:
     def why_gone(
         self, starts: Sequence[int], counts: Sequence[int], firsts: Sequence[int]
     ) -> str:
-        """Return why rows cannot be rewound that far, "" if they can.
+        """Return why rows cannot be rewound by `counts` tokens, "" if they can.
 
         Args:
             starts: the position of each row.
-            counts: by how many tokens to rewind each row.
-            firsts: the positions of a new session.
+            counts: how many tokens of each row to drop.
+            firsts: the position of each row in a new session.
         """
         return ""
 
     def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
-        """Return by how many tokens each row can be rewound; by default all."""
+        """Return how many tokens of each row a rewind can drop; by default all."""
         return starts
 
     def rewind(
         self, starts: Sequence[int], ends: Sequence[int], firsts: Sequence[int]
     ) -> None:
-        """Drop the content after the positions `ends`, as if it had never been written.
+        """Drop the content after the positions `ends`, as if no call had written it.
 
         Args:
-            starts: the positions before.
-            ends: the positions to go back to.
-            firsts: the positions of a new session.
+            starts: the position of each row before the rewind.
+            ends: the position of each row after the rewind.
+            firsts: the position of each row in a new session.
         """
 
     def trim(self, ends: Sequence[int] | None) -> None:
-        """Free memory after the positions `ends`; None if the positions are unknown."""
+        """Free memory after the positions `ends`; None stands for unknown positions."""
 
     def held(self) -> int:
-        """Return how many of the first slots a fork needs at most."""
+        """Return an upper bound of the slots whose content a fork needs."""
         return max(self.reached, default=0) if self.placed else ALL_SLOTS
 
     def forget(self) -> None:
-        """Clear the records, after the content has been reset."""
+        """Clear the records of past calls, after a reset of the content."""
         self.reached, self.ends = [], {}
 
     def follow(self, other: "Kind") -> None:
-        """Take over the records of another session's equal states."""
+        """Copy the records of past calls from the same states of another session."""
         self.reached, self.ends = list(other.reached), dict(other.ends)
 
     def row_problem(self) -> str:
-        """Return why single rows cannot be handled, "" if they can."""
+        """Return why single rows cannot be reset or copied, "" if they can."""
         name = self.group.first.name
         return "" if self.group.has_rows else f"{name} has no rows of its own"
 
     def reset_row(self, row: int) -> None:
-        """Reset one row to its content in a new session."""
+        """Give one row the content that it has in a new session."""
         reached = self.reach([0] * self.store.shape[0])
         self.store.fill(Span(0, reached[row] if self.placed else ALL_SLOTS, row))
         reached[row] = 0
@@ -277,11 +282,11 @@ class Kind:
         self._take_ends(row, {})
 
     def take_row(self, row: int, other: "Kind", source: int) -> None:
-        """Copy a row of states of this kind and shape to a row of these states.
+        """Copy a row from other states of the same kind and shape.
 
         Args:
             row: the row to write.
-            other: the states of the source row; may be these states.
+            other: the states of the source row; may be the same object.
             source: the source row.
         """
         reached = other.reach([0] * other.store.shape[0])[source]
@@ -294,14 +299,14 @@ class Kind:
         self._take_ends(row, ends)
 
     def _take_ends(self, row: int, ends: Mapping[int, int]) -> None:
-        """Set the recorded cursor positions of one row, 0 if no call has written it."""
+        """Set one row in `self.ends`; 0 for a cursor without a recorded position."""
         for cursor in self.ends.keys() | ends.keys():
             rows = list(self.ends.get(cursor, [0] * self.store.shape[0]))
             rows[row] = ends.get(cursor, 0)
             self.ends[cursor] = rows
 
     def reach(self, starts: Sequence[int]) -> list[int]:
-        """Return the furthest written position of each row, at least `starts`."""
+        """Return the greater of `reached` and `starts` for each row."""
         found: Sequence[int] = self.reached
         if len(found) != len(starts):
             found = [max(found, default=0)] * len(starts)
@@ -313,9 +318,10 @@ class Kind:
         lows: Sequence[int],
         highs: Sequence[int],
     ) -> None:
-        """Apply an action to the slots of each row, from its low to before its high.
+        """Apply an action to the slots from `low` up to `high` of each row.
 
-        Equal spans are handled at once. States without rows take the greatest bounds.
+        If all rows have equal bounds, the action is called once. For states without
+        rows, it is called once with the greatest bounds.
         """
         spans = [
             Span(*span) for span in zip(lows, highs, range(len(lows)), strict=True)
@@ -326,5 +332,5 @@ class Kind:
             action(span)
 
     def copy(self, span: Span = WHOLE) -> Undo:
-        """Return a function that writes the present content of a span back."""
+        """Copy the content of a span; return a function that writes it back."""
         return partial(self.store.write, span, self.store.read(span))

@@ -1,8 +1,8 @@
-"""The layout of a group of states in an arena: consecutive, at equal steps.
+"""The layout of a group of states in an arena: one after another, at equal steps.
 
-In: a group of states, the sizes that a session fixes. Out: offsets, strides, and runs
-of bytes, or of whole pages, that hold some of their slots. It is the same for all
-sessions of one size.
+In: a group of states, the sizes that a session fixes. Out: offsets, strides, and the
+runs of bytes or of whole pages that hold given slots. The layout is the same for all
+sessions of equal sizes.
 """
 
 import math
@@ -31,9 +31,9 @@ class GroupLayout:
         offset: the offset of the first state in its arena, in bytes.
         nbytes: the size of each state.
         step: the distance from one state to the next in bytes.
-        axis: the axis of the slots, None without one.
-        slots: the slots of each state; 0 without an axis.
-        slot_nbytes: the bytes of one slot in each contiguous run.
+        axis: the axis of the slots, None for states without slots.
+        slots: the number of slots of each state; 0 for states without slots.
+        slot_nbytes: the size of one slot within a contiguous run, in bytes.
     """
 
     def __init__(self, group: Group, sizes: Mapping[str, int], offset: int) -> None:
@@ -47,7 +47,7 @@ class GroupLayout:
         self.slot_nbytes = 0 if self.axis is None else self.strides[self.axis]
 
     def all(self, arena: Arena) -> Array:
-        """Return all states as one array, [states, *shape]."""
+        """Return all states of the group as one array, [states, *shape]."""
         shape, dtype = (
             (len(self.group.states), *self.shape),
             self.group.first.type.dtype,
@@ -67,7 +67,7 @@ class GroupLayout:
 
     @cached_property
     def all_runs(self) -> Offsets:
-        """Return the offsets of the contiguous runs of all slots of all states."""
+        """Return the offsets of the contiguous runs that hold all states' slots."""
         return self.runs(WHOLE)
 
     def runs(self, span: Span) -> Offsets:
@@ -90,7 +90,8 @@ def lay_out(
 ) -> tuple[tuple[GroupLayout, ...], Mapping[ResetRule, int]]:
     """Return the layout of each group, and the size of each arena.
 
-    States that a reset clears lie in one arena, states that it keeps in another.
+    States that a reset clears lie in one arena, states that a reset keeps in a second
+    arena.
     """
     ends = dict.fromkeys(ResetRule, 0)
     layouts = []
@@ -104,8 +105,8 @@ def lay_out(
 def pages_of(spans: Iterable[tuple[GroupLayout, tuple[int, int]]]) -> Intervals:
     """Return the pages that hold the given slots (first, end) of states.
 
-    The range of all slots covers all bytes of a state, as does any range of a state
-    without slots.
+    For a range of all slots, or a state without slots, the pages cover all bytes of the
+    state.
     """
     starts, ends = [], []
     for layout, (low, high) in spans:

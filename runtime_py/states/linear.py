@@ -1,7 +1,7 @@
 """Caches that are written from the position on; later slots are unused.
 
-In and out: as `kind.py`. Slots after the position hold their initial content, so a
-rewind or an undo only has to restore that.
+In and out: as `kind.py`. Slots after the position hold their initial content. A rewind
+or an undo writes the initial content to the slots after the earlier position.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kvc.schema.model import AccessMode
 
 
 class Linear(Kind):
-    """Caches of a session."""
+    """Caches of a session that are written from the position on."""
 
     undoes = frozenset({AccessMode.SLOTS})
     placed = True

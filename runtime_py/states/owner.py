@@ -1,13 +1,13 @@
 """The owner of the memory of a session's states: the interface that kinds use.
 
-In: groups of states that a session handles together: same kind, type and initial
-content, written by the same methods; layers usually differ only in name. Spans of their
-rows and slots. Out: their content, copied in and out. The host's arenas are one owner
-(`host.py`); a delegate with memory of its own may be another, and only its own
-partitions read that memory.
+In: groups of states that a session handles together, since they have the same kind,
+type and initial content and are written by the same methods (usually the states of a
+model's layers); spans of the rows and slots of a group. Out: the content of a span,
+copied in and out. The host's arenas are an owner (`host.py`). A backend with separate
+memory can be an owner too; only partitions of that backend then read the memory.
 
-An owner executes operations in order. All but `read` and `clone` may return before the
-work is done; `synchronise` waits.
+An owner executes operations in order. All operations but `read` and `clone` may return
+before the work is done; `synchronise` waits for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +25,11 @@ class Group:
     """A group of similar states.
 
     Attributes:
-        states: their ids, ascending.
-        declared: their declarations.
-        writers: the names of the methods that write them.
-        has_rows: whether axis 0 is a batch axis whose rows have slots of their own.
+        states: the ids of the states, ascending.
+        declared: the declarations of the states.
+        writers: the names of the methods that write the states.
+        has_rows: whether axis 0 of the states is a batch axis, with separate slots for
+            each row.
     """
 
     states: tuple[int, ...]
@@ -38,7 +39,7 @@ class Group:
 
     @property
     def first(self) -> State:
-        """Return the first declaration, for the properties that all states share."""
+        """Return the declaration of the first state, for properties common to all."""
         return self.declared[0]
 
 
@@ -47,13 +48,13 @@ def group_states(
     methods: Sequence[Method] = (),
     rows: Sequence[Dim | None] = (),
 ) -> tuple[Group, ...]:
-    """Return groups in the order of their first states.
+    """Group similar states; return the groups in the order of their first states.
 
     Args:
         states: the states as the program declares them.
         methods: the methods of the program.
-        rows: for each cursor the size of a batch, None if unknown; states without a
-            cursor use the first one.
+        rows: for each cursor the size of a batch, None if the size is unknown; states
+            without a cursor use the first cursor.
     """
     writers: list[list[str]] = [[] for _ in states]
     for method in methods:
@@ -81,7 +82,7 @@ def group_states(
 
 
 def _has_rows(state: State, rows: Sequence[Dim | None]) -> bool:
-    """Tell whether axis 0 of a state is the batch of its cursor."""
+    """Tell whether axis 0 of a state is the batch axis of the state's cursor."""
     own = rows[state.cursor or 0] if rows else None
     return own is not None and state.axis != 0 and own in state.type.dims[:1]
 
@@ -95,9 +96,10 @@ class Span(NamedTuple):
 
     Attributes:
         low: the first slot; less than 0 means 0.
-        high: the slot after the last; greater than the slot count means all.
+        high: the slot after the last; if greater than the slot count, the span ends
+            with the last slot.
         row: the index on axis 0; None for all rows.
-        state: the index among the states of the store; None for all of them.
+        state: the index of the state in the store; None for all states of the store.
     """
 
     low: int = 0
@@ -110,9 +112,9 @@ WHOLE: Final = Span()
 
 
 class StateBuffer:
-    """The memory of one state whose owner is not the host.
+    """The memory of a state whose owner is not the host.
 
-    Owners derive their own class from this one.
+    An owner defines a subclass for its kind of memory.
 
     Attributes:
         owner: the owner of the memory.
@@ -128,11 +130,11 @@ Buffer = Array | StateBuffer
 
 
 class Store(Protocol):
-    """The memory of a group of states: of one shape, [rows, ...] with slots.
+    """The memory of a group of states, which have the same shape.
 
     Attributes:
         shape: the shape of each state.
-        slots: the slots of each state; 0 without a sequence axis.
+        slots: the number of slots of each state; 0 without a sequence axis.
         shared: whether the store has been cloned, or is a clone.
         buffers: the memory of each state, for the owner's kernels: arrays on the host.
     """
@@ -145,21 +147,21 @@ class Store(Protocol):
     def read(self, span: Span = WHOLE, part: Part = ()) -> Array:
         """Return a copy of a span's content, or of a part of it.
 
-        The content has the shape [states, *shape], or the state's shape if the span
-        names a state; a named row stays as an axis of size 1.
+        The content has the shape [states, *shape], or the shape of a state if the span
+        names a state. If the span names a row, the axis of rows has the size 1.
         """
 
     def write(self, span: Span, content: Array, part: Part = ()) -> None:
-        """Write content of the shape that `read` returns for the same span and part."""
+        """Write content, whose shape is that of `read` for the same span and part."""
 
     def fill(self, span: Span) -> None:
         """Restore the initial content of a span."""
 
     def give_back(self, span: Span) -> None:
-        """Free whole pages within a span that holds its initial content."""
+        """Free whole pages within a span; the span must hold its initial content."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Record, for the next clone, that a call may write these slots."""
+        """Record for the next clone that a call may write slots `low` to `high`."""
 
     def first(self, state: int) -> Array:
         """Return a copy of the initial value of a state."""
@@ -169,18 +171,18 @@ class Owner(Protocol):
     """The owner of the memory of a session's states.
 
     Attributes:
-        arenas: the host arenas of the states, by reset rule; empty if the states lie
-            elsewhere.
+        arenas: reset rule -> the host arena of the states with that rule; empty if the
+            states are not in host memory.
     """
 
     arenas: Mapping[ResetRule, Arena]
 
     @property
     def stores(self) -> Sequence[Store]:
-        """Return the stores, in the order of their groups."""
+        """Return the stores of the groups, in the order of the groups."""
 
     def clone(self, held: Sequence[int]) -> "Owner":
-        """Return memory with the same content.
+        """Return an owner of new memory with the same content.
 
         Args:
             held: for each store, an upper bound of the first slots whose content may
@@ -191,13 +193,13 @@ class Owner(Protocol):
         """
 
     def discard(self, rule: ResetRule) -> None:
-        """Free the memory of states with a reset rule; restore initial values."""
+        """Free the memory of states with a given reset rule; restore initial values."""
 
     def synchronise(self) -> None:
-        """Wait until all work on the states is done, of this owner and of partitions.
+        """Wait until the owner and partitions have done all work on the states.
 
         Raises:
-            KvcError: an error of work that was pending.
+            KvcError: work that had not been done yet has failed.
         """
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """States that calls may write anywhere.
 
-In and out: as `kind.py`. A call's old content is lost: a failed call leaves such states
-partly written unless they were copied first, and a rewind is only possible to a
-position with a kept copy.
+In and out: as `kind.py`. A call overwrites the old content. So a failed call leaves
+plain states partly written unless they were copied before the call, and a rewind is
+only possible to a position of which a copy exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,10 @@ class _Snapshot:
     """The content of the states before a call.
 
     Attributes:
-        starts: the position of each row; None if the row was rewound or reset since.
-        content: [states, *shape], as `Store.read` returns it.
-        ends: as `Kind.ends`.
+        starts: the position of each row at the copy; None if the row was rewound or
+            reset since the copy.
+        content: the copied content, [states, *shape], as `Store.read` returns it.
+        ends: `Kind.ends` at the time of the copy.
     """
 
     starts: tuple[int | None, ...]
@@ -46,7 +47,7 @@ class Plain(Kind):
     """States that calls may write anywhere.
 
     Attributes:
-        history: the copies from before the last calls, the oldest first.
+        history: the copies made before the last calls, the oldest first.
     """
 
     history: tuple[_Snapshot, ...] = ()
@@ -124,7 +125,7 @@ class Plain(Kind):
         self._forget(row, -1)
 
     def _put_back(self, row: int, end: int) -> None:
-        """Restore a row's content at a position; all content without rows."""
+        """Restore a row's content at a position, or all content without rows."""
         kept = self._find(row, end)
         span = Span(row=row) if self.group.has_rows else WHOLE
         if kept is None:
@@ -140,7 +141,7 @@ class Plain(Kind):
                 self.ends[cursor] = [*rows[:row], last, *rows[row + 1 :]]
 
     def _find(self, row: int, position: int) -> _Snapshot | None:
-        """Return the last copy that was made with a row at a position."""
+        """Return the last copy that was made when a row was at a given position."""
         kept = (one for one in reversed(self.history) if one.starts[row] == position)
         return next(kept, None)
 
@@ -148,7 +149,7 @@ class Plain(Kind):
         return [p for one in self.history if (p := one.starts[row]) is not None]
 
     def _forget(self, row: int, end: int) -> None:
-        """Drop the copies of a row after a position."""
+        """Mark a row as lost in copies that were made after a position."""
         self.history = tuple(
             one
             if (p := one.starts[row]) is None or p <= end

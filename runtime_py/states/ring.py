@@ -1,11 +1,11 @@
-"""Ring buffers with a window: slots of positions that left the window are reused.
+"""Ring buffers: the slots of positions that have left a window are reused.
 
 In and out: as `kind.py`. A ring buffer holds as many of the last positions as it has
 slots, counted back from the furthest position ever written, which a rewind does not
-lower. So once a row has wrapped around, it can only be rewound to a position whose
-window is still in the buffer. Until then a ring buffer is like a linear cache. The
-first positions that a window keeps (attention sinks) are never overwritten, so a row
-can always be rewound to one of these.
+lower. So a row that has reused slots can only be rewound to a position whose window is
+still in the buffer. Before that, a ring buffer is like a linear cache. If every window
+includes the first positions (attention sinks), these are never overwritten, so a row
+can always be rewound to one of them.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Ring(Linear):
     """Ring buffers of a session.
 
     Attributes:
-        slots: the slots of each state.
+        slots: the number of slots of each state.
     """
 
     undoes = frozenset(AccessMode)
@@ -80,10 +80,11 @@ class Ring(Linear):
         return ""
 
     def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
-        """Return by how many tokens each row can be rewound.
+        """Return how many tokens of each row a rewind can drop.
 
-        The next query needs the window before its position. The buffer holds the
-        positions less than `slots` before the furthest written position.
+        After the rewind, the next query reads the window before its position. The
+        buffer holds the last `slots` positions, counted back from the furthest written
+        position.
         """
         return [
             max(self.longest - (reached - start), 0) if reached > self.slots else start
@@ -105,7 +106,7 @@ class Ring(Linear):
         self.reached = reached
 
     def _is_anew(self, end: int, first: int) -> bool:
-        """Tell whether the window at `end` is empty, or has only kept positions."""
+        """Tell whether the window at `end` is empty, or has only attention sinks."""
         return end == first or end == self.window.kept(end)
 
     def trim(self, ends: Sequence[int] | None) -> None:

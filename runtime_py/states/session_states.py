@@ -1,9 +1,9 @@
 """The states of one session: their memory, their kinds, their positions.
 
 In: the states and cursors that a program declares, the sizes that a session fixed, the
-owner of the memory. Out: one kind object per group of states, one buffer per state,
-which never changes; lengths, positions, and whether a call has room.
-`calls/transactions.py` decides when calls may happen, and what they may write.
+owner of the memory. Out: one kind object per group of states; one buffer per state, at
+a fixed address; lengths and positions; checks that a call has room.
+`calls/transactions.py` checks and undoes calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,11 +27,11 @@ from kvc.schema.types import evaluate
 
 
 class Copies(NamedTuple):
-    """The copies that a session makes before its calls, beside those of the kinds.
+    """The copies of states that a session makes before calls, by its settings.
 
     Attributes:
         transactional: whether to copy content that a failed call could not restore.
-        snapshots: the number of last calls whose copies are kept for a rewind.
+        snapshots: the number of last calls whose copies are stored for a rewind.
     """
 
     transactional: bool = False
@@ -39,7 +39,7 @@ class Copies(NamedTuple):
 
     @property
     def wanted(self) -> bool:
-        """Tell whether any copies are made."""
+        """Tell whether the settings ask for any copies."""
         return self.transactional or self.snapshots > 0
 
 
@@ -60,20 +60,24 @@ class StateMemory:
         cursors: the cursors as the program declares them; the first is the position.
         sizes: the sizes of the symbols that the session fixed.
         capacity: the greatest position, None if there is no limit.
-        copies: the copies that calls make for an undo or a rewind.
+        copies: which states are copied before calls, for an undo or a rewind.
         owner: the owner of the memory.
-        buffers: the whole memory of each state; of growing states at greatest length.
-        lengths: the lengths of growing states along their axes, 0 for others; by id.
+        buffers: the whole memory of each state; for growing states at the greatest
+            length.
+        lengths: by state id, the length of a growing state along its axis; 0 for other
+            states.
         kinds: the kind object of each group.
-        limited: whether a kind limits how many tokens a call may add.
+        limited: whether any kind limits how many tokens a call can add.
         growing: the ids of the growing states.
-        counted: for each cursor, the position of each row, if the session counts it.
+        counted: for each cursor, the position of each row, if the session counts the
+            position.
         pending: the tokens of each row that a generation has made and the states do not
             hold yet; empty if there are none.
-        renewed: how many resets have begun.
-        written: whether a call, a file or another session has written the states since
-            the last reset.
-        poisoned: the name of the call that left states partly written, or "".
+        renewed: the number of resets that have begun.
+        written: whether a call, a file or a copied row has written the states since the
+            last reset.
+        poisoned: the name of the method whose failed call left states partly written,
+            or "".
         closed: whether the memory has been freed.
     """
 
@@ -88,7 +92,7 @@ class StateMemory:
         rows: Sequence[int] = (1,),
         copies: Copies = NONE,
     ) -> None:
-        """Use new memory; `rows` are the row counts of cursors without a state."""
+        """Take new memory; `rows` has the row counts of cursors without a state."""
         self.states, self.groups, self.owner = states, groups, owner
         self.cursors = cursors
         self.sizes = dict(sizes)
@@ -143,9 +147,10 @@ class StateMemory:
 
     @property
     def hold_nothing(self) -> bool:
-        """Tell whether the states hold no token and none is pending.
+        """Tell whether the states hold no token, and no token is pending.
 
-        Without a position, only states that were never written hold nothing.
+        If the program has no position, only states that were never written hold no
+        token.
         """
         found = self.known_position()
         if found is None or self.pending or self.poisoned:
@@ -155,7 +160,7 @@ class StateMemory:
         return found == first
 
     def known_positions(self) -> list[list[int] | None]:
-        """Return the position of rows at each cursor; one entry without cursors."""
+        """Return the position of each row at each cursor; one entry without cursors."""
         return list(map(self.known_position, range(max(1, len(self.cursors)))))
 
     def named_positions(self) -> dict[str, list[int]]:
@@ -182,7 +187,11 @@ class StateMemory:
         return counts
 
     def _common_length(self, cursor: int) -> int:
-        """Return the common length of growing states at a cursor, or at none."""
+        """Return the common length of growing states at a cursor.
+
+        If no growing state has that cursor, it is the length of the states without a
+        cursor.
+        """
         own = [state for state in self.growing if self.states[state].cursor == cursor]
         loose = [state for state in self.growing if self.states[state].cursor is None]
         grown = own or loose
@@ -209,7 +218,7 @@ class StateMemory:
     def check_room(
         self, cursor: int, starts: Sequence[int], steps: Sequence[int]
     ) -> None:
-        """Check that a call's tokens fit after the positions of a cursor.
+        """Check that a call's tokens fit after a cursor's positions.
 
         Args:
             cursor: the number of the cursor.
@@ -246,7 +255,7 @@ class StateMemory:
                 raise CacheOverflow(row=0, start=length, count=added, capacity=most)
 
     def fork(self, copies: Copies) -> "StateMemory":
-        """Return memory with the same content.
+        """Return new memory of states with the same content.
 
         Raises:
             OutOfMemory: the system provides no address space.
@@ -276,7 +285,7 @@ class StateMemory:
     def current(self, state: int) -> Array:
         """Return the present content of a state, up to its length if it grows.
 
-        On the host that is a view of its memory, elsewhere a copy.
+        For a state in host memory the result is a view, for other states a copy.
         """
         array, grows = self.buffers[state], state in self.growing
         if not isinstance(array, np.ndarray):
@@ -297,10 +306,10 @@ class StateMemory:
         return counts
 
     def check_usable(self) -> None:
-        """Check that no failed call has left states partly written.
+        """Check that the session is not poisoned.
 
         Raises:
-            Poisoned: a failed call has.
+            Poisoned: a failed call has left states partly written.
         """
         if self.poisoned:
             raise Poisoned(method=self.poisoned)
@@ -330,7 +339,7 @@ class StateMemory:
         self.poisoned = ""
 
     def close(self) -> None:
-        """Release the memory; arrays that are still alive keep it."""
+        """Release the memory, except what arrays that are still alive use."""
         self.closed = True
         self.owner.close()
         self.buffers, self.kinds, self._places = [], (), {}

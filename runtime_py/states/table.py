@@ -1,7 +1,7 @@
-"""Map each state to its kind.
+"""Map each state to the class of its kind.
 
-In: a state or a method's writes. Out: a class, or the writes by groups. A new kind is a
-file beside this one and a row in `kind_of`.
+In: a state or a method's writes. Out: the class of the state's kind, or the writes by
+groups. A new kind is a file in this folder and a row in `kind_of`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def find_writes(
 
     Args:
         method: the method as the file declares it.
-        written: its writes of states, in order.
+        written: the method's writes of states, in order.
         groups: the groups of the program's states.
     """
     by_state: Mapping[int, list[Write]] = {state: [] for state in method.writes}
@@ -70,7 +70,7 @@ def _are_piecewise(own: Sequence[Write], cursor: int | None, method: Method) -> 
 def _extents(
     own: Sequence[Write], cursor: int | None, method: Method
 ) -> tuple[Dim, ...] | None:
-    """Return the slot counts of writes from the cursor on; None if unknown."""
+    """Return the slot counts of writes from the cursor on; None if one is unknown."""
     advance = None if cursor is None else method.advance_of(cursor)
     slots = all(write.access.mode is AccessMode.SLOTS for write in own)
     if not own:

@@ -1,13 +1,13 @@
-"""Convert text to tokens and back, and a conversation to text.
+"""Convert text to tokens, tokens to text, and a conversation to text.
 
     text --encode--> token ids --TextStream.push--> pieces of text
     messages --ChatTemplate.render--> text
 
 `tokenizer_of` and `chat_template_of` read the metadata and files of a bundle.
 `plain.py` has the tokenizers that need no file; `library.py` reads tokenizer.json with
-the package tokenizers, and `text_streaming.py` turns its tokens into text piece by
-piece. Chat templates run in a subprocess: `rendering.py` starts it,
-`template_process.py` and `sandbox.py` run in it.
+the package tokenizers, `text_streaming.py` turns its tokens into text piece by piece.
+Chat templates run in a subprocess: `rendering.py` starts the subprocess, which runs
+`template_process.py` and `sandbox.py`.
 """
 
 from kvc.runtime.tokenizers.chat_template import (

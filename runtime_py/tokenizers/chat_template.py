@@ -1,10 +1,10 @@
 """`ChatTemplate`: render a conversation as text in the form the model was trained on.
 
-In: the files of a bundle: chat_template.jinja, or the chat_template of its
-chat_template.json or tokenizer_config.json, which also names the special tokens. Out:
-text, as from `apply_chat_template` of transformers. A template is code of the model's
-authors: it runs in the sandbox of jinja2, in a subprocess (`rendering.py`), and sees
-nothing but strings.
+In: the files of a bundle: chat_template.jinja, or the entry "chat_template" of
+chat_template.json or tokenizer_config.json; the latter also names the special tokens.
+Out: the text that `apply_chat_template` of transformers returns. A template is code of
+the model's authors. It runs in the sandbox of jinja2, in a subprocess (`rendering.py`),
+and has access only to strings.
 """
 
 import json
@@ -35,8 +35,8 @@ def special_tokens(config: _Config, special_map: _Config) -> dict[str, str]:
 
     Args:
         config: the content of tokenizer_config.json.
-        special_map: the content of the older special_tokens_map.json, used if the
-            config has no `_ADDED`.
+        special_map: the content of special_tokens_map.json, which older models have; it
+            is used if the config has no entry `_ADDED`.
     """
     found = dict(config)
     if not found.get(_EXTRA):
@@ -51,7 +51,7 @@ def special_tokens(config: _Config, special_map: _Config) -> dict[str, str]:
 
 
 def _own_names(config: _Config) -> dict[str, str]:
-    """Return the tokens with names that only this model has."""
+    """Return the tokens whose names the model has defined itself."""
     return {
         key: text
         for key, text in _texts(config).items()
@@ -60,12 +60,12 @@ def _own_names(config: _Config) -> dict[str, str]:
 
 
 def _named(found: object) -> dict[str, str]:
-    """Return tokens that have names in an object; a list has no names."""
+    """Return the tokens of an object by name; none for a list, which has no names."""
     return _texts(found) if isinstance(found, dict) else {}
 
 
 def _texts(tokens: _Config) -> dict[str, str]:
-    """Return the texts of the values that are tokens."""
+    """Return the texts of the values that are tokens, by name."""
     texts = {}
     for name, value in tokens.items():
         text = value.get("content") if isinstance(value, dict) else value
@@ -98,8 +98,8 @@ def chat_template_of(
 
     Args:
         source: the program or session.
-        max_seconds: the processor time for parsing the template, and again for
-            each conversation.
+        max_seconds: the greatest processor time for parsing the template, and for
+            rendering each conversation.
         max_characters: the greatest length of a rendered conversation.
         max_nbytes: the greatest memory of the template's process, on Linux.
 
@@ -108,8 +108,9 @@ def chat_template_of(
         MissingPackage: the package jinja2, which runs templates, is not installed.
         BadChatTemplate: the template, or a file of special tokens, is invalid.
         TemplateLimit: parsing the template exceeds a limit.
-        FileChanged, FormatError, FileProblem: a file has become unusable.
-        Closed, Forked: the program is closed, or belongs to another process.
+        FileChanged, FormatError, FileProblem: a file has changed, is damaged, or cannot
+            be read.
+        Closed, Forked: the program is closed, or was opened by another process.
     """
     limits = Limits(max_seconds, max_characters, max_nbytes).checked()
     config = _read_json(source, _CONFIG)
@@ -146,7 +147,8 @@ class ChatTemplate:
 
         Args:
             messages: the messages in order.
-            add_generation_prompt: whether to end where the model's answer begins.
+            add_generation_prompt: whether to add the text that begins the model's
+                answer.
 
         Raises:
             BadSetting: the messages are not made of texts.
@@ -164,7 +166,7 @@ class ChatTemplate:
         return self.renderer.render(variables)
 
     def end_tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """Return the token that ends the model's answer, if the files name one."""
+        """Return the token that ends the model's answer, () if the files name none."""
         text = self.special_tokens.get("eos_token", "")
         tokens = tokenizer.encode(text, special=False)
         return tuple(tokens) if len(tokens) == 1 else ()
@@ -185,10 +187,10 @@ def told_of(messages: Sequence[Message]) -> list[dict[str, object]]:
 
 
 def _read_json(source: TextSource, name: str) -> Mapping[str, object]:
-    """Return the object in a JSON file, an empty one if there is no such file.
+    """Return the object in a JSON file; an empty object if the file is missing.
 
     Raises:
-        BadChatTemplate: the file has no JSON object.
+        BadChatTemplate: the file does not hold a JSON object.
     """
     if name not in source.files:
         return {}
@@ -209,10 +211,10 @@ def _decoded(name: str, raw: bytes) -> str:
 
 
 def _default(file: str, found: object) -> str:
-    """Return the template of a JSON file, "" if it has none.
+    """Return the default template in a JSON file, "" if there is none.
 
     Raises:
-        BadChatTemplate: no template of a list is called "default", or the value is
+        BadChatTemplate: the value is a list without a template called "default", or is
             neither a text nor a list.
     """
     match found:

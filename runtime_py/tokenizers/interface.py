@@ -1,18 +1,18 @@
-"""The interface of tokenizers, and of objects that have one (programs, sessions)."""
+"""The interface of tokenizers, and of objects with a tokenizer (programs, sessions)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
 class TextStream(Protocol):
-    """Turns tokens into text one by one; the text is all pieces together."""
+    """Turns tokens into text one by one; the pieces together are the whole text."""
 
     def push(self, token: int) -> str:
-        """Add a token; return the text that is certain now, in complete characters."""
+        """Add a token; return new text that later tokens cannot change."""
         ...
 
     def finish(self) -> str:
-        """Return the text that was held back; the stream then ends."""
+        """End the stream; return the text that `push` has not returned yet."""
         ...
 
 
@@ -25,17 +25,18 @@ class Tokenizer(Protocol):
         Args:
             text: the text to encode.
             special: whether to add the special tokens around a text, such as a
-                beginning-of-text token. Special tokens that are spelled out in the
-                text become tokens in any case.
+                beginning-of-text token. The names of special tokens within the text
+                become tokens in any case.
         """
         ...
 
     def stream(self, after: Sequence[int] = ()) -> TextStream:
-        """Return a stream at its start.
+        """Return a new stream, which has no tokens yet.
 
         Args:
-            after: the tokens before the text, such as a prompt. They are not part of
-                the text, but may decide whether it begins with a space.
+            after: the tokens before the text, such as a prompt. The stream does not
+                return their text, but they may decide whether the stream's text begins
+                with a space.
         """
         ...
 
@@ -45,10 +46,10 @@ class TextSource(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """Return settings, name to JSON text."""
+        """Return the settings: name -> JSON text."""
         ...
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return the bundled files, name to content."""
+        """Return the bundled files: name -> content."""
         ...

@@ -1,8 +1,9 @@
 """`JsonTokenizer`: a tokenizer.json, read by the package tokenizers.
 
 In: the content of the file. Out: tokens of a text, and text of tokens. The package
-encodes. For decoding it provides the text of each token and the parts of its decoder;
-`text_streaming.py` makes text of them without decoding any token twice.
+encodes. For decoding, the package provides the text of each token and the parts of a
+decoder; `text_streaming.py` turns token texts into text without decoding any token
+twice.
 """
 
 import json
@@ -27,7 +28,7 @@ _PREFIX: Final = re.compile(rb'"continuing_subword_prefix"\s*:\s*"|\\u00[2-7]')
 
 
 class JsonTokenizer:
-    """Encodes with the library, and decodes piece by piece."""
+    """Encodes with the library tokenizers, and decodes piece by piece."""
 
     def __init__(self, raw: bytes) -> None:
         """Read a tokenizer.json.
@@ -45,8 +46,8 @@ class JsonTokenizer:
         """Return the tokens of a text; lone surrogates become U+FFFD.
 
         Raises:
-            BadTokenizer: the tokenizer cannot encode the text, such as with a template
-                of tokens that it lacks.
+            BadTokenizer: the tokenizer cannot encode the text; for example, its
+                template adds tokens that its vocabulary lacks.
         """
         clean = _SURROGATES.sub("\ufffd", text)
         with _library_errors("it cannot encode a text: "):
@@ -54,22 +55,22 @@ class JsonTokenizer:
         return list(encoding.ids)
 
     def stream(self, after: Sequence[int] = ()) -> "JsonStream":
-        """Return a stream after some tokens."""
+        """Return a new stream for text that follows the tokens `after`."""
         stream = JsonStream(self, [make() for make in self._stages])
         for token in after:
             stream.push(token)
         return stream
 
     def spelling(self, token: int) -> str | None:
-        """Return the vocabulary's text of a token, None if it is not part of text."""
+        """Return a token's text in the vocabulary, None if it is left out of texts."""
         text = self._library.id_to_token(token) if 0 <= token < _MOST else None
         return None if text in self._skipped else text
 
 
 class JsonStream:
-    """The text of tokens that come one by one, without special tokens.
+    """The text of a stream of tokens, without special tokens.
 
-    The whole text is the same as the library's for all tokens at once.
+    The whole text equals the text that the library decodes from all tokens together.
     """
 
     def __init__(self, tokenizer: JsonTokenizer, stages: Sequence[Stage]) -> None:
@@ -77,7 +78,7 @@ class JsonStream:
         self._stages = stages
 
     def push(self, token: int) -> str:
-        """Return the text that is certain with this token.
+        """Add a token; return new text that later tokens cannot change.
 
         Raises:
             BadTokenizer: the decoder cannot decode the token.
@@ -89,7 +90,7 @@ class JsonStream:
             return "".join(self._run([spelling], 0))
 
     def finish(self) -> str:
-        """Return the text that stages held back, run through the later stages.
+        """Return the rest of the text, which the stages have not returned yet.
 
         Raises:
             BadTokenizer: as `push`.
@@ -110,7 +111,7 @@ class JsonStream:
 def _skipped(library: "Library") -> Iterator[str]:
     """Yield the tokens that the library leaves out of texts.
 
-    These are special, or were special when they were added before.
+    A token is left out if it is special, or was added as special earlier in the file.
     """
     for number, token in library.get_added_tokens_decoder().items():
         if token.special or _was_special(library, number):
@@ -135,13 +136,13 @@ def _read(raw: bytes) -> "Library":
 
 
 def _check_merges(raw: bytes) -> None:
-    """Check that the second token of each merge has the subword prefix.
+    """Check that the second token of each merge begins with the subword prefix.
 
-    The library (0.23) removes as many bytes without a check, even within a character,
-    and then aborts the process.
+    The library (0.23) removes the prefix's number of bytes without a check. If the cut
+    is within a character, it aborts the process.
 
     Raises:
-        BadTokenizer: a second token has another beginning.
+        BadTokenizer: a second token does not begin with the prefix.
     """
     try:
         model = json.loads(raw)["model"]
@@ -175,14 +176,17 @@ def _library_errors(what: str = "") -> Iterator[None]:
 def _stages(decoder: Decoder | None) -> tuple[NewStage, ...]:
     """Return the stages of a decoder, which the library pickles as JSON.
 
-    Parsing the file instead would take 70 ms at the start, with 49,152 tokens.
+    Parsing the tokenizer.json again would take 70 ms for 49,152 tokens.
     """
     raw = b"null" if decoder is None else cast(bytes, decoder.__getstate__())
     return stages_of(json.loads(raw), _part)
 
 
 def _part(decoder: object) -> Decoder:
-    """Return one part of a decoder, in a tokenizer with an empty vocabulary."""
+    """Return a part of a decoder as the library's object.
+
+    The library makes it for a tokenizer with an empty vocabulary.
+    """
     model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
     text = json.dumps({"version": "1.0", "model": model, "decoder": decoder})
     made: Decoder = _library_class().from_str(text).decoder

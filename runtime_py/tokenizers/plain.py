@@ -12,7 +12,10 @@ from kvc.schema.errors import BadSetting
 
 
 class Bytes:
-    """Each byte is a token; text is UTF-8, or any bytes that the shell passed."""
+    """A tokenizer whose tokens are the bytes of a text in UTF-8.
+
+    Bytes that are not UTF-8, which a shell can pass, are tokens too.
+    """
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
         """Return the bytes of a text; there are no special tokens."""
@@ -27,22 +30,22 @@ class Bytes:
 
 
 class ByteStream:
-    """Joins bytes to characters; invalid bytes become U+FFFD."""
+    """Joins bytes into characters; invalid bytes become U+FFFD."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """Return the characters that a byte completes; none for other tokens."""
+        """Return the character that a byte completes, "" for none."""
         return self._decoder.decode(bytes([token])) if 0 <= token < 256 else ""
 
     def finish(self) -> str:
-        """Return U+FFFD for a character that was not completed."""
+        """Return U+FFFD if the last character is incomplete, else ""."""
         return self._decoder.decode(b"", final=True)
 
 
 class Ids:
-    """Text is token ids, separated by spaces or commas."""
+    """A tokenizer for texts that are token ids, separated by spaces or commas."""
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
         """Return the ids; there are no special tokens.
@@ -71,5 +74,5 @@ class IdStream:
         return f"{token} "
 
     def finish(self) -> str:
-        """Return nothing: nothing is held back."""
+        """Return "": no text is held back."""
         return ""

@@ -4,8 +4,9 @@
     variables of the template --render--> text
 
 In: the text of a template, limits, variables. Out: the rendered text, or an error that
-names the exceeded limit. The process lives as long as the renderer. A template may
-compute forever within one operation of Python, which only ending its process can stop.
+names the exceeded limit. The process lives as long as the renderer. A template can
+compute forever within a single operation of Python, and only the end of the process
+stops it.
 """
 
 import json
@@ -48,9 +49,10 @@ class Limits:
     """The limits of a template.
 
     Attributes:
-        max_seconds: processor time, for parsing and again for each text.
-        max_characters: the length of a text.
-        max_nbytes: memory, on Linux.
+        max_seconds: the greatest processor time for parsing, and for rendering each
+            text.
+        max_characters: the greatest length of a rendered text.
+        max_nbytes: the greatest memory of the process, on Linux.
     """
 
     max_seconds: float = 2.0
@@ -58,10 +60,10 @@ class Limits:
     max_nbytes: int = 512 << 20
 
     def checked(self) -> "Limits":
-        """Return the limits as numbers.
+        """Return the limits, checked, as numbers.
 
         Raises:
-            BadSetting: a limit is not a number or is negative, or the time is zero, or
+            BadSetting: a limit is not a number or is negative; or the time is zero, or
                 exceeds the range of a system timer.
         """
         return Limits(
@@ -72,7 +74,7 @@ class Limits:
 
 
 class Renderer:
-    """A parsed template; several threads may use it."""
+    """A parsed template; safe to use from many threads."""
 
     def __init__(self, file: str, text: str, limits: Limits) -> None:
         """Start a process, which parses the template.
@@ -95,7 +97,7 @@ class Renderer:
             self._running()
 
     def renew_lock(self) -> None:
-        """Replace the lock, which a thread of the parent may have held at a fork."""
+        """Replace the lock after a fork, since a parent's thread may have held it."""
         self._lock = threading.Lock()
 
     def render(self, variables: Mapping[str, object]) -> str:
@@ -116,7 +118,7 @@ class Renderer:
             return self._ask(self._running(), request)
 
     def _running(self) -> "_Process":
-        """Return the process; start one if there is none, or after a fork."""
+        """Return the process; start a new one at the first call, and after a fork."""
         if self._process is None or self._process.of_other_process():
             self._process, limits = None, self._limits
             start = {
@@ -142,7 +144,7 @@ class Renderer:
             raise BadChatTemplate(file=self._file, reason=reason) from error
 
     def _ask(self, process: "_Process", request: bytes) -> str:
-        """Return the answer of a process; end the process if it does not answer."""
+        """Send a request, and return the answer; if there is none, end the process."""
         try:
             kind, answer = process.ask(request)
         except BaseException:  # Ctrl-C too: the template may run forever
@@ -195,7 +197,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Process:
-    """A process that runs one template; it is ended with this object."""
+    """A process that runs one template; it ends when the object is freed."""
 
     def __init__(self) -> None:
         """Start the process.
@@ -223,13 +225,13 @@ class _Process:
         self.end = weakref.finalize(self, _end, self._process, self._owner)
 
     def of_other_process(self) -> bool:
-        """Tell whether the process belongs to the parent of this forked process."""
+        """Tell whether the process was started before a fork, by the parent process."""
         return os.getpid() != self._owner
 
     def ask(self, request: bytes) -> tuple[bytes, bytes]:
-        """Return the kind of the answer, and the answer.
+        """Send a request; return the kind of the answer, and the answer.
 
-        If the process has ended without an answer, return the reason.
+        If the process ends without an answer, return the reason instead.
         """
         requests, answers = self._process.stdin, self._process.stdout
         assert requests is not None

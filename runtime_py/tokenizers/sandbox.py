@@ -1,8 +1,8 @@
 """Run chat templates in jinja2's sandbox, with the functions of transformers.
 
-In: the text of a template. Out: a template that renders. The functions and their
-meanings are those of `transformers.utils.chat_template_utils` (5.23), for which
-templates are written. Only `template_process.py` runs this module, in a subprocess; it
+In: the text of a template. Out: a parsed template. Templates are written for the
+functions of `transformers.utils.chat_template_utils` (5.23), and get functions with the
+same names and results. Only `template_process.py` runs this module, in a subprocess; it
 imports the package jinja2, and nothing of kvc.
 """
 
@@ -50,7 +50,7 @@ class _Generation(Extension):
     tags = {"generation"}  # noqa: RUF012  jinja2 reads it so
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return the block between the tags, as a scope of variables."""
+        """Return the block between the tags, as a scope with variables of its own."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
@@ -78,13 +78,13 @@ def _check_name(name: object) -> None:
 
 
 class _Dict:
-    """Makes dicts without exposing the class, which has attributes of its own."""
+    """Stands for `dict` in templates, without the attributes of the class `dict`."""
 
     def __call__(self, *args: Mapping[str, object], **kwargs: object) -> object:
         return dict(*args, **kwargs)
 
     def fromkeys(self, keys: Iterable[object], value: object = None) -> object:
-        """Return a dict of equal values."""
+        """Return a dict with the same value for every key."""
         return dict.fromkeys(keys, value)
 
 
@@ -93,7 +93,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _now(form: str) -> str:
-    """Return the local time as text; templates ask for the date."""
+    """Return the local time as text, for templates that state the date."""
     return datetime.now().strftime(form)
 
 

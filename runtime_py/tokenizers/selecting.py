@@ -1,8 +1,8 @@
-"""`tokenizer_of`: make the tokenizer that a bundle names.
+"""`tokenizer_of`: make the tokenizer that a bundle's metadata names.
 
 In: a program or session. Out: a tokenizer. The metadata has `"tokenizer": "bytes"`, or
-`"tokenizer": "tokenizer.json"`, a file in the bundle. Without a tokenizer, text is
-token ids.
+`"tokenizer": "tokenizer.json"` for a file in the bundle. If the metadata names no
+tokenizer, texts are token ids written as numbers.
 """
 
 import json
@@ -19,11 +19,12 @@ def tokenizer_of(source: TextSource) -> Tokenizer:
     """Return the tokenizer that a program or a session names.
 
     Raises:
-        BadSetting: kvc has no tokenizer of this kind, or the bundle lacks its file.
+        BadSetting: kvc has no tokenizer of that name, or the bundle lacks the file.
         MissingPackage: the package tokenizers, which reads the file, is not installed.
         BadTokenizer: the file is invalid.
-        FileChanged, FormatError, FileProblem: the file has become unusable.
-        Closed, Forked: the program is closed, or belongs to another process.
+        FileChanged, FormatError, FileProblem: the file has changed, is damaged, or
+            cannot be read.
+        Closed, Forked: the program is closed, or was opened by another process.
     """
     kind = _kind(source.metadata.get("tokenizer", "null"))
     if kind is None:

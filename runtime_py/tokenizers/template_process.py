@@ -1,14 +1,14 @@
 """The process that runs one chat template; `rendering.py` starts it as a script.
 
-In, on stdin: the text of a template and its limits, then the variables of each text;
-all as JSON after its length. Out, on stdout: for each request a letter, a length, and
-that many bytes.
+In, on stdin: the text and limits of a template, then the variables for each text to
+render; each request is its length, then JSON. Out, on stdout: for each request a
+letter, a length, and bytes of that length.
 
     t  text              f  error               m  reason why jinja2 cannot be used
     c  too many characters                      n  too much memory
 
-When the time is over, the system ends the process. This module imports nothing of kvc:
-it must start quickly.
+When the processor time is used up, the system ends the process. The module imports
+nothing of kvc, so that the process starts quickly.
 """
 
 import json
@@ -53,19 +53,19 @@ def main() -> None:
 
 
 class _TooLongError(Exception):
-    """A text has more characters than its limit."""
+    """A rendered text has more characters than the limit."""
 
 
 class Runner:
-    """Holds one template, and runs it within its time."""
+    """Holds one template, and runs it within the time limit."""
 
     def __init__(self, seconds: float, characters: int) -> None:
-        """Set the limits: seconds of each request, characters of each text."""
+        """Store the limits: the seconds of a request, and the characters of a text."""
         self._seconds, self._characters = seconds, characters
         self._template: Template | None = None
 
     def answer(self, make: Callable[[], bytes]) -> bool:
-        """Send the result of `make`, or its error; tell whether it succeeded."""
+        """Send the result of `make`, or the error; tell whether `make` succeeded."""
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
         try:
             kind, content = b"t", make()

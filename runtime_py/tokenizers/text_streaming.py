@@ -1,11 +1,12 @@
 """Decode token by token: each part of a tokenizer.json's decoder as a stage.
 
 In: the texts of single tokens, in order. Out: pieces of text that later tokens cannot
-change. The parts come from the package tokenizers (`tokenizers/src/decoders`) and work
-on a list of tokens. A part that depends only on a token, and on whether it is the
-first, is applied to each token separately. A stage that joins tokens makes one text of
-them, and later stages get that text in pieces. A part that cannot work in pieces holds
-its text back to the end: the text is then right, but late.
+change. The parts are those of the package tokenizers (`tokenizers/src/decoders`), which
+work on a list of all tokens. If the result of a part depends only on a token, and on
+whether the token is the first, its stage applies the part to each token separately. A
+stage that joins tokens makes one text of them, and later stages get that text in
+pieces. For a part that cannot work in pieces, the stage returns all of the text at the
+end: the text is right, but late.
 """
 
 import codecs
@@ -28,11 +29,11 @@ class Stage(Protocol):
     """A step from token texts to the final text; belongs to one stream."""
 
     def push(self, token: str) -> Sequence[str]:
-        """Add a token; return the pieces that are certain."""
+        """Add a token; return the pieces that later tokens cannot change."""
         ...
 
     def finish(self) -> Sequence[str]:
-        """Return the pieces that were held back."""
+        """Return the pieces that `push` has not returned yet."""
         ...
 
 
@@ -42,11 +43,11 @@ NewStage = Callable[[], Stage]
 def stages_of(
     decoder: object, part: Callable[[object], Decoder]
 ) -> tuple[NewStage, ...]:
-    """Return constructors of the stages of a stream.
+    """Return functions that make the stages of a stream.
 
     Args:
-        decoder: the decoder of a tokenizer.json; None if it has none.
-        part: makes a decoder of the library from one part.
+        decoder: the decoder of a tokenizer.json; None if the file has none.
+        part: a function that makes a decoder of the library from one part.
     """
     if not isinstance(decoder, Mapping):
         return (Spaced,)
@@ -105,14 +106,14 @@ def _joined_stage(
 
 
 class Same:
-    """Passes everything on."""
+    """Returns each token unchanged."""
 
     def push(self, token: str) -> Sequence[str]:
         """Return the token."""
         return (token,)
 
     def finish(self) -> Sequence[str]:
-        """Return nothing."""
+        """Return no pieces."""
         return ()
 
 
@@ -129,16 +130,16 @@ class Spaced(Same):
 
 
 class EachToken(Same):
-    """Decodes one token at a time by the library."""
+    """Decodes each token separately with the library."""
 
     def __init__(self, library: Decoder, by_place: bool) -> None:
-        """Set whether the library treats the first token differently."""
+        """Store whether the library treats the first token of a text differently."""
         self._decode = library.decode
         self._by_place = by_place
         self._before: list[str] = []
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the library's text of the token at this place."""
+        """Return the library's text of a token, which may differ for the first."""
         made = self._decode([*self._before, token])
         if self._by_place:
             self._before = [""]
@@ -146,19 +147,19 @@ class EachToken(Same):
 
 
 class ByteLevel:
-    """Maps the letters that stand for bytes to bytes, and joins these to characters."""
+    """Maps letters that stand for bytes to bytes, and joins bytes into characters."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the characters that are complete."""
+        """Return the characters that the token completes."""
         known = all(letter in _BYTES for letter in token)
         raw = bytes(_BYTES[letter] for letter in token) if known else token.encode()
         return (self._decoder.decode(raw),)
 
     def finish(self) -> Sequence[str]:
-        """Return U+FFFD for a character that was not completed."""
+        """Return U+FFFD if the last character is incomplete."""
         return (self._decoder.decode(b"", final=True),)
 
 
@@ -178,23 +179,24 @@ _BYTES: Final = _letters_of_bytes()
 
 
 class ByteRuns:
-    """Joins a run of tokens such as <0xE2>, and holds it back until it ends.
+    """Joins a run of byte tokens such as <0xE2>, which waits for the run's end.
 
-    The library decodes a run as a whole: one wrong byte makes all of it U+FFFD.
+    The library decodes a run as a whole: one wrong byte turns the whole run into
+    U+FFFD.
     """
 
     def __init__(self) -> None:
         self._run = bytearray()
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the run before another token, and the token."""
+        """Return nothing for a byte token; else the text of the run, and the token."""
         if found := _BYTE.fullmatch(token):
             self._run.append(int(found[1], 16))
             return ()
         return (*self.finish(), token)
 
     def finish(self) -> Sequence[str]:
-        """Return the text of the run."""
+        """Return the text of a run at the end."""
         run, self._run = bytes(self._run), bytearray()
         try:
             return (run.decode(),) if run else ()
@@ -210,7 +212,7 @@ class Suffixes:
         self._last: str | None = None
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the text of the token before."""
+        """Return the text of the previous token, which is not the last."""
         last, self._last = self._last, token
         return () if last is None else (last.replace(self._mark, " "),)
 
@@ -221,14 +223,14 @@ class Suffixes:
 
 
 class StripEnds:
-    """Removes a character from both ends of a text that comes in pieces."""
+    """Removes a given character from both ends of a text that comes in pieces."""
 
     def __init__(self, mark: str, start: int, stop: int) -> None:
         self._mark, self._left, self._stop = mark, start, stop
         self._tail = ""  # the end of the text so far, which may have to be removed
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the text that cannot be part of the end to remove."""
+        """Return text, except for characters at the end that may have to be removed."""
         while self._left and token:
             if token[0] != self._mark:
                 self._left = 0
@@ -241,25 +243,25 @@ class StripEnds:
         return (text[:end],)
 
     def finish(self) -> Sequence[str]:
-        """Return nothing: the rest is removed."""
+        """Return no pieces: the text held back is removed."""
         return ()
 
 
 class HeldBack:
-    """Holds all tokens back, and decodes them together by the library."""
+    """Collects all tokens, and decodes them together with the library at the end."""
 
     def __init__(self, library: Decoder, one: bool) -> None:
-        """Set whether tokens are pieces of one text."""
+        """Store whether the tokens are pieces of one text, to be joined first."""
         self._library, self._one = library, one
         self._tokens: list[str] = []
 
     def push(self, token: str) -> Sequence[str]:
-        """Return nothing yet."""
+        """Add a token; return no pieces."""
         self._tokens.append(token)
         return ()
 
     def finish(self) -> Sequence[str]:
-        """Return all of the text."""
+        """Return the whole text."""
         tokens, self._tokens = self._tokens, []
         whole = ["".join(tokens)] if self._one else tokens
         return (self._library.decode(whole),) if tokens else ()

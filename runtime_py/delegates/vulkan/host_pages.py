@@ -8,7 +8,7 @@ mapped read-only, the caller copies them.
 import mmap
 import os
 from collections.abc import Sequence
-from ctypes import byref
+from ctypes import byref, c_int32, c_uint32, c_void_p
 from typing import Final
 
 from kvc.runtime.delegates.vulkan import structs as s
@@ -21,11 +21,26 @@ from kvc.runtime.delegates.vulkan.memory import (
     bytes_at,
     when_gone,
 )
+from kvc.runtime.delegates.vulkan.structs import Typed, chained
 from kvc.runtime.memory.arrays import Array, address_of
 from kvc.schema.errors import NativeCallFailed, OutOfMemory
 
 _ALLOCATION: Final = 0x80  # VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT
 _PAGE: Final = mmap.PAGESIZE
+
+
+class ImportHostPointerInfo(Typed):
+    """VkImportMemoryHostPointerInfoEXT."""
+
+    kind = 1000178000
+    _fields_ = chained(("handleType", c_int32), ("pHostPointer", c_void_p))
+
+
+class ExternalBufferInfo(Typed):
+    """VkExternalMemoryBufferCreateInfo."""
+
+    kind = 1000072000
+    _fields_ = chained(("handleTypes", c_uint32))
 
 
 class HostBuffer(DeviceBuffer):
@@ -43,7 +58,7 @@ class HostBuffer(DeviceBuffer):
         if self.nbytes > device.largest:
             raise OutOfMemory(what="pages of the host", nbytes=self.nbytes)
         kinds = host_pointer_types(device.functions, device.handle, _ALLOCATION, low)
-        chain = s.ExternalBufferInfo(handleTypes=_ALLOCATION)
+        chain = ExternalBufferInfo(handleTypes=_ALLOCATION)
         wanted = s.BufferCreateInfo(
             pNext=s.address_of(chain), size=self.nbytes, usage=USAGE
         )
@@ -71,7 +86,7 @@ class HostBuffer(DeviceBuffer):
         if kind is None or needs.size > self.nbytes:
             reason = "no memory type fits these pages"
             raise NativeCallFailed(library="Vulkan", what="an import", reason=reason)
-        pages = s.ImportHostPointerInfo(handleType=_ALLOCATION, pHostPointer=low)
+        pages = ImportHostPointerInfo(handleType=_ALLOCATION, pHostPointer=low)
         flags = s.MemoryAllocateFlagsInfo(pNext=s.address_of(pages), flags=ADDRESSES)
         wanted = s.MemoryAllocateInfo(
             pNext=s.address_of(flags), allocationSize=self.nbytes, memoryTypeIndex=kind

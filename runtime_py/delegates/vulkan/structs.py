@@ -29,7 +29,7 @@ _INVOCATIONS_OFFSET: Final = 232  # in VkPhysicalDeviceLimits
 _SPARSE_NBYTES: Final = 20
 
 
-class _Typed(Structure):
+class Typed(Structure):
     """A structure that begins with its type, and a chain of extensions."""
 
     kind = -1
@@ -38,15 +38,15 @@ class _Typed(Structure):
         super().__init__(sType=self.kind, **fields)
 
 
-def _chained(*fields: tuple[str, type]) -> list[tuple[str, type]]:
+def chained(*fields: tuple[str, type]) -> list[tuple[str, type]]:
     return [("sType", c_int32), ("pNext", c_void_p), *fields]
 
 
-class ApplicationInfo(_Typed):
+class ApplicationInfo(Typed):
     """VkApplicationInfo."""
 
     kind = 0
-    _fields_ = _chained(
+    _fields_ = chained(
         ("pApplicationName", c_char_p),
         ("applicationVersion", c_uint32),
         ("pEngineName", c_char_p),
@@ -55,11 +55,11 @@ class ApplicationInfo(_Typed):
     )
 
 
-class InstanceCreateInfo(_Typed):
+class InstanceCreateInfo(Typed):
     """VkInstanceCreateInfo."""
 
     kind = 1
-    _fields_ = _chained(
+    _fields_ = chained(
         ("flags", c_uint32),
         ("pApplicationInfo", POINTER(ApplicationInfo)),
         ("enabledLayerCount", c_uint32),
@@ -87,18 +87,18 @@ class PhysicalDeviceProperties(Structure):
     ]
 
 
-class MaintenanceProperties(_Typed):
+class MaintenanceProperties(Typed):
     """VkPhysicalDeviceMaintenance3Properties."""
 
     kind = 1000168000
-    _fields_ = _chained(("maxPerSet", c_uint32), ("maxMemoryAllocationSize", c_uint64))
+    _fields_ = chained(("maxPerSet", c_uint32), ("maxMemoryAllocationSize", c_uint64))
 
 
-class PhysicalDeviceProperties2(_Typed):
+class PhysicalDeviceProperties2(Typed):
     """VkPhysicalDeviceProperties2."""
 
     kind = 1000059001
-    _fields_ = _chained(("properties", PhysicalDeviceProperties))
+    _fields_ = chained(("properties", PhysicalDeviceProperties))
 
 
 class PhysicalDeviceFeatures(Structure):
@@ -110,18 +110,18 @@ class PhysicalDeviceFeatures(Structure):
 SHADER_INT64: Final = 40  # index of the flag
 
 
-class Features11(_Typed):
+class Features11(Typed):
     """VkPhysicalDeviceVulkan11Features."""
 
     kind = 49
-    _fields_ = _chained(("storageBuffer16BitAccess", c_uint32), ("rest", c_uint32 * 11))
+    _fields_ = chained(("storageBuffer16BitAccess", c_uint32), ("rest", c_uint32 * 11))
 
 
-class Features12(_Typed):
+class Features12(Typed):
     """VkPhysicalDeviceVulkan12Features."""
 
     kind = 51
-    _fields_ = _chained(
+    _fields_ = chained(
         ("samplerMirrorClampToEdge", c_uint32),
         ("drawIndirectCount", c_uint32),
         ("storageBuffer8BitAccess", c_uint32),
@@ -144,11 +144,11 @@ class Features12(_Typed):
     )
 
 
-class PhysicalDeviceFeatures2(_Typed):
+class PhysicalDeviceFeatures2(Typed):
     """VkPhysicalDeviceFeatures2."""
 
     kind = 1000059000
-    _fields_ = _chained(("features", PhysicalDeviceFeatures))
+    _fields_ = chained(("features", PhysicalDeviceFeatures))
 
 
 class MemoryType(Structure):
@@ -185,11 +185,11 @@ class QueueFamilyProperties(Structure):
     ]
 
 
-class DeviceQueueCreateInfo(_Typed):
+class DeviceQueueCreateInfo(Typed):
     """VkDeviceQueueCreateInfo."""
 
     kind = 2
-    _fields_ = _chained(
+    _fields_ = chained(
         ("flags", c_uint32),
         ("queueFamilyIndex", c_uint32),
         ("queueCount", c_uint32),
@@ -197,11 +197,11 @@ class DeviceQueueCreateInfo(_Typed):
     )
 
 
-class DeviceCreateInfo(_Typed):
+class DeviceCreateInfo(Typed):
     """VkDeviceCreateInfo."""
 
     kind = 3
-    _fields_ = _chained(
+    _fields_ = chained(
         ("flags", c_uint32),
         ("queueCreateInfoCount", c_uint32),
         ("pQueueCreateInfos", POINTER(DeviceQueueCreateInfo)),
@@ -213,11 +213,11 @@ class DeviceCreateInfo(_Typed):
     )
 
 
-class BufferCreateInfo(_Typed):
+class BufferCreateInfo(Typed):
     """VkBufferCreateInfo."""
 
     kind = 12
-    _fields_ = _chained(
+    _fields_ = chained(
         ("flags", c_uint32),
         ("size", c_uint64),
         ("usage", c_uint32),
@@ -237,34 +237,32 @@ class MemoryRequirements(Structure):
     ]
 
 
-class MemoryAllocateInfo(_Typed):
+class MemoryAllocateInfo(Typed):
     """VkMemoryAllocateInfo."""
 
     kind = 5
-    _fields_ = _chained(("allocationSize", c_uint64), ("memoryTypeIndex", c_uint32))
+    _fields_ = chained(("allocationSize", c_uint64), ("memoryTypeIndex", c_uint32))
 
 
-class MemoryAllocateFlagsInfo(_Typed):
+class MemoryAllocateFlagsInfo(Typed):
     """VkMemoryAllocateFlagsInfo."""
 
     kind = 1000060000
-    _fields_ = _chained(("flags", c_uint32), ("deviceMask", c_uint32))
+    _fields_ = chained(("flags", c_uint32), ("deviceMask", c_uint32))
 
 
-class BufferDeviceAddressInfo(_Typed):
+class BufferDeviceAddressInfo(Typed):
     """VkBufferDeviceAddressInfo."""
 
     kind = 1000244001
-    _fields_ = _chained(("buffer", HANDLE))
+    _fields_ = chained(("buffer", HANDLE))
 
 
-class ShaderModuleCreateInfo(_Typed):
+class ShaderModuleCreateInfo(Typed):
     """VkShaderModuleCreateInfo."""
 
     kind = 16
-    _fields_ = _chained(
-        ("flags", c_uint32), ("codeSize", c_size_t), ("pCode", c_char_p)
-    )
+    _fields_ = chained(("flags", c_uint32), ("codeSize", c_size_t), ("pCode", c_char_p))
 
 
 class PushConstantRange(Structure):
@@ -273,11 +271,11 @@ class PushConstantRange(Structure):
     _fields_ = [("stageFlags", c_uint32), ("offset", c_uint32), ("size", c_uint32)]
 
 
-class PipelineLayoutCreateInfo(_Typed):
+class PipelineLayoutCreateInfo(Typed):
     """VkPipelineLayoutCreateInfo."""
 
     kind = 30
-    _fields_ = _chained(
+    _fields_ = chained(
         ("flags", c_uint32),
         ("setLayoutCount", c_uint32),
         ("pSetLayouts", c_void_p),
@@ -286,11 +284,11 @@ class PipelineLayoutCreateInfo(_Typed):
     )
 
 
-class ShaderStageCreateInfo(_Typed):
+class ShaderStageCreateInfo(Typed):
     """VkPipelineShaderStageCreateInfo."""
 
     kind = 18
-    _fields_ = _chained(
+    _fields_ = chained(
         ("flags", c_uint32),
         ("stage", c_uint32),
         ("module", HANDLE),
@@ -299,11 +297,11 @@ class ShaderStageCreateInfo(_Typed):
     )
 
 
-class ComputePipelineCreateInfo(_Typed):
+class ComputePipelineCreateInfo(Typed):
     """VkComputePipelineCreateInfo."""
 
     kind = 29
-    _fields_ = _chained(
+    _fields_ = chained(
         ("flags", c_uint32),
         ("stage", ShaderStageCreateInfo),
         ("layout", HANDLE),
@@ -312,34 +310,34 @@ class ComputePipelineCreateInfo(_Typed):
     )
 
 
-class CommandPoolCreateInfo(_Typed):
+class CommandPoolCreateInfo(Typed):
     """VkCommandPoolCreateInfo."""
 
     kind = 39
-    _fields_ = _chained(("flags", c_uint32), ("queueFamilyIndex", c_uint32))
+    _fields_ = chained(("flags", c_uint32), ("queueFamilyIndex", c_uint32))
 
 
-class CommandBufferAllocateInfo(_Typed):
+class CommandBufferAllocateInfo(Typed):
     """VkCommandBufferAllocateInfo."""
 
     kind = 40
-    _fields_ = _chained(
+    _fields_ = chained(
         ("commandPool", HANDLE), ("level", c_int32), ("commandBufferCount", c_uint32)
     )
 
 
-class CommandBufferBeginInfo(_Typed):
+class CommandBufferBeginInfo(Typed):
     """VkCommandBufferBeginInfo."""
 
     kind = 42
-    _fields_ = _chained(("flags", c_uint32), ("pInheritanceInfo", c_void_p))
+    _fields_ = chained(("flags", c_uint32), ("pInheritanceInfo", c_void_p))
 
 
-class MemoryBarrier(_Typed):
+class MemoryBarrier(Typed):
     """VkMemoryBarrier."""
 
     kind = 46
-    _fields_ = _chained(("srcAccessMask", c_uint32), ("dstAccessMask", c_uint32))
+    _fields_ = chained(("srcAccessMask", c_uint32), ("dstAccessMask", c_uint32))
 
 
 class BufferCopy(Structure):
@@ -348,18 +346,18 @@ class BufferCopy(Structure):
     _fields_ = [("srcOffset", c_uint64), ("dstOffset", c_uint64), ("size", c_uint64)]
 
 
-class FenceCreateInfo(_Typed):
+class FenceCreateInfo(Typed):
     """VkFenceCreateInfo."""
 
     kind = 8
-    _fields_ = _chained(("flags", c_uint32))
+    _fields_ = chained(("flags", c_uint32))
 
 
-class SubmitInfo(_Typed):
+class SubmitInfo(Typed):
     """VkSubmitInfo."""
 
     kind = 4
-    _fields_ = _chained(
+    _fields_ = chained(
         ("waitSemaphoreCount", c_uint32),
         ("pWaitSemaphores", c_void_p),
         ("pWaitDstStageMask", c_void_p),
@@ -381,29 +379,15 @@ class ExtensionProperties(Structure):
     _fields_ = [("extensionName", c_char * 256), ("specVersion", c_uint32)]
 
 
-class HostMemoryProperties(_Typed):
+class HostMemoryProperties(Typed):
     """VkPhysicalDeviceExternalMemoryHostPropertiesEXT."""
 
     kind = 1000178002
-    _fields_ = _chained(("minImportedHostPointerAlignment", c_uint64))
+    _fields_ = chained(("minImportedHostPointerAlignment", c_uint64))
 
 
-class ImportHostPointerInfo(_Typed):
-    """VkImportMemoryHostPointerInfoEXT."""
-
-    kind = 1000178000
-    _fields_ = _chained(("handleType", c_int32), ("pHostPointer", c_void_p))
-
-
-class HostPointerProperties(_Typed):
+class HostPointerProperties(Typed):
     """VkMemoryHostPointerPropertiesEXT."""
 
     kind = 1000178001
-    _fields_ = _chained(("memoryTypeBits", c_uint32))
-
-
-class ExternalBufferInfo(_Typed):
-    """VkExternalMemoryBufferCreateInfo."""
-
-    kind = 1000072000
-    _fields_ = _chained(("handleTypes", c_uint32))
+    _fields_ = chained(("memoryTypeBits", c_uint32))
