@@ -269,8 +269,9 @@ class _Making:
         program, verdicts = lowered.program, lowered.verdicts
         sources = {c.name: c.source for c in program.constants}
         provenance = replace(_provenance(self.imported, recipe), calibration=used)
-        metadata = _as_json(self.metadata)
-        emit = partial(emit_program, program, verdicts, metadata=metadata)
+        emit = partial(
+            emit_program, program, verdicts, metadata=_as_json(self.metadata)
+        )
         parts = lowered.partitions(recipe)
         if samples is not None and any(each.calibrated for each in backends):
             plain = emit(plain_calls(parts), provenance)

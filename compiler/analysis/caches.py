@@ -38,9 +38,16 @@ def find_caches(program: Program, dtype: DType) -> tuple[str, ...]:
     caches = {s.name: s for s in others if _is_cache(s, program)}
     read: dict[str, set[int]] = {method.name: set() for method in program.methods}
     for state in caches.values():
-        _check_state(state, dtype)
+        if dtype is DType.FLOAT16 and state.type.dtype is not DType.FLOAT32:
+            raise _refusal(f"state {state.name}", f"it is {state.type.dtype.label}")
+        if state.grows is not None:
+            raise _refusal(f"state {state.name}", "its size changes from call to call")
+        if state.initial is not None:
+            raise _refusal(f"state {state.name}", "it does not begin as zeros")
         for method in entries(program):
-            for name, ids in _uses(state.name, method, blocks):
+            versions = _versions(method, state.name, blocks)
+            uses = _UseOfState(state.name, method, method, versions, {}, blocks)
+            for name, ids in uses.check():
                 read[name] |= ids
     for method in program.methods:
         _check_pairs(method, read[method.name])
@@ -111,15 +118,6 @@ def _has_caches_of(program: Program, dtype: DType) -> bool:
     return any(isinstance(v, Value) and v.type.dtype is dtype for v in attended)
 
 
-def _check_state(state: State, dtype: DType) -> None:
-    if dtype is DType.FLOAT16 and state.type.dtype is not DType.FLOAT32:
-        raise _refusal(f"state {state.name}", f"it is {state.type.dtype.label}")
-    if state.grows is not None:
-        raise _refusal(f"state {state.name}", "its size changes from call to call")
-    if state.initial is not None:
-        raise _refusal(f"state {state.name}", "it does not begin as zeros")
-
-
 def _check_pairs(method: Method, read: set[int]) -> None:
     """Check that attention reads both keys and values from caches, or neither."""
     for node in method.nodes:
@@ -129,17 +127,6 @@ def _check_pairs(method: Method, read: set[int]) -> None:
                 one, other = ("keys", "values") if keys else ("values", "keys")
                 reason = f"reads its {one} beside {other} that are not in a cache"
                 raise _refusal("a state", reason, method, node)
-
-
-def _uses(state: str, method: Method, blocks: Blocks) -> Iterator[tuple[str, set[int]]]:
-    """Yield the values of a state that attention may read, by method or block name.
-
-    Raises:
-        CacheDtypeRefused: another operator reads or writes the state.
-    """
-    versions = _versions(method, state, blocks)
-    use = _UseOfState(state, method, method, versions, {}, blocks)
-    yield from use.check()
 
 
 class _UseOfState:

@@ -7,7 +7,7 @@ the cursor. Blocks get the fields that they use as operands. All other arithmeti
 Each replacement is evaluated before and after (`evaluate.py`).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvc.compiler.analysis.cursor_fields import CursorView
@@ -96,7 +96,17 @@ class _Rewriter:
             if not isinstance(wanted, Value)  # an entry computes marks itself
         )
         changed = replace(lent.method, cursor_in=method.cursor_in + slots)
-        self._done[method.name] = _without_inputs(changed, given.values())
+        values = given.values()
+        pairs = zip(changed.inputs, changed.input_names, strict=True)
+        kept = [(v, name) for v, name in pairs if v not in values]
+        names = tuple(name for _, name in kept)
+        position = changed.position if changed.position in names else ""
+        self._done[method.name] = replace(
+            changed,
+            inputs=tuple(v for v, _ in kept),
+            input_names=names,
+            position=position,
+        )
 
     def _rewrite(self, method: Method, given: dict[_Wanted, Value]) -> _Lent:
         """Replace operands in a method or block; it already has the fields `given`."""
@@ -150,21 +160,15 @@ class _Rewriter:
     ) -> bool:
         """Tell whether an operand becomes a position after the start or a mark."""
         if wanted is Field.START:
-            return self._covers(view, node, value, block)
+            # Whether a write covers tokens that a call without row lengths adds.
+            here = view.method.here(node.outputs[0], block)
+            assert here is not None
+            write = cache_write("", replace(node, outputs=(here,)), view.method)
+            write = replace(write, index=value, counted=None)
+            return view.step.lengths is None and view.covers(write, self._symbols)
         circular = wanted is Field.END and named(node)["layout"] == "circular"
         on = circular and view.field(value) is None and view.step.lengths is None
         return on and view.reaches(value, self._symbols)
-
-    def _covers(
-        self, view: CursorView, node: Node, index: Value, block: int | None
-    ) -> bool:
-        """Tell whether a write covers tokens that a call without row lengths adds."""
-        here = view.method.here(node.outputs[0], block)
-        assert here is not None
-        made = replace(node, outputs=(here,))
-        write = cache_write("", made, view.method)
-        write = replace(write, index=index, counted=None)
-        return view.step.lengths is None and view.covers(write, self._symbols)
 
     def _placed(
         self, number: int, value: Value, method: Method, lent: _Lent, made: list[Node]
@@ -268,17 +272,3 @@ def _after(start: Value, offset: Dim, nodes: list[Node], lent: _Lent) -> Value:
     result = lent.fresh(start.type)
     nodes.append(Node(AFTER, (start, offset), (result,)))
     return result
-
-
-def _without_inputs(method: Method, values: Collection[Value]) -> Method:
-    """Return a method without some of its inputs."""
-    pairs = zip(method.inputs, method.input_names, strict=True)
-    kept = [(v, name) for v, name in pairs if v not in values]
-    names = tuple(name for _, name in kept)
-    position = method.position if method.position in names else ""
-    return replace(
-        method,
-        inputs=tuple(v for v, _ in kept),
-        input_names=names,
-        position=position,
-    )

@@ -166,7 +166,6 @@ class _Finder:
         return self._counting(cursor, steps)
 
     def _views(self, cursor: Cursor) -> Iterator[CursorView]:
-        """Yield the view of each method that takes a cursor."""
         for method in self._methods:
             start = start_of(method, cursor, self._program)
             if start is not None:
@@ -200,7 +199,6 @@ class _Finder:
         return CursorAdvance(added.pop(), lengths.pop())
 
     def _by_state(self, state: State, number: int) -> Iterator[Counting]:
-        """Yield a cursor for a state that counts tokens."""
         if state.type.dtype is not DType.INT64 or not self._steps[state.name]:
             return
         dims = state.type.dims

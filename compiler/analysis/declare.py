@@ -97,36 +97,25 @@ def _is_at(
 ) -> bool:
     """Tell whether all writes of a state cover tokens that a cursor counts."""
     if state.kind is StateKind.APPEND:
-        return _grows_at(state, program, counting, views)
+        # Whether a state is as long as the position after each method. It is if each
+        # method lengthens it by the tokens that it adds to the position, or if the
+        # position is the common length of all growing states.
+        if not all(keeps_old_rows(view.method, state) for view in views.values()):
+            return False
+        if counting.cursor.kind is CursorKind.LENGTH:
+            return state.name in counting.states
+        counter = counting.cursor.state
+        from_zero = counter is None or program.states[counter].initial is None
+        return from_zero and all(
+            view.step.lengths is None
+            and not view.step.totals
+            and growth(view.method, state) == (view.step.tokens or 0)
+            for view in views.values()
+        )
     symbols = {symbol.name: symbol for symbol in program.symbols}
     return state.kind in _KINDS.values() and all(
         views[method.name].covers(cache_write(state.name, node, method), symbols)
         for method, node in writes
-    )
-
-
-def _grows_at(
-    state: State,
-    program: Program,
-    counting: Counting,
-    views: Mapping[str, CursorView],
-) -> bool:
-    """Tell whether a state is as long as the position after each method.
-
-    It is if each method lengthens it by the tokens that it adds to the position, or if
-    the position is the common length of all growing states.
-    """
-    if not all(keeps_old_rows(view.method, state) for view in views.values()):
-        return False
-    if counting.cursor.kind is CursorKind.LENGTH:
-        return state.name in counting.states
-    counter = counting.cursor.state
-    from_zero = counter is None or program.states[counter].initial is None
-    return from_zero and all(
-        view.step.lengths is None
-        and not view.step.totals
-        and growth(view.method, state) == (view.step.tokens or 0)
-        for view in views.values()
     )
 
 
@@ -174,10 +163,9 @@ def _declared(method: Method, countings: Sequence[Counting]) -> Method:
             found.append((number, step.tokens, lengths))
     counted = sorted({lengths for *_, lengths in found if lengths})
     if sum(bool(lengths) for *_, lengths in found) > 1:
-        message = (
-            f"method {method.name} advances two positions by row lengths "
+        raise CompileError(
+            message=f"method {method.name} advances two positions by row lengths "
             f"({', '.join(counted)}): at most one of its positions may have row "
             "lengths; give each cache a method of its own"
         )
-        raise CompileError(message=message)
     return replace(method, advances=tuple(found))

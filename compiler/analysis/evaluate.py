@@ -49,13 +49,12 @@ def check_equal(
             expected = call.expected(field, value) + evaluate(offset, sizes)
             if not torch.equal(call.compute(value), expected):
                 named_field = field.name + (f" + {offset}" if offset != 0 else "")
-                reason = f"%{value.id} is not {named_field} at {position}, {sizes}"
                 raise PassFailed(
                     step="use-cursors",
                     method=view.method.name,
                     node=f"%{value.id}",
                     place="",
-                    reason=reason,
+                    reason=f"%{value.id} is not {named_field} at {position}, {sizes}",
                 )
 
 
@@ -93,8 +92,7 @@ class _Call:
             return made
         node = self._makers[value.id]
         if node.op == "aten::copy":  # a copy over a value of any kind
-            source = self.compute(node.inputs[1])
-            return source.expand(value.type.shape(self._sizes))
+            return self.compute(node.inputs[1]).expand(value.type.shape(self._sizes))
         return self._run(node)
 
     def expected(self, field: Field, value: Value) -> Tensor:

@@ -50,8 +50,9 @@ class FlatMethod(Method):
 
     def counting(self, values: Mapping[int, Value]) -> "FlatMethod":
         """Return the method with some values known to hold consecutive integers."""
-        sums = IndexSums(self.makers(), self.joins, values, self.loops)
-        return replace(self, sums=sums)
+        return replace(
+            self, sums=IndexSums(self.makers(), self.joins, values, self.loops)
+        )
 
     def here(self, value: Value, block: int | None) -> Value | None:
         """Return the flat value of a value of the method or a block, or None."""
@@ -120,13 +121,8 @@ class _Flattener:
         flat = FlatMethod(**kept, joins=self._joins, names=self._names)
         passed, asked = tuple(self._passed), self._asked
         flat = replace(flat, within=self._within, passed=passed, asked=asked)
-        return replace(flat, loops=self._loops(flat)).counting({})
-
-    def _loops(self, flat: FlatMethod) -> tuple[CarriedSum, ...]:
-        """Return the carried values to which each iteration adds the same amount.
-
-        The amount is a number, plus the sums of inner loops and branches.
-        """
+        # The carried values to which each iteration adds the same amount. The amount
+        # is a number, plus the sums of inner loops and branches.
         makers, loops = flat.makers(), list[CarriedSum]()
         # Loop and step -> the value that represents their sum.
         totals: dict[object, Value] = {}
@@ -146,7 +142,7 @@ class _Flattener:
                 added = self._fresh(one.own)
                 ends = one.first, one.own, one.given, one.end
                 loops.append(CarriedSum(*ends, step, within, turns, added, total))
-        return tuple(loops)
+        return replace(flat, loops=tuple(loops)).counting({})
 
     def _inline(self, method: Method, names: Names, states: Mapping[int, str]) -> None:
         """Add the nodes of a method or block.
@@ -172,8 +168,10 @@ class _Flattener:
     def _renamed(self, node: Node, names: Names, outermost: bool) -> Node:
         if not outermost:
             names.update((value.id, self._fresh(value)) for value in node.outputs)
-        outputs = tuple(names.get(value.id, value) for value in node.outputs)
-        return replace(rename_node(node, names), outputs=outputs)
+        return replace(
+            rename_node(node, names),
+            outputs=tuple(names.get(value.id, value) for value in node.outputs),
+        )
 
     def _inline_blocks(
         self,

@@ -187,8 +187,9 @@ class IndexSums:
         alike = len({way.along for way in ways}) == 1 and len(constants) == len(ways)
         if not (alike and shared and added <= self._totals):
             return None
-        addends = (*shared.elements(), one.total)
-        return replace(ways[0], addends=addends, constant=min(constants))
+        return replace(
+            ways[0], addends=(*shared.elements(), one.total), constant=min(constants)
+        )
 
     def _added(self, a: Value, b: Value, result: Value) -> IndexSum | None:
         one, other = self.of(a), self.of(b)
@@ -201,8 +202,7 @@ class IndexSums:
         if len(varying) == 2 and Along.COUNTING in along:
             return None
         addends = (*one.addends, *other.addends)
-        constant = add_dims(one.constant, other.constant)
-        return IndexSum(addends, constant, along.pop())
+        return IndexSum(addends, add_dims(one.constant, other.constant), along.pop())
 
     def _viewed(self, node: Node, old: Value, result: Value) -> IndexSum | None:
         """Return the sum of a view of a value, None if it is unknown."""
@@ -284,14 +284,12 @@ def start_of_rows(found: IndexSum, batch: Dim, add: Add) -> Value:
         total = add("aten::view", (total, (1,)), TensorType(DType.INT64, (1,)))
     if batch == 1:
         return total
-    kind = TensorType(DType.INT64, (batch,))
-    return add("aten::expand", (total, (batch,)), kind)
+    return add("aten::expand", (total, (batch,)), TensorType(DType.INT64, (batch,)))
 
 
 def _first(addend: Value, add: Add) -> Value:
     """Return the first element of an addend as int64, with as many dims."""
-    dims = addend.type.dims
-    if any(size != 1 for size in dims):
+    if any(size != 1 for size in addend.type.dims):
         kind = TensorType(addend.type.dtype, (1,))
         addend = add("aten::slice.Tensor", (addend, 0, 0, 1, 1), kind)
     if addend.type.dtype is DType.INT64:

@@ -246,7 +246,13 @@ class _Reading:
             assert isinstance(order, tuple)
             return order[-1] in (-1, len(axes))
         if node.op == "aten::index.Tensor":
-            return _is_of_first_axes(node.arguments[1], len(axes))
+            indices = node.arguments[1]
+            if not isinstance(indices, tuple) or not 0 < len(indices) <= len(axes):
+                return False
+            return all(
+                isinstance(index, Value) and index.type.dtype is DType.INT64
+                for index in indices
+            )
         if node.op not in _ALONG_AXES:
             return True
         named = node.arguments[1 : 1 + _ALONG_AXES[node.op]]
@@ -294,16 +300,6 @@ class _Reading:
         self._classes.forbid(self._key(value))
         if value.id in self._constants:
             self._classes.forbid(Side(self._constants[value.id], "makes"))
-
-
-def _is_of_first_axes(indices: Argument, most: int) -> bool:
-    """Tell whether indices are integers for at most `most` leading axes."""
-    if not isinstance(indices, tuple) or not 0 < len(indices) <= most:
-        return False
-    return all(
-        isinstance(index, Value) and index.type.dtype is DType.INT64
-        for index in indices
-    )
 
 
 def _width(value: Value) -> object:

@@ -132,7 +132,12 @@ class _Uses:
         arguments = named(node)
         keep = arguments.get("keep")
         if node.op == CACHE_UPDATE and isinstance(keep, int):
-            yield Window(0, keep) if self._fills_on(node, value, one, ring) else None
+            # Whether an update continues at the end of a ring's fill.
+            write = cache_write(ring.name, node, self._view.method)
+            on = self._is_all(write) or self._fills.place(write.index) in one.ends
+            first = value == node.inputs[0] and value not in node.inputs[1:]
+            rows = self._view.rows in (None, ring.type.dims[0])
+            yield Window(0, keep) if on and first and rows and one.held.whole else None
         elif node.op == ATTENTION and isinstance(keep, int):
             left, order = arguments["window_left"], one.held.order
             others = [v for name, v in arguments.items() if name not in _CACHES]
@@ -141,14 +146,6 @@ class _Uses:
             yield Window(left + 1, keep) if fits and isinstance(left, int) else None
         elif node.op not in _HANDS_ON:
             yield None
-
-    def _fills_on(self, node: Node, value: Value, one: Fill, ring: State) -> bool:
-        """Tell whether an update continues at the end of a ring's fill."""
-        write = cache_write(ring.name, node, self._view.method)
-        on = self._is_all(write) or self._fills.place(write.index) in one.ends
-        first = value == node.inputs[0] and value not in node.inputs[1:]
-        rows = self._view.rows in (None, ring.type.dims[0])
-        return on and first and rows and one.held.whole
 
     def _sees_window(self, arguments: Mapping[str, Argument], one: Fill) -> bool:
         """Tell whether an attention's queries are the last tokens of the last write."""

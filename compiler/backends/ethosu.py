@@ -131,11 +131,10 @@ class EthosU(Backend):
         for option, known in _OPTIONS.items():
             found = chosen[option] = rest.pop(option, known[0])
             if found not in known:
-                expected = " or ".join(map(repr, known))
                 raise BadOption(
                     backend=self.name,
                     option=option,
-                    expected=expected,
+                    expected=" or ".join(map(repr, known)),
                     found=repr(found),
                 )
         super().__init__(rest)

@@ -155,8 +155,7 @@ def _main_file(path: str) -> Path:
             return folder
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
-        reason = reason_of(error)
-        raise CheckpointError(path=path, reason=reason) from error
+        raise CheckpointError(path=path, reason=reason_of(error)) from error
     tensors = [name for name in names if name.endswith(".safetensors")]
     found = [name for name in (SINGLE, INDEX) if name in names] or tensors
     if len(found) == 1 or found[:1] == [SINGLE]:
@@ -242,5 +241,4 @@ def _bad(wrong: list[str], path: str) -> BadCheckpoint:
     lines = [f"  {reason}" for reason in wrong[:_SHOWN]]
     if len(wrong) > _SHOWN:
         lines.append(f"  and {len(wrong) - _SHOWN} more like this")
-    listing = "\n".join(lines)
-    return BadCheckpoint(path=path, problems=tuple(wrong), listing=listing)
+    return BadCheckpoint(path=path, problems=tuple(wrong), listing="\n".join(lines))

@@ -123,8 +123,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def _mixed(name: str) -> ParametersEmpty:
-    what = f"{name} of an empty tensor and a real one"
-    return ParametersEmpty(names=(), what=what)
+    return ParametersEmpty(names=(), what=f"{name} of an empty tensor and a real one")
 
 
 def _run(name: str, run: Callable[[], object]) -> object:

@@ -54,8 +54,7 @@ def carry(source: Tensor, target: Tensor) -> None:
     dtypes = values.dtypes
     if target.dtype != dtypes[-1]:
         dtypes = (*dtypes, target.dtype)
-    place = Identity.of(target)
-    _note(target, _Values(place, values.stored, dtypes, values.name))
+    _note(target, _Values(Identity.of(target), values.stored, dtypes, values.name))
 
 
 def is_filled(tensor: Tensor) -> bool:

@@ -9,7 +9,7 @@ opens.
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -159,25 +159,16 @@ def _entry(description: object) -> TensorEntry:
     dtype, given = entry.dtype, entry.end - entry.begin
     if dtype is None:
         return entry
-    needed = _elements(shape) * dtype.itemsize
-    if needed != given:
-        raise ValueError(f"{kind} {shape} takes {needed} bytes, it has {given}")
-    return entry
-
-
-def _elements(shape: Sequence[int]) -> int:
-    """Return the number of elements of a shape.
-
-    Raises:
-        ValueError: there are too many dimensions or elements; sizes come from a file,
-            and the product of many is slow to compute and too long to print.
-    """
+    # Sizes come from a file: the product of many is slow to compute, too long to print.
     if len(shape) > _MAX_RANK:
         raise ValueError(f"its shape has {len(shape)} sizes, {_MAX_RANK} are possible")
     count = prod(shape)
     if count >= _LIMIT:
         raise ValueError(f"its shape is {list(shape)}: too many elements")
-    return count
+    needed = count * dtype.itemsize
+    if needed != given:
+        raise ValueError(f"{kind} {shape} takes {needed} bytes, it has {given}")
+    return entry
 
 
 def _are_sizes(numbers: object) -> bool:

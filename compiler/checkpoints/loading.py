@@ -131,8 +131,9 @@ def _check_rename(rename: object, path: str) -> None:
         CheckpointError: `rename` is something else.
     """
     if not (rename is None or callable(rename) or isinstance(rename, Mapping)):
-        reason = f"rename is {rename!r}, it can be a function or a mapping"
-        raise CheckpointError(path=path, reason=reason)
+        raise CheckpointError(
+            path=path, reason=f"rename is {rename!r}, it can be a function or a mapping"
+        )
 
 
 def _slots(model: nn.Module) -> list[_Slot]:

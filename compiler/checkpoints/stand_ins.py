@@ -34,7 +34,15 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
         ParametersEmpty: tensors are on the meta device, and no checkpoint filled them;
             or a traced method uses empty tensors that are neither parameter nor buffer.
     """
-    _check_filled(model)
+    named = tensors_of(model).items()
+    empty = [name for name, t in named if t.is_meta and attached(t) is None]
+    if empty:
+        rest = len(empty) - _MOST_NAMES
+        more = [f"and {rest} more"] if rest > 0 else []
+        known = listing([*empty[:_MOST_NAMES], *more])
+        raise ParametersEmpty(
+            names=tuple(empty), what=f"there are no values of {known}"
+        )
     places = [
         (module, table, name, tensor)
         for module in model.modules()
@@ -69,8 +77,9 @@ def _named(model: nn.Module) -> Iterator[None]:
         names = tuple(_kept_elsewhere(model))
         known = f"{listing(names)}: " if names else ""
         elsewhere = "it is no parameter or buffer of a module, only refers to one"
-        what = f"{known}{met.what}; {elsewhere}"
-        raise ParametersEmpty(names=names, what=what) from error
+        raise ParametersEmpty(
+            names=names, what=f"{known}{met.what}; {elsewhere}"
+        ) from error
 
 
 def _kept_elsewhere(model: nn.Module) -> Iterator[str]:
@@ -81,18 +90,6 @@ def _kept_elsewhere(model: nn.Module) -> Iterator[str]:
                 continue
             if any(isinstance(leaf, Empty) for leaf in tree_leaves(value)):
                 yield f"{prefix}.{name}" if prefix else name
-
-
-def _check_filled(model: nn.Module) -> None:
-    named = tensors_of(model).items()
-    empty = [name for name, t in named if t.is_meta and attached(t) is None]
-    if empty:
-        rest = len(empty) - _MOST_NAMES
-        more = [f"and {rest} more"] if rest > 0 else []
-        known = listing([*empty[:_MOST_NAMES], *more])
-        raise ParametersEmpty(
-            names=tuple(empty), what=f"there are no values of {known}"
-        )
 
 
 def _stand_ins(tensors: Sequence[Tensor]) -> dict[int, Tensor]:
@@ -130,7 +127,8 @@ def _reserved(tensor: Tensor) -> Tensor:
     try:
         space = mmap.mmap(-1, nbytes, flags=_FLAGS)
     except (OSError, OverflowError, ValueError) as error:
-        message = f"the system refuses {nbytes} bytes of address space: {error}"
-        raise CompileError(message=message) from error
+        raise CompileError(
+            message=f"the system refuses {nbytes} bytes of address space: {error}"
+        ) from error
     flat = torch.from_numpy(np.frombuffer(space, np.uint8)).view(tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())

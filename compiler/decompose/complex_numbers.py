@@ -179,7 +179,6 @@ def _power(x: object, exponent: object) -> object:
 
 
 def _product(op: torch._ops.OperatorBase) -> Rule:
-    """Return the rule of a matrix product."""
 
     def rule(x: Tensor, y: Tensor) -> Tensor:
         (a, b), (c, d) = parts_of(x), parts_of(y)
@@ -256,7 +255,6 @@ def _full(
 def _full_like(
     x: Tensor, value: object, *, dtype: torch.dtype | None = None, **_: object
 ) -> object:
-    """Fill a tensor of the shape of x."""
     return _full(x.shape, value, dtype=x.dtype if dtype is None else dtype)
 
 

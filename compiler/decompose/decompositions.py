@@ -49,8 +49,7 @@ def _gather(
 def _scatter(self: Tensor, dim: int, index: Tensor, src: Tensor) -> object:
     if self.dim() == index.dim() == src.dim():
         return _LEFT
-    made = _row(self).scatter(dim, _row(index), _row(src))
-    return made.reshape(self.shape)
+    return _row(self).scatter(dim, _row(index), _row(src)).reshape(self.shape)
 
 
 def _scatter_number(

@@ -28,8 +28,7 @@ def laid_out(
     if order is None or now is None or order == now:
         return made
     whole = made.permute(order).clone(memory_format=torch.contiguous_format)
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return whole.permute(back)
+    return whole.permute(sorted(range(len(order)), key=order.__getitem__))
 
 
 def _order_by(

@@ -142,8 +142,7 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     # No value is left; the 0 is for elements where the mask is false.
     if 0 in source.shape:
         given, places = self.new_zeros(1), torch.where(flat, 1, 0)
-    values = given[places].reshape(self.shape)
-    return torch.where(mask, values, self)
+    return torch.where(mask, given[places].reshape(self.shape), self)
 
 
 def _unsafe_masked_index(
@@ -224,8 +223,7 @@ def _put(
 ) -> Tensor:
     """Write elements by their index in the flattened tensor."""
     places, values = index.reshape(-1), source.reshape(-1)
-    made = self.reshape(-1).index_put((places,), values, accumulate)
-    return made.reshape(self.shape)
+    return self.reshape(-1).index_put((places,), values, accumulate).reshape(self.shape)
 
 
 def _index_reduce(
@@ -262,8 +260,9 @@ def _search_sorted(
     if side is None and sorter is None:
         return _LEFT
     rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
-    right = right or side == "right"
-    return torch.searchsorted(rows, self, out_int32=out_int32, right=right)
+    return torch.searchsorted(
+        rows, self, out_int32=out_int32, right=right or side == "right"
+    )
 
 
 def _search_number(
@@ -296,8 +295,7 @@ def _isin(
     """
     nan, tests = test_elements.isnan(), test_elements
     if tests.is_floating_point() and tests.numel():
-        least = torch.where(nan, torch.inf, tests).amin()
-        tests = torch.where(nan, least, tests)
+        tests = torch.where(nan, torch.where(nan, torch.inf, tests).amin(), tests)
     found: Tensor = isin(elements, tests) & ~nan.all()
     return ~found if invert else found
 

@@ -107,8 +107,7 @@ def embedding_renorm(
     self: Tensor, indices: Tensor, max_norm: float, norm_type: float
 ) -> Tensor:
     """Return a table whose rows at `indices` are no longer than a bound."""
-    short = _shortened(self[indices], max_norm, norm_type)
-    return self.index_put((indices,), short)
+    return self.index_put((indices,), _shortened(self[indices], max_norm, norm_type))
 
 
 def _shortened(rows: Tensor, most: float, norm_type: float) -> Tensor:

@@ -77,7 +77,19 @@ class Bundle:
         files: Mapping[str, Content],
     ) -> None:
         self._bare = program
-        self.program = _with_files(program, files)
+        # The names of files stand after the program's own.
+        added = tuple(
+            named_file(name, content.nbytes, PLACELESS)
+            for name, content in files.items()
+        )
+        known = {named.name for named in program.names}
+        for one in added:
+            if one.name in known:
+                raise BadFile(
+                    file=one.name.removeprefix(FILES),
+                    reason=f"the model has a tensor called {one.name}",
+                )
+        self.program = replace(program, names=(*program.names, *added))
         self._sources = sources
         self._files = files
         self.model_nbytes = sum(map(nbytes_of, set(map(base_of, sources.values()))))
@@ -167,23 +179,6 @@ class Bundle:
         return Content(entry.type.nbytes({}), partial(reader.chunks, source), source)
 
 
-def _with_files(program: model.Program, files: Mapping[str, Content]) -> model.Program:
-    """Return a program with the names of files after its own.
-
-    Raises:
-        BadFile: the model has a tensor of that name.
-    """
-    added = tuple(
-        named_file(name, content.nbytes, PLACELESS) for name, content in files.items()
-    )
-    known = {named.name for named in program.names}
-    for one in added:
-        if one.name in known:
-            reason = f"the model has a tensor called {one.name}"
-            raise BadFile(file=one.name.removeprefix(FILES), reason=reason)
-    return replace(program, names=(*program.names, *added))
-
-
 class _Threads:
     """torch's number of threads before the saves that are running."""
 
@@ -245,11 +240,6 @@ def _own_mistakes(path: str) -> Iterator[None]:
 def _report(saved: SavedBundle) -> SaveReport:
     program = saved.program
     own = {"", os.path.basename(saved.data_path or "")}  # noqa: PTH119
-    reused = {
-        file.name: sum(blob.nbytes for blob in program.blobs if blob.file == number)
-        for number, file in enumerate(program.files)
-        if file.name not in own
-    }
     return SaveReport(
         file_nbytes=saved.nbytes,
         blob_nbytes=sum(blob.nbytes for blob in program.blobs),
@@ -258,5 +248,9 @@ def _report(saved: SavedBundle) -> SaveReport:
         names=len(program.names),
         data_path=saved.data_path,
         data_nbytes=saved.data_nbytes,
-        reused=reused,
+        reused={
+            file.name: sum(blob.nbytes for blob in program.blobs if blob.file == number)
+            for number, file in enumerate(program.files)
+            if file.name not in own
+        },
     )

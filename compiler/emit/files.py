@@ -60,8 +60,10 @@ def _content(name: str, given: object) -> Content:
         source = _DiskFile.find(name, given)
         return Content(source.identity[0], source.chunks, source)
     kind = type(given).__name__
-    reason = f"expected its bytes, or a pathlib.Path to read them from, found {kind}"
-    raise BadFile(file=name, reason=reason)
+    raise BadFile(
+        file=name,
+        reason=f"expected its bytes, or a pathlib.Path to read them from, found {kind}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,10 @@ class _DiskFile:
         except OSError as error:
             raise _unreadable(self.name, self.path, error) from error
         if rest or not same:
-            reason = f"{self.path} changed since it was given; compile again"
-            raise BadFile(file=self.name, reason=reason)
+            raise BadFile(
+                file=self.name,
+                reason=f"{self.path} changed since it was given; compile again",
+            )
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
@@ -171,15 +175,7 @@ def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
             token=beyond[highest],
             vocabulary=vocabulary,
         )
-    _try_encoding(parsed)
-
-
-def _try_encoding(parsed: Mapping[str, object]) -> None:
-    """Encode a text, if the package tokenizers is installed.
-
-    Raises:
-        BadFile: the package cannot read the tokenizer, or fails.
-    """
+    # Encode a text, if the package tokenizers is installed.
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -189,8 +185,9 @@ def _try_encoding(parsed: Mapping[str, object]) -> None:
     except BaseException as error:
         if not is_failure(error):
             raise
-        reason = f"it cannot encode {_TRIAL!r}: {error}"
-        raise BadFile(file=TOKENIZER, reason=reason) from error
+        raise BadFile(
+            file=TOKENIZER, reason=f"it cannot encode {_TRIAL!r}: {error}"
+        ) from error
 
 
 def check_declared(
@@ -205,8 +202,10 @@ def check_declared(
     if metadata.get("tokenizer") != TOKENIZER:
         return
     if TOKENIZER not in files:
-        reason = "the metadata name it as the tokenizer, but files= lacks it"
-        raise BadFile(file=TOKENIZER, reason=reason)
+        raise BadFile(
+            file=TOKENIZER,
+            reason="the metadata name it as the tokenizer, but files= lacks it",
+        )
     known = _vocabulary(program)
     check_tokenizer(files[TOKENIZER], _ENDLESS if known is None else known)
 
@@ -226,8 +225,9 @@ def _parsed(tokenizer: bytes | Path) -> Mapping[str, object]:
         raw = tokenizer.read_bytes() if isinstance(tokenizer, Path) else tokenizer
         found: object = json.loads(raw)
     except OSError as error:
-        reason = f"cannot read {tokenizer!s}: {reason_of(error)}"
-        raise BadFile(file=TOKENIZER, reason=reason) from error
+        raise BadFile(
+            file=TOKENIZER, reason=f"cannot read {tokenizer!s}: {reason_of(error)}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise BadFile(file=TOKENIZER, reason=f"it is not JSON: {error}") from error
     if not isinstance(found, Mapping) or not isinstance(found.get("model"), Mapping):

@@ -64,8 +64,10 @@ def _check_homes(method: Method, aliases: Aliases) -> None:
     for contents, roots in ((method.state_out, states), (method.input_out, inputs)):
         for value, name in contents:
             if _home(value.id, aliases, makers) != roots.get(name):
-                reason = f"the new content of {name} lies elsewhere"
-                raise PlanFailed(method=method.name, reason=reason)
+                raise PlanFailed(
+                    method=method.name,
+                    reason=f"the new content of {name} lies elsewhere",
+                )
 
 
 def _home(number: int, aliases: Aliases, makers: Mapping[int, Node]) -> int:

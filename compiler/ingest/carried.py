@@ -167,12 +167,11 @@ def check_positions(methods: Sequence[IrMethod], state_symbols: Set[str]) -> Non
     users = [method for method in methods if method.position]
     for one, other in combinations(users, 2):
         if one.position != other.position and _write_alike(one, other):
-            message = (
-                f"method {one.name} calls its position {one.position!r}, "
+            raise CompileError(
+                message=f"method {one.name} calls its position {one.position!r}, "
                 f"method {other.name} {other.position!r}, and both write the same "
                 "states, which have one position, so give both inputs one name"
             )
-            raise CompileError(message=message)
     for method in users:
         fault = _fault(method, state_symbols)
         if fault:

@@ -75,11 +75,11 @@ def _axis(name: str, uses: Sequence[Use], first: Use) -> int | None:
         if use.old is None:
             raise _conflict(name, first, use, use.new)
         axes = " and ".join(map(str, sorted(changed)))
-        reason = (
-            f"method {use.method} takes {use.old} and returns {use.new} for "
-            f"it; a state may change its size along one axis, not along {axes}"
+        raise StateConflict(
+            state=name,
+            reason=f"method {use.method} takes {use.old} and returns {use.new} for "
+            f"it; a state may change its size along one axis, not along {axes}",
         )
-        raise StateConflict(state=name, reason=reason)
     return next(iter(changed), None)
 
 

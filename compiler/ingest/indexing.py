@@ -200,7 +200,7 @@ def index_put(named: NamedArguments, _: TensorType | None) -> OpCall:
             "a write at a boolean index, with a value for each selected element; write "
             "one value, or use torch.where with values of the full shape"
         )
-    condition = _with_trailing_ones(mask, trailing)
+    condition = viewed(mask, *mask.type.dims, *(1,) * trailing)
     new: Tensor = values
     if named["accumulate"]:
         both = {"self": tensor, "other": values, "alpha": 1}
@@ -214,11 +214,6 @@ def _fits_trailing(values: TensorType, trailing: int, rank: int) -> bool:
     """Tell whether all positions that a mask selects get the same values."""
     leading = values.dims[: max(0, len(values.dims) - trailing)]
     return len(values.dims) <= rank and all(size == 1 for size in leading)
-
-
-def _with_trailing_ones(mask: Value, count: int) -> Tensor:
-    """Return a mask of leading axes in a shape that broadcasts over all axes."""
-    return viewed(mask, *mask.type.dims, *(1,) * count)
 
 
 # Rules for indexed reads, and for tensors filled with one number.
@@ -249,8 +244,7 @@ def select(named: NamedArguments, result: TensorType | None) -> OpCall:
     if not place.is_non_negative:  # may be counted from the end
         indices = (*(None,) * dim, place.tensor())
         return OpCall("aten::index.Tensor", {"self": tensor, "indices": indices})
-    index = viewed(place.tensor(), 1)
-    values = {"self": tensor, "dim": dim, "index": index}
+    values = {"self": tensor, "dim": dim, "index": viewed(place.tensor(), 1)}
     row = TensorType(result.dtype, (*result.dims[:dim], 1, *result.dims[dim:]))
     call = OpCall("aten::index_select", values)
     return OpCall(
@@ -270,8 +264,7 @@ def roll(named: NamedArguments, _: TensorType | None) -> OpCall:
         whole = tensor.type.dims[dim]
         ahead = plus(places(0, whole, 1, whole), add_dims(0, shift, -1))
         around = OpCall("aten::remainder.Scalar", {"self": ahead, "other": whole})
-        index = MadeArgument(around, ahead.type)
-        values = {"self": tensor, "dim": dim, "index": index}
+        values = {"self": tensor, "dim": dim, "index": MadeArgument(around, ahead.type)}
         tensor = MadeArgument(OpCall("aten::index_select", values), tensor.type)
     assert isinstance(tensor, MadeArgument)
     return tensor.call
@@ -291,8 +284,9 @@ def arange(named: NamedArguments, result: TensorType | None) -> OpCall:
         raise Unsupported(SIZE_FROM_VALUES)
     whole = plus(places(0, count, 1, count), start.tensor())
     assert isinstance(whole, MadeArgument)
-    checks = span_checks(start, end, count)
-    return OpCall(whole.call.op, whole.call.named, checks=checks)
+    return OpCall(
+        whole.call.op, whole.call.named, checks=span_checks(start, end, count)
+    )
 
 
 def filled(value: object, result: TensorType | None) -> OpCall:

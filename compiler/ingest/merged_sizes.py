@@ -186,8 +186,9 @@ def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Metho
     join = Node("aten::cat", ((given, more), axis), (whole,), place)
     outputs = list(block.outputs)
     outputs[output] = whole
-    nodes = (check, *block.nodes, *added, join)
-    return replace(block, nodes=nodes, outputs=tuple(outputs))
+    return replace(
+        block, nodes=(check, *block.nodes, *added, join), outputs=tuple(outputs)
+    )
 
 
 def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:

@@ -46,7 +46,13 @@ class MethodImporter(NodeImporter):
         """
         for node in self._captured.exported.graph.nodes:
             self._import_node(node)
-        self._import_returned_numbers()
+        # Make tensors of the numbers that the method returns.
+        exported = self._captured.exported
+        (nodes,) = next(n for n in exported.graph.nodes if n.op == "output").args
+        specs = exported.graph_signature.output_specs
+        for node, spec in zip(nodes, specs, strict=True):
+            if isinstance(spec.arg, NUMBERS) and node not in self._values:
+                self._import_number(node)
         interface = self._interface
         known = not self.missing
         left = interface.leave(self._values, input_names) if known else NOTHING_LEFT
@@ -65,15 +71,6 @@ class MethodImporter(NodeImporter):
             nodes=tuple(self.nodes),
             outputs=left.outputs,
         )
-
-    def _import_returned_numbers(self) -> None:
-        """Make tensors of the numbers that the method returns."""
-        exported = self._captured.exported
-        (nodes,) = next(n for n in exported.graph.nodes if n.op == "output").args
-        specs = exported.graph_signature.output_specs
-        for node, spec in zip(nodes, specs, strict=True):
-            if isinstance(spec.arg, NUMBERS) and node not in self._values:
-                self._import_number(node)
 
     def _enter(self, node: fx.Node) -> None:
         value = self._interface.enter(node)

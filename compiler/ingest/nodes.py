@@ -64,22 +64,18 @@ class NodeImporter:
         elif node.op == "call_function":
             self._import_call(node)
         elif node.op == "get_attr":
-            self._import_attribute(node)
+            held = getattr(self._module, str(node.target), None)
+            if isinstance(held, Tensor):
+                constant = self._model.tensors.constant(held, "literal")
+                value = self._new_value(constant.type)
+                self.constants.append((value, constant.name))
+                self._values[node] = value
+            else:
+                self._unknown.add(node)
 
     def _enter(self, node: fx.Node) -> None:
         """Assign a value to a placeholder."""
         raise NotImplementedError
-
-    def _import_attribute(self, node: fx.Node) -> None:
-        """Assign a value to a tensor attribute of the graph; others are bodies."""
-        held = getattr(self._module, str(node.target), None)
-        if isinstance(held, Tensor):
-            constant = self._model.tensors.constant(held, "literal")
-            value = self._new_value(constant.type)
-            self.constants.append((value, constant.name))
-            self._values[node] = value
-        else:
-            self._unknown.add(node)
 
     def _new_value(self, kind: TensorType) -> Value:
         self._count += 1
@@ -250,8 +246,7 @@ class NodeImporter:
             self._unknown.add(node)
             return
         try:
-            call = higher_call(node)
-            self._add_control(node, call)
+            self._add_control(node, higher_call(node))
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
             self._miss(higher_name(node), error.reason, node)
@@ -273,18 +268,15 @@ class NodeImporter:
         pred = self._pred(call)
         numbers = [self._block(body, call, given, source) for body in call.bodies]
         if call.op == COND and not self.missing:
-            self._merge_sizes(numbers, types)
+            # Make outputs of branches one size if one branch has no past.
+            blocks = self._model.blocks
+            joined = with_joined_outputs([blocks[n] for n in numbers], types)
+            for number, block in zip(numbers, joined, strict=True):
+                blocks[number] = block
         arguments = call.arguments(pred, tuple(numbers), operands, len(types))
         outputs = tuple(self._new_value(kind) for kind in types)
         self.nodes.append(Node(call.op, arguments, outputs, source))
         self._values[node] = outputs
-
-    def _merge_sizes(self, numbers: Sequence[int], types: Sequence[TensorType]) -> None:
-        """Make outputs of branches one size if one branch has no past."""
-        blocks = self._model.blocks
-        joined = with_joined_outputs([blocks[n] for n in numbers], types)
-        for number, block in zip(numbers, joined, strict=True):
-            blocks[number] = block
 
     def _pred(self, call: Higher) -> Value | None:
         if call.pred is None:

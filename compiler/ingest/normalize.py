@@ -81,7 +81,13 @@ def normalize(op: str, named: NamedArguments, result: TensorType | None) -> OpCa
     call = place_numbers(call, result)
     if call.op not in OPS:
         raise Unsupported("no kernel")
-    _check_left_out(call, result)
+    kept = {p.name for p in OPS[call.op].params}
+    for name, value in call.named.items():
+        if name in kept or name in _IGNORED or value in _USUAL.get(name, (None,)):
+            continue
+        if name == "dtype" and result is not None and value is result.dtype:
+            continue
+        raise Unsupported(f"{name}={value} is not supported")
     return call
 
 
@@ -114,16 +120,6 @@ def _item(value: object) -> Item:
             "a number that depends on values, where only a fixed one is allowed"
         )
     raise Unsupported(f"an argument of type {type(value).__name__}")
-
-
-def _check_left_out(call: OpCall, result: TensorType | None) -> None:
-    kept = {p.name for p in OPS[call.op].params}
-    for name, value in call.named.items():
-        if name in kept or name in _IGNORED or value in _USUAL.get(name, (None,)):
-            continue
-        if name == "dtype" and result is not None and value is result.dtype:
-            continue
-        raise Unsupported(f"{name}={value} is not supported")
 
 
 def _rename(op: str, **changes: object) -> OpRule:
@@ -221,7 +217,6 @@ def _floor_divide(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def _clamp_bound(bound: str) -> OpRule:
-    """Return the rule for a clamp with one bound."""
     absent = "max" if bound == "min" else "min"
     return _rename("aten::clamp", **{absent: None})
 

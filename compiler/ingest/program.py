@@ -72,11 +72,11 @@ def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
 
 
 def _array(name: str, path: str) -> StateConflict:
-    reason = (
-        f"{path!r} is a numpy array over its memory, and a read of it is not "
-        "traced; keep a tensor, or make the array where it is needed"
+    return StateConflict(
+        state=name,
+        reason=f"{path!r} is a numpy array over its memory, and a read of it is not "
+        "traced; keep a tensor, or make the array where it is needed",
     )
-    return StateConflict(state=name, reason=reason)
 
 
 def _apart(method: str, name: str, path: str) -> CaptureError:
@@ -245,8 +245,7 @@ def _import_method(
         if number not in owned.arguments
     ]
     importer = MethodImporter(captured, tensors, traced.sizes, owned, blocks)
-    method = importer.run(tuple(names), trees)
-    return method, importer.missing
+    return importer.run(tuple(names), trees), importer.missing
 
 
 def _owned(

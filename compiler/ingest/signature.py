@@ -145,7 +145,8 @@ def read_signature(captured: CapturedMethod) -> TracedSignature:
         CaptureError: torch traced other inputs than those requested.
     """
     given = dict(leaves(captured.arguments, Tensor))
-    traced = _traced_inputs(captured)
+    by_name = {n.name: n for n in captured.exported.graph.nodes}
+    traced = [by_name[name].meta["val"] for name in input_nodes(captured)]
     ranks = [leaf.dim() for leaf in given.values() if isinstance(leaf, Tensor)]
     ranks += [tensor.dim() for tensor in traced[len(given) :]]
     if [tensor.dim() for tensor in traced] != ranks or (
@@ -163,23 +164,16 @@ def read_signature(captured: CapturedMethod) -> TracedSignature:
     return TracedSignature(arguments, tuple(traced[len(given) :]), results, result)
 
 
-def _traced_inputs(captured: CapturedMethod) -> list[Tensor]:
-    by_name = {n.name: n for n in captured.exported.graph.nodes}
-    return [by_name[name].meta["val"] for name in input_nodes(captured)]
-
-
 def input_nodes(captured: CapturedMethod) -> tuple[str, ...]:
     """Return the names of the tensor input nodes, lifted buffers last."""
-    specs = captured.exported.graph_signature.input_specs
     return tuple(
         spec.arg.name
-        for spec in specs
+        for spec in captured.exported.graph_signature.input_specs
         if spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
     )
 
 
 def _result(captured: CapturedMethod) -> object:
-    """Return a method's nested results."""
     exported = captured.exported
     values = {n.name: n.meta.get("val") for n in exported.graph.nodes}
     parts: list[object] = []
@@ -220,8 +214,7 @@ def input_tree(model: nn.Module, captured: CapturedMethod, gone: Set[str]) -> st
     given = constant_defaults(model, method) | named_arguments(model, method)
     left = without(given, gone)
     passed = left if isinstance(left, dict) else {}
-    parameters = parameter_names(model, method)
-    names = [n for n in parameters if n in passed or n not in given]
+    names = [n for n in parameter_names(model, method) if n in passed or n not in given]
     try:
         return describe_call(names, (), passed, _is_array)[0]
     except ValueError as error:

@@ -101,7 +101,19 @@ class TensorTable:
     def _add_state(self, tensor: Tensor) -> None:
         key = Identity.of(tensor)
         name = self._names.get(key) or self._free_name("state")
-        self._check_overlaps(name, tensor)
+        if overlaps_itself(tensor):
+            raise StateConflict(
+                state=name,
+                reason="a method writes it, and elements of it share memory (shape "
+                f"{tuple(tensor.shape)}, strides {tensor.stride()}), so that one write "
+                "would change several; register a .clone() of it as the buffer",
+            )
+        for other in overlapping(tensor, self.named):
+            reason = (
+                f"a method writes it, and it shares memory with {other!r} in another "
+                "shape or place; keep one buffer and take views of it in the code"
+            )
+            raise StateConflict(state=name, reason=reason)
         kind = static_type(name, tensor)
         initial = None
         source = self._source(tensor)
@@ -112,22 +124,6 @@ class TensorTable:
             self.initial.append(Constant(initial, kind, source, "initial value"))
         self._written[name] = tensor
         self.states[key] = State(name, self._sized.get(key, kind), initial)
-
-    def _check_overlaps(self, name: str, tensor: Tensor) -> None:
-        """Refuse a state that shares bytes with another tensor, or overlaps itself."""
-        if overlaps_itself(tensor):
-            reason = (
-                "a method writes it, and elements of it share memory (shape "
-                f"{tuple(tensor.shape)}, strides {tensor.stride()}), so that one write "
-                "would change several; register a .clone() of it as the buffer"
-            )
-            raise StateConflict(state=name, reason=reason)
-        for other in overlapping(tensor, self.named):
-            reason = (
-                f"a method writes it, and it shares memory with {other!r} in another "
-                "shape or place; keep one buffer and take views of it in the code"
-            )
-            raise StateConflict(state=name, reason=reason)
 
 
 def _starts_otherwise(name: str) -> StateConflict:
@@ -146,8 +142,9 @@ def static_type(name: str, tensor: Tensor) -> TensorType:
         CompileError: kvc has no such dtype.
     """
     if tensor.dtype not in TORCH_DTYPES:
-        reason = f"{name} has dtype {tensor.dtype}, which kvc does not have"
-        raise CompileError(message=reason)
+        raise CompileError(
+            message=f"{name} has dtype {tensor.dtype}, which kvc does not have"
+        )
     return TensorType(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape))
 
 

@@ -119,23 +119,7 @@ class SizeReader:
             return functools.reduce(lambda a, b: _both(join, a, b), sizes)
         if issubclass(expression.func, (Max, Min, sympy.Max, sympy.Min)):
             return self._extreme(expression)
-        return self._quotient(expression)
-
-    def _extreme(self, expression: sympy.Expr) -> Dim | None:
-        """Return the minimum or maximum of sizes, if it is always the same one."""
-        first, *others = (self._size(sympy.expand(each)) for each in expression.args)
-        for other in others:
-            if first is None or other is None:
-                return None
-            low, high = bounds(add_dims(first, other, -1), self._symbols)
-            if low < 0 < high:
-                return None
-            greater = issubclass(expression.func, (Max, sympy.Max))
-            first = first if (low >= 0) == greater else other
-        return first
-
-    def _quotient(self, expression: sympy.Expr) -> Dim | None:
-        """Return a quotient or remainder by a constant as a dimension."""
+        # A quotient or remainder by a constant.
         kind = expression.func
         if kind is TruncToInt:  # a non-negative size times a float
             factor, scaled = expression.args[0].as_coeff_Mul()
@@ -161,13 +145,25 @@ class SizeReader:
             else add_dims(size, quotient, -int(by))
         )
 
+    def _extreme(self, expression: sympy.Expr) -> Dim | None:
+        """Return the minimum or maximum of sizes, if it is always the same one."""
+        first, *others = (self._size(sympy.expand(each)) for each in expression.args)
+        for other in others:
+            if first is None or other is None:
+                return None
+            low, high = bounds(add_dims(first, other, -1), self._symbols)
+            if low < 0 < high:
+                return None
+            greater = issubclass(expression.func, (Max, sympy.Max))
+            first = first if (low >= 0) == greater else other
+        return first
+
     def _no_size(self, expression: sympy.Expr) -> CaptureError:
-        reason = (
+        return self.refused(
             f"a size is {self.named(expression)}; sizes must be computed from declared "
             "dims by +, -, products of different ones, and // and % by constants (no "
             "powers, no sizes that depend on values)"
         )
-        return self.refused(reason)
 
     def named(self, expression: sympy.Expr) -> sympy.Expr:
         """Return an expression with the names of Dims, for a message."""

@@ -16,11 +16,13 @@ def rename_node(node: Node, names: Mapping[int, Value]) -> Node:
     """Return a node with operands replaced, by id."""
     if not any(value.id in names for value in node.inputs):
         return node
-    arguments = tuple(
-        map_argument(a, lambda value: names.get(value.id, value))
-        for a in node.arguments
+    return replace(
+        node,
+        arguments=tuple(
+            map_argument(a, lambda value: names.get(value.id, value))
+            for a in node.arguments
+        ),
     )
-    return replace(node, arguments=arguments)
 
 
 def rename_results(method: Method, names: Mapping[int, Value]) -> Method:

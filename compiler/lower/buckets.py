@@ -30,8 +30,10 @@ def with_buckets(program: Program, recipe: Recipe) -> Program:
             there = listing(tuple(known)) if known else "none"
             what = f"the model has no such size{meant(name, known)}; it has: {there}"
             raise BadBuckets(recipe=recipe.name, size=name, what=what)
-    symbols = tuple(_with_sizes(symbol, recipe) for symbol in program.symbols)
-    return replace(program, symbols=symbols)
+    return replace(
+        program,
+        symbols=tuple(_with_sizes(symbol, recipe) for symbol in program.symbols),
+    )
 
 
 def _with_sizes(symbol: Symbol, recipe: Recipe) -> Symbol:
@@ -57,11 +59,12 @@ def check_fixed(
     used = symbols_in(types)
     for symbol in symbols:
         if symbol.name in used and not symbol.sizes:
-            what = (
-                f"the backend {backend} takes fixed shapes; list the sizes of "
-                f"{symbol.lower}..{symbol.upper} that it is to be made for"
+            raise BadBuckets(
+                recipe=recipe.name,
+                size=symbol.name,
+                what=f"the backend {backend} takes fixed shapes; list the sizes of "
+                f"{symbol.lower}..{symbol.upper} that it is to be made for",
             )
-            raise BadBuckets(recipe=recipe.name, size=symbol.name, what=what)
     for kind in sorted(types, key=str):
         for sizes in fixed_sizes(symbols, [kind]) or ():
             shape = kind.shape(sizes)

@@ -231,5 +231,6 @@ def with_calibration(program: model.Program, made: Sequence[Emitted]) -> model.P
     """Add the first calibration that any recipe used to a program's provenance."""
     used = [one.program.provenance.calibration for one in made]
     calibration = next((one for one in used if one is not None), None)
-    provenance = replace(program.provenance, calibration=calibration)
-    return replace(program, provenance=provenance)
+    return replace(
+        program, provenance=replace(program.provenance, calibration=calibration)
+    )

@@ -30,8 +30,9 @@ def check_budgets(methods: Sequence[str], budget: Mapping[str, int]) -> None:
             raise CompileError(message=f"{message}methods: {known}")
         if type(allowed) is not int or allowed < 0:
             expected = "expected an int of 0 or more"
-            message = f"max_copy_bytes of {method}: {expected}, found {allowed!r}"
-            raise CompileError(message=message)
+            raise CompileError(
+                message=f"max_copy_bytes of {method}: {expected}, found {allowed!r}"
+            )
 
 
 def check_copy_budget(

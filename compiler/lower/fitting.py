@@ -37,8 +37,9 @@ def check_fit(recipes: Sequence[Recipe], fit: object) -> None:
     if fit is None:
         return
     if not isinstance(fit, int) or isinstance(fit, bool) or fit < 1:
-        message = f"fit: expected an int of bytes, 1 or more, found {fit!r}"
-        raise CompileError(message=message)
+        raise CompileError(
+            message=f"fit: expected an int of bytes, 1 or more, found {fit!r}"
+        )
     if len(recipes) != 1 or recipes[0].linear not in NARROW:
         raise FitUnused(recipes=listing([one.name for one in recipes]))
 

@@ -148,8 +148,7 @@ def _chain(method: Method, taken: frozenset[int], write: WholeWrite) -> set[int]
         for value in node.inputs:
             users.setdefault(value.id, set()).add(i)
     for i in sorted(reached - chain, reverse=True):
-        results = method.nodes[i].outputs
-        if all(users.get(value.id, {-1}) <= chain for value in results):
+        if all(users.get(value.id, {-1}) <= chain for value in method.nodes[i].outputs):
             chain.add(i)
     return chain
 

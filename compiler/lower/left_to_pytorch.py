@@ -126,11 +126,10 @@ def backends_of(recipe: Recipe) -> tuple[str, ...]:
 def _advice(program: Program, recipe: Recipe, offered: Collection[str]) -> str:
     """Name the other backends that run some of the operators left."""
     left = {op for method in program.methods for op in left_of(method)}
-    others = others_taking(program.methods, offered)
     return "".join(
         f", or {_how(recipe, backend)}, which runs "
         + ("all of it" if ops == left else ", ".join(sorted(ops)))
-        for backend, ops in others
+        for backend, ops in others_taking(program.methods, offered)
     )
 
 

@@ -63,8 +63,7 @@ def lowered_partitions(
         raise _bad(backend, "lower", expected, repr(found))
     if set(found) != set(partitions):
         expected = f"a key for each of the methods {listing(sorted(partitions))}"
-        shown = listing(sorted(map(str, found)))
-        raise _bad(backend, "lower", expected, shown)
+        raise _bad(backend, "lower", expected, listing(sorted(map(str, found))))
     return {
         name: _checked(backend, f"lower, method {name}", found[name], some)
         for name, some in partitions.items()
@@ -138,8 +137,9 @@ def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
 
     state_out = tuple(moved(method.state_out, states))
     input_out = tuple(moved(method.input_out, inputs))
-    nodes = (*method.nodes, *moves)
-    return replace(method, nodes=nodes, state_out=state_out, input_out=input_out)
+    return replace(
+        method, nodes=(*method.nodes, *moves), state_out=state_out, input_out=input_out
+    )
 
 
 def _whole(makers: Mapping[int, Node], value: Value) -> Value:
@@ -264,10 +264,9 @@ def _cut(program: Program, backend: Backend, owners: dict[int, Backend]) -> Prog
             method = with_moves(method, grows)
         order = in_write_order(method, program)
         method = order.method
-        taken = supported_nodes(backend, method)
         outlined = outline(
             method,
-            taken,
+            supported_nodes(backend, method),
             count,
             growable[method.name],
             order.waits,
@@ -304,7 +303,8 @@ def update_in_place(
     This follows lowering, which reorders nodes.
     """
     proofs = prove_all(program)
-    methods = tuple(proofs[method.name].method for method in program.methods)
-    proven = replace(program, methods=methods)
+    proven = replace(
+        program, methods=tuple(proofs[method.name].method for method in program.methods)
+    )
     check(proven, "updating in place")
     return proven, {name: proof.verdicts for name, proof in proofs.items()}

@@ -79,7 +79,9 @@ def passes_for(
         narrowing: the selection of its int4 and int8 weights.
     """
     passes = list(_FIRST)
-    if _selects_early(backends):
+    # Without a backend, results equal eager bit by bit (a product of one row rounds
+    # differently), and calibration needs the ranges of all positions.
+    if backends and not any(each.calibrated for each in backends):
         passes.append(SelectEarly())
     if recipe.cache == "int8":
         passes += [DropDeadCode(), QuantizeCaches()]
@@ -129,13 +131,3 @@ def _rotating(recipe: Recipe) -> tuple[Pass, ...]:
 def _fuses(backends: Sequence[Backend]) -> bool:
     """Tell whether a backend runs fused operators."""
     return any(backend.fuses for backend in backends)
-
-
-def _selects_early(backends: Sequence[Backend]) -> bool:
-    """Tell whether token positions that nothing reads are left out.
-
-    This is false without a backend, where results equal eager bit by bit (a product of
-    one row rounds differently), and for calibration, which needs the ranges of all
-    positions.
-    """
-    return bool(backends) and not any(each.calibrated for each in backends)

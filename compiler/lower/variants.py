@@ -54,8 +54,9 @@ def together(emitted: Sequence[Emitted]) -> Emitted:
         _check_same(moved[0], other, recipes)
     first_backends = [one.backends[0] for one in moved]
     if len(set(first_backends)) < len(moved):
-        what = f"the first backends that run this model are {first_backends}"
-        raise _differ(recipes, what)
+        raise _differ(
+            recipes, f"the first backends that run this model are {first_backends}"
+        )
     variants = tuple(_variant(one) for one in moved[1:])
     return Emitted(replace(moved[0], variants=variants), sources)
 
@@ -102,14 +103,15 @@ def _moved(
 ) -> Program:
     """Return a program over a larger list of names, which includes its own."""
     new = [ids[named.name] for named in program.names]
-    states = tuple(
-        state if state.initial is None else replace(state, initial=new[state.initial])
-        for state in program.states
-    )
     return replace(
         program,
         names=names,
-        states=states,
+        states=tuple(
+            state
+            if state.initial is None
+            else replace(state, initial=new[state.initial])
+            for state in program.states
+        ),
         methods=tuple(_moved_method(method, new) for method in program.methods),
         delegates=tuple(_moved_delegate(one, new) for one in program.delegates),
     )

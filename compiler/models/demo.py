@@ -42,8 +42,9 @@ def demo() -> ModelSpec:
 
 def decoder_caches(config: DecoderConfig) -> StateSpec:
     """Let a session choose the size of the caches, up to the rotary tables' length."""
-    capacity = Dim("capacity", 16, config.capacity)
-    return StateSpec("layers.*.attn.?_cache", axis=2, capacity=capacity)
+    return StateSpec(
+        "layers.*.attn.?_cache", axis=2, capacity=Dim("capacity", 16, config.capacity)
+    )
 
 
 def decoder_methods(

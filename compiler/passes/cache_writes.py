@@ -182,16 +182,14 @@ def _keep_as_appends(node: Node, rebuilt: NodeList) -> None:
     """Add a concatenation as one append for each part after the first."""
     axis, (past, *parts) = _axis(node), node.inputs
     for part in parts[:-1]:
-        kind = _lengthened(past.type, part.type.dims[axis], axis)
+        length = add_dims(past.type.dims[axis], part.type.dims[axis])
+        kind = TensorType(
+            past.type.dtype,
+            (*past.type.dims[:axis], length, *past.type.dims[axis + 1 :]),
+        )
         past = rebuilt.add("kvc::append", (past, part, axis), kind, node.source)
     arguments: tuple[Argument, ...] = (past, parts[-1], axis)
     rebuilt.keep(replace(node, op="kvc::append", arguments=arguments))
-
-
-def _lengthened(past: TensorType, more: Dim, axis: int) -> TensorType:
-    """Return the type of a past that is longer by `more` along an axis."""
-    length = add_dims(past.dims[axis], more)
-    return TensorType(past.dtype, (*past.dims[:axis], length, *past.dims[axis + 1 :]))
 
 
 # Turn writes into consecutive slots into `kvc::cache_update`.

@@ -67,8 +67,9 @@ def _is_norm(found: Bindings, normed: Value) -> bool:
 
 def _norm(node: Node, found: Bindings, weight: Value | None) -> Node:
     (x,) = _values(found, "x")
-    arguments = (x, x.type.dims[-1:], weight, found["eps"])
-    return replace(node, op="aten::rms_norm", arguments=arguments)
+    return replace(
+        node, op="aten::rms_norm", arguments=(x, x.type.dims[-1:], weight, found["eps"])
+    )
 
 
 # Gated units: `silu(gate) * up`, or with another activation.
@@ -186,9 +187,8 @@ def _fuse_rotary(method: Method) -> Method:
                 same = cos.type == sin.type and node.outputs[0].type == x.type
                 fits = cos.type.dims[-1:] == table.type.dims[-1:]
                 if same and fits and _is_float(x) and _is_float(cos):
-                    arguments = (x, cos, sin)
                     return replace(
-                        node, op="kvc::rotary_embedding", arguments=arguments
+                        node, op="kvc::rotary_embedding", arguments=(x, cos, sin)
                     )
         return node
 

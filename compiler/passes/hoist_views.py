@@ -115,13 +115,15 @@ class LendWholeMemory:
             for method in entries(program)
         }
         changed |= {block.name: block for block in hoister.blocks.values()}
-        methods = tuple(
-            method
-            if changed[method.name] is method
-            else without_undone_views(changed[method.name])
-            for method in program.methods
+        return replace(
+            program,
+            methods=tuple(
+                method
+                if changed[method.name] is method
+                else without_undone_views(changed[method.name])
+                for method in program.methods
+            ),
         )
-        return replace(program, methods=methods)
 
 
 def _homes(method: Method, grown: set[str]) -> Iterator[tuple[Value, Value]]:
@@ -257,7 +259,9 @@ class _Hoister:
         for mark in marks:
             i, j = mark.operand, mark.result
             operands[i], passed[i] = unviewed(control.operands[i], rebuilt.makers)
-            given[j] = _undone_of(outputs[j], passed[i])
+            result = outputs[j]
+            undone = _undone(passed[i])
+            given[j] = undone if undone and undone[0].before == result.type else ()
             if not control.is_loop:
                 given[j] = mark.seen or given[j] or self._taken_inside(control, j, i)
             outputs[j] = _end(outputs[j], given[j], rebuilt)
@@ -303,12 +307,6 @@ def _same_memory(
 def _place(operand: int, dropped: _Same) -> int:
     """Return the index of an operand among those that are not dropped."""
     return operand - sum(other < operand for other in dropped)
-
-
-def _undone_of(result: Value, passed: Views) -> Views:
-    """Return the views that restore a result, if it has the viewed type."""
-    undone = _undone(passed)
-    return undone if undone and undone[0].before == result.type else ()
 
 
 def _undone(views: Views) -> Views:

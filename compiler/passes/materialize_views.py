@@ -95,7 +95,7 @@ def _follow(
     base = node.arguments[0]
     assert isinstance(base, Value)
     operands = layouts.get(base.id) or tuple(
-        _in_order(base, sizes) for sizes in samples
+        torch.empty(base.type.shape(sizes), device="meta") for sizes in samples
     )
     try:
         results = [
@@ -112,25 +112,16 @@ def _follow(
 def _with_room(value: Value, axis: int, sizes: dict[str, int]) -> Tensor:
     shape = list(value.type.shape(sizes))
     shape[axis] += 1
-    room = torch.empty(shape, device="meta")
-    return room.narrow(axis, 0, shape[axis] - 1)
-
-
-def _in_order(value: Value, sizes: dict[str, int]) -> Tensor:
-    return torch.empty(value.type.shape(sizes), device="meta")
+    return torch.empty(shape, device="meta").narrow(axis, 0, shape[axis] - 1)
 
 
 def _call(node: Node, operand: Tensor, sizes: dict[str, int]) -> tuple[Tensor, ...]:
     rest = [_sized(argument, sizes) for argument in node.arguments[1:]]
-    result = _torch_op(node.op)(operand, *rest)
-    return tuple(result) if isinstance(result, tuple | list) else (result,)
-
-
-def _torch_op(op: str) -> torch._ops.OpOverload:
-    name, _, overload = op.removeprefix("aten::").partition(".")
+    name, _, overload = node.op.removeprefix("aten::").partition(".")
     found = getattr(getattr(torch.ops.aten, name), overload or "default")
     assert isinstance(found, torch._ops.OpOverload)
-    return found
+    result = found(operand, *rest)
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
 def _sized(argument: Argument, sizes: dict[str, int]) -> object:

@@ -56,8 +56,9 @@ class _Product:
 def _rewrite(method: Method, kept: frozenset[str], book: WeightBook) -> Method:
     builder, makers = MethodBuilder(method), method.makers()
     nodes = tuple(_linear(node, kept, makers, builder, book) for node in method.nodes)
-    constants = (*method.constants, *builder.new_bindings)
-    return replace(method, nodes=nodes, constants=constants)
+    return replace(
+        method, nodes=nodes, constants=(*method.constants, *builder.new_bindings)
+    )
 
 
 def _linear(
@@ -190,9 +191,11 @@ class DivideMatrices:
 
 def _divide(method: Method, book: WeightBook) -> Method:
     builder, makers = MethodBuilder(method), method.makers()
-    nodes = tuple(_divided(node, makers, builder, book) for node in method.nodes)
-    constants = (*method.constants, *builder.new_bindings)
-    return replace(method, nodes=nodes, constants=constants)
+    return replace(
+        method,
+        nodes=tuple(_divided(node, makers, builder, book) for node in method.nodes),
+        constants=(*method.constants, *builder.new_bindings),
+    )
 
 
 def _divided(

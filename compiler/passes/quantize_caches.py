@@ -41,8 +41,7 @@ class QuantizeCaches:
             CacheDtypeRefused: a cache is read or written in another way, or there is
                 none.
         """
-        caches = find_caches(program, DType.INT8)
-        scales = _names_of_scales(program, caches)
+        scales = _names_of_scales(program, find_caches(program, DType.INT8))
         blocks = blocks_by_number(program)
         changed = {
             m.name: _Rewriter(m, scales, blocks).method() for m in entries(program)
@@ -212,8 +211,7 @@ class _Rewriter:
         swapped = self._pairs[node.outputs[0].id] = self._pair(node.outputs[0])
         for old, result, order in zip(pair, swapped, (axes, axes[:-1]), strict=True):
             arguments: tuple[Argument, ...] = (old, order)
-            permuted = Node("aten::permute", arguments, (result,), node.source)
-            self._nodes.keep(permuted)
+            self._nodes.keep(Node("aten::permute", arguments, (result,), node.source))
 
     def _take_part(self, node: Node, pair: _Pair) -> None:
         """Take a part of each row, with the scale of the whole row."""

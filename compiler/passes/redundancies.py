@@ -32,21 +32,17 @@ class DropDeadCode:
 
     def run(self, program: Program) -> Program:
         """Return the program without dead nodes, constants and states."""
-        program = _without_idle_blocks(each_method(program, _drop_in_method))
+        program = each_method(program, _drop_in_method)
+        blocks = blocks_by_number(program)
+        run = {b.block for m in entries(program) for b in blocks_of(m, blocks)}
+        kept = (m for m in program.methods if m.block is None or m.block in run)
+        program = replace(program, methods=tuple(kept))
         states = {n for m in program.methods for _, n in m.state_in + m.state_out}
         kept_states = tuple(s for s in program.states if s.name in states)
         constants = {name for m in program.methods for _, name in m.constants}
         constants |= {s.initial for s in kept_states if s.initial is not None}
         kept_constants = tuple(c for c in program.constants if c.name in constants)
         return replace(program, states=kept_states, constants=kept_constants)
-
-
-def _without_idle_blocks(program: Program) -> Program:
-    """Drop the blocks that are no longer run by any node."""
-    blocks = blocks_by_number(program)
-    run = {b.block for m in entries(program) for b in blocks_of(m, blocks)}
-    kept = (m for m in program.methods if m.block is None or m.block in run)
-    return replace(program, methods=tuple(kept))
 
 
 def _drop_in_method(method: Method) -> Method:
@@ -186,8 +182,7 @@ def _rebind(method: Method, names: dict[str, str]) -> Method:
             first[names[name]] = value
             kept.append((value, names[name]))
     nodes = tuple(rename_node(node, renamed) for node in method.nodes)
-    changed = replace(method, constants=tuple(kept), nodes=nodes)
-    return rename_results(changed, renamed)
+    return rename_results(replace(method, constants=tuple(kept), nodes=nodes), renamed)
 
 
 # Drop writes of values that are already there.

@@ -121,26 +121,25 @@ class _Rewriting:
         """Return the method over rotated weights."""
         for node in self._method.nodes:
             self._nodes.keep(self._changed(node))
-        constants = tuple((value, name) for name, value in self._values.items())
-        nodes = tuple(self._nodes.nodes)
-        return replace(self._method, nodes=nodes, constants=constants)
+        return replace(
+            self._method,
+            nodes=tuple(self._nodes.nodes),
+            constants=tuple((value, name) for name, value in self._values.items()),
+        )
 
     def _changed(self, node: Node) -> Node:
         match node.op:
             case "aten::rms_norm" | "aten::layer_norm":
-                return self._norm(node)
+                if not self._is_rotated(node.outputs[0]):
+                    return node
+                x, *rest = node.arguments
+                plain = (None if isinstance(a, Value) else a for a in rest)
+                return replace(node, arguments=(self._operand(x), *plain))
             case "aten::linear":
                 return self._linear(node)
             case _:
                 made = tuple(self._operand(a) for a in node.arguments)
                 return replace(node, arguments=made)
-
-    def _norm(self, node: Node) -> Node:
-        if not self._is_rotated(node.outputs[0]):
-            return node
-        x, *rest = node.arguments
-        plain = (None if isinstance(a, Value) else a for a in rest)
-        return replace(node, arguments=(self._operand(x), *plain))
 
     def _linear(self, node: Node) -> Node:
         x, weight, bias = node.arguments
@@ -159,8 +158,7 @@ class _Rewriting:
             bias = self._constant(self._book.bias(name, norm.bias, own))
         else:
             bias = self._operand(bias)
-        arguments = (self._operand(x), self._operand(weight), bias)
-        return replace(node, arguments=arguments)
+        return replace(node, arguments=(self._operand(x), self._operand(weight), bias))
 
     def _scaled(self, x: Value, norm: Norm, source: str) -> Value:
         """Multiply a rotated norm's result by its weight, and add its bias."""

@@ -54,8 +54,10 @@ class _Places:
 
     def of(self, kind: TensorType) -> TensorType:
         """Return the type of the selected positions of a tensor."""
-        dims = (*kind.dims[: self.axis], self.count, *kind.dims[self.axis + 1 :])
-        return replace(kind, dims=dims)
+        return replace(
+            kind,
+            dims=(*kind.dims[: self.axis], self.count, *kind.dims[self.axis + 1 :]),
+        )
 
     def on(self, axis: int) -> "_Places":
         """Return the same range of another axis."""
@@ -153,7 +155,8 @@ def _plan(method: Method) -> dict[int, tuple[_Places, _Way]]:
         read[value.id].add(None)
     for at in reversed(range(len(method.nodes))):
         node = method.nodes[at]
-        places = _all_agree(node, read)
+        wanted = set[_Places | None]().union(*(read[v.id] for v in node.outputs))
+        places = next(iter(wanted)) if len(wanted) == 1 else None
         way = None if places is None else _way(node, places)
         if places is not None and way is not None and _is_computed(node, makers):
             found[at] = places, way
@@ -165,12 +168,6 @@ def _plan(method: Method) -> dict[int, tuple[_Places, _Way]]:
         for k, value in enumerate(node.inputs):
             read[value.id].add(chosen if k == 0 else None)
     return found
-
-
-def _all_agree(node: Node, read: Mapping[int, set[_Places | None]]) -> _Places | None:
-    """Return the positions that all readers of a node's results select."""
-    wanted = set[_Places | None]().union(*(read[v.id] for v in node.outputs))
-    return next(iter(wanted)) if len(wanted) == 1 else None
 
 
 def _is_computed(node: Node, makers: Mapping[int, Node]) -> bool:

@@ -41,8 +41,9 @@ class SinkIndices:
         sinker = _Sinker(program)
         for method in entries(program):
             sinker.sink(method)
-        methods = tuple(sinker.done[m.name] for m in program.methods)
-        return replace(program, methods=methods)
+        return replace(
+            program, methods=tuple(sinker.done[m.name] for m in program.methods)
+        )
 
 
 class _Sinker:

@@ -235,8 +235,9 @@ class _Splitter:
             self._rewrite(node)
         outputs = {v.id for v in self._method.outputs} & self._parts.keys()
         self._names.update((v, self._whole(v)) for v in sorted(outputs))
-        state_out = tuple(self._states_out())
-        method = replace(self._method, state_in=state_in, state_out=state_out)
+        method = replace(
+            self._method, state_in=state_in, state_out=tuple(self._states_out())
+        )
         renamed = rename_results(method, self._names)
         return replace(renamed, nodes=tuple(self._rebuilt.nodes))
 

@@ -64,8 +64,9 @@ def _rewrite(method: Method, book: WeightBook, kept: frozenset[str]) -> Method:
     nodes: list[Node] = []
     for node in method.nodes:
         nodes += _rewrite_node(node, builder, book)
-    constants = (*method.constants, *builder.new_bindings)
-    return replace(method, nodes=tuple(nodes), constants=constants)
+    return replace(
+        method, nodes=tuple(nodes), constants=(*method.constants, *builder.new_bindings)
+    )
 
 
 def _rewrite_node(

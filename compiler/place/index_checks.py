@@ -40,13 +40,15 @@ def add_index_checks(schedule: Schedule, writes: Sequence[int]) -> None:
             wanted.setdefault(key_of, (check, schedule.nodes[key].source))
     overwriting = set(writes)
     for check, source in wanted.values():
-        way = _way_to_all(schedule, check[0])
+        # The nodes that compute all values of the check, None if one has no way.
+        ways = [_way_to(schedule, value) for value in check[0]]
+        found = [way for way in ways if way is not None]
+        way = set().union(*found) if len(found) == len(ways) else None
         if way is not None and overwriting.isdisjoint(way):
             _add(schedule, check, source, way, writes)
 
 
 def _checks(node: Node) -> Iterator[Check]:
-    """Yield the checks for the indices of a write."""
     match node.op, node.arguments:
         case "kvc::cache_update", (
             cache, update, Value() as index, axis, "linear", x, *_
@@ -73,13 +75,6 @@ def _check(index: Value, least: int, count: Dim, slots: Dim) -> Check:
 
 def _size(target: Value, dim: int) -> Dim:
     return target.type.dims[dim] if target.type.dims else 1
-
-
-def _way_to_all(schedule: Schedule, values: Sequence[Value]) -> set[int] | None:
-    """Return the nodes that compute several values, as `_way_to` does for each."""
-    ways = [_way_to(schedule, value) for value in values]
-    found = [way for way in ways if way is not None]
-    return set().union(*found) if len(found) == len(ways) else None
 
 
 def _way_to(schedule: Schedule, index: Value) -> set[int] | None:
@@ -111,8 +106,7 @@ def _add(
     schedule: Schedule, check: Check, source: str, way: set[int], writes: Sequence[int]
 ) -> None:
     _, op, arguments = check
-    node = Node(op, arguments, (), source)
-    added = schedule.add_closing(node)
+    added = schedule.add_closing(Node(op, arguments, (), source))
     for key in (*way, added):
         _, place, before = schedule.ranks[key]
         schedule.ranks[key] = (EARLY, place, before)

@@ -20,7 +20,9 @@ def requests_of(
     its memory. Inputs live from before the first node; results live until after the
     last node. Symbolic sizes count at their upper bound.
     """
-    owned = _owned_values(method, aliases)
+    defined = [value for node in method.nodes for value in node.outputs]
+    inputs = [v for v in method.inputs if v.id not in aliases.callers]
+    owned = [v for v in [*inputs, *defined] if aliases.root[v.id] == v.id]
     first = dict.fromkeys((value.id for value in method.inputs), -1)
     last = dict(first)
     for index, node in enumerate(method.nodes):
@@ -37,12 +39,6 @@ def requests_of(
         )
         for value in owned
     )
-
-
-def _owned_values(method: Method, aliases: Aliases) -> list[Value]:
-    defined = [value for node in method.nodes for value in node.outputs]
-    inputs = [v for v in method.inputs if v.id not in aliases.callers]
-    return [v for v in [*inputs, *defined] if aliases.root[v.id] == v.id]
 
 
 # Scratch memory for blocks: a result of the node that runs them.

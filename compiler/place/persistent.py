@@ -283,8 +283,7 @@ def _is_cheap(node: Node, old: Value) -> bool:
 
 def _why_elsewhere(schedule: Schedule, content: _Content) -> CopyReason | None:
     """Return the reason to copy the new content; None if no node computes it."""
-    key = schedule.makers.get(_root(schedule, content.new).id)
-    if key is None:
+    if schedule.makers.get(_root(schedule, content.new).id) is None:
         return None
     node = schedule.nodes[schedule.makers[content.new.id]]
     match OPS[node.op].aliasing:

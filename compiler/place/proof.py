@@ -8,7 +8,7 @@ value, read a copy made just before the write; that copy is the verdict's cost. 
 emitted program is checked again by `kvc.schema.verify`, which shares no code with this.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kvc.compiler.ir import Method, Node, Program, Value
@@ -23,7 +23,6 @@ from kvc.compiler.place.persistent import (
     HANDED_OUT,
     VIEW_WRITTEN,
     CopyReason,
-    Persistent,
     Write,
     both_read,
     find_persistent,
@@ -68,8 +67,7 @@ class Proof:
 
 def prove_all(program: Program) -> dict[str, Proof]:
     """Return the proofs of methods and blocks by name; callers precede their blocks."""
-    blocks = blocks_by_number(program)
-    placer = Placer(blocks)
+    placer = Placer(blocks_by_number(program))
     proofs: dict[str, Proof] = {}
     waiting = list(entries(program))
     while waiting:
@@ -84,9 +82,19 @@ def prove(method: Method, program: Program) -> Proof:
     symbols = {symbol.name: symbol for symbol in program.symbols}
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
     method = with_old_contents(method, grows)
-    schedule = Schedule(_without_placed(method))
+    # Outputs that lie in the memory of inputs are no reason to keep an old content:
+    # the proof decides their values.
+    placed = _placed(method)
+    kept = tuple(v for i, v in enumerate(method.outputs) if i not in placed)
+    schedule = Schedule(replace(method, outputs=kept))
     memories = find_persistent(schedule, grows, symbols)
-    _forget_others(schedule, memories)
+    written = {write.result.id for memory in memories for write in memory.writes}
+    for key, node in schedule.nodes.items():
+        control = control_of(node)
+        if control is not None:
+            pairs = zip(node.outputs, control.over, strict=True)
+            over = tuple(k if v.id in written else None for v, k in pairs)
+            schedule.nodes[key] = with_over(node, over)
     costs = [
         (memory.name, write, _clear(schedule, write))
         for memory in memories
@@ -153,17 +161,6 @@ def _order_readers(schedule: Schedule, write: Write) -> set[int]:
     return readers
 
 
-def _forget_others(schedule: Schedule, memories: Sequence[Persistent]) -> None:
-    """Give scratch memory to results of control flow that are not persistent."""
-    written = {write.result.id for memory in memories for write in memory.writes}
-    for key, node in schedule.nodes.items():
-        control = control_of(node)
-        if control is not None:
-            pairs = zip(node.outputs, control.over, strict=True)
-            kept = tuple(k if v.id in written else None for v, k in pairs)
-            schedule.nodes[key] = with_over(node, kept)
-
-
 def _placed(block: Method) -> dict[int, str]:
     """Return output -> input for outputs of a block in the memory of an input."""
     names = {value.id: name for value, name in block.input_out}
@@ -172,25 +169,17 @@ def _placed(block: Method) -> dict[int, str]:
     return {i: names[v.id] for i, v in enumerate(block.outputs) if v.id in names}
 
 
-def _without_placed(method: Method) -> Method:
-    """Return a block without the outputs that lie in the memory of its inputs.
-
-    These are no reason to keep an old content: the proof decides their values.
-    """
-    placed = _placed(method)
-    kept = tuple(v for i, v in enumerate(method.outputs) if i not in placed)
-    return replace(method, outputs=kept)
-
-
 def _with_placed(final: Method, block: Method) -> Method:
     """Return a proven block with all of its outputs."""
     placed, left = _placed(block), {name: value for value, name in final.input_out}
     kept = iter(final.outputs)
-    outputs = tuple(
-        left[placed[i]] if i in placed else next(kept)
-        for i in range(len(block.outputs))
+    return replace(
+        final,
+        outputs=tuple(
+            left[placed[i]] if i in placed else next(kept)
+            for i in range(len(block.outputs))
+        ),
     )
-    return replace(final, outputs=outputs)
 
 
 def _grown(final: Method, method: Method) -> Iterator[tuple[int, Verdict]]:
@@ -241,16 +230,12 @@ def _beside_target(node: Node, write: Write) -> tuple[Value, ...]:
         case Aliasing.UPDATE:
             return node.inputs[1:]
         case Aliasing.CONTROL:
-            return _beside_operand(node, write)
+            control = control_of(node)
+            assert control is not None
+            over = control.over[node.outputs.index(write.result)]
+            others = [v for i, v in enumerate(control.operands) if i != over]
+            return (*others, *(() if control.pred is None else (control.pred,)))
     return ()
-
-
-def _beside_operand(node: Node, write: Write) -> tuple[Value, ...]:
-    control = control_of(node)
-    assert control is not None
-    over = control.over[node.outputs.index(write.result)]
-    others = [v for i, v in enumerate(control.operands) if i != over]
-    return (*others, *(() if control.pred is None else (control.pred,)))
 
 
 class _Saver:
@@ -276,8 +261,7 @@ class _Saver:
 
     def save_output(self, value: Value) -> None:
         """Return a copy of a value to the caller."""
-        clone = self._clone(value, HANDED_OUT)
-        self._schedule.rename_outputs(value, clone)
+        self._schedule.rename_outputs(value, self._clone(value, HANDED_OUT))
 
     def _clone(self, value: Value, reason: CopyReason) -> Value:
         self.reasons[reason] = None

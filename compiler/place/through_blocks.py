@@ -134,14 +134,11 @@ class Placer:
             elif OPS[node.op].aliasing is Aliasing.CONTROL:
                 result = [value.id for value in node.outputs].index(current.id)
                 ways = self._candidates(node, result)
-                return any(self._reaches(block, v, root) for _, v in ways)
+                return any(self._trace(block, v, root) is not None for _, v in ways)
             else:
                 # A backend's library may write before it has read everything.
                 return block.in_place and _fills_itself(node, root)
         return True
-
-    def _reaches(self, block: Method, value: Value, root: Value) -> bool:
-        return self._trace(block, value, root) is not None
 
 
 def _may_fill(block: Method, output: int, operand: int) -> bool:

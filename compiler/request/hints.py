@@ -25,8 +25,9 @@ def check_max_length(max_length: object) -> None:
     whole = isinstance(max_length, int) and not isinstance(max_length, bool)
     if max_length is None or (whole and 1 <= max_length <= MAX_DIM):  # type: ignore[operator]
         return
-    message = f"max_length: expected an int of 1..{MAX_DIM}, found {max_length!r}"
-    raise CompileError(message=message)
+    raise CompileError(
+        message=f"max_length: expected an int of 1..{MAX_DIM}, found {max_length!r}"
+    )
 
 
 def limited(program: Program, max_length: int | None) -> Program:
@@ -39,8 +40,9 @@ def limited(program: Program, max_length: int | None) -> Program:
         return program
     position = program.position
     if position is None:
-        message = f"max_length {max_length}: nothing in this program counts tokens"
-        raise CompileError(message=message)
+        raise CompileError(
+            message=f"max_length {max_length}: nothing in this program counts tokens"
+        )
     least = max_length if position.capacity is None else position.capacity
     if not isinstance(least, int):
         message = (
@@ -48,8 +50,7 @@ def limited(program: Program, max_length: int | None) -> Program:
             f"up to {least}; give its caches that limit, StateSpec(capacity=Dim(...))"
         )
         raise CompileError(message=message)
-    capacity = min(least, max_length)
-    limit = replace(position, capacity=capacity)
+    limit = replace(position, capacity=min(least, max_length))
     return replace(program, cursors=(limit, *program.cursors[1:]))
 
 

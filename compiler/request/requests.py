@@ -34,21 +34,6 @@ def check_request(model: object, methods: object, states: object = ()) -> None:
         raise _unexpected("the model", "a torch.nn.Module", model, _SPEC)
     if not isinstance(model, nn.Module):
         raise _unexpected("the model", "a torch.nn.Module", model)
-    _check_tensors(model)
-    _check_items("methods", methods, Method)
-    _check_items("states", states, StateSpec)
-    assert isinstance(methods, Sequence)  # of Method, as checked above
-    if not methods:
-        raise CompileError(message="no methods to compile")
-    for method in methods:
-        _check_method(method)
-    _check_unique("methods", [method.name for method in methods])
-    # There may be several prefills, for different numbers of tokens.
-    _check_unique("roles", [m.role for m in methods if m.role in SINGLE_ROLES])
-
-
-def _check_tensors(model: nn.Module) -> None:
-    """Check that all modules and tensors of a model are of supported kinds."""
     for path, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             found = f"{path or 'it'} is compiled by torch.jit"
@@ -60,6 +45,16 @@ def _check_tensors(model: nn.Module) -> None:
         if tensor.layout is not torch.strided or tensor.is_quantized:
             found = f"{name} is sparse or quantized; call to_dense() or dequantize()"
             raise _unexpected("the model", "dense tensors", tensor, found)
+    _check_items("methods", methods, Method)
+    _check_items("states", states, StateSpec)
+    assert isinstance(methods, Sequence)  # of Method, as checked above
+    if not methods:
+        raise CompileError(message="no methods to compile")
+    for method in methods:
+        _check_method(method)
+    _check_unique("methods", [method.name for method in methods])
+    # There may be several prefills, for different numbers of tokens.
+    _check_unique("roles", [m.role for m in methods if m.role in SINGLE_ROLES])
 
 
 def check_mapping(what: str, given: object) -> None:
@@ -97,8 +92,7 @@ def _check_method(method: Method) -> None:
         expected = (
             "expected 'encode', 'prefill', 'decode', 'prefill_all' or '' for none"
         )
-        message = f"{where}, role: {expected}, found {method.role!r}"
-        raise CompileError(message=message)
+        raise CompileError(message=f"{where}, role: {expected}, found {method.role!r}")
     _check_args(f"{where}, args", method.args)
     _check_keys(f"{where}, kwargs", 'a mapping such as {"x": x}', method.kwargs)
     _check_keys(f"{where}, dynamic", _DYNAMIC, method.dynamic)

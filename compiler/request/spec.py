@@ -38,8 +38,9 @@ class Dim:
             raise CompileError(message=f"Dim name {name!r} is not an identifier")
         for bound in (self.lower, self.upper):
             if type(bound) is not int:
-                message = f"Dim {name}: the bound {bound!r} is not an int"
-                raise CompileError(message=message)
+                raise CompileError(
+                    message=f"Dim {name}: the bound {bound!r} is not an int"
+                )
         if not 0 <= self.lower <= self.upper <= MAX_DIM:
             expected = f"expected 0 <= lower <= upper <= {MAX_DIM}"
             found = f"found lower {self.lower} and upper {self.upper}"

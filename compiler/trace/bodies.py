@@ -44,25 +44,19 @@ def outside_of_bodies(aliases: AliasMode, guard: Guard) -> Iterator[None]:
         # If a size is dynamic, torch cannot compute the strides of results: Max(1, n -
         # 1).
         known = dynamo_settings.patch(assume_static_by_default=True)
-        _forget_calls()
+        # Clear the record of function calls with which torch names nodes. torch would
+        # read that record with each body, each function as a variable; this is slow,
+        # and for some functions torch finds no value.
+        for mode in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
+            if isinstance(mode, TorchFunctionMetadataMode):
+                mode.tracer.torch_fn_metadata = None
+                mode.tracer.torch_fn_counts = {}
         with _without_aliases(), _pop_mode_temporarily(), set_up() as compiler, known:
             yield _within(compiler, aliases, guard)
 
     patched = patch.object(utils, "setup_compilation_env", set_up_without)
     with patched, aliases, guard:
         yield
-
-
-def _forget_calls() -> None:
-    """Clear the record of function calls with which torch names nodes.
-
-    torch would read that record with each body, each function as a variable; this is
-    slow, and for some functions torch finds no value.
-    """
-    for mode in _get_current_function_mode_stack():  # type: ignore[no-untyped-call]
-        if isinstance(mode, TorchFunctionMetadataMode):
-            mode.tracer.torch_fn_metadata = None
-            mode.tracer.torch_fn_counts = {}
 
 
 def _within(compiler: Compiler, aliases: AliasMode, guard: Guard) -> Compiler:
@@ -176,7 +170,6 @@ def _pass(
 
 
 def _added_input(graph: fx.Graph, name: str) -> fx.Node:
-    """Add an input to a graph, after its other inputs."""
     after = [node for node in graph.nodes if node.op != "placeholder"]
     with graph.inserting_before(after[0]):
         return graph.placeholder(name)
@@ -211,7 +204,7 @@ def _lift(exported: ExportedProgram, node: fx.Node) -> None:
     root.graph.erase_node(node)
     exported.constants[target] = getattr(root, target)
     delattr(root, target)
-    spec = InputSpec(
-        InputKind.CONSTANT_TENSOR, TensorArgument(given.name), target, None
+    signature.input_specs.insert(
+        0,
+        InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(given.name), target, None),
     )
-    signature.input_specs.insert(0, spec)

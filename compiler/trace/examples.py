@@ -64,21 +64,10 @@ def named_arguments(model: nn.Module, method: Method) -> dict[str, object]:
         CaptureError: there is not one example for each parameter without a default.
     """
     names = parameter_names(model, method)
-    _check_names(model, method, names)
-    given = dict(zip(names, method.args, strict=False)) | dict(method.kwargs)
-    for one in _parameters(model, method):
-        if one.name in names and one.name not in given and one.default is one.empty:
-            reason = f"there is no example for its parameter {one.name!r}"
-            raise _refused(method, f"{reason}; give one in args or kwargs")
-    return {name: given[name] for name in names if name in given}
-
-
-def _check_names(model: nn.Module, method: Method, names: tuple[str, ...]) -> None:
-    """Check that examples are for parameters, and at most one for each."""
+    # Check that examples are for parameters, and at most one for each.
     known = f"its parameters are {listing(names)}"
     if len(method.args) > len(names):
-        reason = f"args has {len(method.args)} examples; {known}"
-        raise _refused(method, reason)
+        raise _refused(method, f"args has {len(method.args)} examples; {known}")
     for name in method.kwargs:
         if name in names[: len(method.args)]:
             raise _refused(method, f"{name!r} is given in args and in kwargs")
@@ -90,6 +79,12 @@ def _check_names(model: nn.Module, method: Method, names: tuple[str, ...]) -> No
                 f"; name what it takes as **{free[0]}, or pass a dict" if free else ""
             )
             raise _refused(method, f"kwargs has {name!r}; {known}{advice}")
+    given = dict(zip(names, method.args, strict=False)) | dict(method.kwargs)
+    for one in _parameters(model, method):
+        if one.name in names and one.name not in given and one.default is one.empty:
+            reason = f"there is no example for its parameter {one.name!r}"
+            raise _refused(method, f"{reason}; give one in args or kwargs")
+    return {name: given[name] for name in names if name in given}
 
 
 def _parameters(model: nn.Module, method: Method) -> tuple[inspect.Parameter, ...]:
@@ -141,11 +136,11 @@ def _check_axis(
         reason += "; axes count from 0" if axis < 0 else ""
         raise _refused(method, reason)
     if shape[axis] != 1 and not dim.lower <= shape[axis] <= dim.upper:
-        reason = (
+        raise _refused(
+            method,
             f"the example of {path!r} has size {shape[axis]} along axis {axis}, "
-            f"but Dim {dim.name} is {dim.lower}..{dim.upper}"
+            f"but Dim {dim.name} is {dim.lower}..{dim.upper}",
         )
-        raise _refused(method, reason)
 
 
 def _check_same_dim(
@@ -154,14 +149,15 @@ def _check_same_dim(
     """Check that each name is one Dim, with one size; 0 and 1 fit any size."""
     before, other = seen.get(dim.name, (dim, 1))
     if before != dim:
-        reason = (
+        raise _refused(
+            method,
             f"Dim {dim.name} is declared {before.lower}..{before.upper} and "
-            f"{dim.lower}..{dim.upper}"
+            f"{dim.lower}..{dim.upper}",
         )
-        raise _refused(method, reason)
     if min(size, other) > 1 and size != other:
-        reason = f"the examples give Dim {dim.name} the sizes {other} and {size}"
-        raise _refused(method, reason)
+        raise _refused(
+            method, f"the examples give Dim {dim.name} the sizes {other} and {size}"
+        )
     seen[dim.name] = (dim, max(size, other))
 
 

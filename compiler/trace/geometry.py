@@ -62,9 +62,10 @@ class StridedLayout:
 
     def unsqueeze(self, axis: int) -> "StridedLayout":
         """Return the layout with one more axis, of size 1."""
-        shape = (*self.shape[:axis], 1, *self.shape[axis:])
         return replace(
-            self, shape=shape, stride=(*self.stride[:axis], 0, *self.stride[axis:])
+            self,
+            shape=(*self.shape[:axis], 1, *self.shape[axis:]),
+            stride=(*self.stride[:axis], 0, *self.stride[axis:]),
         )
 
     def expand(self, shape: Sequence[int]) -> "StridedLayout":

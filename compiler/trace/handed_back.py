@@ -42,8 +42,9 @@ def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
             for write in _seen_elsewhere(module):
-                place = at_source_of(write.meta)
-                raise CaptureError(method=method, place=place, reason=_REASON)
+                raise CaptureError(
+                    method=method, place=at_source_of(write.meta), reason=_REASON
+                )
 
 
 def _seen_elsewhere(module: fx.GraphModule) -> Iterator[fx.Node]:

@@ -60,7 +60,15 @@ def _keep(method: str, module: fx.GraphModule) -> None:
         made.setdefault(memory_of(node), node)
     orders = _orders(method, nodes, made)
     for maker, order in orders.items():
-        _lay_out(maker, order)
+        # All readers of the node's tensor read a copy with this order of axes.
+        users = [*maker.users]
+        back = [order.index(axis) for axis in range(len(order))]
+        copied = _added(maker, _aten.permute.default, [*order])
+        copied = _added(
+            copied, _aten.clone.default, memory_format=torch.contiguous_format
+        )
+        copied = _added(copied, _aten.permute.default, back)
+        maker.replace_all_uses_with(copied, users.__contains__)
     if orders:
         module.recompile()
 
@@ -163,16 +171,6 @@ def memory_of(node: fx.Node) -> object:
     return value.untyped_storage()._cdata
 
 
-def _lay_out(maker: fx.Node, order: Order) -> None:
-    """Let all readers of a node's tensor read a copy with a given order of axes."""
-    users = [*maker.users]
-    back = [order.index(axis) for axis in range(len(order))]
-    copied = _added(maker, _aten.permute.default, [*order])
-    copied = _added(copied, _aten.clone.default, memory_format=torch.contiguous_format)
-    copied = _added(copied, _aten.permute.default, back)
-    maker.replace_all_uses_with(copied, users.__contains__)
-
-
 def _added(
     node: fx.Node, target: torch._ops.OpOverload, *args: list[int], **kwargs: Argument
 ) -> fx.Node:
@@ -184,6 +182,5 @@ def _added(
         return node
     with node.graph.inserting_after(node):
         added = node.graph.call_function(target, (node, *args), kwargs)
-    value = target(node.meta["val"], *args, **kwargs)
-    added.meta.update({**node.meta, "val": value})
+    added.meta.update({**node.meta, "val": target(node.meta["val"], *args, **kwargs)})
     return added

@@ -86,8 +86,9 @@ def _refuse_rest(method: str, module: fx.GraphModule, unread: Set[str]) -> None:
     """
     for node in module.graph.nodes:
         if _is_complex(node) and node.name not in unread:
-            place = at_source_of(node.meta)
-            raise CaptureError(method=method, place=place, reason=_why(node))
+            raise CaptureError(
+                method=method, place=at_source_of(node.meta), reason=_why(node)
+            )
         for body in bodies_of(module, node):
             _refuse_rest(method, body, frozenset())
 

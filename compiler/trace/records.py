@@ -123,8 +123,7 @@ def rebuilt(example: object, given: object) -> object:
     """
     kind = record_type(example)
     if kind is not None and isinstance(given, dict):
-        values = values_of(example, kind)
-        pairs = zip(values, given.values(), strict=True)
+        pairs = zip(values_of(example, kind), given.values(), strict=True)
         return _with_values(example, kind, [rebuilt(old, new) for old, new in pairs])
     if isinstance(example, tuple | list) and isinstance(given, tuple | list):
         items = [rebuilt(a, b) for a, b in zip(example, given, strict=True)]
@@ -137,7 +136,6 @@ def rebuilt(example: object, given: object) -> object:
 
 
 def _with_values(example: object, kind: RecordType, values: list[object]) -> object:
-    """Return a record of an example's class with other values."""
     if kind.kind == DATACLASS:
         own = copy.copy(example)  # no __init__, which may check or compute
         for name, value in zip(kind.fields, values, strict=True):
@@ -198,8 +196,9 @@ def typed_method(model: nn.Module, method: Method) -> Callable[..., object]:
         try:
             return opened("its result", results)
         except Unknown as error:
-            reason = f"{error}; a method can return {_KINDS} of these"
-            raise _refused(method, function, reason) from error
+            raise _refused(
+                method, function, f"{error}; a method can return {_KINDS} of these"
+            ) from error
 
     return typed
 
@@ -228,19 +227,20 @@ def _refuse_changes(
     after: Mapping[str, object],
 ) -> None:
     """Refuse a method that replaces an item of a container argument."""
-    paths = dict.fromkeys([*before, *after])
-    for path in paths:
+    for path in dict.fromkeys([*before, *after]):
         if before.get(path, _NOTHING) is not after.get(path, _NOTHING):
-            reason = (
+            raise _refused(
+                method,
+                function,
                 f"it puts something else into {path!r}, a part of an argument, which "
                 "a caller would not see; return the new value, or write into the "
-                "tensor that is there, with copy_"
+                "tensor that is there, with copy_",
             )
-            raise _refused(method, function, reason)
 
 
 def _refused(
     method: Method, function: Callable[..., object], reason: str
 ) -> CaptureError:
-    place = definition_of(function)
-    return CaptureError(method=method.name, place=place, reason=reason)
+    return CaptureError(
+        method=method.name, place=definition_of(function), reason=reason
+    )

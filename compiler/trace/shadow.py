@@ -91,7 +91,14 @@ def shadowed_forward(
             the model's, or assigns a buffer or parameter anew.
     """
     memory, observed = RegisteredMemory(model), Observed()
-    _check_sized(lifted, memory)
+    for one in lifted:
+        whole = memory.whole_of(one.name)
+        if whole is not None:
+            reason = (
+                f"StateSpec {one.pattern!r} matches it, but it lies within the buffer "
+                f"{whole!r}; name that one, or give it memory of its own"
+            )
+            raise StateConflict(state=one.name, reason=reason)
     with Unchanged(model, method.args, method.kwargs) as kept:
         observed.arrays.update(_arrays(kept.state, memory))
         versions = _versions(kept.state)
@@ -133,18 +140,6 @@ def _set(attributes: dict[str, object], values: Mapping[str, object]) -> Iterato
         attributes.update(before)
 
 
-def _check_sized(lifted: Sequence[Lifted], memory: RegisteredMemory) -> None:
-    """Check that a buffer whose size is chosen later is no part of another buffer."""
-    for one in lifted:
-        whole = memory.whole_of(one.name)
-        if whole is not None:
-            reason = (
-                f"StateSpec {one.pattern!r} matches it, but it lies within the buffer "
-                f"{whole!r}; name that one, or give it memory of its own"
-            )
-            raise StateConflict(state=one.name, reason=reason)
-
-
 @contextmanager
 def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
     """Keep torch, which calls the model, from running the hooks of `forward`.
@@ -156,11 +151,12 @@ def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
         yield
         return
     if type(model).__call__ is not nn.Module.__call__:
-        reason = (
+        raise _refused(
+            model,
+            method,
             f"{type(model).__name__} has a __call__ of its own, which tracing would "
-            "run for every method; move its code to forward"
+            "run for every method; move its code to forward",
         )
-        raise _refused(model, method, reason)
     with _set(vars(model), {name: OrderedDict() for name in _HOOKS}):
         yield
 
@@ -193,8 +189,7 @@ class _Watch:
 
     def aliases(self) -> AliasMode:
         """Return an alias mode for the tensors that modules hold now."""
-        slots = registered(self.model)
-        traced = {n: t for n, (t, _) in slots.items() if t is not None}
+        traced = {n: t for n, (t, _) in registered(self.model).items() if t is not None}
         for name, real in self.memory.named.items():
             own = vars(traced[name])  # keep attributes that code has set on the tensor
             own.update({k: v for k, v in vars(real).items() if k not in own})
@@ -321,11 +316,12 @@ def _check_versions(
     """
     for path, version in _versions(state).items():
         if version != versions[path]:
-            reason = (
+            raise _refused(
+                model,
+                method,
                 f"it writes into {path!r} in a way that cannot be traced, and has done "
-                "so now: build the model anew, and use operators of torch"
+                "so now: build the model anew, and use operators of torch",
             )
-            raise _refused(model, method, reason)
 
 
 def _with_buffers(
@@ -348,8 +344,7 @@ def _with_buffers(
     signature = inspect.signature(function)
     added = inspect.Parameter(PARAMETER, inspect.Parameter.KEYWORD_ONLY)
     parameters = [*signature.parameters.values()]
-    at = sum(p.kind is not p.VAR_KEYWORD for p in parameters)
-    parameters.insert(at, added)
+    parameters.insert(sum(p.kind is not p.VAR_KEYWORD for p in parameters), added)
     with_buffers.__dict__["__signature__"] = signature.replace(parameters=parameters)
     return with_buffers
 

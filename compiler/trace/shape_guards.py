@@ -108,7 +108,10 @@ def _comparing(
 ) -> Asked:
     def comparing(size: torch.SymInt, other: object) -> object:
         result = compare(size, other)
-        answer = _settled(result)
+        # The constant value of a comparison; None if it depends on sizes.
+        expression = result.node.expr if isinstance(result, torch.SymBool) else result
+        known = isinstance(expression, bool) or expression in (sympy.true, sympy.false)
+        answer = bool(expression) if known else None
         if answer is not None and isinstance(other, int | torch.SymInt):
             right = other.node.expr if isinstance(other, torch.SymInt) else other
             asked = relation(size.node.expr, right, evaluate=False)
@@ -116,13 +119,6 @@ def _comparing(
         return result
 
     return comparing
-
-
-def _settled(result: object) -> bool | None:
-    """Return the constant value of a comparison; None if it depends on sizes."""
-    expression = result.node.expr if isinstance(result, torch.SymBool) else result
-    known = isinstance(expression, bool) or expression in (sympy.true, sympy.false)
-    return bool(expression) if known else None
 
 
 def _note(
@@ -191,8 +187,7 @@ def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> No
         for sizes in samples(chosen):
             pairs = dict(zip(symbols, sizes, strict=True))
             if bool(question.expression.subs(pairs).doit()) != question.answer:
-                named = zip(chosen, sizes, strict=True)
-                raise _refused(method, question, dict(named))
+                raise _refused(method, question, dict(zip(chosen, sizes, strict=True)))
 
 
 def dims_of(

@@ -67,7 +67,16 @@ _STRUCTURED = "torch.__trace"
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence torch's log handlers, warnings and prints to stderr."""
-    handlers = _torch_handlers()
+    # torch's structured trace is left alone: it goes to the folder TORCH_TRACE. If that
+    # is not set, its handler removes itself at the first record; a filter would prevent
+    # that, and torch would format every graph for nothing.
+    loggers = [
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger)
+        if name != _STRUCTURED
+    ]
+    handlers = [handler for logger in loggers for handler in logger.handlers]
     for handler in handlers:
         handler.addFilter(_refuse)
     try:
@@ -77,22 +86,6 @@ def quiet() -> Iterator[None]:
     finally:
         for handler in handlers:
             handler.removeFilter(_refuse)
-
-
-def _torch_handlers() -> list[logging.Handler]:
-    """Return the handlers that write torch's reports, except its structured trace.
-
-    The structured trace goes to the folder TORCH_TRACE. If that is not set, its handler
-    removes itself at the first record; a filter would prevent that, and torch would
-    format every graph for nothing.
-    """
-    loggers = [
-        logger
-        for name, logger in logging.root.manager.loggerDict.items()
-        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger)
-        if name != _STRUCTURED
-    ]
-    return [handler for logger in loggers for handler in logger.handlers]
 
 
 def _refuse(_: logging.LogRecord) -> bool:

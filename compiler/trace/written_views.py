@@ -158,11 +158,13 @@ def refuse_written_windows(method: str, exported: ExportedProgram) -> None:
         if isinstance(module, fx.GraphModule):
             for node, windows in _written_windows(module.graph):
                 dimension, size, step = windows.args[1:]
-                reason = _WINDOW_REASON.format(
-                    dimension=dimension, size=size, step=step
+                raise CaptureError(
+                    method=method,
+                    place=at_source_of(node.meta),
+                    reason=_WINDOW_REASON.format(
+                        dimension=dimension, size=size, step=step
+                    ),
                 )
-                place = at_source_of(node.meta)
-                raise CaptureError(method=method, place=place, reason=reason)
 
 
 def _written_windows(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:

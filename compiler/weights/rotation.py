@@ -33,8 +33,7 @@ def rotated(rows: Tensor) -> Tensor:
     Returns:
         float64 [..., width].
     """
-    width = rows.shape[-1]
-    ones = torch.ones(width, dtype=torch.float64)
+    ones = torch.ones(rows.shape[-1], dtype=torch.float64)
     from_ones = _spread(ones) - ones
     spread = _spread(rows)
     length = _sum(from_ones * from_ones)

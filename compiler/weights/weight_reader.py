@@ -258,8 +258,7 @@ def read(source: Source) -> Tensor:
 
 def is_zero(source: Source) -> bool:
     """Tell whether all bytes of a source are zero."""
-    blocks = WeightReader().blocks(source)
-    return not any(_flat_bytes(block).any() for block in blocks)
+    return not any(_flat_bytes(block).any() for block in WeightReader().blocks(source))
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
