@@ -1,6 +1,6 @@
 """The states of a session, which persist between calls: their kinds and memory.
 
-    the program's states --owner.py--> groups of similar states --session_states.py--> kinds
+    the program's states --owner.py--> groups --session_states.py--> kinds
     a kind --spans--> a store of its owner --host.py--> arenas
 
 `kind.py` is the interface of a kind of state: how many tokens a call can add, the undo

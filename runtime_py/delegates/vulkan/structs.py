@@ -39,6 +39,7 @@ class Typed(Structure):
 
 
 def chained(*fields: tuple[str, type]) -> list[tuple[str, type]]:
+    """Return the fields of a structure that begins with its type and a pointer."""
     return [("sType", c_int32), ("pNext", c_void_p), *fields]
 
 
