@@ -320,16 +320,11 @@ def _check_files(
         return
     named = (name for name in (PROCESSOR_TEMPLATE, TOKENIZER_CONFIG) if name in files)
     for name in named:
-        for text in _templates(read_json(folder, name)):
+        found = read_json(folder, name).get("chat_template")
+        listed = found if isinstance(found, list) else [{"template": found}]
+        texts = [one.get("template") for one in listed if isinstance(one, dict)]
+        for text in [text for text in texts if isinstance(text, str)]:
             _check_template(folder, name, text)
-
-
-def _templates(config: Mapping[str, object]) -> list[str]:
-    """Return the chat templates of a JSON file: one text, or several with names."""
-    found = config.get("chat_template")
-    listed = found if isinstance(found, list) else [{"template": found}]
-    texts = [one.get("template") for one in listed if isinstance(one, dict)]
-    return [text for text in texts if isinstance(text, str)]
 
 
 def _read_text(folder: Path, name: str) -> str:

@@ -64,7 +64,13 @@ def check_space(
     counted = [each for each in by_key.values() if each.nbytes not in elsewhere]
     if sum(each.nbytes for each in counted) <= free:
         return
-    needed = _least(counted)
+    # A lower bound: equal starts count once.
+    found: dict[Hashable, int] = {}
+    for content in counted:
+        first = next(iter(content.chunks()), memoryview(b""))
+        digest = hashlib.sha256(first).digest()
+        found[content.nbytes, len(first), digest] = content.nbytes
+    needed = sum(found.values())
     if needed > free:
         raise NoSpace(path=path, folder=str(folder), needed=needed, free=free)
 
@@ -79,16 +85,6 @@ def free_nbytes(folder: Path) -> int | None:
         return None
     blocks = found.f_bfree if os.geteuid() == 0 else found.f_bavail
     return blocks * found.f_frsize
-
-
-def _least(contents: Iterable[Content]) -> int:
-    """Return a lower bound on the bytes of contents; count equal starts only once."""
-    found: dict[Hashable, int] = {}
-    for content in contents:
-        first = next(iter(content.chunks()), memoryview(b""))
-        digest = hashlib.sha256(first).digest()
-        found[content.nbytes, len(first), digest] = content.nbytes
-    return sum(found.values())
 
 
 # `save_bundle` and its parts.

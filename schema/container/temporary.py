@@ -210,22 +210,20 @@ class AtomicFile(TemporaryFile):
         """
         self.make_durable(start)
         with self.problems():
-            self._take_name()
+            _, temporary = self.opened()
+            # Before the rename: an interrupt may come right after it.
+            self.committed = True
+            try:
+                temporary.rename(self.target)
+            except OSError:
+                self.committed = False
+                raise
         self.discard()
         try:
             sync_folder(self.folder)
         except OSError as error:
             reason = reason_of(error)
             raise Unsynced(path=self.path, reason=reason) from error
-
-    def _take_name(self) -> None:
-        _, temporary = self.opened()
-        self.committed = True  # before the rename: an interrupt may come right after it
-        try:
-            temporary.rename(self.target)
-        except OSError:
-            self.committed = False
-            raise
 
 
 def why_not_replaced(target: Path) -> str:

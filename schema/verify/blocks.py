@@ -90,7 +90,13 @@ class _Borders:
                 control = read_control(step.op, step.arguments)
                 self._take(control, number, at)
                 self._check_step(graph, step, control, at)
-                self._deepen(control, number, at)
+                # Readers of blocks are recursive.
+                depth = max(
+                    (self._depths[block] for block in control.blocks), default=0
+                )
+                self._report.limit(f"{at}: the depth of blocks", depth, MAX_DEPTH)
+                if number >= 0:
+                    self._depths[number] = max(self._depths[number], depth + 1)
             if step.op in CONTROL_OPS or step.op == _APPEND:
                 for root, axis in self._axes_of(graph, step):
                     grown.setdefault(root, set()).add(axis)
@@ -101,13 +107,6 @@ class _Borders:
             what = f"memory of value {root} grows along {sorted(axes)}"
             self._report.require(fits, where, what)
         return grown
-
-    def _deepen(self, control: Control[object], number: int, at: str) -> None:
-        """Limit how deep blocks are nested, since readers of blocks are recursive."""
-        depth = max((self._depths[block] for block in control.blocks), default=0)
-        self._report.limit(f"{at}: the depth of blocks", depth, MAX_DEPTH)
-        if number >= 0:
-            self._depths[number] = max(self._depths[number], depth + 1)
 
     def _axes_of(self, graph: Graph, step: Instruction) -> Iterator[tuple[int, int]]:
         """Yield (root, axis) for each memory that an instruction lengthens."""
@@ -173,13 +172,19 @@ class _Step:
 
     def check(self, blocks: Sequence[Block]) -> None:
         chosen = [blocks[number].graph for number in self._control.blocks]
-        self._check_pred()
+        pred = self._control.pred
+        if isinstance(pred, Ref):
+            self._check_answer(self._type(pred.value))
         self._check_over()
         if self._control.workspaces:
             self._check_workspace(max(graph.scratch_nbytes for graph in chosen))
         for which, inside in enumerate(chosen):
             self._check_types(which, inside)
-            self._check_lent(inside)
+            # Inputs lie in operands, and operands' slices in scratch.
+            for i, value in enumerate(inside.inputs):
+                own = isinstance(inside.values[value].storage, Scratch)
+                fits = own == self._control.is_scanned(i)
+                self._require(fits, f"input {i} of a block lies in the wrong memory")
             self._check_written(which, inside)
 
     def _require(self, condition: bool, what: str) -> None:
@@ -187,11 +192,6 @@ class _Step:
 
     def _type(self, value: int) -> TensorType:
         return self._graph.values[value].type
-
-    def _check_pred(self) -> None:
-        pred = self._control.pred
-        if isinstance(pred, Ref):
-            self._check_answer(self._type(pred.value))
 
     def _check_answer(self, kind: TensorType) -> None:
         fits = kind.dtype is DType.BOOL and all(size == 1 for size in kind.dims)
@@ -257,13 +257,6 @@ class _Step:
             elif kind != one:
                 what = f"block {which} gives {kind}, not {one}"
                 self._report.fail(self._at, what)
-
-    def _check_lent(self, inside: Graph) -> None:
-        """Check that inputs lie in operands, and operands' slices in scratch."""
-        for i, value in enumerate(inside.inputs):
-            own = isinstance(inside.values[value].storage, Scratch)
-            fits = own == self._control.is_scanned(i)
-            self._require(fits, f"input {i} of a block lies in the wrong memory")
 
     def _check_written(self, which: int, inside: Graph) -> None:
         """Check which inputs a block overwrites, and that its outputs lie there."""

@@ -25,7 +25,6 @@ from kvc.schema.model import (
     State,
     StateKind,
 )
-from kvc.schema.rings import Window
 from kvc.schema.types import TensorType, bounds, symbols_of
 from kvc.schema.verify.cursor_uses import CursorUses
 from kvc.schema.verify.dims import CheckedTypes
@@ -49,7 +48,14 @@ class CursorChecker:
             self._check_cursor(cursor, number)
         for number, state in enumerate(program.states):
             if state.window is not None:
-                self._check_window(state, state.window)
+                where, require = f"state {state.name!r}", self._report.require
+                ring = state.kind is StateKind.RING and state.cursor is not None
+                require(ring, where, "a window of no ring at a cursor")
+                assert state.axis is not None
+                least = bounds(state.type.dims[state.axis], self._sizes.symbols)[0]
+                what = f"a window of {state.window} in a ring of {least} slots"
+                fits = state.window.size >= 1 and state.window.longest_call(least) >= 1
+                require(fits, where, what)
                 self._widest[number] = 0
 
     def _check_cursor(self, cursor: Cursor, number: int) -> None:
@@ -81,16 +87,6 @@ class CursorChecker:
             agree = dims in ((), (1,)) if rows is None else dims == (rows,)
             what = f"its state is {states[cursor.state].type}, its rows are {rows}"
             require(agree, where, what)
-
-    def _check_window(self, state: State, window: Window) -> None:
-        where, require = f"state {state.name!r}", self._report.require
-        ring = state.kind is StateKind.RING and state.cursor is not None
-        require(ring, where, "a window of no ring at a cursor")
-        assert state.axis is not None
-        least = bounds(state.type.dims[state.axis], self._sizes.symbols)[0]
-        what = f"a window of {window} in a ring of {least} slots"
-        fits = window.size >= 1 and window.longest_call(least) >= 1
-        require(fits, where, what)
 
     def check(self, method: Method, operands: Sequence[Operands]) -> None:
         """Check a method's uses of cursors.

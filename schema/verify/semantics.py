@@ -49,15 +49,6 @@ def check_tables(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
         BadProgram, LimitExceeded: an entry is wrong.
     """
     sizes.check_symbols(program.symbols)
-    _check_files(program, report)
-    _check_blobs(program, report)
-    _check_names(program, sizes, report)
-    check_states(program, sizes, report)
-    for key in program.metadata:
-        report.name(key, "metadata")
-
-
-def _check_files(program: Program, report: Reporter) -> None:
     where, files = "data files", program.files
     own = bool(files) and (files[0].name, files[0].digest) == ("", b"")
     report.require(own, where, "file 0 is not the bundle itself")
@@ -70,6 +61,18 @@ def _check_files(program: Program, report: Reporter) -> None:
     report.unique(names, where)
     digests = {file.digest for file in files}
     report.require(len(digests) == len(files), where, "two have one digest")
+    blobs = program.blobs
+    _check_each_blob(blobs, len(program.files), report)
+    named = {named.blob for named in program.names}
+    lost = set(range(len(blobs))) - named
+    report.require(not lost, "blobs", f"blob {min(lost, default=0)} has no name")
+    unused = set(range(1, len(program.files))) - {blob.file for blob in blobs}
+    what = f"file {min(unused, default=0)} holds no blob of this program"
+    report.require(not unused, "data files", what)
+    _check_names(program, sizes, report)
+    check_states(program, sizes, report)
+    for key in program.metadata:
+        report.name(key, "metadata")
 
 
 def verify_index(blobs: Sequence[Blob], path: str) -> None:
@@ -82,17 +85,6 @@ def verify_index(blobs: Sequence[Blob], path: str) -> None:
     _check_each_blob(blobs, 1, report)
     offsets = [blob.offset for blob in blobs]
     report.require(offsets == sorted(offsets), "index", "offsets do not ascend")
-
-
-def _check_blobs(program: Program, report: Reporter) -> None:
-    blobs = program.blobs
-    _check_each_blob(blobs, len(program.files), report)
-    named = {named.blob for named in program.names}
-    lost = set(range(len(blobs))) - named
-    report.require(not lost, "blobs", f"blob {min(lost, default=0)} has no name")
-    unused = set(range(1, len(program.files))) - {blob.file for blob in blobs}
-    what = f"file {min(unused, default=0)} holds no blob of this program"
-    report.require(not unused, "data files", what)
 
 
 def _check_each_blob(blobs: Sequence[Blob], files: int, report: Reporter) -> None:

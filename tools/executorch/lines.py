@@ -37,7 +37,12 @@ def pte_lines(report: PteReport) -> list[str]:
         lines += ["", "DELEGATES", *_delegate_summary(report)]
     if report.memory:
         title = "MEMORY, planned for each method by itself"
-        lines += ["", title, *_memory_summary(report)]
+        rows = []
+        for one in report.memory:
+            planned = sum(one.buffers)
+            more = plan_text(planned, one.peak_live)
+            rows.append((escape(one.method), size(planned), more))
+        lines += ["", title, *columns(rows, "<>")]
     lines += ["", f"FILE, {size(file.nbytes)}"]
     return [*lines, *size_summary_lines(report.size.parts, file.nbytes)]
 
@@ -230,15 +235,6 @@ def _delegates(report: PteReport) -> list[str]:
         lines += ["", f"  {title}{'' if left else ' nothing'}"]
         lines += columns(left, "><", indent=6)
     return lines
-
-
-def _memory_summary(report: PteReport) -> list[str]:
-    rows = []
-    for one in report.memory:
-        planned = sum(one.buffers)
-        more = plan_text(planned, one.peak_live)
-        rows.append((escape(one.method), size(planned), more))
-    return columns(rows, "<>")
 
 
 def _memory(report: PteReport) -> list[str]:

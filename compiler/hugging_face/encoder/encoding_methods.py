@@ -234,10 +234,6 @@ def makes_features(model: PreTrainedModel) -> bool:
     return hasattr(model, _TEXT_FEATURES) and hasattr(model, PICTURE_FEATURES)
 
 
-def _has_class_token(model: PreTrainedModel) -> bool:
-    return any(name.endswith(_CLASS_TOKENS) for name, _ in model.named_parameters())
-
-
 def _read_texts(model: PreTrainedModel, task: Task) -> EncoderSpec:
     config = model.config.get_text_config()
     padding = getattr(config, "pad_token_id", None)
@@ -275,7 +271,9 @@ def _read_pictures(
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
     channels = getattr(config, "num_channels", 3)
     alone = task == "embed" and not makes_features(model)
-    pooled = alone and not _has_class_token(model)
+    pooled = alone and not any(
+        name.endswith(_CLASS_TOKENS) for name, _ in model.named_parameters()
+    )
     made = replace(
         reading,
         pictures=methods[task],

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -112,7 +111,11 @@ def _named(model: PreTrainedModel, otherwise: str) -> Iterator[None]:
 
 def without_interface(model: PreTrainedModel) -> UnsupportedModel:
     """Return the error for a model that does not attend by transformers' interface."""
-    own = [type(one).__name__ for one in model.modules() if _attends(one)]
+    own = [
+        type(one).__name__
+        for one in model.modules()
+        if "attention" in type(one).__name__.lower()
+    ]
     reason = (
         f"{own[0]} attends by code of its own, not by transformers' interface for it"
         if own
@@ -120,10 +123,6 @@ def without_interface(model: PreTrainedModel) -> UnsupportedModel:
         "it as a module, by kvc.compiler.compile_program"
     )
     return UnsupportedModel(model=type(model).__name__, reason=reason)
-
-
-def _attends(module: nn.Module) -> bool:
-    return "attention" in type(module).__name__.lower()
 
 
 def _reason(error: Exception, given: str, alone: Callable[[], object] | None) -> str:
@@ -138,7 +137,9 @@ def _reason(error: Exception, given: str, alone: Callable[[], object] | None) ->
         except Exception as other:
             if (type(other), line_of(other)) == (type(error), line_of(error)):
                 fault = _ALONE
-    return _failed(error, given) + fault
+    where = line_of(error)
+    place = "its code" if where == NOWHERE else where
+    return (f"{place} fails when {given} ({words_of(error)})") + fault
 
 
 def asked_for(error: Exception) -> str:
@@ -168,12 +169,6 @@ def _not_given(error: Exception) -> str:
     ):
         return f"{line_of(error)} asks its cache for {error.name}, and {ONLY}"
     return ""
-
-
-def _failed(error: Exception, given: str) -> str:
-    where = line_of(error)
-    place = "its code" if where == NOWHERE else where
-    return f"{place} fails when {given} ({words_of(error)})"
 
 
 def _caused_by(error: BaseException) -> UnsupportedModel | None:

@@ -127,7 +127,12 @@ def _done(error: BaseException) -> str:
         case KeyError(args=(key,)) if not _is_sentence(key):
             return shortened(f"it asks for {key!r}, which is not there")
         case IndexError():
-            return _past_end(str(error))
+            text = str(error)
+            if bounds := _BOUNDS.fullmatch(text):
+                index, dim, size = bounds.groups()
+                return f"it asks for element {index} of {size} along dimension {dim}"
+            is_past = _PAST_END.fullmatch(text)
+            return "it asks for an element that is not there" if is_past else ""
         case TypeError() if "NoneType" in str(error):
             return f"it computes with {_MISSING}"
     return ""
@@ -136,15 +141,6 @@ def _done(error: BaseException) -> str:
 def _is_sentence(key: object) -> bool:
     """Tell whether a missing key is an error message in words."""
     return isinstance(key, str) and len(key.split()) > _LONGEST_KEY
-
-
-def _past_end(text: str) -> str:
-    """Return which element does not exist; "" for other errors of indices."""
-    if bounds := _BOUNDS.fullmatch(text):
-        index, dim, size = bounds.groups()
-        return f"it asks for element {index} of {size} along dimension {dim}"
-    is_past = _PAST_END.fullmatch(text)
-    return "it asks for an element that is not there" if is_past else ""
 
 
 # Names and code files of modules.

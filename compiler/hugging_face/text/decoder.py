@@ -52,7 +52,10 @@ class CachedDecoder(nn.Module):
             self.add_module(name, child)
         for name, buffer in decoder._buffers.items():  # BART has a bias of its own
             self.register_buffer(name, buffer)
-        _check_names(decoder)
+        if decoder._parameters:
+            own = ", ".join(decoder._parameters)
+            reason = f"it keeps parameters beside its modules: {own}"
+            raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
         self._decoder = (
             decoder,
         )  # in a tuple, so that its modules are not registered twice
@@ -150,18 +153,6 @@ class CachedDecoder(nn.Module):
             made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
         logits: Tensor = made.logits
         return logits
-
-
-def _check_names(decoder: PreTrainedModel) -> None:
-    """Check that all parameters of a model belong to its child modules.
-
-    Raises:
-        UnsupportedModel: it has parameters of its own.
-    """
-    if decoder._parameters:
-        own = ", ".join(decoder._parameters)
-        reason = f"it keeps parameters beside its modules: {own}"
-        raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
 
 
 # These models use positions only in kvc's attention, as distances (ALiBi).
