@@ -224,8 +224,7 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
-        reason = f"{CONFIG}: {words_of(error)}"
-        raise _bad(folder, reason) from error
+        raise _bad(folder, f"{CONFIG}: {words_of(error)}") from error
     check_supported(config, str(folder))
     return config
 
@@ -352,8 +351,7 @@ def _check_template(folder: Path, name: str, text: str) -> None:
     except ImportError:  # templates cannot be checked without jinja2
         return
     except Exception as error:  # any error of parsing, such as too deep nesting
-        reason = f"the chat template in {name}: {words_of(error)}"
-        raise _bad(folder, reason) from error
+        raise _bad(folder, f"the chat template in {name}: {words_of(error)}") from error
 
 
 def _bad(folder: Path, reason: str) -> BadModelFolder:

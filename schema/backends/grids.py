@@ -98,8 +98,7 @@ def symmetric(found: Range, stored: Stored) -> Grid:
         RangeUnbounded: the range is infinite.
     """
     _check(found)
-    reach = max(-found.low, found.high)
-    return Grid(stored, _scale(reach, stored.most))
+    return Grid(stored, _scale(max(-found.low, found.high), stored.most))
 
 
 def asymmetric(found: Range, stored: Stored) -> Grid:

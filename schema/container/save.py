@@ -193,8 +193,7 @@ def save_bundle(
         def new_file() -> NewDataFile:
             return stack.enter_context(NewDataFile(bundle.path, bundle.folder))
 
-        plain = target(new_file() if external else bundle, 0)
-        targets = [plain]
+        targets = [target(new_file() if external else bundle, 0)]
         if count < len(program.names):
             targets.append(target(new_file(), _PACKED))
         names = range(len(program.names))
@@ -242,8 +241,7 @@ def _store(
     names: list[NamedData] = []
     ids: dict[tuple[bytes, int], int] = {}  # by content
     blobs: list[Blob] = []
-    sizes = [named.type.nbytes({}) for named in program.names]
-    ends = (0, *accumulate(sizes))
+    ends = (0, *accumulate([named.type.nbytes({}) for named in program.names]))
     for number, named in enumerate(program.names):
         if progress:
             progress("write weights", ends[number], ends[-1], named.name)
@@ -292,9 +290,8 @@ def _finish(
             if one.number == _PACKED:
                 saved = replace(saved, packed_path=where, packed_nbytes=nbytes)
             else:
-                new = file.is_new
                 saved = replace(
-                    saved, data_path=where, data_nbytes=nbytes, data_is_new=new
+                    saved, data_path=where, data_nbytes=nbytes, data_is_new=file.is_new
                 )
         if accept is not None:
             accept(saved)

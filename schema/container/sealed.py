@@ -159,9 +159,8 @@ class BundleFile(SealedFile):
             self.header = self.read_header(BUNDLE)
             self.program: Program = self._read_program(thorough)
             self._whole = self.program
-            blobs = self.program.blobs
             self.layout: PaddingLayout = check_layout(
-                blobs, self.header, BUNDLE, self.path
+                self.program.blobs, self.header, BUNDLE, self.path
             )
             self.check_zeros(self.layout.tail_padding, self.header.tail_offset)
 

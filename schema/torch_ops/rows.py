@@ -49,8 +49,7 @@ def attend_by_products(
     scores = _multiply(q, keys, scoring.scale, exact)
     scoring.adjust_(scores, block)
     weights, total = _exponentiate_(scores, scoring.sinks)
-    mixed = _mix(weights, values, exact)
-    out.copy_((mixed / total)[None])
+    out.copy_((_mix(weights, values, exact) / total)[None])
 
 
 def _multiply(

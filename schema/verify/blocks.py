@@ -70,8 +70,7 @@ class _Borders:
         self._depths = [1] * count
         for number in reversed(range(count)):
             graph = self._method.blocks[number].graph
-            where = f"{self._where}, block {number}"
-            grown = self._check_graph(graph, number, where)
+            grown = self._check_graph(graph, number, f"{self._where}, block {number}")
             places = {value: i for i, value in enumerate(graph.inputs)}
             self._growth[number] = {places[v]: axes for v, axes in grown.items()}
         self._check_states(self._check_graph(self._method.graph, -1, self._where))
@@ -247,16 +246,14 @@ class _Step:
             self._report.fail(self._at, f"block {which} takes {taken}")
         given = [inside.values[value].type for value in inside.outputs]
         own = self._results[: len(control.over)]
-        results = [self._type(value) for value in own]
-        wanted = control.output_types(which, [], results)
+        wanted = control.output_types(which, [], [self._type(value) for value in own])
         if len(given) != len(wanted):
             self._report.fail(self._at, f"block {which} gives {given}")
         for kind, one in zip(given, wanted, strict=True):
             if one is None:
                 self._check_answer(kind)
             elif kind != one:
-                what = f"block {which} gives {kind}, not {one}"
-                self._report.fail(self._at, what)
+                self._report.fail(self._at, f"block {which} gives {kind}, not {one}")
 
     def _check_written(self, which: int, inside: Graph) -> None:
         """Check which inputs a block overwrites, and that its outputs lie there."""
@@ -273,8 +270,7 @@ class _Step:
         makers = {v: step.op for step in inside.instructions for v in step.results}
         for output, operand in places.items():
             value, home = inside.outputs[output], inside.inputs[operand]
-            whole = _is_whole(inside, value, makers)
-            at_home = whole and inside.root_of(value) == home
+            at_home = _is_whole(inside, value, makers) and inside.root_of(value) == home
             self._require(at_home, f"output {output} of a block lies elsewhere")
 
 

@@ -267,8 +267,7 @@ def _written_over(
 def _axes(step: Instruction, rank: int) -> tuple[int, ...]:
     """Return the operand's axis for each axis of a permuting view."""
     if step.op == "aten::permute":
-        order = cast("tuple[int, ...]", step.arguments[1])
-        return tuple(axis % rank for axis in order)
+        return tuple(axis % rank for axis in cast("tuple[int, ...]", step.arguments[1]))
     axes = list(range(rank))
     if step.op == "aten::transpose.int":
         a, b = (cast(int, axis) % rank for axis in step.arguments[1:])

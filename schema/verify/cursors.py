@@ -113,8 +113,7 @@ class CursorChecker:
             what = f"it advances their cursor and does not write the rings {missed}"
             self._report.require(not missed, where, what)
         self._check_slots(method, where)
-        uses = CursorUses(method, operands, self._program, self._widest, self._report)
-        uses.check()
+        CursorUses(method, operands, self._program, self._widest, self._report).check()
 
     def _check_slots(self, method: Method, where: str) -> None:
         """Check the values that a session fills in; blocks may only be lent them."""

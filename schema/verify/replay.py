@@ -70,8 +70,7 @@ class _Machine:
         }
         self.owners = np.array([self.chain(i)[-1] for i in range(len(scratch))], int)
         self.dead = np.zeros(len(scratch), bool)
-        bound = [i not in self.makers for i in range(len(scratch))]
-        self.made = np.array(bound, bool)
+        self.made = np.array([i not in self.makers for i in range(len(scratch))], bool)
         self.made[list(graph.inputs)] = False
 
     def chain(self, value: int) -> list[int]:

@@ -180,8 +180,7 @@ def check_delegates(program: Program, report: Reporter) -> None:
         _check_delegate(number, delegate, program, report)
     for number, method in enumerate(program.methods):
         own = [one for one in program.delegates if one.method == number]
-        tails = {one.block: one.tail_nbytes for one in own}
-        _check_tails(method, tails, report)
+        _check_tails(method, {one.block: one.tail_nbytes for one in own}, report)
 
 
 def _check_delegate(
@@ -196,8 +195,7 @@ def _check_delegate(
     report.limit(f"{where}: its workspace", delegate.workspace_nbytes, limit)
     report.limit(f"{where}: its tail", delegate.tail_nbytes, limits.MAX_DIM)
     graphs = graphs_within(program.methods[delegate.method], delegate.block)
-    used = set().union(*map(constants_of, graphs))
-    strange = sorted(used - set(names))
+    strange = sorted(set().union(*map(constants_of, graphs)) - set(names))
     report.require(not strange, where, f"it uses the data {strange} beside its names")
     nested = any(True for graph in graphs for _ in blocks_run(graph, DELEGATE))
     report.require(not nested, where, "it calls a delegate itself")

@@ -37,14 +37,12 @@ def main() -> None:
         whole = sysconfig.get_paths()["purelib"]
         try_out(install(wheel, work / "venv", whole), work / "empty")
         needed = link_required(wheel, work / "needed")
-        light = install(wheel, work / "light", str(needed))
-        run_without_torch(light, work / "empty")
+        run_without_torch(install(wheel, work / "light", str(needed)), work / "empty")
 
 
 def build(work: Path) -> Path:
     """Build a wheel from the files that git knows or would add."""
-    listed = run(ROOT, "git", "ls-files", "-coz", "--exclude-standard")
-    for name in listed.split("\0"):
+    for name in run(ROOT, "git", "ls-files", "-coz", "--exclude-standard").split("\0"):
         source, target = ROOT / name, work / "source" / name
         if name and source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -110,8 +110,7 @@ def _methods(methods: Sequence[PteMethodReport]) -> list[str]:
 
 
 def _few(names: Sequence[str]) -> str:
-    shown = [*names[:_FEW], *["..."] * (len(names) > _FEW)]
-    return ", ".join(map(escape, shown))
+    return ", ".join(map(escape, [*names[:_FEW], *["..."] * (len(names) > _FEW)]))
 
 
 def _state_families(states: Sequence[PteStateReport]) -> list[str]:

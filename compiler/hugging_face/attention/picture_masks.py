@@ -77,8 +77,7 @@ def _seen(mask: MaskFunction, query: int, count: int) -> Tensor:
     """Return the tokens that a query sees: bool [count]."""
     zero = torch.zeros((), dtype=torch.int32)
     keys = torch.arange(count, dtype=torch.int32)
-    seen = mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys)
-    return seen.expand(count)
+    return mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys).expand(count)
 
 
 def _wanted(sight: MaskStandIn, query: int, picture: range, count: int) -> Tensor:

@@ -114,8 +114,7 @@ def _settings(module: nn.Module, layer: str) -> Mapping[str, object]:
 def _changes_at(module: nn.Module, layer: str) -> int:
     """Return the maximum length of a text with the frequencies of short texts."""
     if _kind(module, layer) == _LONG:
-        change = _settings(module, layer)["original_max_position_embeddings"]
-        return int(change)  # type: ignore[call-overload, no-any-return]
+        return int(_settings(module, layer)["original_max_position_embeddings"])  # type: ignore[call-overload, no-any-return]
     return int(module.original_max_seq_len)  # type: ignore[arg-type]
 
 

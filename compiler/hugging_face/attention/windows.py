@@ -141,8 +141,7 @@ def _find(mask: MaskFunction, model: str) -> MaskStandIn:
     for other in others:
         if _differs(mask, other, reach) is None:
             return other
-    reason = f"is no causal window at position {wrong}, and no chunks"
-    raise _unsupported(model, reason)
+    raise _unsupported(model, f"is no causal window at position {wrong}, and no chunks")
 
 
 def _reach(mask: MaskFunction) -> int | None:

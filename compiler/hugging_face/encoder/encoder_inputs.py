@@ -60,8 +60,7 @@ class EncoderInput:
         """Return an example of a length, if the length is variable."""
         if self.axis is None:
             return self.example
-        first = self.example.narrow(self.axis, 0, 1)
-        return first.repeat_interleave(length, self.axis)
+        return self.example.narrow(self.axis, 0, 1).repeat_interleave(length, self.axis)
 
 
 def encoder_input(

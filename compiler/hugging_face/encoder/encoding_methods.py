@@ -129,8 +129,7 @@ class Encoders(nn.Module):
 
     def classify_image(self, pixels: Tensor) -> Tensor:
         """Return logits float32 [batch, labels]; arguments as for `embed_image`."""
-        made = run_pictures(self._model[0], call_of(None), pixels)
-        return _tensor(made, "logits")
+        return _tensor(run_pictures(self._model[0], call_of(None), pixels), "logits")
 
     def _run(self, tokens: Tensor, lengths: Tensor | None) -> object:
         padding = self._reading.padding

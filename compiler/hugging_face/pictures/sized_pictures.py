@@ -186,8 +186,7 @@ def embeddings_of(
         for number, one in enumerate(tower.blocks):
             block = cast("VisionBlock", one)
             seen = None if number in whole else sights
-            normed = block.norm1(states)
-            states = states + _attended(block.attn, normed, turned, seen)
+            states = states + _attended(block.attn, block.norm1(states), turned, seen)
             states = states + block.mlp(block.norm2(states))
     made: Tensor = tower.merger(states)
     return made.float()

@@ -53,8 +53,7 @@ def media_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> frozenset
         for name in dict.fromkeys([*type(config).sub_configs, *vars(config)])
         if name.endswith(_CONFIG) and getattr(config, name, None) is not None
     ]
-    names = [*parts, *(name for name in arguments if name not in _OTHERS)]
-    found = media_in(names)
+    found = media_in([*parts, *(name for name in arguments if name not in _OTHERS)])
     if (
         found and _TEXTS in arguments
     ):  # InternVL's arguments name only pictures, also for videos

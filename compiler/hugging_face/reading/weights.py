@@ -185,8 +185,7 @@ class Conversion:
         converter = deepcopy(self._converter)
         for pattern, found in tensors.items():
             for tensor in found:
-                give = _given(tensor)
-                converter.add_tensor(self.name, self.name, pattern, give)  # type: ignore[arg-type]
+                converter.add_tensor(self.name, self.name, pattern, _given(tensor))  # type: ignore[arg-type]
         made = converter.convert(self.name, self._model, self._model.config)
         return {n: t[0] if isinstance(t, list) else t for n, t in made.items()}
 

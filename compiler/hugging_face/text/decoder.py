@@ -180,8 +180,7 @@ class BatchedDecoder(CachedDecoder):
 
     def prefill_embeds(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
-        given = filled(inputs_embeds, lengths)
-        return self._append_last(lengths, inputs_embeds=given)
+        return self._append_last(lengths, inputs_embeds=filled(inputs_embeds, lengths))
 
     def prefill_picture(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append embeddings [batch, places, hidden] of pictures; return last logits."""
