@@ -66,9 +66,8 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
             return "a weight that is not of the model"
         return in_blocks(weights[1])
     types = [*(each.type for each in operands_of(arguments)), *results]
-    known = _DTYPES if op in _HALVES else _DTYPES - {DType.FLOAT16}
     return (
-        unknown_dtypes(types, known)
+        unknown_dtypes(types, _DTYPES if op in _HALVES else _DTYPES - {DType.FLOAT16})
         or _limits(op, arguments, results)
         or cpu.why_not(op, arguments, results)
     )

@@ -121,7 +121,9 @@ class DataFileReader(SealedFile):
         super().__init__(path, within)
         with self.closed_on_error():
             self.header: Header = self.read_header(DATA)
-            self.blobs: tuple[Blob, ...] = self._read_index()
+            blobs = decode_index(self.read_tail(self.header, DATA), self.path)
+            verify_index(blobs, self.path)
+            self.blobs: tuple[Blob, ...] = blobs
             self.layout: PaddingLayout = check_layout(
                 self.blobs, self.header, DATA, self.path
             )
@@ -131,11 +133,6 @@ class DataFileReader(SealedFile):
     def digest(self) -> bytes:
         """Return the SHA-256 of the index, by which bundles name the file."""
         return self.header.tail_digest
-
-    def _read_index(self) -> tuple[Blob, ...]:
-        blobs = decode_index(self.read_tail(self.header, DATA), self.path)
-        verify_index(blobs, self.path)
-        return blobs
 
 
 class BundleFile(SealedFile):

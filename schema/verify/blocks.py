@@ -212,10 +212,7 @@ class _Step:
             kinds = [self._type(value) for value in given[:carried]]
             same = kinds == [self._type(v) for v in self._passed[:carried]]
             self._require(same, "a carried value changes its type")
-        self._check_scanned(given)
-
-    def _check_scanned(self, given: Sequence[int]) -> None:
-        """Check that all scanned operands and stacked results have one length."""
+        # All scanned operands and stacked results have one length.
         control = self._control
         if not control.is_loop or control.op == "kvc::while":
             what = "a while has more results than carried values"

@@ -112,11 +112,7 @@ class CursorChecker:
             missed = sorted(rings - set(method.writes))
             what = f"it advances their cursor and does not write the rings {missed}"
             self._report.require(not missed, where, what)
-        self._check_slots(method, where)
-        CursorUses(method, operands, self._program, self._widest, self._report).check()
-
-    def _check_slots(self, method: Method, where: str) -> None:
-        """Check the values that a session fills in; blocks may only be lent them."""
+        # Blocks may only be lent the values that a session fills in.
         for i, value in enumerate(method.graph.values):
             if isinstance(value.storage, CursorSlot):
                 self._check_slot(
@@ -126,6 +122,7 @@ class CursorChecker:
             own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
             what = "a block has a cursor field of its own"
             self._report.require(not own, f"{where}, block {number}", what)
+        CursorUses(method, operands, self._program, self._widest, self._report).check()
 
     def _check_slot(
         self, method: Method, slot: CursorSlot, kind: TensorType, where: str
@@ -133,9 +130,8 @@ class CursorChecker:
         require, cursors = self._report.require, self._program.cursors
         require(slot.cursor < len(cursors), where, f"no cursor {slot.cursor}")
         rows = cursors[slot.cursor].rows
-        fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
         what = f"{kind} is not the {slot.field.name} of a cursor"
-        require(fits, where, what)
+        require(kind.dtype is DType.INT64 and len(kind.dims) <= 1, where, what)
         counted = slot.field in (CursorField.END, CursorField.LENGTHS)
         advance = method.advance_of(slot.cursor)
         told = not counted or (advance is not None and advance.tokens is not None)

@@ -231,8 +231,7 @@ def _check_tail(
         if isinstance(storage, Scratch):
             end = storage.offset + storage.nbytes + tail
             what = f"value {value} and its tail end past the scratch arena"
-            fits = end <= graph.scratch_nbytes
-            report.require(fits, f"method {method.name!r}", what)
+            report.require(end <= graph.scratch_nbytes, f"method {method.name!r}", what)
 
 
 @collection_paused()

@@ -155,13 +155,6 @@ def _measure(
 
 def tables(found: Sequence[Measured]) -> list[str]:
     """Return speeds, and what starting and memory cost; medians (least to most)."""
-    lines = columns(_speed_rows(found), "<<>><><")
-    costs = [_cost_row(one) for one in found if one.figures]
-    titles = ("bundle", "load", "first token", "memory", "+ pages of files", "peak")
-    return [*lines, "", *columns([titles, *costs], "<>>>>>")]
-
-
-def _speed_rows(found: Sequence[Measured]) -> list[tuple[str, ...]]:
     titles = ("model", "recipe", "size", "threads", "test", "t/s", "")
     rows: list[tuple[str, ...]] = [(*titles, *["of the first"] * (len(found) > 1))]
     for number, test in enumerate(found[0].tests):
@@ -183,7 +176,10 @@ def _speed_rows(found: Sequence[Measured]) -> list[tuple[str, ...]]:
                     ),
                 )
             )
-    return rows
+    lines = columns(rows, "<<>><><")
+    costs = [_cost_row(one) for one in found if one.figures]
+    titles = ("bundle", "load", "first token", "memory", "+ pages of files", "peak")
+    return [*lines, "", *columns([titles, *costs], "<>>>>>")]
 
 
 def _rate(tokens: float) -> str:

@@ -179,10 +179,10 @@ def check_method(method: PteMethod, buffer: Buffer) -> None:
             number, offset = one.tensor.memory
             fits = number < len(method.buffers)
             if not fits or offset + one.tensor.nbytes > method.buffers[number]:
-                what = (
-                    f"value {index} of method {method.name!r} lies outside its memory"
+                buffer.fail(
+                    0,
+                    f"value {index} of method {method.name!r} lies outside its memory",
                 )
-                buffer.fail(0, what)
 
 
 def _check_shown(method: PteMethod, buffer: Buffer) -> None:

@@ -34,7 +34,19 @@ def pte_lines(report: PteReport) -> list[str]:
         lines += ["", title, *_state_families(report.states)]
     lines += ["", "DATA", *_data_summary(report)]
     if report.delegates:
-        lines += ["", "DELEGATES", *_delegate_summary(report)]
+        groups: dict[tuple[str, str], list[int]] = {}
+        for one in report.delegates:
+            groups.setdefault((one.method, one.backend), []).append(one.payload_nbytes)
+        rows = [
+            (
+                escape(method),
+                escape(backend),
+                plural(len(sizes), "delegate"),
+                f"{size(sum(sizes))} of payload; what runs inside, only it knows",
+            )
+            for (method, backend), sizes in groups.items()
+        ]
+        lines += ["", "DELEGATES", *columns(rows, "<<>")]
     if report.memory:
         title = "MEMORY, planned for each method by itself"
         rows = []
@@ -194,22 +206,6 @@ def _blobs(report: PteReport) -> list[str]:
     rows += [("-", "-", "another file", escape(name)) for name in report.needed]
     none = "  none with names"
     return table(("bytes", "segment", "type", "name"), rows, ">><<", none)
-
-
-def _delegate_summary(report: PteReport) -> list[str]:
-    groups: dict[tuple[str, str], list[int]] = {}
-    for one in report.delegates:
-        groups.setdefault((one.method, one.backend), []).append(one.payload_nbytes)
-    rows = [
-        (
-            escape(method),
-            escape(backend),
-            plural(len(sizes), "delegate"),
-            f"{size(sum(sizes))} of payload; what runs inside, only it knows",
-        )
-        for (method, backend), sizes in groups.items()
-    ]
-    return columns(rows, "<<>")
 
 
 def _delegates(report: PteReport) -> list[str]:

@@ -105,11 +105,11 @@ def _pixels(model: PreTrainedModel, prepared: tuple[int, int] | None) -> Tensor:
     config = model.get_encoder().config
     size = prepared or configured_size(config)
     if size is None:
-        reason = (
+        raise _unsupported(
+            model,
             "its encoder's configuration has no image_size, so each picture has a size "
-            "of its own"
+            "of its own",
         )
-        raise _unsupported(model, reason)
     return torch.zeros(1, getattr(config, "num_channels", 3), *size)
 
 

@@ -167,11 +167,11 @@ def _compare(
             if not same_meeting(one, other)
         )
         what = next(parts, "it runs other operations")
-        reason = (
+        raise refused(
+            model,
             "it computes a different result for a text with a picture than for the "
-            f"same embeddings without one: {what}"
+            f"same embeddings without one: {what}",
         )
-        raise refused(model, reason)
     return joined
 
 
@@ -297,12 +297,12 @@ def picture_input(
         tower = sized[1]
         return PictureInput(token, 0, (0, 0), tower.channels, tower=tower)
     if size is None:
-        reason = (
+        raise refused(
+            model,
             "its configuration has no image_size: each picture has a size of its own, "
             "and as many places in a prompt as that asks for; kvc reads pictures of "
-            "one size, with as many places each"
+            "one size, with as many places each",
         )
-        raise refused(model, reason)
     vision = getattr(model.config, "vision_config", model.config)
     channels = getattr(vision, "num_channels", 3)
     given = PictureInput(token, 0, size, channels)

@@ -223,9 +223,8 @@ def _in_windows(given: tuple[Tensor, ...], sights: _Sights, scaling: float) -> T
     query, key, value = (part[inside].transpose(1, 2) for part in given)
     call = current_call()
     call.row_lengths = (sights.windows >= 0).sum(1)
-    made = attend_among(query, key, value, scaling)
     call.row_lengths = None
-    return made.flatten(0, 1)[sights.back]
+    return attend_among(query, key, value, scaling).flatten(0, 1)[sights.back]
 
 
 def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

@@ -57,16 +57,11 @@ def media_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> frozenset
     if (
         found and _TEXTS in arguments
     ):  # InternVL's arguments name only pictures, also for videos
-        found |= _declared(kind)
+        declared: object = kind.input_modalities
+        said = (declared,) if isinstance(declared, str) else declared
+        names = said if isinstance(said, tuple | list) else ()
+        found |= media_in(map(str, names))
     return found
-
-
-def _declared(kind: type[PreTrainedModel]) -> frozenset[str]:
-    """Return the media that a class declares; classes of parts declare the same."""
-    declared: object = kind.input_modalities
-    said = (declared,) if isinstance(declared, str) else declared
-    names = said if isinstance(said, tuple | list) else ()
-    return media_in(map(str, names))
 
 
 def medium_of(name: str) -> str | None:
