@@ -82,7 +82,6 @@ def _refuse(self: object, name: str, value: object = None) -> NoReturn:
 
 
 def _content(self: object) -> dict[str, object]:
-    """Return the value of each field."""
     names = [each.name for each in fields(self)]  # type: ignore[arg-type]  # one of ours
     return {name: getattr(self, name) for name in names}
 

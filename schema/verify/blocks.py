@@ -216,8 +216,7 @@ class _Step:
         control = self._control
         if not control.is_loop or control.op == "kvc::while":
             what = "a while has more results than carried values"
-            exact = not control.is_loop or len(given) == control.carried
-            self._require(exact, what)
+            self._require(not control.is_loop or len(given) == control.carried, what)
             return
         through = self._passed[control.carried : control.carried + control.scanned]
         kinds = [self._type(value) for value in (*through, *given[control.carried :])]

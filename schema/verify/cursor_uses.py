@@ -41,7 +41,6 @@ from kvc.schema.verify.starts import (
     placed,
 )
 
-_UPDATE: Final = "kvc::cache_update"
 _SWAPPING: Final = PERMUTING | {"aten::alias"}
 
 
@@ -119,7 +118,7 @@ class CursorUses:
                 fields[step.results[0]] = self._after(step, fields, at)
             elif OPS[step.op].aliasing is Aliasing.VIEW:
                 self._follow_view(step, held, used[0], at)
-            elif step.op == _UPDATE and first_operand(step) in held:
+            elif step.op == "kvc::cache_update" and first_operand(step) in held:
                 self._accesses.write(graph, step, held, used, fields, at)
             else:
                 self._accesses.read(graph, roots, step, held, used, fields, at)

@@ -139,9 +139,8 @@ class GraphChecker:
                 self._fail_step(around, index, step, str(error))
             if step.op in WITH_WORKSPACE:
                 workspaces |= {*step.results[-1:]}
-        hidden = workspaces.isdisjoint(graph.outputs)
         what = "an output is scratch memory that an instruction's blocks have"
-        self.report.require(hidden, around.where, what)
+        self.report.require(workspaces.isdisjoint(graph.outputs), around.where, what)
         self._check_defined(graph, known, around)
         return operands
 

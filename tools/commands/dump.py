@@ -282,7 +282,6 @@ def _chosen(
     asked: Sequence[str],
     listings: Sequence[Mapping[str, object]],
 ) -> dict[str, object]:
-    """Return everything, or the tables that were asked for."""
     if not asked and not listings:
         return everything
     keys = {"copies": ("updates",), "delegates": ("delegates", "operators")}

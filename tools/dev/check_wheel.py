@@ -104,8 +104,7 @@ def install(wheel: Path, home: Path, packages: str) -> Path:
     site = run(home, str(python), "-c", "import site; print(*site.getsitepackages())")
     # Path files inside a borrowed folder are not read, so this repository's editable
     # install is not borrowed with it.
-    borrowed = Path(site.strip()) / "borrowed.pth"
-    borrowed.write_text(packages + "\n")
+    (Path(site.strip()) / "borrowed.pth").write_text(packages + "\n")
     return python.parent
 
 

@@ -35,9 +35,10 @@ def pte_lines(report: PteReport) -> list[str]:
     lines += ["", "DATA", *_data_summary(report)]
     if report.delegates:
         groups: dict[tuple[str, str], list[int]] = {}
-        for one in report.delegates:
-            groups.setdefault((one.method, one.backend), []).append(one.payload_nbytes)
-        rows = [
+        for part in report.delegates:
+            sizes = groups.setdefault((part.method, part.backend), [])
+            sizes.append(part.payload_nbytes)
+        parts = [
             (
                 escape(method),
                 escape(backend),
@@ -46,7 +47,7 @@ def pte_lines(report: PteReport) -> list[str]:
             )
             for (method, backend), sizes in groups.items()
         ]
-        lines += ["", "DELEGATES", *columns(rows, "<<>")]
+        lines += ["", "DELEGATES", *columns(parts, "<<>")]
     if report.memory:
         title = "MEMORY, planned for each method by itself"
         rows = []

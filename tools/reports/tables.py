@@ -237,20 +237,21 @@ def operator_lines(operators: Sequence[OperatorReport]) -> list[str]:
     left = [one for one in operators if not one.backend]
     lines = _with_reasons(columns([titles, *rows], "<<><"), taken) if taken else []
     if left:
-        offered = any(one.reasons for one in left)
-        why = "why backends leave it" if offered else "the recipe names no backend"
-        titles = ("method", "instructions", f"operator, left to PyTorch; {why}")
-        rows = [(escape(one.method), f"{one.count:,}", escape(one.op)) for one in left]
-        lines += [""] * bool(taken) + _with_reasons(
-            columns([titles, *rows], "<><"), left
-        )
+        lines += [""] * bool(taken) + _left_lines(left)
     return lines
+
+
+def _left_lines(left: Sequence[OperatorReport]) -> list[str]:
+    offered = any(one.reasons for one in left)
+    why = "why backends leave it" if offered else "the recipe names no backend"
+    titles = ("method", "instructions", f"operator, left to PyTorch; {why}")
+    rows = [(escape(one.method), f"{one.count:,}", escape(one.op)) for one in left]
+    return _with_reasons(columns([titles, *rows], "<><"), left)
 
 
 def _with_reasons(
     table: Sequence[str], operators: Sequence[OperatorReport]
 ) -> list[str]:
-    """Return a table of operators, with the reasons of each after it."""
     lines = [table[0]]
     for row, one in zip(table[1:], operators, strict=True):
         lines.append(row)

@@ -302,7 +302,6 @@ def _xglm(
     past_key_values: Cache,
     **__: object,
 ) -> _Attended:
-    """Replace XGLM's attention."""
     query, key, value = (
         project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
         for project in (module.q_proj, module.k_proj, module.v_proj)

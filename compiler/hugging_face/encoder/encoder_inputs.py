@@ -22,7 +22,6 @@ from kvc.compiler.request.spec import Dim
 from kvc.schema.errors import UnsupportedModel
 
 _TOKENS: Final = "input_ids"
-_FEATURES: Final = "input_features"
 _PIXELS: Final = "pixel_values"
 _EXAMPLE: Final = 2  # tokens of an example
 
@@ -84,7 +83,7 @@ def encoder_input(
         return EncoderInput(name, "pixels", pixels, None, _positions(model, pixels))
     bins = getattr(model.config, "num_mel_bins", None)
     positions = getattr(model.config, "max_source_positions", None)
-    if name == _FEATURES and bins and positions:
+    if name == "input_features" and bins and positions:
         features = torch.zeros(1, bins, positions * _frames_of_one(model))
         return EncoderInput(name, "features", features, None, positions)
     what = "tokens, a picture, or a spectrum of one length (max_source_positions)"

@@ -114,8 +114,7 @@ def _with_axes(rows: int, columns: int) -> Tensor:
     places = torch.cartesian_prod(
         torch.zeros(1, dtype=torch.int64), torch.arange(rows), torch.arange(columns)
     )
-    texts = (one.expand(3, -1) for one in (before, after + end))
-    start, rest = texts
+    start, rest = (one.expand(3, -1) for one in (before, after + end))
     return torch.cat([start, places.T + _AROUND, rest], dim=1)[:, None]
 
 

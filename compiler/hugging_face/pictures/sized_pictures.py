@@ -122,7 +122,7 @@ def tower_of(model: PreTrainedModel) -> "tuple[VisionTower, Tower] | None":
     """
     for module in model.modules():
         if name_of(module) in _MODELS:
-            tower = cast("VisionTower", module.get_submodule(_TOWER))
+            tower = cast("VisionTower", module.get_submodule("visual"))
             return tower, _taken(model, tower.config, _MODELS[name_of(module)])
     return None
 
@@ -223,8 +223,9 @@ def _in_windows(given: tuple[Tensor, ...], sights: _Sights, scaling: float) -> T
     query, key, value = (part[inside].transpose(1, 2) for part in given)
     call = current_call()
     call.row_lengths = (sights.windows >= 0).sum(1)
+    made = attend_among(query, key, value, scaling)
     call.row_lengths = None
-    return attend_among(query, key, value, scaling).flatten(0, 1)[sights.back]
+    return made.flatten(0, 1)[sights.back]
 
 
 def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -234,7 +235,6 @@ def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return states * cosines[:, None] + turned * sines[:, None]
 
 
-_TOWER: Final = "visual"
 # The models with a known tower, and whether some of its blocks attend only within
 # windows.
 _MODELS: Final[Mapping[str, bool]] = {

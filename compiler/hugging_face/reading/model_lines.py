@@ -28,7 +28,6 @@ _OTHERS: Final = (
     str(Path(kvc.schema.__file__).parent),
     sysconfig.get_path("stdlib"),
 )
-_INSTALLED: Final = ("site-packages", "dist-packages")
 NOWHERE: Final = "its code"
 
 
@@ -81,7 +80,7 @@ def _is_own(file: str) -> bool:
         return True
     if file.startswith((_TRANSFORMERS, "<")):
         return False
-    installed = any(f"/{name}/" in file for name in _INSTALLED)
+    installed = any(f"/{name}/" in file for name in ("site-packages", "dist-packages"))
     return not installed and not file.startswith(_OTHERS)
 
 
