@@ -88,7 +88,8 @@ def traced_code(model: PreTrainedModel) -> Iterator[None]:
         name, reason = type(model).__name__, _of_sizes(error)
         raise UnsupportedModel(model=name, reason=reason) from error
     except CaptureError as error:
-        own = _caused_by(error)
+        ours = (link for link in _chain(error) if isinstance(link, UnsupportedModel))
+        own = next(ours, None)
         if own is not None:
             name = type(model).__name__ if own.model == UNNAMED else own.model
             raise UnsupportedModel(model=name, reason=own.reason) from error
@@ -169,12 +170,6 @@ def _not_given(error: Exception) -> str:
     ):
         return f"{line_of(error)} asks its cache for {error.name}, and {ONLY}"
     return ""
-
-
-def _caused_by(error: BaseException) -> UnsupportedModel | None:
-    """Return an error that kvc itself raised within a trace, None for other errors."""
-    own = (link for link in _chain(error) if isinstance(link, UnsupportedModel))
-    return next(own, None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
