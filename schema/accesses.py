@@ -60,7 +60,6 @@ def with_accesses(
 def _written(
     graph: Graph, step: Instruction, result: int, root: int, blocks: Blocks
 ) -> Iterator[Access]:
-    """Yield the accesses of an instruction to the memory of one of its results."""
     dims = graph.values[result].type.dims
     if step.op not in CONTROL_OPS:
         yield _access(graph, step, root, dims)

@@ -23,7 +23,8 @@ def frozen(cls: type[T]) -> type[T]:
     """
     own: dict[str, object] = vars(cls).get("__annotations__", {})
     content: dict[str, Any] = dict(vars(cls))
-    inherited = _inherited(cls)
+    bases = [base for base in cls.__mro__[:0:-1] if _FIELDS in vars(base)]
+    inherited = {each.name: each for base in bases for each in fields(base)}
     hints = {name: each.type for name, each in inherited.items()} | own
     defaults = inherited | {name: content.pop(name) for name in own if name in content}
     for name in ("__dict__", "__weakref__"):  # a class with slots has none
@@ -47,12 +48,6 @@ def frozen(cls: type[T]) -> type[T]:
     made.__init__ = _first_init(made, defaults)
     found: type[T] = made
     return found
-
-
-def _inherited(cls: type) -> dict[str, Any]:
-    """Return the fields of a class's bases."""
-    bases = [base for base in cls.__mro__[:0:-1] if _FIELDS in vars(base)]
-    return {each.name: each for base in bases for each in fields(base)}
 
 
 def _is_compared(default: object) -> bool:
@@ -87,7 +82,6 @@ def _refuse(self: object, name: str, value: object = None) -> NoReturn:
 
 
 def _content(self: object) -> dict[str, object]:
-    """Return the value of each field."""
     names = [each.name for each in fields(self)]  # type: ignore[arg-type]  # one of ours
     return {name: getattr(self, name) for name in names}
 

@@ -20,7 +20,6 @@ from kvc.schema.model import (
     NamedData,
     Program,
     Update,
-    Variant,
 )
 from kvc.schema.provenance import Provenance
 from kvc.schema.uses import FILE, count_unpacked
@@ -35,7 +34,10 @@ def identity(program: Program) -> str:
 
 def _bare(program: Program) -> Program:
     """Return a program without the parts that its identity leaves out."""
-    count = _count_computed(program)
+    # Files and packed data come last.
+    count = count_unpacked(program)
+    while count and program.names[count - 1].format == FILE:
+        count -= 1
     names = program.names[:count]
     contents = sorted({_content(program, named) for named in names})
     number = {content: blob for blob, content in enumerate(contents)}
@@ -51,32 +53,23 @@ def _bare(program: Program) -> Program:
         methods=tuple(map(_bare_method, program.methods)),
         delegates=_bare_delegates(program.delegates, count),
         metadata={},
-        variants=tuple(_bare_variant(one, count) for one in program.variants),
+        variants=tuple(
+            replace(
+                one,
+                recipe="",
+                recipe_text="",
+                methods=tuple(map(_bare_method, one.methods)),
+                delegates=_bare_delegates(one.delegates, count),
+            )
+            for one in program.variants
+        ),
     )
-
-
-def _count_computed(program: Program) -> int:
-    """Return the number of names before files and packed data, which come last."""
-    count = count_unpacked(program)
-    while count and program.names[count - 1].format == FILE:
-        count -= 1
-    return count
 
 
 def _content(program: Program, named: NamedData) -> tuple[bytes, int]:
     """Return the digest and size of a name's bytes, which identify them."""
     blob = program.blobs[named.blob]
     return blob.digest, blob.nbytes
-
-
-def _bare_variant(variant: Variant, count: int) -> Variant:
-    return replace(
-        variant,
-        recipe="",
-        recipe_text="",
-        methods=tuple(map(_bare_method, variant.methods)),
-        delegates=_bare_delegates(variant.delegates, count),
-    )
 
 
 def _bare_delegates(delegates: Iterable[Delegate], count: int) -> tuple[Delegate, ...]:

@@ -21,7 +21,6 @@ Holding = Callable[
     [FrameType], bool
 ]  # whether to hold an interrupt, by the interrupted frame
 
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _HELD: Final[dict[CodeType, "Holding | None"]] = {}
 
 
@@ -42,7 +41,7 @@ class _Keeper:
 
     def install(self) -> None:
         """Wrap the current signal handlers."""
-        for number in _SIGNALS:
+        for number in (signal.SIGINT, signal.SIGTERM):
             handler = signal.getsignal(number)
             if callable(handler) and handler is not self._own.get(number):
                 self._own[number] = partial(self._handle, handler)

@@ -112,7 +112,6 @@ def _listed(found: object) -> Sequence[object]:
 
 
 def _whole(found: object) -> int:
-    """Return a whole number as an int, or -1."""
     if isinstance(found, int | np.integer) and not isinstance(found, bool):
         return int(found)
     return -1

@@ -70,7 +70,12 @@ def _describe(thing: object, is_leaf: IsLeaf, leaves: list[Leaf], path: str) -> 
         return len(leaves) - 1
     kind = record_type(thing)
     if kind is not None:
-        return {kind.kind: _describe_record(thing, kind, is_leaf, leaves, path)}
+        try:
+            check_record(kind.kind, kind.name, kind.fields)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+        values = dict(zip(kind.fields, values_of(thing, kind), strict=True))
+        return {kind.kind: [kind.name, _describe_dict(values, is_leaf, leaves, path)]}
     if isinstance(thing, (tuple, list)):
         items: list[Json] = [
             _describe(item, is_leaf, leaves, f"{path}[{i}]")
@@ -84,17 +89,6 @@ def _describe(thing: object, is_leaf: IsLeaf, leaves: list[Leaf], path: str) -> 
     raise ValueError(
         f"{path}: a {type(thing).__name__} cannot be an argument or result"
     )
-
-
-def _describe_record(
-    thing: object, kind: RecordType, is_leaf: IsLeaf, leaves: list[Leaf], path: str
-) -> Json:
-    try:
-        check_record(kind.kind, kind.name, kind.fields)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    values = dict(zip(kind.fields, values_of(thing, kind), strict=True))
-    return [kind.name, _describe_dict(values, is_leaf, leaves, path)]
 
 
 def _describe_dict(

@@ -78,14 +78,11 @@ class Stages:
             description=_described(stage, item),
         )
         if self._has_lines:
-            self._show_line(stage, item, is_new)
-
-    def _show_line(self, stage: str, item: str, is_new: bool) -> None:
-        now = time.monotonic()
-        if is_new or now - self._last_line >= _BETWEEN_LINES:
-            self._last_line = now
-            text = f"{stage}: {item}" if item else stage
-            click.echo(f"[{now - self._began:6.1f} s] {escape(text)}", err=True)
+            now = time.monotonic()
+            if is_new or now - self._last_line >= _BETWEEN_LINES:
+                self._last_line = now
+                text = f"{stage}: {item}" if item else stage
+                click.echo(f"[{now - self._began:6.1f} s] {escape(text)}", err=True)
 
     def _finish(self) -> None:
         if self._task is not None:

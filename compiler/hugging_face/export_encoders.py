@@ -137,7 +137,6 @@ def _scores(config: PreTrainedConfig) -> str:
 
 
 def _metadata(opened: Opened, reading: EncoderSpec) -> dict[str, object]:
-    """Return the metadata for the runtime."""
     config, pooling = opened.model.config, opened.pooling
     metadata: dict[str, object] = {
         "architecture": config.model_type,

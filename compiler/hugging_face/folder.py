@@ -224,8 +224,7 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:
-        reason = f"{CONFIG}: {words_of(error)}"
-        raise _bad(folder, reason) from error
+        raise _bad(folder, f"{CONFIG}: {words_of(error)}") from error
     check_supported(config, str(folder))
     return config
 
@@ -320,16 +319,11 @@ def _check_files(
         return
     named = (name for name in (PROCESSOR_TEMPLATE, TOKENIZER_CONFIG) if name in files)
     for name in named:
-        for text in _templates(read_json(folder, name)):
+        found = read_json(folder, name).get("chat_template")
+        listed = found if isinstance(found, list) else [{"template": found}]
+        texts = [one.get("template") for one in listed if isinstance(one, dict)]
+        for text in [text for text in texts if isinstance(text, str)]:
             _check_template(folder, name, text)
-
-
-def _templates(config: Mapping[str, object]) -> list[str]:
-    """Return the chat templates of a JSON file: one text, or several with names."""
-    found = config.get("chat_template")
-    listed = found if isinstance(found, list) else [{"template": found}]
-    texts = [one.get("template") for one in listed if isinstance(one, dict)]
-    return [text for text in texts if isinstance(text, str)]
 
 
 def _read_text(folder: Path, name: str) -> str:
@@ -357,8 +351,7 @@ def _check_template(folder: Path, name: str, text: str) -> None:
     except ImportError:  # templates cannot be checked without jinja2
         return
     except Exception as error:  # any error of parsing, such as too deep nesting
-        reason = f"the chat template in {name}: {words_of(error)}"
-        raise _bad(folder, reason) from error
+        raise _bad(folder, f"the chat template in {name}: {words_of(error)}") from error
 
 
 def _bad(folder: Path, reason: str) -> BadModelFolder:

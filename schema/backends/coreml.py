@@ -123,8 +123,7 @@ def _normed(arguments: Arguments, results: Results) -> str:
 
 def _table_lookup(arguments: Arguments, results: Results) -> str:
     *tables, _ = arguments
-    constant = all(operand(each).constant for each in tables)
-    if not constant:
+    if not all(operand(each).constant for each in tables):
         return "a table that is not of the model"
     return in_blocks(tables[1]) if len(tables) > 1 else ""
 

@@ -34,8 +34,7 @@ _ALL: Final = (*_NUMBERS, DType.INT16, DType.INT8, DType.UINT8, DType.BOOL)
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
     """Return why the backend cannot run a node, or ""; this function is a `WhyNot`."""
-    types = [*(each.type for each in operands_of(arguments)), *results]
-    for kind in types:
+    for kind in [*(each.type for each in operands_of(arguments)), *results]:
         if len(kind.dims) > MAX_RANK:
             return f"{kind} has more than {MAX_RANK} dims"
     if OPS[op].aliasing is Aliasing.VIEW:

@@ -70,8 +70,7 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
         if set(results) & set(graph.outputs) or not products:
             continue
         if _go_together(graph, index, products, until):
-            source = _source(graph, index, readers)
-            groups[products[-1]] = (*source, index, *products)
+            groups[products[-1]] = (*_source(graph, index, readers), index, *products)
     return groups
 
 

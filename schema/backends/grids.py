@@ -39,7 +39,7 @@ class Stored(IntEnum):
     @property
     def least(self) -> int:
         """Return the least integer."""
-        return 0 if self in _UNSIGNED else -(1 << (self.bits - 1))
+        return 0 if self in (Stored.UINT8, Stored.UINT16) else -(1 << (self.bits - 1))
 
     @property
     def most(self) -> int:
@@ -50,9 +50,6 @@ class Stored(IntEnum):
     def bits(self) -> int:
         """Return the number of bits of an integer."""
         return 8 if self in (Stored.INT8, Stored.UINT8) else 16
-
-
-_UNSIGNED: Final = (Stored.UINT8, Stored.UINT16)
 
 
 @frozen
@@ -98,8 +95,7 @@ def symmetric(found: Range, stored: Stored) -> Grid:
         RangeUnbounded: the range is infinite.
     """
     _check(found)
-    reach = max(-found.low, found.high)
-    return Grid(stored, _scale(reach, stored.most))
+    return Grid(stored, _scale(max(-found.low, found.high), stored.most))
 
 
 def asymmetric(found: Range, stored: Stored) -> Grid:

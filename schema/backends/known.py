@@ -47,7 +47,6 @@ _WHY_NOTHING: Final = {
 }
 # Backends for any processor: the report names them for nodes that others leave.
 _ON_PROCESSORS: Final = ("cpu", "xnnpack")
-_COPIES: Final = ("aten::clone", "aten::copy")
 _ROWS: Final = (xnnpack.QUANTIZE, *xnnpack.QUANTIZED_LINEARS)
 
 
@@ -127,7 +126,7 @@ def why_apart(backend: str, op: str) -> str:
         return "instructions outside of the backend also read its int8 rows"
     if op in INDEXED:
         return "its second result, of indices, is read"
-    if op in _COPIES:
+    if op in ("aten::clone", "aten::copy"):
         return "it copies for partitions, and is added once they are cut"
     if OPS[op].aliasing is Aliasing.UPDATE:
         return "it writes over memory that outlives the call"

@@ -62,21 +62,16 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     if op not in TAKEN:
         return f"it does not run {op}"
     if op in INT8_WEIGHTS:
-        return _over_int8(op, arguments)
+        weights = arguments[1:3] if op == "kvc::linear_w8" else arguments[:2]
+        if not all(operand(each).constant for each in weights):
+            return "a weight that is not of the model"
+        return in_blocks(weights[1])
     types = [*(each.type for each in operands_of(arguments)), *results]
-    known = _DTYPES if op in _HALVES else _DTYPES - {DType.FLOAT16}
     return (
-        unknown_dtypes(types, known)
+        unknown_dtypes(types, _DTYPES if op in _HALVES else _DTYPES - {DType.FLOAT16})
         or _limits(op, arguments, results)
         or cpu.why_not(op, arguments, results)
     )
-
-
-def _over_int8(op: str, arguments: Arguments) -> str:
-    weights = arguments[1:3] if op == "kvc::linear_w8" else arguments[:2]
-    if not all(operand(each).constant for each in weights):
-        return "a weight that is not of the model"
-    return in_blocks(weights[1])
 
 
 def _limits(op: str, arguments: Arguments, results: Results) -> str:

@@ -20,7 +20,6 @@ from kvc.schema.backends.operands import (
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
-from kvc.schema.types import TensorType
 
 MAX_RANK: Final = 5
 LARGEST: Final = 65504.0  # float16
@@ -131,9 +130,9 @@ def _attention(arguments: Arguments, results: Results) -> str:
     softcap, mask, slopes, sinks = arguments[8:12]
     held = {k.dtype, v.dtype}
     if q.dtype is not DType.FLOAT32 or len(held) > 1:
-        return _caches_of(q, k)
+        return f"attention of {q} to {k}"
     if not held <= {DType.FLOAT32, DType.FLOAT16} or arguments[13] is not None:
-        return _caches_of(q, k)
+        return f"attention of {q} to {k}"
     if sinks is not None:
         return "attention with sinks"
     if isinstance(softcap, float) and not LEAST <= softcap <= LARGEST:
@@ -152,10 +151,6 @@ def _scale(scale: object) -> str:
     if isinstance(scale, float) and not LEAST <= abs(scale) <= LARGEST:
         return f"scale {scale}"
     return ""
-
-
-def _caches_of(q: TensorType, k: TensorType) -> str:
-    return f"attention of {q} to {k}"
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:

@@ -73,9 +73,8 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     if op not in TAKEN:
         return f"it has no kernel of {op}"
     types = [*(each.type for each in operands_of(arguments)), *results]
-    known = _DTYPES if op in _HALVES else _DTYPES - {DType.FLOAT16}
     return (
-        unknown_dtypes(types, known)
+        unknown_dtypes(types, _DTYPES if op in _HALVES else _DTYPES - {DType.FLOAT16})
         or _limits(op, arguments, results)
         or cpu.why_not(op, arguments, results)
     )

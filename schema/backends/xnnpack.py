@@ -43,7 +43,6 @@ PRODUCTS: Final = frozenset(
 )
 _GREATEST: Final = 3.4028234663852886e38  # of float32
 _MAX_STEP: Final = 1 << 31  # of a convolution: stride or dilation
-_EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
@@ -118,7 +117,7 @@ def _elu(arguments: Arguments, results: Results) -> str:
 
 def _power(arguments: Arguments, results: Results) -> str:
     exponent = arguments[1]
-    return "" if exponent in _EXPONENTS else f"the exponent {exponent}"
+    return "" if exponent in (-1, -0.5, 0.5, 2, 3) else f"the exponent {exponent}"
 
 
 def _reduce(arguments: Arguments, results: Results) -> str:

@@ -169,7 +169,13 @@ class GraphReader:
         Raises:
             BadProgram: an id is out of range, or vectors do not fit each other.
         """
-        values = self._read_values(table, where)
+        kinds, places = table.integers("value_storages"), table.integers("value_places")
+        types = self._ids(table, "value_types", len(self._pool.types), where)
+        check_lengths(self._path, where, kinds, places, types)
+        coded, known = list(zip(kinds, types, places, strict=True)), self._values
+        if new := [one for one in dict.fromkeys(coded) if one not in known]:
+            known.update(zip(new, self._make_values(new, where), strict=True))
+        values = tuple([known[one] for one in coded])
         count = len(values)
         return Graph(
             values=values,
@@ -184,15 +190,6 @@ class GraphReader:
         self, table: TableReader, name: str, count: int, where: str
     ) -> tuple[int, ...]:
         return tuple(check_ids(table.vector(name), count, self._path, where))
-
-    def _read_values(self, table: TableReader, where: str) -> tuple[Value, ...]:
-        kinds, places = table.integers("value_storages"), table.integers("value_places")
-        types = self._ids(table, "value_types", len(self._pool.types), where)
-        check_lengths(self._path, where, kinds, places, types)
-        coded, known = list(zip(kinds, types, places, strict=True)), self._values
-        if new := [one for one in dict.fromkeys(coded) if one not in known]:
-            known.update(zip(new, self._make_values(new, where), strict=True))
-        return tuple([known[one] for one in coded])
 
     def _make_values(
         self, coded: Sequence[tuple[int, int, int]], where: str

@@ -99,7 +99,12 @@ def _read_method(
         reads=tuple(table.integers("reads")),
         writes=tuple(table.integers("writes")),
         advances=tuple(
-            _read_advance(one, pool, path, where) for one in table.children("advances")
+            Advance(
+                cursor=one.number("cursor"),
+                tokens=read_dim(one, "tokens", pool, path, where),
+                lengths=one.optional_number("lengths"),
+            )
+            for one in table.children("advances")
         ),
         updates=read_updates(table, pool, path, where),
         blocks=tuple(
@@ -118,27 +123,18 @@ def _read_block(
     )
 
 
-def _read_advance(table: TableReader, pool: Pool, path: str, where: str) -> Advance:
-    return Advance(
-        cursor=table.number("cursor"),
-        tokens=read_dim(table, "tokens", pool, path, where),
-        lengths=table.optional_number("lengths"),
-    )
-
-
 def read_delegates(table: TableReader) -> tuple[Delegate, ...]:
     """Return the delegates in a table of a program or a variant."""
-    return tuple(_read_delegate(one) for one in table.children("delegates"))
-
-
-def _read_delegate(table: TableReader) -> Delegate:
-    return Delegate(
-        backend=table.text("backend"),
-        method=table.number("method"),
-        block=table.number("block"),
-        payload=table.octets("payload"),
-        names=tuple(table.integers("names")),
-        memory=MemoryKind(table.number("memory")),
-        workspace_nbytes=table.number("workspace_nbytes"),
-        tail_nbytes=table.number("tail_nbytes"),
+    return tuple(
+        Delegate(
+            backend=one.text("backend"),
+            method=one.number("method"),
+            block=one.number("block"),
+            payload=one.octets("payload"),
+            names=tuple(one.integers("names")),
+            memory=MemoryKind(one.number("memory")),
+            workspace_nbytes=one.number("workspace_nbytes"),
+            tail_nbytes=one.number("tail_nbytes"),
+        )
+        for one in table.children("delegates")
     )

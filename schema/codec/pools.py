@@ -176,7 +176,16 @@ def read_pool(table: TableReader, path: str) -> Pool:
     check_lengths(path, "symbols", names, lowers, uppers)
     affines = read_expressions(table, names, path)
     symbols = tuple(map(Symbol, names, lowers, uppers))
-    types = _read_types(table, affines, path)
+    dtypes = [DType(number) for number in table.integers("type_dtypes")]
+    kinds, values = table.vector("dim_kinds"), table.vector("dim_values")
+    check_lengths(path, "types", kinds, values)
+    check_ids(values[kinds == AFFINE], len(affines), path, "types")
+    dims: list[Dim] = [
+        affines[value] if kind == AFFINE else value
+        for kind, value in zip(kinds.tolist(), values.tolist(), strict=True)
+    ]
+    groups = cut(dims, table.vector("type_ends"), len(dtypes), path, "types")
+    types = tuple(map(TensorType, dtypes, groups))
     by_name = {symbol.name: symbol for symbol in symbols}
     return Pool(
         symbols=symbols,
@@ -188,21 +197,6 @@ def read_pool(table: TableReader, path: str) -> Pool:
         integers=tuple(table.integers("integers")),
         max_nbytes=tuple(kind.max_nbytes(by_name) for kind in types),
     )
-
-
-def _read_types(
-    table: TableReader, affines: Sequence[Affine], path: str
-) -> tuple[TensorType, ...]:
-    dtypes = [DType(number) for number in table.integers("type_dtypes")]
-    kinds, values = table.vector("dim_kinds"), table.vector("dim_values")
-    check_lengths(path, "types", kinds, values)
-    check_ids(values[kinds == AFFINE], len(affines), path, "types")
-    dims: list[Dim] = [
-        affines[value] if kind == AFFINE else value
-        for kind, value in zip(kinds.tolist(), values.tolist(), strict=True)
-    ]
-    groups = cut(dims, table.vector("type_ends"), len(dtypes), path, "types")
-    return tuple(map(TensorType, dtypes, groups))
 
 
 _DIM_KINDS = 2

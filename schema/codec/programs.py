@@ -61,7 +61,10 @@ def program_record(program: Program) -> Record:
     metadata = sorted(program.metadata.items())
     fields: dict[str, FieldValue] = {
         "provenance": _provenance_record(program.provenance),
-        "files": [_file_record(file) for file in program.files],
+        "files": [
+            Record("DataFile", {"name": file.name, "digest": octets(file.digest)})
+            for file in program.files
+        ],
         "blobs": blobs_record(program.blobs),
         "names": _names_record(program.names, pool),
         "states": [_state_record(state, pool) for state in program.states],
@@ -90,10 +93,6 @@ def _provenance_record(provenance: Provenance) -> Record:
             else Record("Calibration", dataclasses.asdict(provenance.calibration)),
         },
     )
-
-
-def _file_record(file: DataFile) -> Record:
-    return Record("DataFile", {"name": file.name, "digest": octets(file.digest)})
 
 
 def blobs_record(blobs: Sequence[Blob]) -> Record:

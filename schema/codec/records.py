@@ -80,22 +80,17 @@ def _write_child(builder: "Builder", field: Field, record: Record) -> int:
         offset = builder.CreateNumpyVector(value.astype(field[2], copy=False))
     else:
         assert isinstance(value, list)
-        offset = _write_offsets(builder, value)
+        offsets = [
+            builder.CreateString(item)
+            if isinstance(item, str)
+            else _write_table(builder, item)
+            for item in value
+        ]
+        builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            builder.PrependUOffsetTRelative(offset)
+        offset = builder.EndVector()
     return offset
-
-
-def _write_offsets(builder: "Builder", items: "list[str] | list[Record]") -> int:
-    offsets = [
-        builder.CreateString(item)
-        if isinstance(item, str)
-        else _write_table(builder, item)
-        for item in items
-    ]
-    builder.StartVector(4, len(offsets), 4)
-    for offset in reversed(offsets):
-        builder.PrependUOffsetTRelative(offset)
-    end: int = builder.EndVector()
-    return end
 
 
 _U32: Final = struct.Struct("<I")
@@ -117,7 +112,13 @@ class TableReader:
         vtable = position - _I32.unpack_from(buffer, position)[0]
         known = layouts.get((name, vtable))
         if known is None:
-            known = layouts[name, vtable] = _read_vtable(buffer, name, vtable)
+            (nbytes,) = _U16.unpack_from(buffer, vtable)
+            count = nbytes // 2 - 2
+            offsets = struct.unpack_from(f"<{count}H", buffer, vtable + 4)
+            pairs = zip(TABLES[name], offsets, strict=False)
+            known = layouts[name, vtable] = {
+                field[0]: (field, offset) for field, offset in pairs if offset
+            }
         self._places = known
 
     @classmethod
@@ -195,15 +196,6 @@ class TableReader:
     def _string(self, position: int) -> str:
         (nbytes,) = _U32.unpack_from(self.buffer, position)
         return self.buffer[position + 4 : position + 4 + nbytes].decode()
-
-
-def _read_vtable(buffer: bytes, name: str, vtable: int) -> dict[str, tuple[Field, int]]:
-    """Return the fields that a vtable lists, each with its offset in the table."""
-    (nbytes,) = _U16.unpack_from(buffer, vtable)
-    count = nbytes // 2 - 2
-    offsets = struct.unpack_from(f"<{count}H", buffer, vtable + 4)
-    pairs = zip(TABLES[name], offsets, strict=False)
-    return {field[0]: (field, offset) for field, offset in pairs if offset}
 
 
 T = TypeVar("T")

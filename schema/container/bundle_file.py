@@ -121,7 +121,9 @@ class DataFileReader(SealedFile):
         super().__init__(path, within)
         with self.closed_on_error():
             self.header: Header = self.read_header(DATA)
-            self.blobs: tuple[Blob, ...] = self._read_index()
+            blobs = decode_index(self.read_tail(self.header, DATA), self.path)
+            verify_index(blobs, self.path)
+            self.blobs: tuple[Blob, ...] = blobs
             self.layout: PaddingLayout = check_layout(
                 self.blobs, self.header, DATA, self.path
             )
@@ -131,11 +133,6 @@ class DataFileReader(SealedFile):
     def digest(self) -> bytes:
         """Return the SHA-256 of the index, by which bundles name the file."""
         return self.header.tail_digest
-
-    def _read_index(self) -> tuple[Blob, ...]:
-        blobs = decode_index(self.read_tail(self.header, DATA), self.path)
-        verify_index(blobs, self.path)
-        return blobs
 
 
 class BundleFile(SealedFile):
@@ -159,9 +156,8 @@ class BundleFile(SealedFile):
             self.header = self.read_header(BUNDLE)
             self.program: Program = self._read_program(thorough)
             self._whole = self.program
-            blobs = self.program.blobs
             self.layout: PaddingLayout = check_layout(
-                blobs, self.header, BUNDLE, self.path
+                self.program.blobs, self.header, BUNDLE, self.path
             )
             self.check_zeros(self.layout.tail_padding, self.header.tail_offset)
 

@@ -71,8 +71,7 @@ _BENEATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 
 def search_path(bundle: str, folders: Folder | Iterable[Folder]) -> tuple[str, ...]:
     """Return the folders to search: the bundle's own folder, then the others."""
-    own = str(resolved(bundle).parent)
-    return tuple(dict.fromkeys([own, *several(folders)]))
+    return tuple(dict.fromkeys([str(resolved(bundle).parent), *several(folders)]))
 
 
 def find_data_file(

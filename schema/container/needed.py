@@ -90,7 +90,16 @@ def _entries(home: Path, folder: int) -> tuple[list[_Entry], bool]:
             # A dangling link is not a bundle; a missing file may have been renamed.
             stays = stays and _is_link(name, folder)
             continue
-        entries.append(_entry(name, status))
+        entries.append(
+            _Entry(
+                name=name,
+                inode=status.st_ino,
+                device=status.st_dev,
+                nbytes=status.st_size,
+                changed_ns=status.st_mtime_ns,
+                mode=status.st_mode,
+            )
+        )
     return entries, stays
 
 
@@ -104,17 +113,6 @@ def list_folder(home: Path, folder: int) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError as error:
         raise FileProblem(path=str(home), reason=reason_of(error)) from error
-
-
-def _entry(name: str, status: os.stat_result) -> _Entry:
-    return _Entry(
-        name=name,
-        inode=status.st_ino,
-        device=status.st_dev,
-        nbytes=status.st_size,
-        changed_ns=status.st_mtime_ns,
-        mode=status.st_mode,
-    )
 
 
 def _is_link(name: str, folder: int) -> bool:

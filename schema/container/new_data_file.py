@@ -124,8 +124,7 @@ class NewDataFile(TemporaryFile):
             return False
         self._existing = found
         if found.digest != digest:
-            reason = f"{target} is another data file"
-            raise CannotWrite(path=self.path, reason=reason)
+            raise CannotWrite(path=self.path, reason=f"{target} is another data file")
         try:
             check_data(found)
         except FormatError:

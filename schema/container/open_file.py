@@ -114,7 +114,11 @@ class OpenFile(Closing):
         self.fd = _open(self.path, within)
         try:
             status = os.fstat(self.fd)
-            _check_plain(status, self.path)
+            if not stat.S_ISREG(status.st_mode):
+                what = "folder" if stat.S_ISDIR(status.st_mode) else "special file"
+                raise FileProblem(
+                    path=self.path, reason=f"it is a {what}, not a kvc file"
+                )
         except BaseException:
             self.close()
             raise
@@ -192,12 +196,6 @@ def _open(path: str, within: int | None) -> int:
 
 def _problem(path: str, error: OSError | ValueError) -> FileProblem:
     return FileProblem(path=path or "a file without a name", reason=reason_of(error))
-
-
-def _check_plain(status: os.stat_result, path: str) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        what = "folder" if stat.S_ISDIR(status.st_mode) else "special file"
-        raise FileProblem(path=path, reason=f"it is a {what}, not a kvc file")
 
 
 def _identity(status: os.stat_result) -> _Identity:

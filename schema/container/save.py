@@ -64,7 +64,13 @@ def check_space(
     counted = [each for each in by_key.values() if each.nbytes not in elsewhere]
     if sum(each.nbytes for each in counted) <= free:
         return
-    needed = _least(counted)
+    # A lower bound: equal starts count once.
+    found: dict[Hashable, int] = {}
+    for content in counted:
+        first = next(iter(content.chunks()), memoryview(b""))
+        digest = hashlib.sha256(first).digest()
+        found[content.nbytes, len(first), digest] = content.nbytes
+    needed = sum(found.values())
     if needed > free:
         raise NoSpace(path=path, folder=str(folder), needed=needed, free=free)
 
@@ -79,16 +85,6 @@ def free_nbytes(folder: Path) -> int | None:
         return None
     blocks = found.f_bfree if os.geteuid() == 0 else found.f_bavail
     return blocks * found.f_frsize
-
-
-def _least(contents: Iterable[Content]) -> int:
-    """Return a lower bound on the bytes of contents; count equal starts only once."""
-    found: dict[Hashable, int] = {}
-    for content in contents:
-        first = next(iter(content.chunks()), memoryview(b""))
-        digest = hashlib.sha256(first).digest()
-        found[content.nbytes, len(first), digest] = content.nbytes
-    return sum(found.values())
 
 
 # `save_bundle` and its parts.
@@ -197,8 +193,7 @@ def save_bundle(
         def new_file() -> NewDataFile:
             return stack.enter_context(NewDataFile(bundle.path, bundle.folder))
 
-        plain = target(new_file() if external else bundle, 0)
-        targets = [plain]
+        targets = [target(new_file() if external else bundle, 0)]
         if count < len(program.names):
             targets.append(target(new_file(), _PACKED))
         names = range(len(program.names))
@@ -246,8 +241,7 @@ def _store(
     names: list[NamedData] = []
     ids: dict[tuple[bytes, int], int] = {}  # by content
     blobs: list[Blob] = []
-    sizes = [named.type.nbytes({}) for named in program.names]
-    ends = (0, *accumulate(sizes))
+    ends = (0, *accumulate([named.type.nbytes({}) for named in program.names]))
     for number, named in enumerate(program.names):
         if progress:
             progress("write weights", ends[number], ends[-1], named.name)
@@ -296,9 +290,8 @@ def _finish(
             if one.number == _PACKED:
                 saved = replace(saved, packed_path=where, packed_nbytes=nbytes)
             else:
-                new = file.is_new
                 saved = replace(
-                    saved, data_path=where, data_nbytes=nbytes, data_is_new=new
+                    saved, data_path=where, data_nbytes=nbytes, data_is_new=file.is_new
                 )
         if accept is not None:
             accept(saved)

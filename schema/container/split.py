@@ -66,8 +66,7 @@ def join_bundle(
     """
     with StoredBlobs.open(BundleFile(path), folders) as stored:
         contents = stored_contents(stored)
-        program = present_program(stored)
-        return save_bundle(output, program, contents, progress=progress)
+        return save_bundle(output, present_program(stored), contents, progress=progress)
 
 
 def present_program(stored: StoredBlobs) -> Program:

@@ -119,8 +119,7 @@ class StoredBlobs(Closing):
         """
         entry, file = self._place(blob)
         assert target.nbytes == entry.nbytes, "the target has another size"
-        digest = filled_digest(target.cast("B"), file.filler(entry))
-        self._check_digest(blob, digest)
+        self._check_digest(blob, filled_digest(target.cast("B"), file.filler(entry)))
 
     def chunks(self, blob: int) -> Iterator[memoryview]:
         """Yield a blob in chunks, each valid until the next one; raises as `check`.

@@ -120,8 +120,7 @@ class TemporaryFile:
 
     def _create(self) -> bool:
         """Create and lock a file; tell whether it still exists then."""
-        name = f".kvc-{os.getpid()}-{os.urandom(8).hex()}.tmp"
-        self._temporary = self.folder / name
+        self._temporary = self.folder / f".kvc-{os.getpid()}-{os.urandom(8).hex()}.tmp"
         self._fd = os.open(self._temporary, _CREATE, 0o666)
         with suppress(OSError):  # where files cannot be locked, no writer removes one
             fcntl.flock(self._fd, fcntl.LOCK_EX)
@@ -210,22 +209,19 @@ class AtomicFile(TemporaryFile):
         """
         self.make_durable(start)
         with self.problems():
-            self._take_name()
+            _, temporary = self.opened()
+            # Before the rename: an interrupt may come right after it.
+            self.committed = True
+            try:
+                temporary.rename(self.target)
+            except OSError:
+                self.committed = False
+                raise
         self.discard()
         try:
             sync_folder(self.folder)
         except OSError as error:
-            reason = reason_of(error)
-            raise Unsynced(path=self.path, reason=reason) from error
-
-    def _take_name(self) -> None:
-        _, temporary = self.opened()
-        self.committed = True  # before the rename: an interrupt may come right after it
-        try:
-            temporary.rename(self.target)
-        except OSError:
-            self.committed = False
-            raise
+            raise Unsynced(path=self.path, reason=reason_of(error)) from error
 
 
 def why_not_replaced(target: Path) -> str:
@@ -239,8 +235,7 @@ def why_not_replaced(target: Path) -> str:
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
-        there = target.parent.is_dir()
-        return "" if there else f"there is no folder {target.parent}"
+        return "" if target.parent.is_dir() else f"there is no folder {target.parent}"
     if stat.S_ISDIR(mode):
         return "it is a folder"
     if not stat.S_ISREG(mode):

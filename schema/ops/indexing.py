@@ -20,8 +20,7 @@ from kvc.schema.types import TensorType
 def require_index(tensor: TensorType) -> None:
     """Raise `ShapeMismatch` unless a tensor holds indices."""
     allowed = (DType.INT32, DType.INT64)
-    text = "{} as indices, which are int32 or int64"
-    require(tensor.dtype in allowed, text, tensor)
+    require(tensor.dtype in allowed, "{} as indices, which are int32 or int64", tensor)
 
 
 def embedding(weight: TensorType, indices: TensorType, *_: Concrete) -> Rule:

@@ -317,5 +317,4 @@ def rows_times(
         fits = other.dtype is dtype and shape_of(other) == (*lead, count)
         require(fits, "{} of quantized rows {}", other, q)
     require(bias is None or bias.dtype is DType.FLOAT32, "bias {}", bias)
-    kind = TensorType(DType.INT8, weight)
-    return ((DType.FLOAT32, linear(q, kind, bias)[0][1]),)
+    return ((DType.FLOAT32, linear(q, TensorType(DType.INT8, weight), bias)[0][1]),)

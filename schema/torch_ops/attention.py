@@ -31,7 +31,6 @@ from kvc.schema.torch_ops.rows import (
 from kvc.schema.torch_ops.visibility import RowVisibility, Scoring
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-_LAYOUTS = ("linear", "circular")
 
 
 class Attention(NamedTuple):
@@ -301,7 +300,10 @@ def _check_settings(
         softcap is None or 0 < softcap < math.inf,
         f"softcap is {softcap}, not a positive number",
     )
-    _check(layout in _LAYOUTS, f"layout {layout!r} is not 'linear' or 'circular'")
+    _check(
+        layout in ("linear", "circular"),
+        f"layout {layout!r} is not 'linear' or 'circular'",
+    )
 
 
 def _check_mask(mask: Tensor, q: Tensor) -> None:

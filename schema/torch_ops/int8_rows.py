@@ -71,8 +71,7 @@ def quantize_into(outs: tuple[Tensor, Tensor], x: Tensor) -> None:
     exact = x.to(torch.float32)
     torch.amax(exact.abs(), -1, out=scale)
     torch.maximum(scale.div_(_STEPS), _LEAST, out=scale)
-    steps = exact / scale.unsqueeze(-1)
-    rows.copy_(steps.round_().nan_to_num_(0.0))
+    rows.copy_((exact / scale.unsqueeze(-1)).round_().nan_to_num_(0.0))
 
 
 @frozen

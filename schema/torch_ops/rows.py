@@ -49,8 +49,7 @@ def attend_by_products(
     scores = _multiply(q, keys, scoring.scale, exact)
     scoring.adjust_(scores, block)
     weights, total = _exponentiate_(scores, scoring.sinks)
-    mixed = _mix(weights, values, exact)
-    out.copy_((mixed / total)[None])
+    out.copy_((_mix(weights, values, exact) / total)[None])
 
 
 def _multiply(
@@ -60,7 +59,10 @@ def _multiply(
     _, heads, count, width = q.shape
     factor = 1 / math.sqrt(width) if scale is None else scale
     rows = (q.to(exact) * factor).reshape(keys[0].shape[1], -1, width)
-    products = [_products(rows, piece) for piece in _pieces(keys, exact)]
+    products = [
+        key_products(rows, piece) if isinstance(piece, Int8Rows) else rows @ piece.mT
+        for piece in _pieces(keys, exact)
+    ]
     scores = products[0] if len(products) == 1 else torch.cat(products, 2)
     return scores.view(heads, count, -1)
 
@@ -93,11 +95,6 @@ def _mix(weights: Tensor, values: Sequence[Cache], exact: torch.dtype) -> Tensor
         first += piece.shape[-2]
     assert mixed is not None
     return mixed.view(heads, count, -1)
-
-
-def _products(rows: Tensor, piece: Cache) -> Tensor:
-    """Return the products of rows [kv_heads, .., width] and keys."""
-    return key_products(rows, piece) if isinstance(piece, Int8Rows) else rows @ piece.mT
 
 
 def _sums(weights: Tensor, piece: Cache) -> Tensor:
@@ -148,7 +145,11 @@ def attend_last(
         return
     keys, values = k.narrow(2, 0, valid), v.narrow(2, 0, valid)
     if isinstance(keys, Int8Rows) and isinstance(values, Int8Rows):
-        _attend_one_int8(out, q, keys, values, scale)
+        exact = torch.promote_types(q.dtype, torch.float32)
+        factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+        rows = (q.to(exact) * factor).reshape(keys.shape[1], -1, q.shape[3])
+        weights = torch.softmax(key_products(rows, keys), -1)
+        out.copy_(mixed_values(weights, values).view(out.shape))
     elif isinstance(keys, Tensor) and isinstance(values, Tensor):
         attend_one(out, q, keys, values, scale)
 
@@ -257,17 +258,6 @@ def attend_one(
     groups = (1, k.shape[1], q.shape[1] // k.shape[1], -1)
     attended = scaled_dot_product_attention(q.reshape(groups), k, v, scale=scale)
     out.view(groups).copy_(attended)
-
-
-def _attend_one_int8(
-    out: Tensor, q: Tensor, k: Int8Rows, v: Int8Rows, scale: float | None
-) -> None:
-    """Attend from one query, which sees every key, without widening all of them."""
-    exact = torch.promote_types(q.dtype, torch.float32)
-    factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-    rows = (q.to(exact) * factor).reshape(k.shape[1], -1, q.shape[3])
-    weights = torch.softmax(key_products(rows, k), -1)
-    out.copy_(mixed_values(weights, v).view(out.shape))
 
 
 def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:

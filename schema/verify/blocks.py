@@ -71,8 +71,7 @@ class _Borders:
         self._depths = [1] * count
         for number in reversed(range(count)):
             graph = self._method.blocks[number].graph
-            where = f"{self._where}, block {number}"
-            grown = self._check_graph(graph, number, where)
+            grown = self._check_graph(graph, number, f"{self._where}, block {number}")
             places = {value: i for i, value in enumerate(graph.inputs)}
             self._growth[number] = {places[v]: axes for v, axes in grown.items()}
         self._check_states(self._check_graph(self._method.graph, -1, self._where))
@@ -91,7 +90,13 @@ class _Borders:
                 control = read_control(step.op, step.arguments)
                 self._take(control, number, at)
                 self._check_step(graph, step, control, at)
-                self._deepen(control, number, at)
+                # Readers of blocks are recursive.
+                depth = max(
+                    (self._depths[block] for block in control.blocks), default=0
+                )
+                self._report.limit(f"{at}: the depth of blocks", depth, MAX_DEPTH)
+                if number >= 0:
+                    self._depths[number] = max(self._depths[number], depth + 1)
             if step.op in CONTROL_OPS or step.op == _APPEND:
                 for root, axis in self._axes_of(graph, step):
                     grown.setdefault(root, set()).add(axis)
@@ -102,13 +107,6 @@ class _Borders:
             what = f"memory of value {root} grows along {sorted(axes)}"
             self._report.require(fits, where, what)
         return grown
-
-    def _deepen(self, control: Control[object], number: int, at: str) -> None:
-        """Limit how deep blocks are nested, since readers of blocks are recursive."""
-        depth = max((self._depths[block] for block in control.blocks), default=0)
-        self._report.limit(f"{at}: the depth of blocks", depth, MAX_DEPTH)
-        if number >= 0:
-            self._depths[number] = max(self._depths[number], depth + 1)
 
     def _axes_of(self, graph: Graph, step: Instruction) -> Iterator[tuple[int, int]]:
         """Yield (root, axis) for each memory that an instruction lengthens."""
@@ -174,13 +172,19 @@ class _Step:
 
     def check(self, blocks: Sequence[Block]) -> None:
         chosen = [blocks[number].graph for number in self._control.blocks]
-        self._check_pred()
+        pred = self._control.pred
+        if isinstance(pred, Ref):
+            self._check_answer(self._type(pred.value))
         self._check_over()
         if self._control.workspaces:
             self._check_workspace(max(graph.scratch_nbytes for graph in chosen))
         for which, inside in enumerate(chosen):
             self._check_types(which, inside)
-            self._check_lent(inside)
+            # Inputs lie in operands, and operands' slices in scratch.
+            for i, value in enumerate(inside.inputs):
+                own = isinstance(inside.values[value].storage, Scratch)
+                fits = own == self._control.is_scanned(i)
+                self._require(fits, f"input {i} of a block lies in the wrong memory")
             self._check_written(which, inside)
 
     def _require(self, condition: bool, what: str) -> None:
@@ -188,11 +192,6 @@ class _Step:
 
     def _type(self, value: int) -> TensorType:
         return self._graph.values[value].type
-
-    def _check_pred(self) -> None:
-        pred = self._control.pred
-        if isinstance(pred, Ref):
-            self._check_answer(self._type(pred.value))
 
     def _check_answer(self, kind: TensorType) -> None:
         fits = kind.dtype is DType.BOOL and all(size == 1 for size in kind.dims)
@@ -214,15 +213,11 @@ class _Step:
             kinds = [self._type(value) for value in given[:carried]]
             same = kinds == [self._type(v) for v in self._passed[:carried]]
             self._require(same, "a carried value changes its type")
-        self._check_scanned(given)
-
-    def _check_scanned(self, given: Sequence[int]) -> None:
-        """Check that all scanned operands and stacked results have one length."""
+        # All scanned operands and stacked results have one length.
         control = self._control
         if not control.is_loop or control.op == "kvc::while":
             what = "a while has more results than carried values"
-            exact = not control.is_loop or len(given) == control.carried
-            self._require(exact, what)
+            self._require(not control.is_loop or len(given) == control.carried, what)
             return
         through = self._passed[control.carried : control.carried + control.scanned]
         kinds = [self._type(value) for value in (*through, *given[control.carried :])]
@@ -248,23 +243,14 @@ class _Step:
             self._report.fail(self._at, f"block {which} takes {taken}")
         given = [inside.values[value].type for value in inside.outputs]
         own = self._results[: len(control.over)]
-        results = [self._type(value) for value in own]
-        wanted = control.output_types(which, [], results)
+        wanted = control.output_types(which, [], [self._type(value) for value in own])
         if len(given) != len(wanted):
             self._report.fail(self._at, f"block {which} gives {given}")
         for kind, one in zip(given, wanted, strict=True):
             if one is None:
                 self._check_answer(kind)
             elif kind != one:
-                what = f"block {which} gives {kind}, not {one}"
-                self._report.fail(self._at, what)
-
-    def _check_lent(self, inside: Graph) -> None:
-        """Check that inputs lie in operands, and operands' slices in scratch."""
-        for i, value in enumerate(inside.inputs):
-            own = isinstance(inside.values[value].storage, Scratch)
-            fits = own == self._control.is_scanned(i)
-            self._require(fits, f"input {i} of a block lies in the wrong memory")
+                self._report.fail(self._at, f"block {which} gives {kind}, not {one}")
 
     def _check_written(self, which: int, inside: Graph) -> None:
         """Check which inputs a block overwrites, and that its outputs lie there."""
@@ -281,8 +267,7 @@ class _Step:
         makers = {v: step.op for step in inside.instructions for v in step.results}
         for output, operand in places.items():
             value, home = inside.outputs[output], inside.inputs[operand]
-            whole = _is_whole(inside, value, makers)
-            at_home = whole and inside.root_of(value) == home
+            at_home = _is_whole(inside, value, makers) and inside.root_of(value) == home
             self._require(at_home, f"output {output} of a block lies elsewhere")
 
 

@@ -91,7 +91,6 @@ def filled_after(
 
 
 MODES: Final = {StateKind.LINEAR: "linear", StateKind.RING: "circular"}
-_ATTENTION: Final = "kvc::attention"
 _CACHES: Final = (
     "k",
     "v",
@@ -165,9 +164,8 @@ class CursorAccesses:
             self._report.fail(at, what)
         self._check_kept(arguments, state, at)
         start = placed(arguments["write_indices"], fields)
-        begins = start is not None and start.cursor == state.cursor
         what = f"the write of the state {state.name!r} does not begin at its cursor"
-        self._require(begins, at, what)
+        self._require(start is not None and start.cursor == state.cursor, at, what)
         assert start is not None
         count = update.dims[axis]
         self._check_extent(start, count, state, one.filled, at)
@@ -254,14 +252,13 @@ class CursorAccesses:
                 held[result] = held[root]
         if not rings:
             return
-        if step.op != _ATTENTION:
+        if step.op != "kvc::attention":
             self.refuse_windows([held[v].state for v in rings], f"{step.op} of", at)
         arguments = _by_name(step)
         others = tuple(v for name, v in arguments.items() if name not in _CACHES)
         free = set(rings).isdisjoint(_references(others))
         self._require(free, at, "a ring is no cache here")
-        circular = arguments["layout"] == "circular"
-        self._require(circular, at, "a ring is read as linear")
+        self._require(arguments["layout"] == "circular", at, "a ring is read as linear")
         queries = graph.values[cast(Ref, arguments["q"]).value].type.dims[2]
         left = arguments["window_left"]
         self._require(type(left) is int, at, "a ring is read without a window")

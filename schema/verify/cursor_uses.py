@@ -42,7 +42,6 @@ from kvc.schema.verify.starts import (
     placed,
 )
 
-_UPDATE: Final = "kvc::cache_update"
 _SWAPPING: Final = PERMUTING | {"aten::alias"}
 
 
@@ -120,7 +119,7 @@ class CursorUses:
                 fields[step.results[0]] = self._after(step, fields, at)
             elif OPS[step.op].aliasing is Aliasing.VIEW:
                 self._follow_view(step, held, used[0], at)
-            elif step.op == _UPDATE and first_operand(step) in held:
+            elif step.op == "kvc::cache_update" and first_operand(step) in held:
                 self._accesses.write(graph, step, held, used, fields, at)
             else:
                 self._accesses.read(graph, roots, step, held, used, fields, at)
@@ -268,8 +267,7 @@ def _written_over(
 def _axes(step: Instruction, rank: int) -> tuple[int, ...]:
     """Return the operand's axis for each axis of a permuting view."""
     if step.op == "aten::permute":
-        order = cast("tuple[int, ...]", step.arguments[1])
-        return tuple(axis % rank for axis in order)
+        return tuple(axis % rank for axis in cast("tuple[int, ...]", step.arguments[1]))
     axes = list(range(rank))
     if step.op == "aten::transpose.int":
         a, b = (cast(int, axis) % rank for axis in step.arguments[1:])

@@ -25,7 +25,6 @@ from kvc.schema.model import (
     State,
     StateKind,
 )
-from kvc.schema.rings import Window
 from kvc.schema.types import TensorType, bounds, symbols_of
 from kvc.schema.verify.cursor_uses import CursorUses
 from kvc.schema.verify.dims import CheckedTypes
@@ -49,7 +48,14 @@ class CursorChecker:
             self._check_cursor(cursor, number)
         for number, state in enumerate(program.states):
             if state.window is not None:
-                self._check_window(state, state.window)
+                where, require = f"state {state.name!r}", self._report.require
+                ring = state.kind is StateKind.RING and state.cursor is not None
+                require(ring, where, "a window of no ring at a cursor")
+                assert state.axis is not None
+                least = bounds(state.type.dims[state.axis], self._sizes.symbols)[0]
+                what = f"a window of {state.window} in a ring of {least} slots"
+                fits = state.window.size >= 1 and state.window.longest_call(least) >= 1
+                require(fits, where, what)
                 self._widest[number] = 0
 
     def _check_cursor(self, cursor: Cursor, number: int) -> None:
@@ -82,16 +88,6 @@ class CursorChecker:
             what = f"its state is {states[cursor.state].type}, its rows are {rows}"
             require(agree, where, what)
 
-    def _check_window(self, state: State, window: Window) -> None:
-        where, require = f"state {state.name!r}", self._report.require
-        ring = state.kind is StateKind.RING and state.cursor is not None
-        require(ring, where, "a window of no ring at a cursor")
-        assert state.axis is not None
-        least = bounds(state.type.dims[state.axis], self._sizes.symbols)[0]
-        what = f"a window of {window} in a ring of {least} slots"
-        fits = window.size >= 1 and window.longest_call(least) >= 1
-        require(fits, where, what)
-
     def check(self, method: Method, operands: Sequence[Operands]) -> None:
         """Check a method's uses of cursors.
 
@@ -117,12 +113,7 @@ class CursorChecker:
             missed = sorted(rings - set(method.writes))
             what = f"it advances their cursor and does not write the rings {missed}"
             self._report.require(not missed, where, what)
-        self._check_slots(method, where)
-        uses = CursorUses(method, operands, self._program, self._widest, self._report)
-        uses.check()
-
-    def _check_slots(self, method: Method, where: str) -> None:
-        """Check the values that a session fills in; blocks may only be lent them."""
+        # Blocks may only be lent the values that a session fills in.
         for i, value in enumerate(method.graph.values):
             if isinstance(value.storage, CursorSlot):
                 self._check_slot(
@@ -132,6 +123,7 @@ class CursorChecker:
             own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
             what = "a block has a cursor field of its own"
             self._report.require(not own, f"{where}, block {number}", what)
+        CursorUses(method, operands, self._program, self._widest, self._report).check()
 
     def _check_slot(
         self, method: Method, slot: CursorSlot, kind: TensorType, where: str
@@ -139,9 +131,8 @@ class CursorChecker:
         require, cursors = self._report.require, self._program.cursors
         require(slot.cursor < len(cursors), where, f"no cursor {slot.cursor}")
         rows = cursors[slot.cursor].rows
-        fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
         what = f"{kind} is not the {slot.field.name} of a cursor"
-        require(fits, where, what)
+        require(kind.dtype is DType.INT64 and len(kind.dims) <= 1, where, what)
         counted = slot.field in (CursorField.END, CursorField.LENGTHS)
         advance = method.advance_of(slot.cursor)
         told = not counted or (advance is not None and advance.tokens is not None)

@@ -67,16 +67,14 @@ class CheckedTypes:
             where = f"symbol {symbol.name!r}"
             fits = 0 <= symbol.lower <= symbol.upper <= MAX_DIM
             self.report.require(fits, where, f"bounds {symbol.lower}..{symbol.upper}")
-            self._check_buckets(symbol, where)
-
-    def _check_buckets(self, symbol: Symbol, where: str) -> None:
-        """Check that the buckets of a symbol ascend within its bounds."""
-        sizes = symbol.sizes
-        self.report.limit(f"{where}: its buckets", len(sizes), MAX_BUCKETS)
-        ascend = list(sizes) == sorted(set(sizes))
-        inside = not sizes or (symbol.lower <= sizes[0] and sizes[-1] <= symbol.upper)
-        what = f"buckets {list(sizes)} of {symbol.lower}..{symbol.upper}"
-        self.report.require(ascend and inside, where, what)
+            sizes = symbol.sizes
+            self.report.limit(f"{where}: its buckets", len(sizes), MAX_BUCKETS)
+            ascend = list(sizes) == sorted(set(sizes))
+            inside = not sizes or (
+                symbol.lower <= sizes[0] and sizes[-1] <= symbol.upper
+            )
+            what = f"buckets {list(sizes)} of {symbol.lower}..{symbol.upper}"
+            self.report.require(ascend and inside, where, what)
 
     def check(self, kind: TensorType, where: str) -> int:
         """Check a type, and return its greatest size in bytes."""

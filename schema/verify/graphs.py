@@ -109,14 +109,11 @@ class GraphChecker:
         self.report.limit(
             f"{where}: the number of instructions", steps, MAX_INSTRUCTIONS
         )
-        self._check_arena(graph, where)
-        ValueChecker(graph, around, self.report).check()
-        return self._check_instructions(graph, around)
-
-    def _check_arena(self, graph: Graph, where: str) -> None:
         size, peak = graph.scratch_nbytes, graph.peak_nbytes
         self.report.limit(f"{where}: the scratch arena", size, MAX_TENSOR_NBYTES)
         self.report.require(0 <= peak <= size, where, f"peak {peak} of {size} bytes")
+        ValueChecker(graph, around, self.report).check()
+        return self._check_instructions(graph, around)
 
     def _check_instructions(self, graph: Graph, around: Surroundings) -> Operands:
         """Check order, storage and signature of each instruction."""
@@ -144,9 +141,8 @@ class GraphChecker:
                 self._fail_step(around, index, step, str(error))
             if step.op in WITH_WORKSPACE:
                 workspaces |= {*step.results[-1:]}
-        hidden = workspaces.isdisjoint(graph.outputs)
         what = "an output is scratch memory that an instruction's blocks have"
-        self.report.require(hidden, around.where, what)
+        self.report.require(workspaces.isdisjoint(graph.outputs), around.where, what)
         self._check_defined(graph, known, around)
         return operands
 

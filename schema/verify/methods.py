@@ -103,7 +103,15 @@ def check_effects(
     report.require(method.reads == found.reads, where, what)
     what = f"it writes the states {found.writes}"
     report.require(method.writes == found.writes, where, what)
-    _check_counting(method, program, where, report)
+    for number in method.writes:
+        state = program.states[number]
+        if state.kind is StateKind.COUNTER and state.cursor is not None:
+            told = method.advance_of(state.cursor) is not None
+            report.require(told, where, "it writes a counter without an advance")
+    for advance in method.advances:
+        cursor = program.cursors[advance.cursor]
+        counted = cursor.state is None or cursor.state in method.writes
+        report.require(counted, where, "it advances a cursor that it does not write")
     check_verdicts(method.updates, method.graph, found.updates, where, report)
 
 
@@ -148,31 +156,12 @@ def check_verdicts(
     report.require(judged == tuple(found), where, what)
     for update in updates:
         verdict = f"{where}, verdict on {update.instruction}"
-        _check_update(update, graph, verdict, report)
-
-
-def _check_counting(
-    method: Method, program: Program, where: str, report: Reporter
-) -> None:
-    """Check that a method writes counters exactly if it advances their cursors."""
-    for number in method.writes:
-        state = program.states[number]
-        if state.kind is StateKind.COUNTER and state.cursor is not None:
-            told = method.advance_of(state.cursor) is not None
-            report.require(told, where, "it writes a counter without an advance")
-    for advance in method.advances:
-        cursor = program.cursors[advance.cursor]
-        counted = cursor.state is None or cursor.state in method.writes
-        report.require(counted, where, "it advances a cursor that it does not write")
-
-
-def _check_update(update: Update, graph: Graph, where: str, report: Reporter) -> None:
-    report.text(update.reason, where)
-    copies, steps = update.copies, graph.instructions
-    agree = bool(update.reason) == bool(copies)
-    report.require(agree, where, f"reason {update.reason!r} for copies {copies}")
-    ascending = list(copies) == sorted(set(copies))
-    inside = not copies or (copies[0] >= 0 and copies[-1] <= update.instruction)
-    report.require(ascending and inside, where, f"copies {copies}")
-    ops = [steps[copy].op for copy in copies if steps[copy].op not in _COPYING]
-    report.require(not ops, where, f"{ops} copy nothing")
+        report.text(update.reason, verdict)
+        copies, steps = update.copies, graph.instructions
+        agree = bool(update.reason) == bool(copies)
+        report.require(agree, verdict, f"reason {update.reason!r} for copies {copies}")
+        ascending = list(copies) == sorted(set(copies))
+        inside = not copies or (copies[0] >= 0 and copies[-1] <= update.instruction)
+        report.require(ascending and inside, verdict, f"copies {copies}")
+        ops = [steps[copy].op for copy in copies if steps[copy].op not in _COPYING]
+        report.require(not ops, verdict, f"{ops} copy nothing")

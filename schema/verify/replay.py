@@ -70,8 +70,7 @@ class _Machine:
         }
         self.owners = np.array([self.chain(i)[-1] for i in range(len(scratch))], int)
         self.dead = np.zeros(len(scratch), bool)
-        bound = [i not in self.makers for i in range(len(scratch))]
-        self.made = np.array(bound, bool)
+        self.made = np.array([i not in self.makers for i in range(len(scratch))], bool)
         self.made[list(graph.inputs)] = False
 
     def chain(self, value: int) -> list[int]:
@@ -109,7 +108,9 @@ class _Machine:
             self.check_target(index, step, storage.base)
             owner = int(self.owners[value])
             for other in self.sharing(step, storage.base, reads, owner):
-                if not self.is_pointwise(step.op, other, value):
+                values = self.graph.values
+                same = values[other].type == values[value].type
+                if not (OPS[step.op].pointwise and same and self.is_whole(other)):
                     text = "writes over memory that another operand reads"
                     raise Conflict(index, text)
             if owner in owners:
@@ -150,12 +151,6 @@ class _Machine:
         if OPS[step.op].aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
             others.remove(base)
         return [value for value in others if self.owners[value] == owner]
-
-    def is_pointwise(self, op: str, operand: int, value: int) -> bool:
-        """Tell whether each element is read before the same element is written."""
-        values = self.graph.values
-        same = values[operand].type == values[value].type
-        return OPS[op].pointwise and same and self.is_whole(operand)
 
     def write(self, index: int, owned: Sequence[int], reads: Sequence[int]) -> None:
         """Write scratch memory, which must not overlap other operands or results."""

@@ -100,7 +100,19 @@ class Definitions:
         if aliasing is Aliasing.UPDATE:
             self._check_writable(root)
         if step.op in _GROWING:
-            self._check_growth(step, base, root)
+            axis, storage = step.arguments[2], self.storages[root]
+            if not isinstance(axis, int):
+                raise BadResult("grows along an axis that is no number")
+            axis %= len(self.types[base].dims)
+            if isinstance(storage, StateSlot):
+                state = self.states[storage.state]
+                fits = state.kind is StateKind.APPEND and state.axis == axis
+            elif isinstance(storage, Caller) and step.op == "kvc::append":
+                fits = self._axes.setdefault(root, axis) == axis
+            else:
+                fits = False
+            if not fits:
+                raise BadResult(f"grows memory that does not grow along axis {axis}")
         return root
 
     def _controlled_root(self, step: Instruction, value: int, base: int) -> int:
@@ -129,18 +141,3 @@ class Definitions:
                 f"writes {self.types[value]} over a value of {self.types[base]}"
             )
         return root
-
-    def _check_growth(self, step: Instruction, base: int, root: int) -> None:
-        axis, storage = step.arguments[2], self.storages[root]
-        if not isinstance(axis, int):
-            raise BadResult("grows along an axis that is no number")
-        axis %= len(self.types[base].dims)
-        if isinstance(storage, StateSlot):
-            state = self.states[storage.state]
-            fits = state.kind is StateKind.APPEND and state.axis == axis
-        elif isinstance(storage, Caller) and step.op == "kvc::append":
-            fits = self._axes.setdefault(root, axis) == axis
-        else:
-            fits = False
-        if not fits:
-            raise BadResult(f"grows memory that does not grow along axis {axis}")

@@ -49,15 +49,6 @@ def check_tables(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
         BadProgram, LimitExceeded: an entry is wrong.
     """
     sizes.check_symbols(program.symbols)
-    _check_files(program, report)
-    _check_blobs(program, report)
-    _check_names(program, sizes, report)
-    check_states(program, sizes, report)
-    for key in program.metadata:
-        report.name(key, "metadata")
-
-
-def _check_files(program: Program, report: Reporter) -> None:
     where, files = "data files", program.files
     own = bool(files) and (files[0].name, files[0].digest) == ("", b"")
     report.require(own, where, "file 0 is not the bundle itself")
@@ -70,6 +61,18 @@ def _check_files(program: Program, report: Reporter) -> None:
     report.unique(names, where)
     digests = {file.digest for file in files}
     report.require(len(digests) == len(files), where, "two have one digest")
+    blobs = program.blobs
+    _check_each_blob(blobs, len(program.files), report)
+    named = {named.blob for named in program.names}
+    lost = set(range(len(blobs))) - named
+    report.require(not lost, "blobs", f"blob {min(lost, default=0)} has no name")
+    unused = set(range(1, len(program.files))) - {blob.file for blob in blobs}
+    what = f"file {min(unused, default=0)} holds no blob of this program"
+    report.require(not unused, "data files", what)
+    _check_names(program, sizes, report)
+    check_states(program, sizes, report)
+    for key in program.metadata:
+        report.name(key, "metadata")
 
 
 def verify_index(blobs: Sequence[Blob], path: str) -> None:
@@ -82,17 +85,6 @@ def verify_index(blobs: Sequence[Blob], path: str) -> None:
     _check_each_blob(blobs, 1, report)
     offsets = [blob.offset for blob in blobs]
     report.require(offsets == sorted(offsets), "index", "offsets do not ascend")
-
-
-def _check_blobs(program: Program, report: Reporter) -> None:
-    blobs = program.blobs
-    _check_each_blob(blobs, len(program.files), report)
-    named = {named.blob for named in program.names}
-    lost = set(range(len(blobs))) - named
-    report.require(not lost, "blobs", f"blob {min(lost, default=0)} has no name")
-    unused = set(range(1, len(program.files))) - {blob.file for blob in blobs}
-    what = f"file {min(unused, default=0)} holds no blob of this program"
-    report.require(not unused, "data files", what)
 
 
 def _check_each_blob(blobs: Sequence[Blob], files: int, report: Reporter) -> None:
@@ -188,8 +180,7 @@ def check_delegates(program: Program, report: Reporter) -> None:
         _check_delegate(number, delegate, program, report)
     for number, method in enumerate(program.methods):
         own = [one for one in program.delegates if one.method == number]
-        tails = {one.block: one.tail_nbytes for one in own}
-        _check_tails(method, tails, report)
+        _check_tails(method, {one.block: one.tail_nbytes for one in own}, report)
 
 
 def _check_delegate(
@@ -204,8 +195,7 @@ def _check_delegate(
     report.limit(f"{where}: its workspace", delegate.workspace_nbytes, limit)
     report.limit(f"{where}: its tail", delegate.tail_nbytes, limits.MAX_DIM)
     graphs = graphs_within(program.methods[delegate.method], delegate.block)
-    used = set().union(*map(constants_of, graphs))
-    strange = sorted(used - set(names))
+    strange = sorted(set().union(*map(constants_of, graphs)) - set(names))
     report.require(not strange, where, f"it uses the data {strange} beside its names")
     nested = any(True for graph in graphs for _ in blocks_run(graph, DELEGATE))
     report.require(not nested, where, "it calls a delegate itself")
@@ -241,8 +231,7 @@ def _check_tail(
         if isinstance(storage, Scratch):
             end = storage.offset + storage.nbytes + tail
             what = f"value {value} and its tail end past the scratch arena"
-            fits = end <= graph.scratch_nbytes
-            report.require(fits, f"method {method.name!r}", what)
+            report.require(end <= graph.scratch_nbytes, f"method {method.name!r}", what)
 
 
 @collection_paused()

@@ -107,8 +107,7 @@ def _where(
     """
     types = {id(value.type): value.type for value in graph.values}
     known = {kind: _said(types[kind].dims) for kind in types}
-    every = [*known.values(), _said(_sizes_in(graph))]
-    if not holds(*_together(every)):
+    if not holds(*_together([*known.values(), _said(_sizes_in(graph))])):
         return ()  # true for most graphs; skips their instructions
     of = [known[id(value.type)] for value in graph.values]
     verdicts: dict[frozenset[_Said], bool] = {}

@@ -31,29 +31,27 @@ def check_states(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
     report.limit("the number of states", len(program.states), limits.MAX_STATES)
     report.unique([state.name for state in program.states], "states")
     for state in program.states:
-        _check_state(state, program, sizes, report)
-
-
-def _check_state(
-    state: State, program: Program, sizes: CheckedTypes, report: Reporter
-) -> None:
-    where, rank = f"state {state.name!r}", len(state.type.dims)
-    sizes.check(state.type, where)
-    permuted = sorted(state.layout) == list(range(rank))
-    report.require(permuted, where, f"layout {state.layout} of {rank} dims")
-    flat = state.kind in _WITHOUT_AXIS
-    report.require(flat == (state.axis is None), where, "axis and kind do not agree")
-    if state.axis is not None:
-        report.require(state.axis < rank, where, f"axis {state.axis} of {rank} dims")
-    if state.kind is StateKind.COUNTER:
-        report.require(_counts(state), where, f"{state.type} as a counter")
-    if state.cursor is not None:
-        placed = state.kind in _AT_CURSOR and state.cursor < len(program.cursors)
-        report.require(placed, where, "nothing places it at a cursor")
-    counts = state.kind is not StateKind.COUNTER or state.cursor is not None
-    report.require(counts, where, "a counter of no cursor")
-    if state.initial is not None:
-        _check_initial(state, state.initial, program, where, report)
+        where, rank = f"state {state.name!r}", len(state.type.dims)
+        sizes.check(state.type, where)
+        permuted = sorted(state.layout) == list(range(rank))
+        report.require(permuted, where, f"layout {state.layout} of {rank} dims")
+        flat = state.kind in _WITHOUT_AXIS
+        report.require(
+            flat == (state.axis is None), where, "axis and kind do not agree"
+        )
+        if state.axis is not None:
+            report.require(
+                state.axis < rank, where, f"axis {state.axis} of {rank} dims"
+            )
+        if state.kind is StateKind.COUNTER:
+            report.require(_counts(state), where, f"{state.type} as a counter")
+        if state.cursor is not None:
+            placed = state.kind in _AT_CURSOR and state.cursor < len(program.cursors)
+            report.require(placed, where, "nothing places it at a cursor")
+        counts = state.kind is not StateKind.COUNTER or state.cursor is not None
+        report.require(counts, where, "a counter of no cursor")
+        if state.initial is not None:
+            _check_initial(state, state.initial, program, where, report)
 
 
 def _counts(state: State) -> bool:

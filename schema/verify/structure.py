@@ -193,8 +193,7 @@ class _Walk:
         end = first + count * field[3]
         self.claim(position, end)
         if field[5] and np.any(self.octets[first:end] >= field[5]):
-            what = f"{table}.{field[0]} has a value that does not exist"
-            self.fail(position, what)
+            self.fail(position, f"{table}.{field[0]} has a value that does not exist")
 
     def check_offsets(self, element: str, position: int) -> None:
         """Check a vector of tables or strings."""

@@ -83,7 +83,12 @@ class _Counter:
         if kind not in known or not isinstance(content, list):
             raise ValueError("a tree has an unknown part")
         if kind in KINDS:
-            content = self._fields(kind, content)
+            if len(content) != 2 or not isinstance(content[1], list):
+                raise ValueError("a tree has a record that is none")
+            values = self._values(content[1])
+            names = [cast(list[Json], pair)[0] for pair in content[1]]
+            check_record(kind, content[0], names)
+            content = values
         for item in self._values(content) if kind == "dict" else content:
             self.visit(item, depth + 1)
 
@@ -96,14 +101,6 @@ class _Counter:
             raise ValueError("a tree has a number that is no leaf")
         self.scalars.append(content)
         self.visit(content, depth + 1)
-
-    def _fields(self, kind: str, content: list[Json]) -> list[Json]:
-        if len(content) != 2 or not isinstance(content[1], list):
-            raise ValueError("a tree has a record that is none")
-        values = self._values(content[1])
-        names = [cast(list[Json], pair)[0] for pair in content[1]]
-        check_record(kind, content[0], names)
-        return values
 
     def _values(self, pairs: list[Json]) -> list[Json]:
         keys: list[object] = []

@@ -11,7 +11,7 @@ from typing import NoReturn
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import Alias, Constant, Graph, Scratch, StateSlot, Value
 from kvc.schema.model import State, StateKind
-from kvc.schema.types import Dim, TensorType, bounds, only_symbol
+from kvc.schema.types import TensorType, bounds, only_symbol
 from kvc.schema.verify.dims import CheckedTypes
 from kvc.schema.verify.limits import SCRATCH_ALIGN, Reporter
 
@@ -115,15 +115,10 @@ class ValueChecker:
         if axis is None or len(kind.dims) != len(dims):
             return state.type
         length = kind.dims[axis]
-        if not _is_solvable(length):
+        if not (isinstance(length, int) or only_symbol(length) is not None):
             self.fail(i, f"its length {length} is neither a number nor a symbol")
         symbols = self.around.sizes.symbols
         (_, found), (_, greatest) = bounds(length, symbols), bounds(dims[axis], symbols)
         if found > greatest:
             self.fail(i, f"its length can be {found}, the state's only {greatest}")
         return TensorType(state.type.dtype, (*dims[:axis], length, *dims[axis + 1 :]))
-
-
-def _is_solvable(length: Dim) -> bool:
-    """Tell whether a length is a number, or has one symbol to solve for."""
-    return isinstance(length, int) or only_symbol(length) is not None

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +23,6 @@ from kvc.schema.errors import BadSetting, KvcError
 from kvc.schema.text import escape
 from kvc.tools.bench.plan import Figures, Memory, Plan, SpeedTest, plan_of
 from kvc.tools.options import open_program
-
-_STATUS: Final = Path("/proc/self/status")
 
 
 def random_prompts(feeder: Feeder, rows: int, count: int) -> Sequence[Sequence[int]]:
@@ -112,7 +109,7 @@ def _run(session: Session, rows: int, test: SpeedTest) -> float:
 def _memory() -> Memory | None:
     """Return what is resident, None where there is no /proc."""
     try:
-        text = _STATUS.read_text()
+        text = Path("/proc/self/status").read_text()
     except OSError:
         return None
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -80,8 +80,7 @@ class Decoder:
         feeds = {self.tokens.name: made(tokens.astype(TYPES[self.tokens.type]))}
         for other in self.others:
             feeds[other.name] = made(self._other(other, count))
-        names = [past.name for past in self.pasts]
-        feeds |= dict(zip(names, self.caches, strict=True))
+        feeds |= dict(zip([past.name for past in self.pasts], self.caches, strict=True))
         results = [self.logits, *self.presents]
         self.caches = self.session.run_with_ort_values(results, feeds)[1:]
         self.length += count

@@ -60,8 +60,7 @@ def find_peer(path: str, llama_bench: str, python: str) -> Peer:
             f"--against {escape(path)}: give a .gguf file, which llama.cpp runs, or a "
             ".onnx file, which ONNX Runtime runs"
         )
-    program = find_llama_bench(llama_bench)
-    runs = partial(run_llama_bench, program, path)
+    runs = partial(run_llama_bench, find_llama_bench(llama_bench), path)
     return Peer(path, _nbytes(path), "llama.cpp", runs)
 
 
@@ -122,8 +121,7 @@ def check_onnxruntime(python: str) -> None:
     Raises:
         ClickException: it has not, or is none.
     """
-    done = output_of([python, "-P", "-c", "import onnxruntime"])
-    if done.returncode:
+    if output_of([python, "-P", "-c", "import onnxruntime"]).returncode:
         raise click.ClickException(
             f"{escape(python)} cannot import onnxruntime, which --against needs for a "
             ".onnx file; pip install onnxruntime, or name a Python that has it by "

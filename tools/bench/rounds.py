@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
 
 import click
 
@@ -23,7 +22,6 @@ from kvc.tools.bench.plan import Figures, Memory, Plan, SpeedTest, figures_of
 from kvc.tools.options import Loading
 
 Progress = Callable[[str, int, int], None]  # what runs, processes done, of how many
-_PROCESS: Final = "kvc.tools.bench.measuring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,13 @@ def _measure(
     """Return what a process of its own measures."""
     plan = Plan(bundle, tests, rows, time.monotonic(), loading)
     # -P: a folder that somebody runs kvc in may have a numpy.py.
-    command = [sys.executable, "-P", "-m", _PROCESS, json.dumps(asdict(plan))]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "kvc.tools.bench.measuring",
+        json.dumps(asdict(plan)),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         said, name = done.stderr.strip(), escape(bundle)  # which may name it
@@ -155,13 +159,6 @@ def _measure(
 
 def tables(found: Sequence[Measured]) -> list[str]:
     """Return speeds, and what starting and memory cost; medians (least to most)."""
-    lines = columns(_speed_rows(found), "<<>><><")
-    costs = [_cost_row(one) for one in found if one.figures]
-    titles = ("bundle", "load", "first token", "memory", "+ pages of files", "peak")
-    return [*lines, "", *columns([titles, *costs], "<>>>>>")]
-
-
-def _speed_rows(found: Sequence[Measured]) -> list[tuple[str, ...]]:
     titles = ("model", "recipe", "size", "threads", "test", "t/s", "")
     rows: list[tuple[str, ...]] = [(*titles, *["of the first"] * (len(found) > 1))]
     for number, test in enumerate(found[0].tests):
@@ -183,7 +180,10 @@ def _speed_rows(found: Sequence[Measured]) -> list[tuple[str, ...]]:
                     ),
                 )
             )
-    return rows
+    lines = columns(rows, "<<>><><")
+    costs = [_cost_row(one) for one in found if one.figures]
+    heads = ("bundle", "load", "first token", "memory", "+ pages of files", "peak")
+    return [*lines, "", *columns([heads, *costs], "<>>>>>")]
 
 
 def _rate(tokens: float) -> str:

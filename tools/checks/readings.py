@@ -193,7 +193,13 @@ def measure_moves(source: Source, calls: Sequence[int]) -> tuple[Moves, ...]:
     seeds = range(1, 1 + _TIMES)
     runs = [_moved_by(source, (_COARSE, seed), before, calls) for seed in seeds]
     coarse = {one.name: max(run[one.name].max() for run in runs) for one in before}
-    alike = _alike(before, coarse)
+    # How far one moves is chance; that of its kind, such as logits, tells more.
+    single = [one for one in before if len(one.rows) == 1]
+    kinds: dict[str, list[float]] = {}
+    for one in single:
+        kinds.setdefault(one.kind, []).append(coarse[one.name])
+    usual = {kind: float(np.sqrt(np.mean(np.square(m)))) for kind, m in kinds.items()}
+    alike = {one.name: usual[one.kind] for one in single}
     short = [one for one in before if one.short]
     runs = [_moved_by(source, (_FINE, seed), short, calls) for seed in seeds]
     fine = {one.name: np.max([run[one.name] for run in runs], axis=0) for one in short}
@@ -204,21 +210,6 @@ def measure_moves(source: Source, calls: Sequence[int]) -> tuple[Moves, ...]:
         )
         for one in before
     )
-
-
-def _alike(
-    readings: Sequence[Reading], coarse: Mapping[str, float]
-) -> Mapping[str, float]:
-    """Return how far results of the same kind move, where a name has only one.
-
-    How far one moves is chance; that of the others, such as logits, tells more.
-    """
-    single = [one for one in readings if len(one.rows) == 1]
-    kinds: dict[str, list[float]] = {}
-    for one in single:
-        kinds.setdefault(one.kind, []).append(coarse[one.name])
-    usual = {kind: float(np.sqrt(np.mean(np.square(m)))) for kind, m in kinds.items()}
-    return {one.name: usual[one.kind] for one in single}
 
 
 def _moved_by(

@@ -209,8 +209,7 @@ def _print_executorch(
         return
     tables = [table_of(name)(report) for name in asked]
     tables += [code_lines(method) for method in chosen]
-    lines = [line for table in tables for line in ("", *table)][1:]
-    show(lines or pte_lines(report))
+    show([line for table in tables for line in ("", *table)][1:] or pte_lines(report))
 
 
 def _write_page(
@@ -283,7 +282,6 @@ def _chosen(
     asked: Sequence[str],
     listings: Sequence[Mapping[str, object]],
 ) -> dict[str, object]:
-    """Return everything, or the tables that were asked for."""
     if not asked and not listings:
         return everything
     keys = {"copies": ("updates",), "delegates": ("delegates", "operators")}

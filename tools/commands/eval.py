@@ -165,8 +165,7 @@ def evaluate(
 
     tokenizer = tokenizer_of(program)
     # A character that was cut off is left out; other bytes stay.
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    text = decoder.decode(raw)
+    text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(raw)
     tokens, start = tokenizer.encode(text, special=False), _start(tokenizer)
     if against is not None and "tokenizer" in program.metadata:
         _check_alike(against, text, tokens, bundle)

@@ -14,7 +14,6 @@ from kvc.tools.printing import report_text, show
 # The recipes that ship with kvc, by what they run on, and whether that is here.
 
 
-_TORCH = "the processor, by PyTorch"
 _STATES: Mapping[Ready, str] = {
     Ready.YES: "runs here",
     Ready.BY_SOFTWARE: "runs here, on a program that acts as the device, slowly",
@@ -58,7 +57,7 @@ def describe_recipes() -> tuple[RecipeGroup, ...]:
 def _group(backend: str, recipes: Mapping[str, str]) -> RecipeGroup:
     ready, missing = what_it_lacks(backend) if backend else _torch()
     return RecipeGroup(
-        device=runs_on(backend) if backend else _TORCH,
+        device=runs_on(backend) if backend else "the processor, by PyTorch",
         backend=backend,
         here=ready in (Ready.YES, Ready.BY_SOFTWARE),
         state=_NEITHER

@@ -91,7 +91,6 @@ def run(
 def _session(
     program: "Program", kept: str | None, open_new: Callable[[], "Session"]
 ) -> AbstractContextManager["Session"]:
-    """Return the session of a call: a new one, or that of a file."""
     if kept is None:
         return open_new()
     from kvc.tools.outputs import kept_session

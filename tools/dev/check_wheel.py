@@ -37,14 +37,12 @@ def main() -> None:
         whole = sysconfig.get_paths()["purelib"]
         try_out(install(wheel, work / "venv", whole), work / "empty")
         needed = link_required(wheel, work / "needed")
-        light = install(wheel, work / "light", str(needed))
-        run_without_torch(light, work / "empty")
+        run_without_torch(install(wheel, work / "light", str(needed)), work / "empty")
 
 
 def build(work: Path) -> Path:
     """Build a wheel from the files that git knows or would add."""
-    listed = run(ROOT, "git", "ls-files", "-coz", "--exclude-standard")
-    for name in listed.split("\0"):
+    for name in run(ROOT, "git", "ls-files", "-coz", "--exclude-standard").split("\0"):
         source, target = ROOT / name, work / "source" / name
         if name and source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -106,8 +104,7 @@ def install(wheel: Path, home: Path, packages: str) -> Path:
     site = run(home, str(python), "-c", "import site; print(*site.getsitepackages())")
     # Path files inside a borrowed folder are not read, so this repository's editable
     # install is not borrowed with it.
-    borrowed = Path(site.strip()) / "borrowed.pth"
-    borrowed.write_text(packages + "\n")
+    (Path(site.strip()) / "borrowed.pth").write_text(packages + "\n")
     return python.parent
 
 

@@ -112,7 +112,6 @@ def _make(lines: Lines, table: Table, name: str) -> None:
 
 
 def _known(pages: Iterable[str]) -> Lines:
-    """Return the lines that pages have."""
     lines, title = Lines(), ""
     for page in pages:
         for line in (FOLDER / page).read_text(encoding="utf-8").splitlines(True):
@@ -123,7 +122,6 @@ def _known(pages: Iterable[str]) -> Lines:
 
 
 def _write(lines: Lines) -> None:
-    """Write the pages, with the lines that there are."""
     for page, parts in PAGES.items():
         before = (FOLDER / page).read_text(encoding="utf-8")
         texts = [_laid_out(part, lines, before) for part in parts]

@@ -130,8 +130,7 @@ def _parts(hint: object) -> Iterator[object]:
 
 
 def _section(kind: type) -> list[str]:
-    doc = inspect.getdoc(kind) or ""
-    summary, _, rest = doc.partition("Attributes:")
+    summary, _, rest = (inspect.getdoc(kind) or "").partition("Attributes:")
     told = _told(rest)
     hints = typing.get_type_hints(kind)
     rows = [
@@ -157,7 +156,6 @@ def _told(text: str) -> Mapping[str, str]:
 
 
 def _typed(hint: object) -> str:
-    """Return a type as JSON has it."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " or ".join(f'"{part}"' for part in parts)

@@ -75,8 +75,7 @@ def _three(page: str, mark: str) -> tuple[str, str, str]:
 
 def _merged(part: str, section: Section) -> Section:
     """Return a section with the lines of its older self that it lacks."""
-    empty = Section(section.title, section.text, section.head, {})
-    head = empty.laid_out()
+    head = Section(section.title, section.text, section.head, {}).laid_out()
     if not part.startswith(head):
         return section
     known = {}

@@ -76,16 +76,16 @@ def _changes(settings: Mapping[str, object]) -> dict[str, object]:
             changed[key] = _token(key, value)
     rope = settings.get("rope_parameters")
     if isinstance(rope, dict) and "mrope_section" in rope:
-        changed["rope_parameters"] = {**rope, "mrope_section": _sections(rope)}
+        turned = int(
+            _SMALL["head_dim"] * float(str(rope.get("partial_rotary_factor", 1)))
+        )
+        part = turned // 2 // 3
+        changed["rope_parameters"] = {
+            **rope,
+            "mrope_section": [turned // 2 - 2 * part, part, part],
+        }
     changed |= _layers(settings)
     return changed
-
-
-def _sections(rope: Mapping[str, object]) -> list[int]:
-    """Return how many frequencies turn by each axis, of heads of 16."""
-    turned = int(_SMALL["head_dim"] * float(str(rope.get("partial_rotary_factor", 1))))
-    part = turned // 2 // 3
-    return [turned // 2 - 2 * part, part, part]
 
 
 def _token(key: str, value: object) -> object:

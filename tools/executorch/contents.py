@@ -145,8 +145,7 @@ def check_data(found: Pte, buffer: Buffer) -> None:
     Raises:
         BadStructure: they are not, or do not.
     """
-    names = {method.name for method in found.methods}
-    if len(names) < len(found.methods):
+    if len({method.name for method in found.methods}) < len(found.methods):
         buffer.fail(0, "two methods have the same name")
     used = [segment for _, segment in found.named] + [*found.mutable_segments]
     if found.constant_segment is not None:
@@ -180,10 +179,10 @@ def check_method(method: PteMethod, buffer: Buffer) -> None:
             number, offset = one.tensor.memory
             fits = number < len(method.buffers)
             if not fits or offset + one.tensor.nbytes > method.buffers[number]:
-                what = (
-                    f"value {index} of method {method.name!r} lies outside its memory"
+                buffer.fail(
+                    0,
+                    f"value {index} of method {method.name!r} lies outside its memory",
                 )
-                buffer.fail(0, what)
 
 
 def _check_shown(method: PteMethod, buffer: Buffer) -> None:

@@ -34,10 +34,28 @@ def pte_lines(report: PteReport) -> list[str]:
         lines += ["", title, *_state_families(report.states)]
     lines += ["", "DATA", *_data_summary(report)]
     if report.delegates:
-        lines += ["", "DELEGATES", *_delegate_summary(report)]
+        groups: dict[tuple[str, str], list[int]] = {}
+        for part in report.delegates:
+            sizes = groups.setdefault((part.method, part.backend), [])
+            sizes.append(part.payload_nbytes)
+        parts = [
+            (
+                escape(method),
+                escape(backend),
+                plural(len(sizes), "delegate"),
+                f"{size(sum(sizes))} of payload; what runs inside, only it knows",
+            )
+            for (method, backend), sizes in groups.items()
+        ]
+        lines += ["", "DELEGATES", *columns(parts, "<<>")]
     if report.memory:
         title = "MEMORY, planned for each method by itself"
-        lines += ["", title, *_memory_summary(report)]
+        rows = []
+        for one in report.memory:
+            planned = sum(one.buffers)
+            more = plan_text(planned, one.peak_live)
+            rows.append((escape(one.method), size(planned), more))
+        lines += ["", title, *columns(rows, "<>")]
     lines += ["", f"FILE, {size(file.nbytes)}"]
     return [*lines, *size_summary_lines(report.size.parts, file.nbytes)]
 
@@ -105,8 +123,7 @@ def _methods(methods: Sequence[PteMethodReport]) -> list[str]:
 
 
 def _few(names: Sequence[str]) -> str:
-    shown = [*names[:_FEW], *["..."] * (len(names) > _FEW)]
-    return ", ".join(map(escape, shown))
+    return ", ".join(map(escape, [*names[:_FEW], *["..."] * (len(names) > _FEW)]))
 
 
 def _state_families(states: Sequence[PteStateReport]) -> list[str]:
@@ -192,22 +209,6 @@ def _blobs(report: PteReport) -> list[str]:
     return table(("bytes", "segment", "type", "name"), rows, ">><<", none)
 
 
-def _delegate_summary(report: PteReport) -> list[str]:
-    groups: dict[tuple[str, str], list[int]] = {}
-    for one in report.delegates:
-        groups.setdefault((one.method, one.backend), []).append(one.payload_nbytes)
-    rows = [
-        (
-            escape(method),
-            escape(backend),
-            plural(len(sizes), "delegate"),
-            f"{size(sum(sizes))} of payload; what runs inside, only it knows",
-        )
-        for (method, backend), sizes in groups.items()
-    ]
-    return columns(rows, "<<>")
-
-
 def _delegates(report: PteReport) -> list[str]:
     if not report.delegates:
         return ["  no backend runs anything"]
@@ -230,15 +231,6 @@ def _delegates(report: PteReport) -> list[str]:
         lines += ["", f"  {title}{'' if left else ' nothing'}"]
         lines += columns(left, "><", indent=6)
     return lines
-
-
-def _memory_summary(report: PteReport) -> list[str]:
-    rows = []
-    for one in report.memory:
-        planned = sum(one.buffers)
-        more = plan_text(planned, one.peak_live)
-        rows.append((escape(one.method), size(planned), more))
-    return columns(rows, "<>")
 
 
 def _memory(report: PteReport) -> list[str]:

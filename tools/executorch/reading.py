@@ -151,8 +151,7 @@ def read_front(
         BadStructure: the header says what cannot be.
     """
     with OpenFile(path) as file:
-        front = file.pread(0, min(_HEADER_NBYTES, file.size))
-        extended = _extended(front, magic, path)
+        extended = _extended(file.pread(0, min(_HEADER_NBYTES, file.size)), magic, path)
         wanted = extended[1] if extended else file.size
         if wanted > _MOST_NBYTES:
             what = "the program, in bytes,"
@@ -240,8 +239,7 @@ def _read_value(value: Table, buffer: Buffer) -> PteValue:
             buffer.fail(0, f"a value of the kind {kind!r} has no content")
         return PteValue("null", "None", None)
     if kind == "tensor":
-        tensor = _read_tensor(content, buffer)
-        return PteValue(kind, "", tensor)
+        return PteValue(kind, "", _read_tensor(content, buffer))
     if kind in ("tensors", "ints"):  # each item names a value
         width = "i4" if kind == "tensors" else "i8"
         return PteValue(kind, "", None, content.integers("items", width))
@@ -316,8 +314,7 @@ def _read_call(call: Table, buffer: Buffer, operators: int, delegates: int) -> C
     first = content.integer(fields[0], "i")
     if kind == "jump unless":
         return Call(kind, content.integer(fields[1], "i"), (first,))
-    args = tuple(content.integer(field, "i") for field in fields)
-    return Call(kind, 0, args)
+    return Call(kind, 0, tuple(content.integer(field, "i") for field in fields))
 
 
 def _read_delegate(

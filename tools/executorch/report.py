@@ -236,23 +236,19 @@ def _states(method: PteMethod, states: Sequence[int]) -> Iterator[PteStateReport
             if value in writes:
                 writes[value].append(call)
     for value, calls in writes.items():
-        yield _state(method, value, calls)
-
-
-def _state(method: PteMethod, value: int, writes: Sequence[Call]) -> PteStateReport:
-    tensor = method.values[value].tensor
-    assert tensor is not None
-    whole = [call for call in writes if writes_back(method, call)]
-    return PteStateReport(
-        method=method.name,
-        value=value,
-        name=tensor.name,
-        type=typed(method, value),
-        nbytes=tensor.nbytes,
-        initial=tensor.data > 0,
-        written=tuple(dict.fromkeys(operator_of(method, call) for call in writes)),
-        copied=tensor.nbytes * len(whole),
-    )
+        tensor = method.values[value].tensor
+        assert tensor is not None
+        whole = [call for call in calls if writes_back(method, call)]
+        yield PteStateReport(
+            method=method.name,
+            value=value,
+            name=tensor.name,
+            type=typed(method, value),
+            nbytes=tensor.nbytes,
+            initial=tensor.data > 0,
+            written=tuple(dict.fromkeys(operator_of(method, call) for call in calls)),
+            copied=tensor.nbytes * len(whole),
+        )
 
 
 def _copies(method: PteMethod) -> Iterator[PteCopyReport]:

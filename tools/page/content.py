@@ -26,7 +26,6 @@ from kvc.tools.reports.instructions import line_of, module_of, operands, state_o
 from kvc.tools.reports.memory import copied_nbytes, lifetimes
 
 _LIBRARIES = ("vendor/echarts.min.js", "vendor/tabulator.min.js")
-_STYLES = ("vendor/tabulator.min.css", "page.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +239,7 @@ class _Walk:
                 if graph.root_of(outer) in names
             }
             runner = self._backends.get(number, backend)
-            deeper = inside + (call.op != DELEGATE)
-            yield from self._steps(block, known, runner, deeper)
+            yield from self._steps(block, known, runner, inside + (call.op != DELEGATE))
 
     def arenas(self) -> Iterator[Arena]:
         """Yield the plans of the method and of its blocks, where there are any."""
@@ -292,7 +290,7 @@ def page_text(content: PageContent) -> str:
     """
     parts = {
         "title": html.escape(escape(Path(content.report.file.path).name)),
-        "style": "\n".join(map(_own, _STYLES)),
+        "style": "\n".join(map(_own, ("vendor/tabulator.min.css", "page.css"))),
         "libraries": "\n".join(map(_own, _LIBRARIES)),
         # Of ASCII alone.
         "content": json.dumps(asdict(content), separators=(",", ":")).replace(

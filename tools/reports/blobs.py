@@ -260,8 +260,7 @@ def _blobs(program: Program, file: int) -> Iterator[PartReport]:
 def _kind(data: NamedData) -> str:
     if data.format == FILE:
         return f"file {data.name.removeprefix(FILES)}"
-    packed = f", {data.format}" if is_packed(data) else ""
-    return data.type.dtype.label + packed
+    return data.type.dtype.label + (f", {data.format}" if is_packed(data) else "")
 
 
 def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartReport]:
@@ -295,7 +294,6 @@ def _without_code(program: Program, index: int) -> Program:
 
 
 def _one_empty(methods: Sequence[Method], index: int) -> tuple[Method, ...]:
-    """Return methods of which one has no code."""
     method = methods[index]
     bare = replace(method.graph, values=(), inputs=(), outputs=(), instructions=())
     empty: Method = replace(method, graph=bare, blocks=())

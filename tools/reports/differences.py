@@ -180,8 +180,7 @@ def _text(value: object) -> str:
     if not isinstance(value, tuple):
         return str(value)
     if all(isinstance(one, str) for one in value):
-        found = families(value, str, lambda _: None)
-        return ", ".join(pattern for pattern, _ in found)
+        return ", ".join(pattern for pattern, _ in families(value, str, lambda _: None))
     return ", ".join(" ".join(map(str, asdict(one).values())) for one in value)
 
 
@@ -241,8 +240,7 @@ def _code(
             for text in (lines, others)
         )
         if plain != other:
-            changed = unified_diff(plain, other, lineterm="", n=1)
-            found[name] = tuple(changed)[2:]
+            found[name] = tuple(unified_diff(plain, other, lineterm="", n=1))[2:]
         elif lines != others:
             found[name] = ()
     return found
@@ -327,8 +325,7 @@ def _renamed(
 
 def _compare(first: _Weight, second: _Weight) -> tuple[str, tuple[Change, ...]] | None:
     if first.types != second.types:
-        types = Change("type", _stored(first), _stored(second))
-        return "another type", (types,)
+        return "another type", (Change("type", _stored(first), _stored(second)),)
     if first.digests != second.digests:
         digests = zip(first.digests, second.digests, strict=True)
         old, new = next((a, b) for a, b in digests if a != b)

@@ -150,21 +150,20 @@ def _report(path: str) -> ExportedReport:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > _MOST_NBYTES:
             raise ValueError(f"{_REPORT} of {entry.file_size} bytes, or compressed")
         told = json.loads(archive.read(entry))
-    partitions = tuple(_partition(one) for one in told["partitions"])
-    return ExportedReport(_typed(told["target"], str), partitions)
-
-
-def _partition(told: Mapping[str, object]) -> ExportedPartition:
-    return ExportedPartition(
-        file=_typed(told["file"], str),
-        method=_typed(told["method"], str),
-        inputs=len(_typed(told["inputs"], list)),
-        outputs=len(_typed(told["outputs"], list)),
-        sram_nbytes=_count(told["sram_nbytes"]),
-        other_nbytes=_count(told["other_nbytes"]),
-        cycles=_count(told["cycles"]),
-        macs=_count(told["macs"]),
+    partitions = tuple(
+        ExportedPartition(
+            file=_typed(one["file"], str),
+            method=_typed(one["method"], str),
+            inputs=len(_typed(one["inputs"], list)),
+            outputs=len(_typed(one["outputs"], list)),
+            sram_nbytes=_count(one["sram_nbytes"]),
+            other_nbytes=_count(one["other_nbytes"]),
+            cycles=_count(one["cycles"]),
+            macs=_count(one["macs"]),
+        )
+        for one in told["partitions"]
     )
+    return ExportedReport(_typed(told["target"], str), partitions)
 
 
 def _count(found: object) -> int:

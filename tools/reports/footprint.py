@@ -184,8 +184,7 @@ def largest_footprint(
         return describe_footprint(program, {**wanted, name: capacity})
 
     def room(capacity: int) -> int:
-        sizes = _sizes(program, {**wanted, name: capacity})
-        return position_limit(program, sizes) or 0
+        return position_limit(program, _sizes(program, {**wanted, name: capacity})) or 0
 
     capacities = symbol.sizes or range(symbol.lower, symbol.upper + 1)
     high = len(capacities) - 1
@@ -219,8 +218,7 @@ def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
             raise UnknownName(kind="size", name=name, known=known)
         _check_inside(name, found, symbols[name].lower, sizes[name])
         if not symbols[name].takes(found):
-            expected = symbols[name].allowed
-            raise BadSetting(name=name, expected=expected, found=found)
+            raise BadSetting(name=name, expected=symbols[name].allowed, found=found)
         sizes[name] = found
     return sizes
 
@@ -235,8 +233,7 @@ def _tokens(
     program: Program, sizes: Mapping[str, int], asked: Mapping[str, int]
 ) -> int:
     """Return how many tokens a session holds."""
-    position = program.position
-    if position is None:
+    if program.position is None:
         if TOKENS in asked:
             expected = "nothing: nothing in this program counts tokens"
             raise BadSetting(name=TOKENS, expected=expected, found=asked[TOKENS])
@@ -305,8 +302,7 @@ def _scratch(graphs: Iterable[tuple[str, Graph]], sizes: Mapping[str, int]) -> i
 def _workspace(part: Delegate, graph: Graph, sizes: Mapping[str, int]) -> int:
     """Return what a library lays out for a partition, as kvc would have planned it."""
     beyond = part.workspace_nbytes - graph.scratch_nbytes
-    taken = _scratch([(part.backend, graph)], sizes)
-    return beyond + min(graph.scratch_nbytes, taken)
+    return beyond + min(graph.scratch_nbytes, _scratch([(part.backend, graph)], sizes))
 
 
 def _laid_out(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:

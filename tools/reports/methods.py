@@ -95,8 +95,12 @@ def _describe(program: Program, method: Method) -> MethodReport:
     return MethodReport(
         name=method.name,
         role=method.role,
-        inputs=tuple(TensorReport(name, _type(graph, i)) for name, i in named),
-        outputs=tuple(TensorReport("", _type(graph, i)) for i in graph.outputs),
+        inputs=tuple(
+            TensorReport(name, str(graph.values[i].type)) for name, i in named
+        ),
+        outputs=tuple(
+            TensorReport("", str(graph.values[i].type)) for i in graph.outputs
+        ),
         symbols=_symbols(program, graph),
         instructions=sum(len(one.instructions) for one in method.graphs),
         backends=tuple(partition.backend for partition in delegates),
@@ -113,7 +117,6 @@ def _describe(program: Program, method: Method) -> MethodReport:
 
 
 def _count_computing(method: Method, partition: int) -> int:
-    """Return how many instructions of a partition compute."""
     return sum(
         computes(graph, step, delegated=True)
         for graph in graphs_within(method, partition)
@@ -128,10 +131,6 @@ def delegates_of(program: Program, method: Method) -> tuple[Delegate, ...]:
         for partition in program.delegates
         if program.methods[partition.method] is method
     )
-
-
-def _type(graph: Graph, value: int) -> str:
-    return str(graph.values[value].type)
 
 
 def _symbols(program: Program, graph: Graph) -> tuple[SymbolReport, ...]:

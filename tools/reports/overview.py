@@ -155,18 +155,14 @@ def _method_lines(method: MethodReport) -> list[str]:
         lines.append(f"      {said}; left out: all")
     if method.advance == ANY_ADVANCE:
         lines.append("      its loops decide how many tokens it adds to the position")
-    lines.append(f"      {_code_text(method)}; {_states_text(method)}")
-    if method.backends:
-        lines.append(f"      {left_text(method.left)}")
-    return lines
-
-
-def _code_text(method: MethodReport) -> str:
     text = instructions_text(method.computing, method.instructions)
     for backend in dict.fromkeys(method.backends):
         calls = plural(method.backends.count(backend), "call")
         text += f", {calls} of the backend {escape(backend)}"
-    return text
+    lines.append(f"      {text}; {_states_text(method)}")
+    if method.backends:
+        lines.append(f"      {left_text(method.left)}")
+    return lines
 
 
 def instructions_text(computing: int, all_of_them: int) -> str:

@@ -252,7 +252,6 @@ def _left_lines(left: Sequence[OperatorReport]) -> list[str]:
 def _with_reasons(
     table: Sequence[str], operators: Sequence[OperatorReport]
 ) -> list[str]:
-    """Return a table of operators, with the reasons of each after it."""
     lines = [table[0]]
     for row, one in zip(table[1:], operators, strict=True):
         lines.append(row)

@@ -119,8 +119,7 @@ def run_experts(
 
 def _summed(rows: Tensor, weights: Tensor) -> Tensor:
     """Return each token's weighted sum of its rows: [tokens, hidden]."""
-    weighted = rows * weights.reshape(-1, 1)
-    return weighted.view(*weights.shape, -1).sum(dim=1)
+    return (rows * weights.reshape(-1, 1)).view(*weights.shape, -1).sum(dim=1)
 
 
 def _dbrx(

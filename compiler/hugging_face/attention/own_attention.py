@@ -72,8 +72,7 @@ def alibi_slopes(heads: int) -> list[float]:
     """Return the slopes of ALiBi (Press et al., 2021) for any number of heads."""
     whole = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
-    between = [2 ** (-8 * (i + 0.5) / whole) for i in range(heads - whole)]
-    return slopes + between
+    return slopes + [2 ** (-8 * (i + 0.5) / whole) for i in range(heads - whole)]
 
 
 def _merged(attended: Tensor) -> Tensor:
@@ -142,8 +141,7 @@ def _falcon(
         key, value = key[:, ::group], value[:, ::group]
     slopes = None
     if alibi is None:
-        rotate = falcon.apply_rotary_pos_emb
-        query, key = rotate(query, key, *position_embeddings)  # type: ignore[no-untyped-call]
+        query, key = falcon.apply_rotary_pos_emb(query, key, *position_embeddings)  # type: ignore[no-untyped-call]
     else:
         # Rounded as in Falcon, which then rounds the products once more.
         rounded = torch.tensor(alibi_slopes(module.num_heads)).bfloat16().float()
@@ -304,7 +302,6 @@ def _xglm(
     past_key_values: Cache,
     **__: object,
 ) -> _Attended:
-    """Replace XGLM's attention."""
     query, key, value = (
         project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
         for project in (module.q_proj, module.k_proj, module.v_proj)

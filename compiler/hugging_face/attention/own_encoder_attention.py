@@ -42,8 +42,7 @@ def mpnet(
         .transpose(1, 2)
         for project in (module.q, module.k, module.v)
     )
-    attended = attend_among(query, key, value, bias=position_bias)
-    return (module.o(attended.flatten(2)),)
+    return (module.o(attend_among(query, key, value, bias=position_bias).flatten(2)),)
 
 
 def mpnet_bias(module: "MPNetEncoder", states: Tensor, *args: object) -> Tensor:
@@ -77,8 +76,7 @@ def deberta_v2(
         bias = _apart(flat, heads)
     query, key = _apart(query, heads), _apart(key, heads)
     scale = float(query.shape[3] * factor) ** -0.5
-    attended = attend_among(query, key, value, scale=scale, bias=bias)
-    return attended.flatten(2), None
+    return attend_among(query, key, value, scale=scale, bias=bias).flatten(2), None
 
 
 def _apart(tensor: Tensor, heads: int) -> Tensor:

@@ -77,8 +77,7 @@ def _seen(mask: MaskFunction, query: int, count: int) -> Tensor:
     """Return the tokens that a query sees: bool [count]."""
     zero = torch.zeros((), dtype=torch.int32)
     keys = torch.arange(count, dtype=torch.int32)
-    seen = mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys)
-    return seen.expand(count)
+    return mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys).expand(count)
 
 
 def _wanted(sight: MaskStandIn, query: int, picture: range, count: int) -> Tensor:
@@ -91,7 +90,6 @@ def _wanted(sight: MaskStandIn, query: int, picture: range, count: int) -> Tenso
 
 
 _NAME: Final = "blockwise_overlay"
-_MASKING: Final = "transformers.masking_utils"
 # In these models, only `mm_token_type_ids` put a token into a picture's block.
 _MODELS: Final = frozenset(
     {
@@ -106,7 +104,10 @@ def without_blocks(model: PreTrainedModel) -> Iterator[None]:
     """Remove the blocks of pictures from masks of texts without a picture."""
     places: list[ModuleType] = []
     if name_of(model) in _MODELS:
-        modules = [sys.modules[_MASKING], sys.modules[type(model).__module__]]
+        modules = [
+            sys.modules["transformers.masking_utils"],
+            sys.modules[type(model).__module__],
+        ]
         places = [module for module in modules if hasattr(module, _NAME)]
     before = [vars(module)[_NAME] for module in places]
     for module, original in zip(places, before, strict=True):

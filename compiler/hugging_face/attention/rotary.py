@@ -106,7 +106,6 @@ def _kind(module: nn.Module, layer: str) -> str:
 
 
 def _settings(module: nn.Module, layer: str) -> Mapping[str, object]:
-    """Return the rotary settings of a kind of layers."""
     settings: Mapping[str, object] = module.config.rope_parameters  # type: ignore[union-attr, assignment]
     return settings[layer] if layer else settings  # type: ignore[return-value]
 
@@ -114,8 +113,7 @@ def _settings(module: nn.Module, layer: str) -> Mapping[str, object]:
 def _changes_at(module: nn.Module, layer: str) -> int:
     """Return the maximum length of a text with the frequencies of short texts."""
     if _kind(module, layer) == _LONG:
-        change = _settings(module, layer)["original_max_position_embeddings"]
-        return int(change)  # type: ignore[call-overload, no-any-return]
+        return int(_settings(module, layer)["original_max_position_embeddings"])  # type: ignore[call-overload, no-any-return]
     return int(module.original_max_seq_len)  # type: ignore[arg-type]
 
 
@@ -134,7 +132,6 @@ def _check_length(
 
 
 def _frequencies(module: nn.Module, layer: str, length: int) -> Tensor:
-    """Return the frequencies of transformers for texts of a length."""
     original = f"{layer}_original_inv_freq" if layer else "original_inv_freq"
     short: Tensor = getattr(module, original)
     if length <= _changes_at(module, layer) or name_of(module) in _BY_SCALE:

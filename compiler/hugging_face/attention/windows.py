@@ -88,13 +88,13 @@ def _of_positions(model: str) -> Iterator[None]:
     except UnsupportedModel:
         raise
     except Exception as error:
-        reason = (
+        raise _unsupported(
+            model,
             f"asks for more than positions: {line} computes it from more than the "
             "positions of a query and a key, such as which tokens are of one picture "
             "or document, and kvc asks about positions alone, in texts of any length; "
-            "causal masks, windows and chunks of a text compile"
-        )
-        raise _unsupported(model, reason) from error
+            "causal masks, windows and chunks of a text compile",
+        ) from error
 
 
 def _find_both(mask: MaskFunction, model: str) -> MaskStandIn:
@@ -141,8 +141,7 @@ def _find(mask: MaskFunction, model: str) -> MaskStandIn:
     for other in others:
         if _differs(mask, other, reach) is None:
             return other
-    reason = f"is no causal window at position {wrong}, and no chunks"
-    raise _unsupported(model, reason)
+    raise _unsupported(model, f"is no causal window at position {wrong}, and no chunks")
 
 
 def _reach(mask: MaskFunction) -> int | None:

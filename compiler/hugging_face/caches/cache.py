@@ -120,9 +120,8 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
 
     def _updated(self, cache: Tensor, update: Tensor) -> Tensor:
         mode = "linear" if self._buffers.window is None else "circular"
-        call = self._call
         written: Tensor = torch.ops.kvc.cache_update(
-            cache, update, self._start, AXIS, mode, call.row_lengths
+            cache, update, self._start, AXIS, mode, self._call.row_lengths
         )
         return written
 
@@ -145,8 +144,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
     is_compileable = False
 
     def __init__(self, buffers: LayerBuffers, call: ModelCall) -> None:
-        numbers = [int(name.rpartition("_")[2]) for name in buffers.states]
-        count = 1 + max(numbers)
+        count = 1 + max(int(name.rpartition("_")[2]) for name in buffers.states)
         super().__init__(number_of_states=count)
         self._call = call
         for name in buffers.states:

@@ -194,13 +194,11 @@ class HoldingCache(NotingCache):
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
         """Return held and new keys and values, [batch, heads, held + seq, dim]."""
-        held = [_with_held(states) for states in (key_states, value_states)]
+        held = [
+            torch.cat([states[:, :, :1].expand(-1, -1, _HELD, -1), states], dim=2)
+            for states in (key_states, value_states)
+        ]
         return super().update(held[0], held[1], layer_idx)
-
-
-def _with_held(states: Tensor) -> Tensor:
-    """Prepend held tokens of any values: [batch, heads, held + seq, dim]."""
-    return torch.cat([states[:, :, :1].expand(-1, -1, _HELD, -1), states], dim=2)
 
 
 def _refused(decoder: PreTrainedModel, difference: _Difference) -> UnsupportedModel:

@@ -22,7 +22,6 @@ from kvc.compiler.request.spec import Dim
 from kvc.schema.errors import UnsupportedModel
 
 _TOKENS: Final = "input_ids"
-_FEATURES: Final = "input_features"
 _PIXELS: Final = "pixel_values"
 _EXAMPLE: Final = 2  # tokens of an example
 
@@ -60,8 +59,7 @@ class EncoderInput:
         """Return an example of a length, if the length is variable."""
         if self.axis is None:
             return self.example
-        first = self.example.narrow(self.axis, 0, 1)
-        return first.repeat_interleave(length, self.axis)
+        return self.example.narrow(self.axis, 0, 1).repeat_interleave(length, self.axis)
 
 
 def encoder_input(
@@ -85,7 +83,7 @@ def encoder_input(
         return EncoderInput(name, "pixels", pixels, None, _positions(model, pixels))
     bins = getattr(model.config, "num_mel_bins", None)
     positions = getattr(model.config, "max_source_positions", None)
-    if name == _FEATURES and bins and positions:
+    if name == "input_features" and bins and positions:
         features = torch.zeros(1, bins, positions * _frames_of_one(model))
         return EncoderInput(name, "features", features, None, positions)
     what = "tokens, a picture, or a spectrum of one length (max_source_positions)"
@@ -106,11 +104,11 @@ def _pixels(model: PreTrainedModel, prepared: tuple[int, int] | None) -> Tensor:
     config = model.get_encoder().config
     size = prepared or configured_size(config)
     if size is None:
-        reason = (
+        raise _unsupported(
+            model,
             "its encoder's configuration has no image_size, so each picture has a size "
-            "of its own"
+            "of its own",
         )
-        raise _unsupported(model, reason)
     return torch.zeros(1, getattr(config, "num_channels", 3), *size)
 
 

@@ -129,8 +129,7 @@ class Encoders(nn.Module):
 
     def classify_image(self, pixels: Tensor) -> Tensor:
         """Return logits float32 [batch, labels]; arguments as for `embed_image`."""
-        made = run_pictures(self._model[0], call_of(None), pixels)
-        return _tensor(made, "logits")
+        return _tensor(run_pictures(self._model[0], call_of(None), pixels), "logits")
 
     def _run(self, tokens: Tensor, lengths: Tensor | None) -> object:
         padding = self._reading.padding
@@ -234,10 +233,6 @@ def makes_features(model: PreTrainedModel) -> bool:
     return hasattr(model, _TEXT_FEATURES) and hasattr(model, PICTURE_FEATURES)
 
 
-def _has_class_token(model: PreTrainedModel) -> bool:
-    return any(name.endswith(_CLASS_TOKENS) for name, _ in model.named_parameters())
-
-
 def _read_texts(model: PreTrainedModel, task: Task) -> EncoderSpec:
     config = model.config.get_text_config()
     padding = getattr(config, "pad_token_id", None)
@@ -275,7 +270,9 @@ def _read_pictures(
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
     channels = getattr(config, "num_channels", 3)
     alone = task == "embed" and not makes_features(model)
-    pooled = alone and not _has_class_token(model)
+    pooled = alone and not any(
+        name.endswith(_CLASS_TOKENS) for name, _ in model.named_parameters()
+    )
     made = replace(
         reading,
         pictures=methods[task],

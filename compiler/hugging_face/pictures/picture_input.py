@@ -114,8 +114,7 @@ def _with_axes(rows: int, columns: int) -> Tensor:
     places = torch.cartesian_prod(
         torch.zeros(1, dtype=torch.int64), torch.arange(rows), torch.arange(columns)
     )
-    texts = (one.expand(3, -1) for one in (before, after + end))
-    start, rest = texts
+    start, rest = (one.expand(3, -1) for one in (before, after + end))
     return torch.cat([start, places.T + _AROUND, rest], dim=1)[:, None]
 
 
@@ -167,11 +166,11 @@ def _compare(
             if not same_meeting(one, other)
         )
         what = next(parts, "it runs other operations")
-        reason = (
+        raise refused(
+            model,
             "it computes a different result for a text with a picture than for the "
-            f"same embeddings without one: {what}"
+            f"same embeddings without one: {what}",
         )
-        raise refused(model, reason)
     return joined
 
 
@@ -297,12 +296,12 @@ def picture_input(
         tower = sized[1]
         return PictureInput(token, 0, (0, 0), tower.channels, tower=tower)
     if size is None:
-        reason = (
+        raise refused(
+            model,
             "its configuration has no image_size: each picture has a size of its own, "
             "and as many places in a prompt as that asks for; kvc reads pictures of "
-            "one size, with as many places each"
+            "one size, with as many places each",
         )
-        raise refused(model, reason)
     vision = getattr(model.config, "vision_config", model.config)
     channels = getattr(vision, "num_channels", 3)
     given = PictureInput(token, 0, size, channels)

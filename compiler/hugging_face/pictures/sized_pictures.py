@@ -122,7 +122,7 @@ def tower_of(model: PreTrainedModel) -> "tuple[VisionTower, Tower] | None":
     """
     for module in model.modules():
         if name_of(module) in _MODELS:
-            tower = cast("VisionTower", module.get_submodule(_TOWER))
+            tower = cast("VisionTower", module.get_submodule("visual"))
             return tower, _taken(model, tower.config, _MODELS[name_of(module)])
     return None
 
@@ -186,8 +186,7 @@ def embeddings_of(
         for number, one in enumerate(tower.blocks):
             block = cast("VisionBlock", one)
             seen = None if number in whole else sights
-            normed = block.norm1(states)
-            states = states + _attended(block.attn, normed, turned, seen)
+            states = states + _attended(block.attn, block.norm1(states), turned, seen)
             states = states + block.mlp(block.norm2(states))
     made: Tensor = tower.merger(states)
     return made.float()
@@ -236,7 +235,6 @@ def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return states * cosines[:, None] + turned * sines[:, None]
 
 
-_TOWER: Final = "visual"
 # The models with a known tower, and whether some of its blocks attend only within
 # windows.
 _MODELS: Final[Mapping[str, bool]] = {

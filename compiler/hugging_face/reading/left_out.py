@@ -26,9 +26,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "image": PICTURES, "images": PICTURES, "pixel": PICTURES, "patches": PICTURES,
     "vision": PICTURES, "visual": PICTURES, "vq": PICTURES, "vit": PICTURES,
 }  # fmt: skip
-_SOUNDS: Final = ("input_features", "input_values")
 _CONFIG: Final = "_config"
-_TEXTS: Final = "input_ids"
 # Names of arguments for both media, and arguments that a larger model passes on.
 _OTHERS: Final = frozenset(
     {"use_audio_in_video", "deepstack_visual_embeds", "visual_pos_masks"}
@@ -53,26 +51,19 @@ def media_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> frozenset
         for name in dict.fromkeys([*type(config).sub_configs, *vars(config)])
         if name.endswith(_CONFIG) and getattr(config, name, None) is not None
     ]
-    names = [*parts, *(name for name in arguments if name not in _OTHERS)]
-    found = media_in(names)
+    found = media_in([*parts, *(name for name in arguments if name not in _OTHERS)])
     if (
-        found and _TEXTS in arguments
+        found and "input_ids" in arguments
     ):  # InternVL's arguments name only pictures, also for videos
-        found |= _declared(kind)
+        declared: object = kind.input_modalities
+        said = (declared,) if isinstance(declared, str) else declared
+        found |= media_in(map(str, said if isinstance(said, tuple | list) else ()))
     return found
-
-
-def _declared(kind: type[PreTrainedModel]) -> frozenset[str]:
-    """Return the media that a class declares; classes of parts declare the same."""
-    declared: object = kind.input_modalities
-    said = (declared,) if isinstance(declared, str) else declared
-    names = said if isinstance(said, tuple | list) else ()
-    return media_in(map(str, names))
 
 
 def medium_of(name: str) -> str | None:
     """Return the medium of an argument's or part's name, from `MEDIA`."""
-    if name.startswith(_SOUNDS):
+    if name.startswith(("input_features", "input_values")):
         return SOUNDS
     words = name.split("_")
     return next((medium for word, medium in _WORDS.items() if word in words), None)

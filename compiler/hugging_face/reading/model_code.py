@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -89,7 +88,8 @@ def traced_code(model: PreTrainedModel) -> Iterator[None]:
         name, reason = type(model).__name__, _of_sizes(error)
         raise UnsupportedModel(model=name, reason=reason) from error
     except CaptureError as error:
-        own = _caused_by(error)
+        ours = (link for link in _chain(error) if isinstance(link, UnsupportedModel))
+        own = next(ours, None)
         if own is not None:
             name = type(model).__name__ if own.model == UNNAMED else own.model
             raise UnsupportedModel(model=name, reason=own.reason) from error
@@ -112,7 +112,11 @@ def _named(model: PreTrainedModel, otherwise: str) -> Iterator[None]:
 
 def without_interface(model: PreTrainedModel) -> UnsupportedModel:
     """Return the error for a model that does not attend by transformers' interface."""
-    own = [type(one).__name__ for one in model.modules() if _attends(one)]
+    own = [
+        type(one).__name__
+        for one in model.modules()
+        if "attention" in type(one).__name__.lower()
+    ]
     reason = (
         f"{own[0]} attends by code of its own, not by transformers' interface for it"
         if own
@@ -120,10 +124,6 @@ def without_interface(model: PreTrainedModel) -> UnsupportedModel:
         "it as a module, by kvc.compiler.compile_program"
     )
     return UnsupportedModel(model=type(model).__name__, reason=reason)
-
-
-def _attends(module: nn.Module) -> bool:
-    return "attention" in type(module).__name__.lower()
 
 
 def _reason(error: Exception, given: str, alone: Callable[[], object] | None) -> str:
@@ -138,7 +138,9 @@ def _reason(error: Exception, given: str, alone: Callable[[], object] | None) ->
         except Exception as other:
             if (type(other), line_of(other)) == (type(error), line_of(error)):
                 fault = _ALONE
-    return _failed(error, given) + fault
+    where = line_of(error)
+    place = "its code" if where == NOWHERE else where
+    return (f"{place} fails when {given} ({words_of(error)})") + fault
 
 
 def asked_for(error: Exception) -> str:
@@ -168,18 +170,6 @@ def _not_given(error: Exception) -> str:
     ):
         return f"{line_of(error)} asks its cache for {error.name}, and {ONLY}"
     return ""
-
-
-def _failed(error: Exception, given: str) -> str:
-    where = line_of(error)
-    place = "its code" if where == NOWHERE else where
-    return f"{place} fails when {given} ({words_of(error)})"
-
-
-def _caused_by(error: BaseException) -> UnsupportedModel | None:
-    """Return an error that kvc itself raised within a trace, None for other errors."""
-    own = (link for link in _chain(error) if isinstance(link, UnsupportedModel))
-    return next(own, None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

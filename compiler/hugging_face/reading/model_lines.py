@@ -28,7 +28,6 @@ _OTHERS: Final = (
     str(Path(kvc.schema.__file__).parent),
     sysconfig.get_path("stdlib"),
 )
-_INSTALLED: Final = ("site-packages", "dist-packages")
 NOWHERE: Final = "its code"
 
 
@@ -81,7 +80,7 @@ def _is_own(file: str) -> bool:
         return True
     if file.startswith((_TRANSFORMERS, "<")):
         return False
-    installed = any(f"/{name}/" in file for name in _INSTALLED)
+    installed = any(f"/{name}/" in file for name in ("site-packages", "dist-packages"))
     return not installed and not file.startswith(_OTHERS)
 
 
@@ -127,7 +126,12 @@ def _done(error: BaseException) -> str:
         case KeyError(args=(key,)) if not _is_sentence(key):
             return shortened(f"it asks for {key!r}, which is not there")
         case IndexError():
-            return _past_end(str(error))
+            text = str(error)
+            if bounds := _BOUNDS.fullmatch(text):
+                index, dim, size = bounds.groups()
+                return f"it asks for element {index} of {size} along dimension {dim}"
+            is_past = _PAST_END.fullmatch(text)
+            return "it asks for an element that is not there" if is_past else ""
         case TypeError() if "NoneType" in str(error):
             return f"it computes with {_MISSING}"
     return ""
@@ -136,15 +140,6 @@ def _done(error: BaseException) -> str:
 def _is_sentence(key: object) -> bool:
     """Tell whether a missing key is an error message in words."""
     return isinstance(key, str) and len(key.split()) > _LONGEST_KEY
-
-
-def _past_end(text: str) -> str:
-    """Return which element does not exist; "" for other errors of indices."""
-    if bounds := _BOUNDS.fullmatch(text):
-        index, dim, size = bounds.groups()
-        return f"it asks for element {index} of {size} along dimension {dim}"
-    is_past = _PAST_END.fullmatch(text)
-    return "it asks for an element that is not there" if is_past else ""
 
 
 # Names and code files of modules.

@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 
 # Width and height of test pictures that a processor might treat differently.
 _TRIED: Final = ((40, 30), (30, 40), (1000, 20), (900, 1300))
-_REPLACED: Final = "text_replacement_offsets"
 
 
 _TOKEN: Final = "image_token"
-_OF_PICTURES: Final = "preprocessor_config.json"
-_NAMED: Final = "processor_config.json"
 _OF_VIDEOS: Final = "SmolVLMProcessor"
 _OF_PATCHES: Final = frozenset({"Qwen2VLProcessor", "Qwen2_5_VLProcessor"})
 _USUAL: Final = {
@@ -184,7 +181,7 @@ def _processor(folder: Path) -> "ProcessorMixin":
 def _said(folder: Path) -> Mapping[str, object]:
     """Return the processor settings of a folder, from all files that have some."""
     found: dict[str, object] = {}
-    for name in (_OF_PICTURES, _NAMED):
+    for name in ("preprocessor_config.json", "processor_config.json"):
         if (folder / name).exists():
             found |= read_json(folder, name)
     return found
@@ -215,10 +212,9 @@ def _grid(processor: "ProcessorMixin", picture: object) -> str:
 def _expanded(
     processor: "ProcessorMixin", placeholder: str, picture: object
 ) -> Iterator[Expansion]:
-    """Yield a processor's expansions of a picture's placeholder."""
     made = processor(
         images=picture, text=placeholder, return_text_replacement_offsets=True
     )
-    for replaced in made[_REPLACED][0]:
+    for replaced in made["text_replacement_offsets"][0]:
         tokens = tuple(map(int, made["input_ids"][0]))
         yield Expansion(str(replaced["replacement"]), tokens)

@@ -159,8 +159,7 @@ def encoder_length(
     if only is not None:
         if cache.encoder_length not in (None, only):
             expected = f"{only}, which the model's encoder always has"
-            found = cache.encoder_length
-            raise _bad("CacheConfig", "encoder_length", expected, found)
+            raise _bad("CacheConfig", "encoder_length", expected, cache.encoder_length)
         return only
     encoder = getattr(config, "encoder", config)  # for a model composed of two
     limit = _limit(

@@ -14,8 +14,6 @@ from transformers import WhisperFeatureExtractor
 
 from kvc.schema.errors import BadModelFolder
 
-_NESTED: Final = "feature_extractor"
-_TYPE: Final = "feature_extractor_type"
 _COUNTS: Final = {
     "rate": "sampling_rate", "bins": "feature_size", "window": "n_fft",
     "hop": "hop_length", "seconds": "chunk_length",
@@ -32,9 +30,9 @@ def spectrum_in(
     Raises:
         BadModelFolder: a setting requires a step that kvc does not compute.
     """
-    nested = described.get(_NESTED)
+    nested = described.get("feature_extractor")
     found = nested if isinstance(nested, Mapping) else described
-    if found.get(_TYPE) != WhisperFeatureExtractor.__name__:
+    if found.get("feature_extractor_type") != WhisperFeatureExtractor.__name__:
         return None
     for setting, value in _UNCHANGED.items():
         if found.get(setting) not in (None, value):

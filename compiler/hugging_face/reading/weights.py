@@ -147,7 +147,13 @@ class Conversion:
         self._by_part = _is_by_part(converter)
         try:
             self.types = self._convert(
-                {p: [_meta(t) for t in found] for p, found in sources.items()}
+                {
+                    p: [
+                        torch.empty(t.shape, dtype=t.dtype, device="meta")
+                        for t in found
+                    ]
+                    for p, found in sources.items()
+                }
             )
         except Exception as error:
             first = next(iter(sources.values()))[0]
@@ -179,18 +185,13 @@ class Conversion:
         converter = deepcopy(self._converter)
         for pattern, found in tensors.items():
             for tensor in found:
-                give = _given(tensor)
-                converter.add_tensor(self.name, self.name, pattern, give)  # type: ignore[arg-type]
+                converter.add_tensor(self.name, self.name, pattern, _given(tensor))  # type: ignore[arg-type]
         made = converter.convert(self.name, self._model, self._model.config)
         return {n: t[0] if isinstance(t, list) else t for n, t in made.items()}
 
 
 def _given(tensor: Tensor) -> object:
     return lambda: tensor
-
-
-def _meta(tensor: FileTensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def _read(tensor: FileTensor) -> Tensor:
@@ -271,15 +272,7 @@ def load_weights(
     given = {n: t for n, t in checkpoint.tensors.items() if n not in unused}
     tensors = match(model, given)
     tensors |= computed(model, tensors, checkpoint.path)
-    _untie(model, tensors)
-    load_model(model, checkpoint.path, tensors, None, strict=True)
-
-
-def _untie(model: PreTrainedModel, tensors: Mapping[str, NamedTensor]) -> None:
-    """Separate parameters that config.json ties, but whose checkpoint values differ.
-
-    transformers does the same when it loads such a folder.
-    """
+    # transformers also separates them: tied by config.json, with values of their own.
     for target, source in model.all_tied_weights_keys.items():
         if not {target, source} <= tensors.keys():
             continue
@@ -289,6 +282,7 @@ def _untie(model: PreTrainedModel, tensors: Mapping[str, NamedTensor]) -> None:
             module, _, name = target.rpartition(".")
             own = torch.empty(tied.shape, dtype=tied.dtype, device="meta")
             setattr(model.get_submodule(module), name, nn.Parameter(own))
+    load_model(model, checkpoint.path, tensors, None, strict=True)
 
 
 @dataclass(slots=True)

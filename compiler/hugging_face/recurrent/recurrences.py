@@ -316,8 +316,7 @@ def _for_each_head(tensor: Tensor, shared: int) -> Tensor:
     """Repeat each of the heads of [batch, seq, heads, dim]."""
     if shared == 1:
         return tensor
-    repeated = tensor[:, :, :, None].expand(-1, -1, -1, shared, -1)
-    return repeated.flatten(2, 3)
+    return tensor[:, :, :, None].expand(-1, -1, -1, shared, -1).flatten(2, 3)
 
 
 def _normalised(tensor: Tensor) -> Tensor:

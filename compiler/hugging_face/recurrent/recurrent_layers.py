@@ -60,7 +60,6 @@ def adapted_layers(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _numbered(model: PreTrainedModel) -> Iterator[tuple[int, nn.Module]]:
-    """Yield each adapted layer with its number."""
     for path, module in model.named_modules():
         if name_of(module) in _LAYERS:
             yield next(int(part) for part in path.split(".") if part.isdigit()), module

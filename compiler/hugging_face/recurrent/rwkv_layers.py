@@ -173,8 +173,7 @@ def _real(key: Tensor) -> list[Tensor]:
     """Return real tokens as bool [batch, seq, 1]; an empty list if all are real."""
     if current_call().row_lengths is None:
         return []
-    ones = torch.ones(key.shape[0], key.shape[1], 1, dtype=torch.bool)
-    return [of_tokens(ones, 1)]
+    return [of_tokens(torch.ones(key.shape[0], key.shape[1], 1, dtype=torch.bool), 1)]
 
 
 def _added(

@@ -52,7 +52,10 @@ class CachedDecoder(nn.Module):
             self.add_module(name, child)
         for name, buffer in decoder._buffers.items():  # BART has a bias of its own
             self.register_buffer(name, buffer)
-        _check_names(decoder)
+        if decoder._parameters:
+            own = ", ".join(decoder._parameters)
+            reason = f"it keeps parameters beside its modules: {own}"
+            raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
         self._decoder = (
             decoder,
         )  # in a tuple, so that its modules are not registered twice
@@ -152,18 +155,6 @@ class CachedDecoder(nn.Module):
         return logits
 
 
-def _check_names(decoder: PreTrainedModel) -> None:
-    """Check that all parameters of a model belong to its child modules.
-
-    Raises:
-        UnsupportedModel: it has parameters of its own.
-    """
-    if decoder._parameters:
-        own = ", ".join(decoder._parameters)
-        reason = f"it keeps parameters beside its modules: {own}"
-        raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
-
-
 # These models use positions only in kvc's attention, as distances (ALiBi).
 _WITHOUT_POSITIONS: Final = frozenset({"bloom", "mpt"})
 
@@ -189,8 +180,7 @@ class BatchedDecoder(CachedDecoder):
 
     def prefill_embeds(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
-        given = filled(inputs_embeds, lengths)
-        return self._append_last(lengths, inputs_embeds=given)
+        return self._append_last(lengths, inputs_embeds=filled(inputs_embeds, lengths))
 
     def prefill_picture(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append embeddings [batch, places, hidden] of pictures; return last logits."""
@@ -207,8 +197,7 @@ class BatchedDecoder(CachedDecoder):
         (decoder,) = self._decoder
         with _last_alone(decoder, row_lengths) as head:
             logits = self._append(0, row_lengths, together, positions, **inputs)
-        last = logits if head.reached else _last_of(logits, row_lengths)
-        return last[:, 0]
+        return (logits if head.reached else _last_of(logits, row_lengths))[:, 0]
 
 
 def check_positions(
@@ -221,22 +210,7 @@ def check_positions(
     Raises:
         UnsupportedModel: it counts positions by itself, for all rows at once.
     """
-    _check_scales(decoder)
-    attends = any(layer.attention for layer in layers.values())
-    known = decoder.config.model_type in _WITHOUT_POSITIONS or not attends
-    if not takes_positions(decoder) and not known:
-        reason = (
-            "it takes no position_ids, so rows cannot be at positions of their own; "
-            "compile it for one row, with CacheConfig(batch=1) or --max-batch 1"
-        )
-        raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
-
-
-def _check_scales(decoder: PreTrainedModel) -> None:
-    """Check that no layer scales queries by the position of the first row.
-
-    Llama 4 does so in layers without rotation.
-    """
+    # Llama 4 scales queries by position in layers without rotation.
     for name, module in decoder.named_modules():
         tuned = getattr(module, "attn_temperature_tuning", False)
         if tuned and not getattr(module, "use_rope", True):
@@ -246,6 +220,14 @@ def _check_scales(decoder: PreTrainedModel) -> None:
                 "for one row, with CacheConfig(batch=1) or --max-batch 1"
             )
             raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
+    attends = any(layer.attention for layer in layers.values())
+    known = decoder.config.model_type in _WITHOUT_POSITIONS or not attends
+    if not takes_positions(decoder) and not known:
+        reason = (
+            "it takes no position_ids, so rows cannot be at positions of their own; "
+            "compile it for one row, with CacheConfig(batch=1) or --max-batch 1"
+        )
+        raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
 
 
 @dataclass(slots=True)

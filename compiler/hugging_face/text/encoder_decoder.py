@@ -67,8 +67,7 @@ class CachedEncoderDecoder(CachedDecoder):
         )
         if given.argument != _TOKENS:
             vars(self)["encode"] = getattr(self, f"encode_{given.argument}")
-        none = torch.zeros(1, dtype=torch.int64)
-        self.register_buffer(HEARD, none, persistent=False)
+        self.register_buffer(HEARD, torch.zeros(1, dtype=torch.int64), persistent=False)
 
     def encode(self, tokens: Tensor) -> None:
         """Run the encoder; store the decoder layers' keys and values of its result."""
