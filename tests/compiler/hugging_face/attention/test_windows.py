@@ -66,7 +66,7 @@ def test_a_mask_that_asks_for_more_than_positions_is_refused():
     packed = torch.zeros(1, 4)
     with pytest.raises(
         UnsupportedModel,
-        match=r"asks for more than positions: .*test_windows:\d+ makes",
+        match=r"asks for more than positions: .*test_windows:\d+ computes",
     ):
         find_sight(lambda b, h, q, k: packed[b, k] == packed[b, q], "model")
 
