@@ -20,7 +20,6 @@ from kvc.tools.bench.profiling import ProfileReport
 from kvc.tools.bench.rounds import BenchReport
 from kvc.tools.checks.expected import Checked
 from kvc.tools.commands.eval import Evaluation
-from kvc.tools.commands.recipes import RecipeGroup
 from kvc.tools.commands.verify import VerifyReport
 from kvc.tools.executorch.report import PteReport
 from kvc.tools.printing import VERSIONS
@@ -29,6 +28,7 @@ from kvc.tools.reports.differences import DifferenceReport
 from kvc.tools.reports.files import ExportedReport, SessionReport
 from kvc.tools.reports.footprint import Footprint
 from kvc.tools.reports.instructions import ListingReport
+from kvc.tools.reports.recipes import RecipeGroup
 from kvc.tools.reports.savings import Saving
 
 PAGE = Path(__file__).parents[1] / "reports" / "JSON.md"

@@ -4,8 +4,8 @@ import pytest
 
 from kvc.runtime.delegates.table import DELEGATES, Ready, delegate_of
 from kvc.schema.errors import MissingLibrary
-from kvc.tools.commands import recipes
-from kvc.tools.commands.recipes import describe_recipes, recipe_lines
+from kvc.tools.reports import recipes
+from kvc.tools.reports.recipes import describe_recipes, recipe_lines
 
 RECIPES = [
     "bf16",
