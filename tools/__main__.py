@@ -6,7 +6,7 @@ from types import FrameType
 
 
 def start() -> None:
-    """Import and run the command line; Ctrl-C ends it quietly, even during the import."""
+    """Import and run the command line; Ctrl-C ends it quietly, also in the import."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _end)
     try:

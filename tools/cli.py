@@ -42,7 +42,7 @@ _WRITE_FAILED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errn
 
 
 class Commands(click.Group):
-    """A group whose commands end as the module describes, listed in the order of use."""
+    """A group of commands that end as the module describes, listed in order of use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order in which they were added."""
@@ -115,7 +115,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Discard what is left in stdout's buffer, so that exit does not fail to write it."""
+    """Discard what is left in stdout's buffer; exit would fail to write it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

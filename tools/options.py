@@ -56,7 +56,7 @@ def nbytes_of(text: str, option: str, least: int = 0) -> int:
 
 
 def whole_number(text: str) -> int | None:
-    """Parse a number of digits only; None for other text, or if larger than any size."""
+    """Parse a number of digits only; None for other text or more than any size."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
@@ -185,7 +185,7 @@ def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
 
 
 def generation_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options for generation to a command, which receives them as `settings`."""
+    """Add the options for generation to a command, which gets them as `settings`."""
 
     @click.option(
         "--max-tokens",

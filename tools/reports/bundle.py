@@ -134,8 +134,8 @@ class RecipeReport:
 
     Attributes:
         recipe: name of the recipe.
-        backend: the name by which `--backend` chooses the recipe, "" if the bundle has
-            only one recipe.
+        backend: first backend of the recipe, by which `--backend` chooses the recipe;
+            "" if the recipe has no backend.
         backends: backends that run partitions.
         partitions: number of partitions in all methods.
         left: number of instructions that no backend runs, without views and control

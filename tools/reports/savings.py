@@ -179,12 +179,12 @@ def _nbytes(matrix: _Matrix, recipe: Recipe) -> tuple[int, int]:
 
 
 def _int8(matrix: _Matrix, scales: int) -> tuple[int, int]:
-    """Return the bytes of int8 numbers, and of scales with `scales` bytes for each row."""
+    """Return the bytes of int8 numbers, and of `scales` scales for each row."""
     return matrix.rows * matrix.columns, matrix.rows * _SCALE * scales
 
 
 def _int4(matrix: _Matrix, scales: int) -> tuple[int, int]:
-    """Return the bytes in int4, or in int8 if the matrix cannot be int4."""
+    """Return the bytes in int4; in int8 with `scales` scales a row if int4 cannot."""
     fits = matrix.rows % QB4_ROWS == 0 and matrix.columns % QB4_BLOCK == 0
     if not matrix.multiplied or matrix.looked_up or not fits:
         return _int8(matrix, scales)

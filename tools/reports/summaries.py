@@ -94,7 +94,7 @@ def _weight_rows(program: Program, model_nbytes: int) -> list[tuple[str, str]]:
 
 
 def _bit_rows(program: Program) -> list[tuple[str, str]]:
-    """Return the numbers of int4 and of int8 matrices; no rows without int4."""
+    """Return the numbers of int4 and of int8 matrices, no row if both are 0."""
     plain = (named.type for named in program.names if named.format == PLAIN)
     kinds = [kind for kind in plain if len(kind.dims) > 1]
     by_eights = (QB4_ROWS, QB4_BYTES)
@@ -136,7 +136,7 @@ def _memory_rows(program: Program) -> list[tuple[str, str]]:
 
 
 def _scratch_texts(program: Program) -> list[str]:
-    """Say how much scratch each method takes, and name its largest values."""
+    """Return the planned scratch and the partitions' workspaces, with each method's."""
     memory = describe_memory(program)
     planned = [(one.method, one.planned) for one in memory.methods]
     texts = [f"{size(memory.scratch)} of scratch, planned ({_each(planned)})"]

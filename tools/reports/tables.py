@@ -209,7 +209,7 @@ def delegate_lines(delegates: Sequence[DelegateReport], full: bool) -> list[str]
 
 
 def _delegate_row(group: Sequence[tuple[int, DelegateReport]]) -> tuple[str, ...]:
-    """Return the cells of a line of equal delegates; bytes are those of one delegate."""
+    """Return the cells of a line of equal delegates, with the bytes of one delegate."""
     (first, one), (last, other) = group[0], group[-1]
     return (
         str(first) if first == last else f"{first}..{last}",
