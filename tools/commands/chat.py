@@ -291,7 +291,7 @@ class Console:
                 stream.reconfigure(errors=errors)
 
     def ask(self) -> str:
-        """Read a line from stdin; if there is none, end the prompt's line on a terminal."""
+        """Read a line from stdin; at its end, end the prompt's line on a terminal."""
         try:
             return input(self._prompt)
         except (EOFError, KeyboardInterrupt):

@@ -218,7 +218,7 @@ def _start(
 def _of_prompts(
     session: "Session", texts: Sequence[str], images: Sequence[str]
 ) -> Sequence[Sequence[str]]:
-    """Return the pictures of each text, in order; the last text gets the remaining ones.
+    """Return the pictures of each text, in order; the last text gets all that remain.
 
     Raises:
         KvcError: the bundle's description of pictures is invalid.

@@ -177,7 +177,7 @@ class _Walk:
         }
 
     def steps(self) -> Iterator[Step]:
-        """Yield each instruction; a block's instructions follow the one that runs it."""
+        """Yield each instruction; a block's follow the instruction that runs it."""
         graph = self.method.graph
         names = {
             value: self._program.states[state].name
