@@ -1,4 +1,4 @@
-"""The `kvc` command, and `python -m kvc.tools` where its script is not on the path."""
+"""The `kvc` command; `python -m kvc.tools` runs it if its script is not on the path."""
 
 import signal
 import sys
@@ -6,7 +6,7 @@ from types import FrameType
 
 
 def start() -> None:
-    """Import the command line and run it; Ctrl-C ends it quietly from the beginning."""
+    """Import and run the command line; Ctrl-C ends it quietly, also in the import."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _end)
     try:
@@ -18,10 +18,10 @@ def start() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End in order, so that no folder of temporary files stays; the next time at once.
+    """End on a signal, and remove temporary folders; a second signal ends at once.
 
     Raises:
-        SystemExit: always, with what a shell says of a process that a signal ended.
+        SystemExit: always, with the exit code of a process that the signal ended.
     """
     signal.signal(number, signal.SIG_DFL)
     sys.exit(128 + number)

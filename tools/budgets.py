@@ -1,7 +1,7 @@
 """How many bytes a new bundle may take: `kvc compile --max-file`, `--max-ram`, ...
 
-In: a bundle that is written but has no name yet. Out: nothing, or an error that says
-what takes the most, and which settings would take less.
+In: a bundle whose file is written but not yet renamed to its final name. Out: nothing,
+or an error that says what takes the most, and which settings would take less.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,13 +29,15 @@ _MOST: Final = 5  # lines about what takes the most
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """What is allowed, in bytes; None is no limit.
+    """Limits in bytes; None is no limit.
 
     Attributes:
-        file: of the bundle and the data file that is written with it.
-        ram: of a process that runs it with one session, as `kvc dump --at` says.
-        state: of a session.
-        sizes: that the last two are counted at, as `describe_footprint` takes them.
+        file: limit for the bundle and the data file that is written with it.
+        ram: limit for a process that runs the bundle with one session, counted as by
+            `kvc dump --at`.
+        state: limit for the states of a session.
+        sizes: sizes at which `ram` and `state` are counted, as `describe_footprint`
+            takes them.
     """
 
     file: int | None
@@ -44,11 +46,11 @@ class Budgets:
     sizes: Mapping[str, int]
 
     def check(self, saved: SavedBundle) -> None:
-        """Check a bundle that has no name yet.
+        """Check a written bundle against the limits.
 
         Raises:
-            BudgetExceeded: it takes more than it may.
-            UnknownName, BadSetting: the program has no such sizes.
+            BudgetExceeded: the bundle takes more than a limit allows.
+            UnknownName, BadSetting: the program does not have the sizes in `sizes`.
         """
         if self.file is self.ram is self.state is None:
             return
@@ -68,10 +70,10 @@ class Budgets:
             self._check_memory(body, f" of {recipe}" * bool(program.variants))
 
     def _check_memory(self, program: Program, recipe: str) -> None:
-        """Check what a program by one recipe takes; `recipe` says which, if need be.
+        """Check the memory of one recipe's program; `recipe` names it in messages.
 
         Raises:
-            BudgetExceeded: it is more than it may.
+            BudgetExceeded: the program takes more than a limit allows.
         """
         found = describe_footprint(program, self.sizes)
         savings = describe_savings(program, found.sizes, found.tokens)
@@ -95,7 +97,7 @@ class Budgets:
     def _longest(
         self, program: Program, most: int | None, counted: Callable[[Footprint], int]
     ) -> str:
-        """Say which capacity would fit, "" where none is known."""
+        """Name the greatest capacity that would fit, "" if none is known."""
         name = chosen_capacity(program)
         if most is None or not name:
             return ""
@@ -116,10 +118,10 @@ def _check(
     """Raise if more is taken than is allowed.
 
     Args:
-        said: what is counted, what it takes, what is allowed.
-        rows: what takes how much.
-        savings: which setting would save how much.
-        fits: a sentence about what would fit.
+        said: name of what is counted, bytes that it takes, bytes that are allowed.
+        rows: names of parts, and the bytes that each takes.
+        savings: settings, and the bytes that each would save.
+        fits: sentence about a capacity that would fit, "" for none.
     """
     what, nbytes, allowed = said
     if allowed is None or nbytes <= allowed:
@@ -143,7 +145,7 @@ def _sized(rows: Iterable[tuple[str, int]]) -> list[tuple[str, str]]:
 
 
 def _told(found: Footprint) -> str:
-    """Say at which sizes memory is counted."""
+    """Return the sizes at which memory is counted, as text."""
     told = [f"{escape(name)} = {number:,}" for name, number in found.sizes.items()]
     if found.token:
         told.append(plural(found.tokens, "token"))
@@ -153,7 +155,7 @@ def _told(found: Footprint) -> str:
 def _blob_rows(
     program: Program, nbytes_of: Mapping[int, int]
 ) -> Iterator[tuple[str, int]]:
-    """Yield what some blobs take, those whose names differ in numbers together."""
+    """Yield names and bytes of blobs; names that differ only in numbers are one row."""
     first = {named.blob: named for named in reversed(program.names)}
     blobs = [(first[blob], nbytes) for blob, nbytes in nbytes_of.items()]
     found = families(
@@ -174,7 +176,7 @@ def _state_rows(program: Program, at: Footprint) -> Iterator[tuple[str, int]]:
 
 
 def _memory_rows(program: Program, at: Footprint) -> Iterator[tuple[str, int]]:
-    """Yield what memory of a process takes: tensors, and what is none."""
+    """Yield names and bytes of what a process holds in memory: tensors and the rest."""
     held = held_weights(program, at.sizes, at.tokens)
     nbytes = [blob.nbytes for blob in program.blobs]
     taken = {n: one.pages(nbytes[n]) + one.own(nbytes[n]) for n, one in held.items()}

@@ -42,7 +42,7 @@ _WRITE_FAILED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errn
 
 
 class Commands(click.Group):
-    """A group whose commands end as described above, listed in the order of use."""
+    """A group of commands that end as the module describes, listed in order of use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order in which they were added."""
@@ -60,7 +60,7 @@ class Commands(click.Group):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command and turn what it raises into an exit code."""
+        """Run the command, and turn an error that it raises into an exit code."""
         with _endings(), _plain_warnings():
             return super().invoke(ctx)
 
@@ -93,7 +93,7 @@ def _endings() -> Iterator[None]:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Have kvc's own warnings say what they say, without a line of its code."""
+    """Print kvc's own warnings as their message alone, without a line of source."""
     usual = warnings.formatwarning
 
     def text(
@@ -115,7 +115,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Let exit find no fault: what is left in the buffer has nowhere to go."""
+    """Discard what is left in stdout's buffer; exit would fail to write it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

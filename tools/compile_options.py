@@ -1,8 +1,8 @@
-"""Options of `kvc compile` that need more than a line: for folders, and `--what-if`.
+"""Options of `kvc compile` that take more than a line: for folders, and `--what-if`.
 
-`folder_options` adds those that only a Hugging Face folder takes to a command, which
-passes the given ones on as keyword arguments of `export_hf`. `--what-if` prints what a
-bundle would take with other settings; nothing is written.
+`folder_options` adds the options that only apply to a Hugging Face folder to a command,
+which passes the options on as keyword arguments of `export_hf`. `--what-if` prints what
+a bundle would take with other settings; nothing is written.
 """
 
 from collections.abc import Callable
@@ -87,7 +87,7 @@ _OPTIONS: Final = (
 
 
 class FolderOptions(TypedDict):
-    """What was given; None, False and () are what nobody asked for."""
+    """The values of the options; None, False and () stand for options not given."""
 
     task: str | None
     max_length: int | None
@@ -102,17 +102,17 @@ class FolderOptions(TypedDict):
 
 
 def folder_options(command: F) -> F:
-    """Add the options to a command."""
+    """Add the options for folders to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def refuse_options(options: FolderOptions, model: str) -> None:
-    """Refuse options for a model that is no folder.
+    """Refuse options for folders, for a model that is no folder.
 
     Raises:
-        click.UsageError: one was given.
+        click.UsageError: an option for folders was given.
     """
     # By identity: a slack of 0 is equal to False, and was given.
     given = [
@@ -130,10 +130,10 @@ def refuse_options(options: FolderOptions, model: str) -> None:
 
 
 def print_what_if(bundle: str, settings: str, at: str | None) -> None:
-    """Say what a bundle would take with other settings.
+    """Print what a bundle would take with other settings.
 
     Raises:
-        KvcError: there is no such recipe or size, or the bundle cannot be read.
+        KvcError: a recipe or size does not exist, or the bundle cannot be read.
     """
     from kvc.schema.container import BundleFile
     from kvc.tools.printing import show
@@ -157,7 +157,7 @@ def print_what_if(bundle: str, settings: str, at: str | None) -> None:
 
 
 def _wish(text: str) -> tuple[str, str]:
-    """Return the recipe and the dtype of caches of `recipe=NAME,cache=DTYPE`."""
+    """Parse `recipe=NAME,cache=DTYPE` into the recipe and the dtype of caches."""
     parts = [part.strip().partition("=") for part in text.split(",")]
     found = {name: value for name, _, value in parts if value}
     if len(found) < len(parts) or not found.keys() <= {"recipe", "cache"}:

@@ -1,7 +1,7 @@
 """Find the model that a command line names, and compile it.
 
 In: a built-in name; or `package.module:factory`, looked up with the current folder on
-the path; or the path of a Hugging Face folder. Out: its bundle.
+the path; or the path of a Hugging Face folder. Out: the model's bundle.
 """
 
 import importlib
@@ -71,7 +71,7 @@ def compile_folder(
 
     Raises:
         MissingTransformers: the front end's packages are not installed.
-        WrongTransformers: they are not of releases that are tested.
+        WrongTransformers: the installed releases of the packages are not tested.
         CompileError: as `export_hf`.
     """
     from kvc.compiler.hugging_face import PREFILL_CHUNK, CacheConfig, export_hf
@@ -102,8 +102,9 @@ def load_model(name: str) -> ModelSpec:
     """Return the model that `name` names.
 
     Raises:
-        ModelNotFound: nothing has this name.
-        FactoryFailed: its factory fails; the message says where in the user's code.
+        ModelNotFound: no model has this name.
+        FactoryFailed: the model's factory fails; the message says where in the user's
+            code.
     """
     factory = BUILTIN[name] if name in BUILTIN else _imported(name)
     try:
@@ -148,7 +149,7 @@ def _imported(name: str) -> Callable[[], object]:
 
 
 def _why_no_folder(name: str) -> str:
-    """Say what a name is that is neither built in nor a folder nor a factory."""
+    """Say why a name is neither a built-in model nor a folder nor a factory."""
     path = Path(name)
     if path.suffix == ".py":
         return f"name the function in it that returns the model, {path.stem}:factory"

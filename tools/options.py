@@ -1,9 +1,10 @@
 """Options that several commands share, and their values.
 
-A command decorated with `loading_options` gets what says how to load a bundle as one
-argument, `loading`, for `open_program`; with `generation_options` it gets how tokens
-are chosen and when to stop as `settings`, for `kvc.runtime.generate`. Settings that are
-left out are the bundle's. Amounts are bytes with units, and sizes by name.
+A command decorated with `loading_options` gets one argument `loading`, which says how
+to load a bundle, for `open_program`. A command decorated with `generation_options` gets
+one argument `settings`, which says how to choose tokens and when to stop, for
+`kvc.runtime.generate`; settings that the user leaves out are the bundle's. Also parsers
+of amounts in bytes with units, and of sizes by name.
 """
 
 import warnings
@@ -31,15 +32,15 @@ _SHARE = click.FloatRange(min=0, max=1)
 
 
 def nbytes_of(text: str, option: str, least: int = 0) -> int:
-    """Return the bytes of 512M, 1.5G, 100k or 1000000; units are decimal.
+    """Parse an amount of bytes such as 512M, 1.5G, 100k or 1000000; units are decimal.
 
     Args:
-        text: as the user gave it.
-        option: that it was given to, for the message.
-        least: that is taken.
+        text: the amount as the user wrote it.
+        option: name of the option, for the message.
+        least: smallest amount that is accepted, in bytes.
 
     Raises:
-        click.BadParameter: it is no such number.
+        click.BadParameter: `text` is no amount of at least `least` bytes.
     """
     number, unit = (text[:-1], text[-1]) if text[-1:].isalpha() else (text, "")
     factors = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -55,15 +56,15 @@ def nbytes_of(text: str, option: str, least: int = 0) -> int:
 
 
 def whole_number(text: str) -> int | None:
-    """Return a number of digits alone; None if it is none, or larger than any size."""
+    """Parse a number of digits only; None for other text or more than any size."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def sizes_of(text: str | None) -> dict[str, int]:
-    """Return the sizes of `NAME=N,NAME=N`, which is given to `--at`.
+    """Parse the value of `--at`, `NAME=N,NAME=N`, into sizes by name.
 
     Raises:
-        click.BadParameter: a part is not of this form, or a name is there twice.
+        click.BadParameter: a part is not of the form NAME=N, or a name occurs twice.
     """
     found: dict[str, int] = {}
     for part in (text or "").split(","):
@@ -84,14 +85,14 @@ class Loading:
     """How to load a bundle.
 
     Attributes:
-        mode: as `kvc.runtime.load` has it.
-        data_folders: where to look for data files, too.
-        reference: whether backends compute by their reference implementation; None
-            where their library is missing.
-        threads: how many to compute with, None for the runtime's choice.
-        device: which device to run on, None for the backend's choice.
-        backend: which recipe of a bundle to run, None for the first that can be.
-        residency: whether to say at the end what memory the data takes.
+        mode: argument `mode` of `kvc.runtime.load`.
+        data_folders: further folders to search for data files.
+        reference: whether backends compute by their reference implementation; None to
+            use it only if a backend's library is missing.
+        threads: number of threads to compute with, None for the runtime's choice.
+        device: name of the device to run on, None for the backend's choice.
+        backend: backend of the recipe to run, None for the first recipe that can run.
+        residency: whether to print at the end how much memory the data takes.
     """
 
     mode: str
@@ -104,7 +105,7 @@ class Loading:
 
 
 def loading_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of loading to a command, which takes them as `loading`."""
+    """Add the options for loading to a command, which receives them as `loading`."""
 
     @click.option(
         "--mode",
@@ -164,7 +165,7 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
-    """Load a bundle, and report its residency before it is closed, where asked to."""
+    """Load a bundle; if `loading.residency`, report its residency before closing it."""
     from kvc.runtime import load
     from kvc.runtime.data.modes import check_mode
 
@@ -184,7 +185,7 @@ def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
 
 
 def generation_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command, which takes them as `settings`."""
+    """Add the options for generation to a command, which gets them as `settings`."""
 
     @click.option(
         "--max-tokens",
@@ -276,7 +277,7 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def telling_what_is_ignored() -> Iterator[None]:
-    """Say on stderr what a generation that is started in here warns of."""
+    """Print on stderr the warnings of a generation that starts within the context."""
     from kvc.runtime import BegunTwice, SettingIgnored
 
     with warnings.catch_warnings(record=True) as caught:

@@ -1,7 +1,7 @@
 """Where commands write: files that are checked before any work, folders, sessions.
 
-A folder is written all or not at all. The session of a file is the one that was left
-there; its new content replaces the file if the command succeeds, and not otherwise.
+A folder is written completely or not at all. A session that is opened from a file is
+saved to the file again if the command succeeds, and not otherwise.
 """
 
 import fcntl
@@ -30,37 +30,38 @@ def check_output(name: str) -> Path:
     """Return the path of a file that can be written.
 
     Args:
-        name: as the user gave it.
+        name: path as the user wrote it.
 
     Raises:
-        CannotWrite: it is a folder or a data file, or its folder is missing or refuses.
+        CannotWrite: the path is a folder or a data file, or its folder is missing or
+            not writable.
     """
     return _checked(name, lambda path: "")
 
 
 def check_plain_output(name: str) -> Path:
-    """Return the path of a file of text that can be written, in no bundle's place.
+    """Return the path of a text file that can be written and would replace no bundle.
 
     Args:
-        name: as the user gave it.
+        name: path as the user wrote it.
 
     Raises:
-        CannotWrite: as `check_output`; or a bundle is there.
+        CannotWrite: as `check_output`; or a bundle has this path.
     """
     reason = "a bundle is there; give another name"
     return _checked(name, lambda path: reason if _is_bundle(path) else "")
 
 
 def check_own_output(name: str, start: bytes) -> Path:
-    """Return the path of a file that can be written, where nothing else is lost.
+    """Return the path of a file that can be written and replaces only its own kind.
 
     Args:
-        name: as the user gave it.
-        start: what all files of this kind begin with. Such a file is replaced, and an
-            empty one.
+        name: path as the user wrote it.
+        start: bytes that every file of this kind begins with. A file that begins with
+            them, or is empty, can be replaced.
 
     Raises:
-        CannotWrite: as `check_output`; or another file is there.
+        CannotWrite: as `check_output`; or a file of another kind has this path.
     """
     kept = (None, b"", start)
     return _checked(
@@ -72,11 +73,10 @@ def check_new_folder(name: str) -> Path:
     """Return the path of a folder that can be made.
 
     Args:
-        name: as the user gave it.
+        name: path as the user wrote it.
 
     Raises:
-        CannotWrite: something is there, or the folder that it is to lie in is missing
-            or refuses.
+        CannotWrite: the path exists, or its parent folder is missing or not writable.
     """
     if name and os.path.lexists(name.rstrip(os.sep)):
         raise CannotWrite(path=name, reason="it exists; give another name")
@@ -84,16 +84,18 @@ def check_new_folder(name: str) -> Path:
 
 
 def check_bundle_output(name: str, source: Path | None = None) -> Path:
-    """Return the path of a bundle that can be written, where nothing else is lost.
+    """Return the path of a bundle that can be written and replaces only a bundle.
 
-    A file is replaced that is a bundle, is empty or is named like one.
+    An existing file can be replaced if it is a bundle, is empty, or is named like a
+    bundle.
 
     Args:
-        name: as the user gave it.
-        source: a folder that is read. Of its files only bundles are replaced.
+        name: path as the user wrote it.
+        source: folder of the model that is compiled. Of the files in it only bundles
+            can be replaced.
 
     Raises:
-        CannotWrite: as `check_output`; or another file is there.
+        CannotWrite: as `check_output`; or another kind of file has this path.
     """
     return _checked(name, lambda path: _why_kept(path, source))
 
@@ -110,10 +112,10 @@ def _checked(name: str, why_kept: Callable[[Path], str]) -> Path:
 
 
 def _reason(name: str, path: Path) -> str:
-    """Say why a file cannot be written, "" when nothing is known to speak against.
+    """Say why a file cannot be written, "" if no reason is known.
 
     Raises:
-        OSError, ValueError: the system does not let anyone look.
+        OSError, ValueError: the system cannot look up the path.
     """
     from kvc.schema.container import why_not_replaced
 
@@ -130,10 +132,10 @@ def _reason(name: str, path: Path) -> str:
 
 
 def _why_kept(path: Path, source: Path | None) -> str:
-    """Say why a bundle must not replace what is there, "" when it may.
+    """Say why a bundle must not replace the file at a path, "" if it can.
 
     Raises:
-        OSError: the system does not let anyone look.
+        OSError: the system cannot read the file.
     """
     if not path.is_file() or _is_bundle(path):
         return ""
@@ -151,10 +153,10 @@ def _is_bundle(path: Path) -> bool:
 
 
 def _start_of(path: Path, count: int) -> bytes | None:
-    """Return the first bytes of a file, None where there is none.
+    """Return the first `count` bytes of a file, None if there is no file.
 
     Raises:
-        OSError: the system does not let anyone look.
+        OSError: the system cannot read the file.
     """
     if not path.is_file():
         return None
@@ -163,10 +165,10 @@ def _start_of(path: Path, count: int) -> bytes | None:
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a file, whole or not at all.
+    """Write a file, completely or not at all.
 
     Raises:
-        CannotWrite: that is impossible; what was there is untouched.
+        CannotWrite: the file cannot be written; an existing file is unchanged.
     """
     from kvc.schema.container import AtomicFile
 
@@ -176,10 +178,10 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
 
 
 def write_folder(path: Path, archive: bytes) -> None:
-    """Write the files of a zip archive to a folder that is not there yet.
+    """Write the files of a zip archive to a new folder.
 
     Raises:
-        CannotWrite: something is there, or the system refuses.
+        CannotWrite: the path exists, or the system cannot write to it.
     """
     if os.path.lexists(path):
         raise CannotWrite(path=str(path), reason="it exists; give another name")
@@ -201,11 +203,11 @@ def write_folder(path: Path, archive: bytes) -> None:
 def kept_session(
     program: "Program", name: str, open_new: Callable[[], "Session"]
 ) -> Iterator["Session"]:
-    """Open the session that a file holds, a new one where there is none; save it.
+    """Open the session of a file, or a new session; save it to the file at the end.
 
     Raises:
-        CannotWrite: the file cannot be written, or is in use.
-        BadSnapshot, FileProblem: it cannot be restored.
+        CannotWrite: the file cannot be written, or another command is using it.
+        BadSnapshot, FileProblem: the session cannot be restored from the file.
     """
     # One file has one lock, whatever links lead to it.
     path = check_output(name).resolve()
@@ -228,13 +230,13 @@ def _tell_pending(name: str, session: "Session") -> None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Let no other command use a file's session meanwhile.
+    """Let no other command use the session of a file within the context.
 
-    The file itself is replaced, so the lock is that of another one beside it, which is
-    there only so long.
+    Saving replaces the file itself, so the lock is held on a separate lock file beside
+    it, which is removed at the end.
 
     Raises:
-        CannotWrite: another one does, or the system refuses.
+        CannotWrite: another command uses the session, or the system cannot lock.
     """
     lock = path.with_name(f".{path.name}.lock")
     try:
@@ -252,7 +254,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _take(fd: int, lock: Path, path: Path) -> None:
-    """Take a lock that nobody has, and whose file nobody has removed meanwhile."""
+    """Lock a lock file, unless another process holds it or has removed the file."""
     reason = "another command is using this session; try again when it has ended"
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""`kvc compile --pack`: add weights in a backend's own form to a bundle.
+"""`kvc compile --pack`: add weights in a backend's own format to a bundle.
 
-In: a bundle of plain weights, which stay in it. Out: the same bundle with more names,
-whose bytes are in a separate data file. The backend's library packs on this machine,
-for this machine and others of the same kind.
+In: a bundle of plain weights, which stay in the bundle. Out: the same bundle with
+additional names of packed weights, whose bytes are in a separate data file. The
+backend's library packs the weights on this machine, for machines of the same kind.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,13 +33,14 @@ def check_pack(backends: Sequence[str], wanted: str) -> str:
     """Return the format of packed data: BACKEND:BUILD:FEATURES, or BACKEND:TARGET.
 
     Args:
-        backends: that the recipes name, "" where one names none.
-        wanted: BUILD:FEATURES, which must be what this machine packs; or a target that
-            the backend makes files for, as `kvc export --target` names it, or without
-            the backend.
+        backends: the backend of each recipe, "" for a recipe without a backend.
+        wanted: BUILD:FEATURES, which must be the format that this machine packs; or the
+            name of a target that the backend makes files for, as in `kvc export
+            --target`, with or without the backend's name.
 
     Raises:
-        CannotPack: it is not, or nothing would be packed.
+        CannotPack: this machine does not pack the format, or nothing would be
+            packed.
     """
     if len(backends) > 1:
         reason = "weights are packed for one recipe, and the bundle has several"
@@ -80,17 +81,17 @@ def pack_bundle(
 ) -> SavedBundle:
     """Write a bundle again, with its weights packed in a data file beside it.
 
-    All packed weights are in memory at once meanwhile.
+    All packed weights are in memory at the same time.
 
     Args:
-        path: the bundle, which is replaced at the very end.
-        packed_form: as `check_pack` returns it.
-        reuse: data files that it may refer to; those that it does so already are
-            found in their folders.
-        progress: as of `save_bundle`.
+        path: path of the bundle, which is replaced at the end.
+        packed_form: format of packed data, from `check_pack`.
+        reuse: further data files that the bundle can refer to. The data files that it
+            refers to already are found in their folders.
+        progress: as in `save_bundle`.
 
     Raises:
-        LoadError, FormatError: the bundle cannot be used.
+        LoadError, FormatError: the bundle cannot be loaded.
         ExecutionError: the backend's library refuses a partition.
         CannotWrite, Unsynced: as `save_bundle`.
     """
@@ -116,7 +117,7 @@ def pack_bundle(
 def _with_packed(
     program: Program, packings: tuple[Packing, ...], packed_form: str
 ) -> Program:
-    """Return a program with packed names after its own."""
+    """Return a program with the names of packed weights after the existing names."""
     names = tuple(
         NamedData(
             name=PACKED + one.key,
@@ -139,7 +140,7 @@ def _with_packed(
 
 
 def _contents(stored: StoredBlobs, packings: tuple[Packing, ...]) -> Contents:
-    """Return where the bytes of all names come from."""
+    """Return the sources of the bytes of plain and packed names."""
     plain, count = stored_contents(stored), len(stored.program.names)
 
     def chunks(packing: Packing) -> Iterator[memoryview]:

@@ -1,14 +1,14 @@
 """How commands print: tables, JSON, errors that end them.
 
-Tables are printed as they are into a file or pipe, and fitted and coloured on a
-terminal. The variable COLUMNS gives the width in any case, as it does for other
-programs. Colours follow https://no-color.org. JSON has no NaN and no infinity: they are
-null. What a command prints as JSON has a version, see reports/JSON.md.
+Tables are printed unchanged into a file or pipe, and fitted to the width and coloured
+on a terminal. The variable COLUMNS overrides the width, as in other programs. Colours
+follow https://no-color.org. JSON has no NaN and no infinity: both become null. The JSON
+of each command has a version, see reports/JSON.md.
 
-Exit codes of commands that answer a question are those of grep and diff: 0 is the good
-answer, 1 the bad one: different, damaged, not all removed. 2 says that there is no
-answer, since a file could not be read or run; click uses it for wrong options, too.
-Other commands end with 1 where they fail.
+Commands that answer a question exit as grep and diff do: 0 for the good answer, 1 for
+the bad answer (different, damaged, not all removed), and 2 if there is no answer
+because a file could not be read or run. click exits with 2 for wrong options, too. All
+other commands exit with 1 if they fail.
 """
 
 import json
@@ -66,10 +66,10 @@ def show(lines: Sequence[str]) -> None:
 
 
 def fitted(lines: Sequence[str], width: int, colour: bool) -> Iterator[str]:
-    """Yield lines of at most so many columns: long ones go on further in, at a space.
+    """Yield lines of at most `width` columns; a long line continues, indented, below.
 
-    Short cells of a table, as `1.57 MB`, stay whole. Titles are bold, and the word
-    COPY is yellow.
+    Lines break at spaces, but not within short cells of a table such as `1.57 MB`. With
+    `colour`, titles are bold, and the word COPY is yellow.
     """
     for line in lines:
         parts = [line]
@@ -96,9 +96,9 @@ def _coloured(part: str, line: str) -> str:
 def json_text(
     value: object, *, indent: int | None = None, ensure_ascii: bool = True
 ) -> str:
-    """Return JSON of dicts, lists, texts and numbers.
+    """Return JSON of dicts, lists, texts and numbers; NaN and infinity become null.
 
-    Python would write `NaN`, which other readers of JSON refuse.
+    `json.dumps` would write `NaN`, which other readers of JSON refuse.
     """
     return json.dumps(
         _with_nulls(value), indent=indent, ensure_ascii=ensure_ascii, allow_nan=False
@@ -106,7 +106,7 @@ def json_text(
 
 
 def report_text(command: str, fields: Mapping[str, object]) -> str:
-    """Return what a command prints with `--json`: its version and these fields."""
+    """Return the `--json` output of a command: the output's version and the fields."""
     return json_text({"version": VERSIONS[command], **fields}, indent=2)
 
 
@@ -122,12 +122,12 @@ def _with_nulls(value: object) -> object:
 
 
 def tell(error: KvcError) -> None:
-    """Print an error as it ends a command, and go on."""
+    """Print an error as a command that it ends would, and return."""
     click.ClickException(escape(str(error), keep="\n")).show()
 
 
 def end_in_trouble(error: KvcError) -> NoReturn:
-    """Print an error, and end: there is no answer.
+    """Print an error, and exit with 2, which means that there is no answer.
 
     Raises:
         Exit: always.

@@ -1,9 +1,10 @@
 """Show a command's progress on stderr: a bar for each stage on a terminal, else lines.
 
 The compiler calls `show(stage, done, total, item)` as often as it likes; a total of 0
-means that the length of the stage is unknown. A bar shows what is worked on, the time
-so far, and, if the stage has steps, the remaining time. Elsewhere each stage, and every
-few seconds the item that it works on, is a line with the time since the beginning.
+means that the length of the stage is unknown. A bar shows the current item, the time so
+far, and, if the stage has steps, the remaining time. If stderr is no terminal, each
+stage is a line with the time since the start, and so is the current item every few
+seconds.
 """
 
 import sys
@@ -30,7 +31,7 @@ _BETWEEN_LINES: Final = 2.0  # seconds
 
 
 class Stages:
-    """The stages so far; a new stage's name ends the one before it."""
+    """The progress of a command; a stage ends when the next stage's name is shown."""
 
     def __init__(self, *, quiet: bool) -> None:
         # This very file: tracing puts another one in the place of sys.stderr.
@@ -64,7 +65,7 @@ class Stages:
         self._progress.stop()
 
     def show(self, stage: str, done: int, total: int, item: str = "") -> None:
-        """Say that `done` of `total` of a stage is done, and `item` worked on."""
+        """Show that `done` of `total` steps of a stage are done, and the item."""
         is_new = stage != self._stage
         if is_new:
             self._finish()
@@ -91,7 +92,7 @@ class Stages:
 
 
 def _described(stage: str, item: str) -> str:
-    """Return a stage and what it works on, of a long name the end, which tells more."""
+    """Return a stage and its item; of a long item only the end, which tells more."""
     name, width = escape(item), _TEXT_WIDTH - len(stage) - 2
     shown = name if len(name) <= width else f"…{name[1 - width :]}"
     return f"{escape(stage)}  {shown}".rstrip()

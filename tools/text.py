@@ -1,7 +1,7 @@
-"""Lines that repeat are printed once, and tables get their titles.
+"""Print repeated lines once, and give tables their titles.
 
-Lines that repeat are one line and a count, `... 28 more times`; values that count up
-are the first and the last, `%28..%53`.
+Repeated lines become one line and a count, `... 28 more times`. Values that count up
+become the first and the last value, `%28..%53`.
 """
 
 import re
@@ -27,26 +27,26 @@ def table(
     align: str = "",
     empty: str = "",
 ) -> list[str]:
-    """Line rows up under their titles, or say in a line that there are none.
+    """Return lines with rows in columns under their titles, or one line for no rows.
 
     Args:
-        titles: of the columns.
-        rows: equally long, as the titles.
-        align: as of `columns`.
-        empty: what is said of no rows.
+        titles: titles of the columns.
+        rows: rows with one cell for each title.
+        align: as in `columns`.
+        empty: line to return if there are no rows.
     """
     return columns([titles, *rows], align) if rows else [empty]
 
 
 def folded(lines: Sequence[str], indent: str) -> Iterator[str]:
-    """Yield lines; of those that repeat one after another only the first.
+    """Yield lines; of a sequence of lines that repeats, only its first occurrence.
 
-    Lines are alike if only numbers of values, addresses and numbers in dotted names
-    differ.
+    Lines count as repeated if they differ only in numbers of values, addresses and
+    numbers in dotted names.
 
     Args:
-        lines: in their order.
-        indent: before the line that stands for those left out.
+        lines: lines in order.
+        indent: indentation of the line that counts the omitted lines.
     """
     if len(lines) > sys.maxunicode:  # nobody reads so many
         yield from lines
@@ -72,14 +72,15 @@ def folded(lines: Sequence[str], indent: str) -> Iterator[str]:
 
 
 def _line_key(line: str) -> str:
-    """Return what lines that are alike share."""
+    """Return a key that is equal for lines that count as repeated."""
     return _DOTTED.sub(lambda name: _DIGITS.sub("#", name[0]), _ID.sub("%", line))
 
 
 def _line_run(keys: str, at: int) -> tuple[int, int]:
-    """Return what repeats from a place on: of how many lines it is, and how often.
+    """Return the length of the sequence that repeats from `at` on, and how often.
 
-    Of all that repeats it is what leaves most lines out; one line once if that is few.
+    Of several sequences, take the one that omits the most lines. If it omits few lines,
+    return one line, once.
     """
     best, saved = (1, 1), _LEAST_SAVED - 1
     end = at + min(_MOST_LINES, (len(keys) - at) // 2) + 1
@@ -94,7 +95,7 @@ def _line_run(keys: str, at: int) -> tuple[int, int]:
 
 
 def _first_name(lines: Sequence[str]) -> str:
-    """Return the first name with a number in some lines, up to that number, or ""."""
+    """Return the first name with a number in lines, cut before the number, or ""."""
     for line in lines:
         found = _DOTTED.search(line)
         if found:
@@ -104,10 +105,10 @@ def _first_name(lines: Sequence[str]) -> str:
 
 
 def in_runs(texts: Iterable[str]) -> str:
-    """Join texts; of many in a row whose values count up the first and the last.
+    """Join texts; of a long run whose values count up, only the first and the last.
 
-    Where texts of a few kinds take turns, as keys and values do, the first turn stands
-    for all: `float32[4] in %2, int8[4] in %3, ... %25`.
+    If texts of a few kinds alternate, as keys and values do, the result has the first
+    text of each kind and the last value: `float32[4] in %2, int8[4] in %3, ... %25`.
     """
     given, shown, at = list(texts), list[str](), 0
     keys = [_value_key(text) for text in given]
@@ -126,7 +127,7 @@ def in_runs(texts: Iterable[str]) -> str:
 
 
 def _value_key(text: str) -> tuple[str, int]:
-    """Return what texts of a run share, and the value that counts up, -1 for none."""
+    """Return what the texts of a run share, and the value that counts up, or -1."""
     values = _VALUE.findall(text)
     if len(values) != 1:
         return text, -1
@@ -134,7 +135,7 @@ def _value_key(text: str) -> tuple[str, int]:
 
 
 def _value_run(keys: Sequence[tuple[str, int]], at: int) -> tuple[int, int]:
-    """Return the length of a turn, and where the turns end that begin at a place."""
+    """Return the length of the repeated group at `at`, and where repetition ends."""
     best = 1, at + 1
     for length in range(1, _LONGEST_TURN + 1):
         end = at + length

@@ -1,4 +1,4 @@
-"""The process that `kvc bench` starts for each bundle and round, and how it feeds.
+"""The process that `kvc bench` starts for each bundle and round, and its tokens.
 
 `python -m kvc.tools.bench.measuring PLAN`, the plan as JSON. Prints figures as JSON. An
 error is a message on stderr and exit code 1. Sessions are fed with random tokens, the
@@ -26,7 +26,7 @@ from kvc.tools.options import open_program
 
 
 def random_prompts(feeder: Feeder, rows: int, count: int) -> Sequence[Sequence[int]]:
-    """Return as many tokens for each row, the same in every process."""
+    """Return `count` tokens for each row, the same in every process."""
     known = feeder.vocabulary if isinstance(feeder.vocabulary, int) else 1
     tokens: NDArray[np.int64] = np.random.default_rng(0).integers(
         0, known, (rows, count), np.int64
@@ -35,11 +35,11 @@ def random_prompts(feeder: Feeder, rows: int, count: int) -> Sequence[Sequence[i
 
 
 def feeder_at(session: Session, rows: int, depth: int) -> Feeder:
-    """Return what feeds a session that holds `depth` random tokens in each row.
+    """Return the feeder of a session after feeding `depth` random tokens to each row.
 
     Raises:
-        BadSetting: its program has an encoder, which takes no random tokens.
-        PromptTooLong: it has no room for them.
+        BadSetting: the program has an encoder, which takes no random tokens.
+        PromptTooLong: the session has no room for the tokens.
         KvcError: as `generate`.
     """
     if find_encode(session) is not None:
@@ -82,13 +82,13 @@ def measure(plan: Plan) -> Figures:
 
 
 def _nbytes(program: Program) -> int:
-    """Return the bytes of all data that the program may need, and of the bundle."""
+    """Return the bytes of the bundle and of all data that the program can need."""
     beside = sum(blob.nbytes for blob in program.residency().blobs if blob.file != "")
     return Path(program.path).stat().st_size + beside
 
 
 def _time(session: Session, rows: int, test: SpeedTest) -> float:
-    """Return the seconds of a test, after the same calls have run once, uncounted."""
+    """Return the seconds of a test, after an untimed run of the same calls."""
     _run(session, rows, SpeedTest(test.prompt, min(test.steps, 1), 0))
     return _run(session, rows, test)
 
@@ -107,7 +107,7 @@ def _run(session: Session, rows: int, test: SpeedTest) -> float:
 
 
 def _memory() -> Memory | None:
-    """Return what is resident, None where there is no /proc."""
+    """Return the process's resident memory, None if there is no /proc."""
     try:
         text = Path("/proc/self/status").read_text()
     except OSError:

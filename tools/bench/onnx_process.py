@@ -25,7 +25,7 @@ CACHE_AXES = 4  # row, head, position, width
 
 
 class Value(Protocol):
-    """What a session says of an input or output; a size that varies is a name."""
+    """An input or output as a session describes it; a variable size is a name."""
 
     name: str
     type: str
@@ -74,7 +74,7 @@ class Decoder:
         ]
 
     def run(self, count: int) -> None:
-        """Run so many tokens, and keep the caches that come of them."""
+        """Run `count` tokens, and keep the resulting caches."""
         made = onnxruntime.OrtValue.ortvalue_from_numpy
         tokens = np.random.default_rng(count).integers(0, 100, (1, count))
         feeds = {self.tokens.name: made(tokens.astype(TYPES[self.tokens.type]))}

@@ -30,9 +30,10 @@ class Peer:
     """A model that another runtime runs.
 
     Attributes:
-        path, nbytes: of its file; `nbytes` with the data files beside it.
-        name: of the runtime.
-        seconds: runs tests with so many threads, and returns the seconds of each.
+        path, nbytes: path of the model's file; bytes of the file and its data files.
+        name: name of the runtime.
+        seconds: runs tests with a number of threads, and returns the seconds of each
+            test.
     """
 
     path: str
@@ -42,15 +43,16 @@ class Peer:
 
 
 def find_peer(path: str, llama_bench: str, python: str) -> Peer:
-    """Return the peer of a file.
+    """Return the peer that runs a file.
 
     Args:
-        path: of a GGUF or ONNX file.
-        llama_bench: the program for the former.
-        python: that has onnxruntime, for the latter.
+        path: path of a GGUF or ONNX file.
+        llama_bench: llama-bench program, for a GGUF file.
+        python: Python with onnxruntime, for an ONNX file.
 
     Raises:
-        ClickException: the file is missing or neither, or the program is.
+        ClickException: the file is missing or of another kind, or the program is
+            missing.
     """
     if path.endswith(".onnx"):
         check_onnxruntime(python)
@@ -149,7 +151,7 @@ def run_onnx(
 
 @contextmanager
 def _failures(name: str, model: str, command: Sequence[str]) -> Iterator[str]:
-    """Run a program, give what it prints, and say why that is not what is wanted.
+    """Run a program and yield its output; turn its failure into a reasoned error.
 
     The reason is the last line that the program wrote to stderr, if there is one.
 
@@ -172,7 +174,7 @@ def output_of(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a program to its end.
 
     Raises:
-        ClickException: the system cannot run it: it is none of this machine.
+        ClickException: the system cannot run the program on this machine.
     """
     try:
         return subprocess.run(

@@ -19,9 +19,9 @@ class SpeedTest:
     """Tokens to run on a session that holds `depth` of them already.
 
     Attributes:
-        prompt: tokens of a prompt, 0 for a test that makes tokens.
-        steps: tokens that are made one by one, 0 for a test that reads a prompt.
-        depth: tokens in each row before.
+        prompt: number of tokens of a prompt, 0 for a test that makes tokens.
+        steps: number of tokens made one by one, 0 for a test that reads a prompt.
+        depth: number of tokens in each row before the test.
     """
 
     prompt: int
@@ -60,9 +60,9 @@ class Plan:
     """What one process measures.
 
     Attributes:
-        bundle: its path.
-        tests: in this order.
-        rows: of the session; all take the same number of tokens.
+        bundle: path of the bundle.
+        tests: tests in the order in which they run.
+        rows: number of rows of the session; every row takes the same number of tokens.
         began: `time.monotonic()` when the process was started.
         loading: how to load the bundle.
     """
@@ -75,7 +75,7 @@ class Plan:
 
 
 def plan_of(fields: dict[str, object]) -> Plan:
-    """Return the plan of such fields, as a process was given them."""
+    """Return the plan with the given fields, which come from JSON."""
     tests, loading = fields["tests"], fields["loading"]
     assert isinstance(tests, list)
     assert isinstance(loading, dict)
@@ -91,9 +91,9 @@ class Memory:
     """Resident memory of a process, in bytes.
 
     Attributes:
-        anonymous: of its own.
-        file: pages of files, which other processes share and the system may drop.
-        peak: the most that was ever resident, of both.
+        anonymous: bytes of the process's own pages.
+        file: bytes of pages of files, which processes share and the system can drop.
+        peak: the most bytes of both kinds that were ever resident.
     """
 
     anonymous: int
@@ -106,14 +106,14 @@ class Figures:
     """What one process measured.
 
     Attributes:
-        recipe: of the bundle.
-        nbytes: of the bundle and its data files.
-        threads: that it computed with.
+        recipe: name of the bundle's recipe.
+        nbytes: bytes of the bundle and its data files.
+        threads: number of threads that computed.
         load_s: seconds of the load call.
         first_token_s: seconds from the start of the process to the logits of the first
             token: starting Python, importing, loading, and running one token.
-        seconds: of each test.
-        memory: at the end, None where the system does not tell.
+        seconds: seconds of each test.
+        memory: resident memory at the end, None if the system does not report it.
     """
 
     recipe: str
@@ -137,9 +137,9 @@ def figures_of(fields: dict[str, object]) -> Figures:
 
 
 def most_tokens(bundles: Sequence[str], depth: int) -> int | None:
-    """Return how many tokens a session of each bundle takes after `depth` of them.
+    """Return how many tokens fit after `depth` tokens in a session of every bundle.
 
-    None where nothing limits it; 1 at the least.
+    The result is at least 1, and None if nothing limits the number.
 
     Raises:
         KvcError: a bundle cannot be read.
@@ -149,7 +149,7 @@ def most_tokens(bundles: Sequence[str], depth: int) -> int | None:
 
 
 def fitting(counts: Sequence[int], most: int | None) -> list[int]:
-    """Return the counts of tokens that are at most so many, or that number."""
+    """Return the counts of tokens up to `most`; if there are none, `most` itself."""
     if most is None:
         return list(counts)
     return [count for count in counts if count <= most] or [most]

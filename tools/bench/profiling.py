@@ -30,8 +30,8 @@ class Call:
     """A call, or the calls that read a prompt.
 
     Attributes:
-        began, ended: in nanoseconds.
-        spans: of the steps; none where it was not recorded.
+        began, ended: times of start and end in nanoseconds.
+        spans: spans of the call's steps; empty if the call was not recorded.
     """
 
     began: int
@@ -40,7 +40,7 @@ class Call:
 
     @property
     def milliseconds(self) -> float:
-        """Return how long it took."""
+        """Return the duration of the call in milliseconds."""
         return (self.ended - self.began) / 1e6
 
 
@@ -49,9 +49,9 @@ class Profile:
     """What a test took.
 
     Attributes:
-        test: it.
-        plain: calls that were not recorded.
-        calls: the same ones, recorded.
+        test: the test.
+        plain: calls of the test without recording.
+        calls: the same calls with recording.
     """
 
     test: SpeedTest
@@ -64,12 +64,13 @@ class Row:
     """What steps of one kind take in a call.
 
     Attributes:
-        what: the operator, module, line, or `OUTSIDE`: arguments, sizes, results, the
-            checks of the session.
-        backends: that run them, "" for the runtime itself.
-        count: how many there are in a call.
-        milliseconds: of a call, without steps inside these; the mean.
-        share: of the whole call, from 0 to 1.
+        what: name of the operator, module or line; or `OUTSIDE` for arguments, sizes,
+            results and the checks of the session.
+        backends: backends that run the steps, "" for the runtime itself.
+        count: number of these steps in a call.
+        milliseconds: mean milliseconds in a call, without the steps nested in these
+            steps.
+        share: share of the whole call, from 0 to 1.
     """
 
     what: str
@@ -84,14 +85,16 @@ class ProfileReport:
     """What a test took.
 
     Attributes:
-        test: its name, as llama-bench has it.
-        prompt: tokens of the prompt, 0 for a test that makes tokens.
-        steps: tokens made one by one, 0 for a test that reads a prompt.
-        depth: tokens in each row before.
-        calls: how many were recorded.
-        recorded_ms, unrecorded_ms: of a call, the medians.
-        overhead: what recording adds to a call, as a share of it; the median of pairs.
-        rows: what the steps of a recorded call take, the most first.
+        test: name of the test in the form of llama-bench.
+        prompt: number of tokens of the prompt, 0 for a test that makes tokens.
+        steps: number of tokens made one by one, 0 for a test that reads a prompt.
+        depth: number of tokens in each row before the test.
+        calls: number of recorded calls.
+        recorded_ms, unrecorded_ms: median milliseconds of a call with and without
+            recording.
+        overhead: time that recording adds, as a share of the call; the median over
+            pairs of a recorded and an unrecorded call.
+        rows: time of the steps of a recorded call, by kind, the longest first.
     """
 
     test: str
@@ -106,10 +109,10 @@ class ProfileReport:
 
 
 def profile(program: Program, test: SpeedTest, repeats: int) -> Profile:
-    """Run a test once for nothing, then each of its calls recorded and not.
+    """Run a test once untimed, then each of its calls both recorded and unrecorded.
 
-    Such pairs take turns in being the first, so that a machine that becomes slower is
-    so for both.
+    In alternate pairs the recorded call comes first, so that a machine that becomes
+    slower affects recorded and unrecorded calls alike.
 
     Args:
         program: with methods of the roles prefill and decode.
@@ -131,7 +134,7 @@ def profile(program: Program, test: SpeedTest, repeats: int) -> Profile:
 
 
 def _pairs(session: Session, test: SpeedTest, turn: int) -> Iterator[tuple[Call, Call]]:
-    """Yield each call of a test, as it was not recorded and as it was."""
+    """Yield each call of a test as a pair: unrecorded, recorded."""
     runs = _run(session, test, turn), _run(session, test, turn + 1)
     for place, (first, second) in enumerate(zip(*runs, strict=True), turn):
         yield (second, first) if place % 2 else (first, second)

@@ -2,8 +2,8 @@
 
 In: bundles, tests, how to load. Out: the figures of each round, and of all rounds
 medians with the least and the most, as tables and as reports. Bundles take turns so
-that a machine that becomes slower meanwhile is so for all; their ratios are medians of
-those of the rounds.
+that a machine that becomes slower affects all bundles alike. The ratio of two bundles
+is the median of the ratios in each round.
 """
 
 import json
@@ -43,14 +43,14 @@ class Measured:
     """What the rounds gave for a bundle, or for a peer's file.
 
     Attributes:
-        path: of the bundle or file.
-        recipe: of the bundle; the peer's name.
-        nbytes: of the bundle and its data files, or of the file.
-        threads: computed with.
-        rows: of the session.
-        tests: that were run.
-        rounds: the seconds of each test, by round.
-        figures: of the bundle's processes, by round; none of a peer.
+        path: path of the bundle or file.
+        recipe: name of the bundle's recipe, or of the peer.
+        nbytes: bytes of the bundle and its data files, or of the peer's file.
+        threads: number of threads that computed.
+        rows: number of rows of the session.
+        tests: tests that were run.
+        rounds: for each round, the seconds of each test.
+        figures: for each round, the figures of the bundle's process; empty for a peer.
     """
 
     path: str
@@ -63,11 +63,11 @@ class Measured:
     figures: tuple[Figures, ...] = ()
 
     def speed(self, test: int) -> Spread:
-        """Return the tokens a second of a test, those of all rows together."""
+        """Return the tokens per second of a test, summed over the rows."""
         return Spread.over(self._speeds(test))
 
     def ratio(self, test: int, first: "Measured") -> Spread:
-        """Return how many times as fast as another a test ran, in each round."""
+        """Return the ratios of a test's speed to that of `first`, over the rounds."""
         pairs = zip(self._speeds(test), first._speeds(test), strict=True)
         return Spread.over([own / other for own, other in pairs])
 
@@ -211,13 +211,13 @@ class SpeedReport:
     """What a test gave.
 
     Attributes:
-        test: its name, as llama-bench has it.
-        prompt: tokens of the prompt, 0 for a test that makes tokens.
-        steps: tokens made one by one, 0 for a test that reads a prompt.
-        depth: tokens in each row before.
-        seconds: of each round.
-        tokens_per_second: of all rows together.
-        ratio_to_first: how many times as fast as the first bundle, in each round.
+        test: name of the test in the form of llama-bench.
+        prompt: number of tokens of the prompt, 0 for a test that makes tokens.
+        steps: number of tokens made one by one, 0 for a test that reads a prompt.
+        depth: number of tokens in each row before the test.
+        seconds: seconds of the test in each round.
+        tokens_per_second: tokens per second, summed over the rows.
+        ratio_to_first: ratio of the speed to the first bundle's speed, over the rounds.
     """
 
     test: str
@@ -234,16 +234,16 @@ class BenchReport:
     """What the rounds gave for a bundle, or for a peer's file.
 
     Attributes:
-        path: of the bundle or file.
-        recipe: of the bundle; the peer's name.
-        nbytes: of the bundle and its data files, or of the file.
-        threads: computed with.
-        rows: of the session.
-        load_s: seconds of the load call; null of a peer.
+        path: path of the bundle or file.
+        recipe: name of the bundle's recipe, or of the peer.
+        nbytes: bytes of the bundle and its data files, or of the peer's file.
+        threads: number of threads that computed.
+        rows: number of rows of the session.
+        load_s: seconds of the load call; null for a peer.
         first_token_s: seconds from the start of the process to the logits of one token;
             null of a peer.
-        memory: at the end of each round, null where the system does not tell; empty of
-            a peer.
+        memory: resident memory at the end of each round, null if the system does not
+            report it; empty for a peer.
     """
 
     path: str

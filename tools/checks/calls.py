@@ -39,10 +39,10 @@ class Result:
     """What a call gave; several results may have one name.
 
     Attributes:
-        name: of it.
-        given: the numbers, or the kind of error that the call ended in.
-        short: whether it is of a short call.
-        held: whether a state holds it.
+        name: name of the result.
+        given: numbers of the result, or the kind of error that the call ended in.
+        short: whether the result comes from a short call.
+        held: whether the result is the content of a state.
     """
 
     name: str
@@ -137,7 +137,7 @@ def _tokens(feeder: Feeder, random: np.random.Generator, count: int) -> list[int
 
 
 def _again(session: Session, steps: list[int]) -> Iterator[Result]:
-    """Yield what a session gives after it went back."""
+    """Rewind a session, and yield the results of feeding tokens again."""
     try:
         session.rewind(_BACK)
     except NotRewindable as error:

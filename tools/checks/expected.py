@@ -58,12 +58,12 @@ class Checked:
     """What a check found.
 
     Attributes:
-        results: how many were compared.
-        numbers: that are kept of these.
-        largest: difference of the result that is nearest to what is allowed, as a share
-            of its size, both in root mean square.
-        allowed: what is allowed of it.
-        name: of it.
+        results: number of compared results.
+        numbers: number of stored numbers of the results.
+        largest: difference of the result that comes nearest to its allowed difference,
+            as a share of the result's size, both in root mean square.
+        allowed: allowed difference of that result, as a share of its size.
+        name: name of that result.
     """
 
     results: int
@@ -78,9 +78,9 @@ class Expected:
     """What the sample calls of a recipe should give.
 
     Attributes:
-        calls: the short ones, by their numbers.
-        readings: what is kept of each result.
-        moves: how far rounding moves each.
+        calls: numbers of the short calls.
+        readings: reading of each result.
+        moves: how far rounding moves each result.
     """
 
     calls: tuple[int, ...]

@@ -49,9 +49,9 @@ class Reading:
     """What is kept of all results of one name.
 
     Attributes:
-        name: of them.
-        kind: dtype and shape, or the error that there was instead; of several all.
-        short: whether they are of short calls.
+        name: common name of the results.
+        kind: dtype and shape of each result, or the error in place of the result.
+        short: whether the results come from short calls.
         rows: float64 [results, sums], the sums of each divided by the root of how many
             numbers it has.
     """
@@ -112,7 +112,7 @@ def _signs(piece: int) -> npt.NDArray[np.int8]:
 
 
 def rounded(number: float, digits: int) -> float:
-    """Return a number with so many digits of a decimal."""
+    """Return a number rounded to `digits` significant decimal digits."""
     return float(f"{number:.{digits}g}")
 
 
@@ -142,8 +142,8 @@ class Moves:
     """How far rounding moves the results of one name, as shares of their size.
 
     Attributes:
-        coarse: by coarse changes, the most of all.
-        fine: by fine ones, the most of each of several short calls.
+        coarse: the largest move by a coarse change of the weights.
+        fine: for each short call, the largest move by a fine change of the weights.
     """
 
     coarse: float

@@ -1,4 +1,4 @@
-"""One file per command; what a command needs is imported inside its function.
+"""One file per command; a command imports what it needs inside its function.
 
-So `kvc --help` starts at once, and `kvc dump` and `kvc verify` without torch.
+Therefore `kvc --help` starts at once, and `kvc dump` and `kvc verify` without torch.
 """

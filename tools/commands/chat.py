@@ -87,7 +87,7 @@ def chat(
 def _begin(
     program: "Program", session: "Session", system: str | None, settings: "Arguments"
 ) -> "Conversation":
-    """Return a conversation; what it ignores, and lacks, is said on stderr."""
+    """Return a conversation; note on stderr a missing template and ignored settings."""
     from kvc.runtime import Conversation
     from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 
@@ -107,38 +107,38 @@ def _begin(
 
 
 def commands_of(conversation: "Conversation") -> str:
-    """Return what can be written beside messages, pictures only if they are read."""
+    """Return the help text of the chat's commands; `/image` only if the model sees."""
     return f"{_COMMANDS}, {_PICTURES}" if conversation.reads_pictures else _COMMANDS
 
 
 class Terminal(Protocol):
-    """Where the user is."""
+    """The terminal that the chat reads from and writes to."""
 
     def ask(self) -> str:
-        """Return what the user says.
+        """Return the user's next line.
 
         Raises:
-            EOFError: nothing more comes.
-            KeyboardInterrupt: the user has had enough.
+            EOFError: the input has ended.
+            KeyboardInterrupt: the user pressed Ctrl-C.
         """
 
     def write(self, text: str) -> None:
         """Show a piece of an answer."""
 
     def note(self, text: str) -> None:
-        """Show what is not part of the conversation."""
+        """Show a line that is not part of the conversation."""
 
 
 @dataclass(slots=True)
 class Stop:
-    """Whether the user wants an answer to stop."""
+    """Whether the user has asked for the current answer to stop."""
 
     asked: bool = False
 
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Stop]:
-    """Turn the first Ctrl-C into a wish; the next one is a KeyboardInterrupt."""
+    """Set the `Stop` on the first Ctrl-C; raise KeyboardInterrupt on the second."""
     stop = Stop()
 
     def ask(_number: int, _frame: FrameType | None) -> None:
@@ -162,13 +162,15 @@ def run_chat(
     """Talk until the user ends it.
 
     Args:
-        conversation: which goes on.
-        terminal: where the user is.
-        capacity: how many tokens the session may hold, None for no limit.
-        stops: says, while an answer is made, whether it is to stop.
+        conversation: conversation to continue.
+        terminal: terminal to read from and write to.
+        capacity: greatest number of tokens that the session can hold, None for no
+            limit.
+        stops: makes a context whose `Stop` says whether the answer made in it must
+            stop.
 
     Raises:
-        KvcError: the bundle or the session cannot be used any more.
+        KvcError: the bundle or the session has become unusable.
     """
     images: list[InParts] = []
     while True:
@@ -199,7 +201,7 @@ def run_chat(
 def _picture(
     conversation: "Conversation", terminal: Terminal, path: str
 ) -> "list[InParts]":
-    """Return the picture of a file, none where it cannot be had, which is said."""
+    """Return the picture in a file; if it cannot be read, print why and return none."""
     from kvc.runtime import BadPicture, BadSetting, FileProblem, MissingPackage
 
     file = Path(path.strip()).expanduser()
@@ -223,9 +225,9 @@ def _answer(
     capacity: int | None,
     stops: Callable[[], AbstractContextManager[Stop]],
 ) -> bool:
-    """Show the answer to what the user says; tell whether it belongs to what was said.
+    """Show the answer to a message; tell whether both become part of the conversation.
 
-    It does once it has a token, or has ended.
+    They do if the answer has at least one token, or has ended.
     """
     from kvc.runtime import (
         BadChatTemplate,
@@ -268,7 +270,7 @@ def _figures(answer: "Generation", used: int, capacity: int | None) -> str:
 
 
 def _end(answer: "Generation", stopped: bool) -> str:
-    """Say why an answer ended where nobody would expect it, otherwise nothing."""
+    """Return why an answer ended unexpectedly, "" for an ordinary end."""
     if answer.reason == "length":
         return "the cache is full; /reset begins a new conversation"
     if answer.reason == "max_tokens":
@@ -277,10 +279,10 @@ def _end(answer: "Generation", stopped: bool) -> str:
 
 
 class Console:
-    """The terminal of this process: answers go to stdout, all else to stderr."""
+    """The terminal of this process: answers go to stdout, other lines to stderr."""
 
     def __init__(self) -> None:
-        """Have what is no text pass, in both directions."""
+        """Let bytes that are no valid text pass through stdin and stdout."""
         self._prompt = "> " if sys.stdin.isatty() else ""
         if self._prompt:
             import readline  # noqa: F401  gives input() a line that can be edited
@@ -289,7 +291,7 @@ class Console:
                 stream.reconfigure(errors=errors)
 
     def ask(self) -> str:
-        """Read a line from stdin; on a terminal, leave the line of the prompt."""
+        """Read a line from stdin; at its end, end the prompt's line on a terminal."""
         try:
             return input(self._prompt)
         except (EOFError, KeyboardInterrupt):

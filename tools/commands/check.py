@@ -46,10 +46,10 @@ def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
 
 
 def _compared(bundle: str, loading: Loading) -> "Checked":
-    """Make the sample calls, and compare.
+    """Make the sample calls, and compare their results with those in the bundle.
 
     Raises:
-        CheckFailed: a result is another one than where the bundle was compiled.
+        CheckFailed: a result differs from the result on the compiling machine.
         DigestMismatch: a weight is damaged.
         KvcError: the bundle cannot be loaded or run, or has no results.
     """

@@ -239,10 +239,10 @@ def compile_command(
 
 
 def _source(model: str, options: FolderOptions) -> Path | None:
-    """Return the folder that a model is in, None for others.
+    """Return the folder of a model, None for a built-in model or a factory.
 
     Raises:
-        click.UsageError: it is none, and options for folders were given.
+        click.UsageError: the model is no folder, but options for folders were given.
     """
     if Path(model).is_dir():
         return Path(model)
@@ -254,7 +254,7 @@ def _samples(wanted: str) -> "Samples":
     """Read the samples of --calibrate.
 
     Raises:
-        BadSamples: they cannot be read.
+        BadSamples: the samples cannot be read.
     """
     from kvc.runtime.calibration import Samples
 
@@ -270,10 +270,10 @@ def _default_output(model: str) -> str:
 def _check_countable(
     max_file: str | None, fit: str | None, pack: str | None, check: bool
 ) -> None:
-    """Check that limits of bytes are not given with what they cannot count.
+    """Check that `max_file` and `fit` are not given with options they cannot count.
 
     Raises:
-        click.UsageError: one is.
+        click.UsageError: a limit is given with such an option.
     """
     if max_file is not None and pack is not None:
         raise click.UsageError(
@@ -286,7 +286,7 @@ def _check_countable(
 
 
 def _budget(text: str) -> tuple[str, int]:
-    """Return the method and the bytes of `METHOD=N`."""
+    """Parse `METHOD=N` into the method's name and a number of bytes."""
     method, _, digits = text.rpartition("=")
     number = whole_number(digits)
     if not method or number is None:
@@ -300,7 +300,7 @@ def _budget(text: str) -> tuple[str, int]:
 def _budgets(
     file: str | None, ram: str | None, state: str | None, at: str | None
 ) -> "Budgets":
-    """Return what the options of limits say."""
+    """Return the limits that the options give."""
     from kvc.tools.budgets import Budgets
 
     if at is not None and ram is None and state is None:
@@ -318,7 +318,7 @@ def _budgets(
 def _warn_of_other_folders(
     output: Path, reuse: Sequence[str], report: "SaveReport"
 ) -> None:
-    """Say which reused files a reader of the bundle will not find by itself."""
+    """Warn of reused data files in other folders than the bundle's."""
     home = output.resolve().parent
     for other in map(Path, dict.fromkeys(reuse)):
         file = other.resolve()
@@ -333,7 +333,7 @@ def _warn_of_other_folders(
 
 
 def _warn_of_idle_slack(path: Path) -> None:
-    """Say that room to go back was asked for, and that no cache needs any."""
+    """Warn if slack for rewinding was requested but no cache needs slack."""
     from kvc.schema.container import BundleFile
 
     with BundleFile.open(path) as file:

@@ -1,7 +1,7 @@
 """`kvc completion`: the script that lets a shell complete what is typed after kvc.
 
-And what shells offer after Tab: names of files for what is one, and recipes. Names of
-commands and options are offered by click itself.
+Also what shells offer after Tab for arguments: file names and recipes. click itself
+offers the names of commands and options.
 """
 
 from typing import Final
@@ -44,19 +44,19 @@ class _Name(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Let the shell offer them."""
+        """Let the shell offer files or folders."""
         return [CompletionItem(incomplete, type=self._kind)]
 
 
 class _Recipe(click.types.StringParamType):
-    """A recipe's name, or a file."""
+    """A text for which shells offer names of recipes, or files."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Offer the recipes that begin so, or let the shell offer files.
+        """Offer the recipes that begin with `incomplete`, or let the shell offer files.
 
-        Of several, with commas between, the last is completed.
+        Of several recipes, separated by commas, complete the last.
         """
         from kvc.recipes import known_recipes
 
@@ -67,7 +67,7 @@ class _Recipe(click.types.StringParamType):
 
 
 def complete_names(command: click.Command) -> None:
-    """Let shells complete a command's arguments and options by their metavar."""
+    """Let shells complete a command's arguments and options, chosen by metavar."""
     for param in command.params:
         kind = _kind_of((param.metavar or "").removesuffix("..."))
         if kind is not None and param.type is click.STRING:

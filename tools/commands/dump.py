@@ -1,8 +1,8 @@
 """`kvc dump`: describe a bundle, a saved session, or a file of ExecuTorch.
 
-Of a bundle it reads header and program, never a blob. Of data files it reads header and
-index, to tell where their bytes go; a missing one is not an error, and the report says
-so.
+It reads the header and program of a bundle, never a blob, and the header and index of
+data files, to attribute the bytes of each file. A missing data file is not an error:
+the report names it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -163,11 +163,11 @@ def dump(
 
 
 def _is_printed(path: str, plain: bool, as_json: bool) -> bool:
-    """Describe a saved session or a file of kvc export; return False for others.
+    """Describe a saved session or a file of kvc export; return False for other files.
 
     Args:
-        path: of the file.
-        plain: whether no table is asked for.
+        path: path of the file.
+        plain: whether the user asked for no table.
         as_json: whether to print JSON.
     """
     from kvc.schema.container import is_session
@@ -265,10 +265,10 @@ def _print_footprint(
 
 
 def _named(methods: Sequence[M], names: Sequence[str]) -> list[M]:
-    """Return some methods.
+    """Return the methods with the given names.
 
     Raises:
-        UnknownName: there is no such method.
+        UnknownName: no method has one of the names.
     """
     known = {method.name: method for method in methods}
     for name in names:
@@ -296,7 +296,7 @@ def _lines(
     listings: Sequence["ListingReport"],
     full: bool,
 ) -> list[str]:
-    """Return the overview, or the tables that were asked for, a blank line between."""
+    """Return the overview, or the requested tables with blank lines between them."""
     from kvc.tools.reports.overview import overview_lines, position_line
     from kvc.tools.reports.tables import (
         blob_lines,

@@ -1,11 +1,11 @@
-"""`kvc embed` and `kvc classify`: what a model without a cache says of inputs.
+"""`kvc embed` and `kvc classify`: results of a model without a cache for inputs.
 
-Results go to stdout, a line of JSON for each input, or to a file of numpy's. Inputs may
-be the lines of a file, or of stdin, "-": a text for each line, empty ones too, so that
-row n is of line n. A line ends with a line feed, or with a carriage return and a line
-feed, as on Windows; other characters that could end one belong to it. What follows the
-last line feed is a line unless it is empty. A byte order mark at the beginning is no
-text.
+Results go to stdout as a line of JSON for each input, or to a `.npy` file. Inputs can
+be the lines of a file, or of stdin, "-": each line is a text, also an empty line, so
+that row n of the results is for line n. A line ends with a line feed, or with a
+carriage return and a line feed, as on Windows; other separators are part of the line.
+What follows the last line feed is a line unless it is empty. A byte order mark at the
+beginning is not part of the text.
 """
 
 import sys
@@ -27,7 +27,7 @@ _MARK: Final = "\ufeff"
 
 
 def _input_options(command: F) -> F:
-    """Add the inputs to a command: texts, a file of them, pictures."""
+    """Add the inputs to a command: texts, a file with a text on each line, pictures."""
     for option in (
         click.option(
             "--image",
@@ -156,10 +156,10 @@ def classify(
 
 
 def _listed(texts: Sequence[str], file: str | None, images: Sequence[str]) -> list[str]:
-    """Return all texts.
+    """Return the texts of the command line, then the lines of the file.
 
     Raises:
-        click.UsageError: there is nothing to be done.
+        click.UsageError: there are neither texts nor a file nor pictures.
         FileProblem: the file cannot be read, or is no text.
     """
     listed = [*texts, *(read_lines(file) if file is not None else ())]
@@ -177,7 +177,7 @@ def read_lines(file: str) -> list[str]:
     """Return the lines of a file.
 
     Raises:
-        FileProblem: it cannot be read, or is no text.
+        FileProblem: the file cannot be read, or is no text.
     """
     try:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
@@ -196,14 +196,14 @@ def read_lines(file: str) -> list[str]:
 
 @contextmanager
 def naming_lines(file: str | None, before: int) -> Iterator[None]:
-    """Have errors of texts name the line of the file that they are of.
+    """Make errors about a text name the line of the file that the text comes from.
 
     Args:
-        file: whose lines are texts; None for none.
-        before: how many texts come before the first line.
+        file: path of the file of texts, None if there is no file.
+        before: number of texts before the first line.
 
     Raises:
-        FileProblem: a line is no text for the model.
+        FileProblem: the model refuses a line.
     """
     try:
         yield
@@ -219,7 +219,7 @@ def naming_lines(file: str | None, before: int) -> Iterator[None]:
 def _of_line(
     error: TextTooLong | BadSetting, number: int, file: str | None, before: int
 ) -> TextTooLong | BadSetting | FileProblem:
-    """Return an error of a text, of a line if the text is one."""
+    """Return an error about a text; name the line if the text is from the file."""
     if file is None or number < before:
         return error
     said = str(error).removeprefix(f"texts[{number}]").lstrip(": ")

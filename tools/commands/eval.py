@@ -1,6 +1,6 @@
 """`kvc eval`: measure how well bundles predict a text.
 
-`evaluate` measures an open program on the bytes of a text; `table` lays several out.
+`evaluate` measures an open program on the bytes of a text; `table` prints the results.
 """
 
 import codecs
@@ -96,10 +96,10 @@ def eval_command(
 
 
 def _read(file: str, most: int | None) -> bytes:
-    """Return the beginning of a text.
+    """Return the first `most` bytes of a file, the whole file for None.
 
     Raises:
-        FileProblem: it cannot be read.
+        FileProblem: the file cannot be read.
     """
     try:
         with open(file, "rb") as text:  # noqa: PTH123  "" would be "."
@@ -113,19 +113,23 @@ class Evaluation:
     """How well a bundle predicts a text.
 
     Attributes:
-        bundle, recipe: which it is.
-        weights_nbytes: of its weights, each once.
-        bits_per_byte: None where the bundle has no tokenizer: nothing says how many
-            bytes a token is.
-        perplexity, bits_per_token: of a token.
-        tokens, scored_nbytes: that count; the bytes are None as above.
-        window, stride: in tokens.
-        method: which gave the logits.
-        tokens_per_second: that counted, in the time that running and scoring them took;
-            not loading, which the first bundle of a process pays for the others.
-        divergence, divergence_error: from `against`, in nats of a token, with the
-            standard error; None where there is none.
-        same_tokens: the share of tokens where its likeliest is this one's.
+        bundle, recipe: path of the bundle, and name of its recipe.
+        weights_nbytes: bytes of the weights, each weight once.
+        bits_per_byte: mean bits for each byte of text; null if the bundle has no
+            tokenizer, since the bytes of a token are unknown then.
+        perplexity, bits_per_token: mean perplexity and mean bits for each token.
+        tokens, scored_nbytes: number of scored tokens and of their bytes; the bytes are
+            null if the bundle has no tokenizer.
+        window, stride: length of the window and of its steps, in tokens.
+        method: name of the method that computed the logits.
+        tokens_per_second: scored tokens per second of running and scoring. The time of
+            loading, which the first bundle of a process pays for later ones, is left
+            out.
+        divergence, divergence_error: mean Kullback-Leibler divergence from the bundle
+            of `--against`, in nats per token, and its standard error; null without that
+            bundle.
+        same_tokens: share of tokens for which both bundles find the same token
+            likeliest; null without `--against`.
     """
 
     bundle: str
@@ -154,10 +158,10 @@ def evaluate(
     progress: "ScoreProgress | None" = None,
     against: "Program | None" = None,
 ) -> Evaluation:
-    """Measure a bundle on a text, beside another if there is one.
+    """Measure a bundle on a text, and compare it with `against` if that is given.
 
     Raises:
-        BadSetting: the text is other tokens to `against`.
+        BadSetting: the tokenizer of `against` turns the text into other tokens.
         KvcError: as `score_tokens` and `tokenizer_of`.
     """
     from kvc.runtime.scoring import score_tokens
@@ -196,10 +200,10 @@ def evaluate(
 def _check_alike(
     against: "Program", text: str, tokens: Sequence[int], bundle: str
 ) -> None:
-    """Check that the text is the same tokens to another bundle, if it has a tokenizer.
+    """Check that the tokenizer of `against`, if any, turns a text into the same tokens.
 
     Raises:
-        BadSetting: they are others.
+        BadSetting: the tokens differ.
     """
     from kvc.runtime.tokenizers import tokenizer_of
 
@@ -220,7 +224,7 @@ def _start(tokenizer: "Tokenizer") -> Sequence[int]:
 
 
 def _nbytes(tokenizer: "Tokenizer", tokens: Sequence[int]) -> int:
-    """Return how many bytes of the text the first token is, which does not count."""
+    """Return the bytes of text in the first token, which is not scored."""
     stream = tokenizer.stream()
     first = stream.push(tokens[0]) + stream.finish()
     # A part of a character has no text of its own.
@@ -228,7 +232,7 @@ def _nbytes(tokenizer: "Tokenizer", tokens: Sequence[int]) -> int:
 
 
 def _weights_nbytes(program: "Program") -> int:
-    """Return the bytes of what methods use, but for copies in a backend's form."""
+    """Return the bytes of the data that methods use, without packed copies."""
     from kvc.schema.uses import PACKED
 
     return sum(
@@ -239,7 +243,7 @@ def _weights_nbytes(program: "Program") -> int:
 
 
 def table(found: Sequence[Evaluation]) -> list[str]:
-    """Lay several out, the first line as titles."""
+    """Return the lines of a table of evaluations; the first line has the titles."""
     titles = ("bundle", "recipe", "weights", "bits per byte", "perplexity", "tokens/s")
     compared = any(one.divergence is not None for one in found)
     rows = [(*titles, *("divergence", "same tokens") * compared)]

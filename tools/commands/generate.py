@@ -1,7 +1,8 @@
 """`kvc generate`: continue texts, each in a row of one session.
 
-One text goes to stdout as it is made; several are printed with their answers when all
-have ended. Why they ended, and the speed, goes to stderr.
+A single text goes to stdout while it is generated. Several prompts are printed with
+their answers when all answers have ended. Why each answer ended, and the speed, go to
+stderr.
 """
 
 import os
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kvc.runtime import BatchGeneration, Generation, Program, Session
     from kvc.runtime.generation import Arguments
 
-# Why an answer ended: said of one alone, and of some among several.
+# Why an answer ended: the message for a single answer, and for some of several.
 _WHY = {
     "stop": ("the model ended the text", "ended by the model"),
     "stop_string": ("a stop string came", "ended by a stop string"),
@@ -130,7 +131,7 @@ def generate(
 
 
 def _read(prompt: str) -> str:
-    """Return the prompt; stdin gives it exactly as it comes, as an argument would."""
+    """Return the prompt; "-" reads it from stdin, without any change."""
     if prompt != "-":
         return prompt
     if sys.stdin is None:
@@ -144,13 +145,14 @@ def _open_rows(
     """Open a session with a row for each prompt.
 
     Args:
-        program: of the bundle.
-        rows: how many prompts there are.
-        capacity: as the user asks.
-        checked: whether guesses are checked, which states must be able to forget.
+        program: the bundle's program.
+        rows: number of prompts.
+        capacity: capacity that the user chose, None for the default.
+        checked: whether a draft's guesses are checked; the states must then be able to
+            drop the tokens of wrong guesses.
 
     Raises:
-        click.ClickException: the bundle does not take as many prompts at once.
+        click.ClickException: the bundle does not take `rows` prompts at once.
     """
     from kvc.runtime import BadSetting, UnknownName
 
@@ -192,7 +194,7 @@ def _start(
     draft_tokens: int | None,
     images: Sequence[str],
 ) -> "Generation | BatchGeneration":
-    """Return a generation; what it ignores is said on stderr.
+    """Return a generation; print on stderr which settings it ignores.
 
     Raises:
         KvcError: as `kvc.runtime.generate`.
@@ -216,10 +218,10 @@ def _start(
 def _of_prompts(
     session: "Session", texts: Sequence[str], images: Sequence[str]
 ) -> Sequence[Sequence[str]]:
-    """Return the pictures of each text, in their order; the last one has what is left.
+    """Return the pictures of each text, in order; the last text gets all that remain.
 
     Raises:
-        KvcError: the bundle says something impossible of pictures.
+        KvcError: the bundle's description of pictures is invalid.
     """
     from kvc.runtime.generation.picture_places import places_of
 
@@ -233,9 +235,9 @@ def _of_prompts(
 
 
 def _show(run: "Generation | BatchGeneration", prompts: Sequence[str]) -> None:
-    """Write one text as it comes, or prompts and texts when all have ended.
+    """Write a single text while it is generated, or all prompts and texts at the end.
 
-    On a terminal, one text gets its prompt and a line end, too.
+    On a terminal, a single text is printed with its prompt and a final line feed.
     """
     from kvc.runtime import Generation
 

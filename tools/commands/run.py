@@ -111,7 +111,7 @@ def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
 def _open_session(
     program: "Program", method: "Method", arrays: Mapping[str, "Array | None"]
 ) -> "Session":
-    """Open a session of as many rows as the inputs have, where it is for it to say."""
+    """Open a session; if it can choose its rows, with as many rows as the inputs."""
     from kvc.runtime import UnknownName
 
     for value, array in zip(method.graph.inputs, arrays.values(), strict=True):
@@ -128,13 +128,13 @@ def _open_session(
 
 
 def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array | None"]:
-    """Read the input files; those without a name take the names left, in order.
+    """Read the input files; files given without a name take the unused names in order.
 
-    Row lengths that are left out are None.
+    Row lengths that the user leaves out are None.
 
     Raises:
-        UnknownName: the method has no input of this name.
-        click.UsageError: a file is missing, or is one too many.
+        UnknownName: the method has no input of a given name.
+        click.UsageError: there are fewer or more files than inputs.
     """
     given: dict[str, str] = {}
     unnamed: list[str] = []
@@ -192,7 +192,7 @@ def _read(path: str) -> "Array":
 def _arguments(
     method: "Method", arrays: Mapping[str, "Array | None"]
 ) -> dict[str, object]:
-    """Nest the arrays as the method's arguments do."""
+    """Nest the arrays like the method's arguments."""
     from kvc.schema.trees import unflatten
 
     leaves = list(arrays.values())
@@ -203,7 +203,7 @@ def _arguments(
 
 
 def _leaves(method: "Method", result: object) -> list["Array"]:
-    """Return the results that are no constants; numbers as arrays without dims."""
+    """Return the results except constants; numbers become arrays without dimensions."""
     import numpy as np
 
     from kvc.schema.trees import match
@@ -233,7 +233,7 @@ def _check_output(output: str | None, count: int) -> None:
 
 
 def _save(path: Path, arrays: Sequence["Array"]) -> None:
-    """Write under a temporary name first, so that no part of a file is ever seen."""
+    """Write arrays under a temporary name, then rename, so that no one sees a part."""
     import numpy as np
 
     partial = path.with_name(f".{path.name}.partial")

@@ -50,7 +50,7 @@ def split(
 
 
 def _shown(data: Path, bundle: Path) -> str:
-    """Return the name of the data file, all of its path where a link leads to it."""
+    """Return the data file's name; its whole path if `bundle` is a link elsewhere."""
     beside = bundle.parent.resolve() == data.parent
     return data.name if beside else str(data)
 

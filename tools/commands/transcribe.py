@@ -1,7 +1,7 @@
 """`kvc transcribe`: write down what is said in sounds.
 
-The text goes to stdout, of several files each after its name; how long it took goes to
-stderr.
+The text goes to stdout, for several files each after the file's name. The time that
+the transcription took goes to stderr.
 """
 
 import time

@@ -21,13 +21,13 @@ from kvc.tools.printing import BAD, TROUBLE, report_text, tell
 if TYPE_CHECKING:
     from kvc.schema.container import Verified
 
-# What leaves open whether a file is whole.
+# Errors after which it is unknown whether a file is undamaged.
 _NO_ANSWER = (DataFileMissing, FileChanged, FileProblem, UnsupportedVersion)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
-    """A file that is whole."""
+    """A file without damage."""
 
     path: str
     nbytes: int
@@ -35,17 +35,18 @@ class VerifiedFile:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found of a file. Of one that is not whole, only what is wrong.
+    """The result of checking a file; for a damaged file only the problem.
 
     Attributes:
-        ok: whether it and its data files are whole; null where there is no answer:
-            one cannot be read or is not there, or another version of kvc wrote it.
-        problem: what is wrong, as text; null where nothing is.
-        code: of the problem, for scripts.
-        nbytes: of all files.
-        digest: of the program, or of the data file's index.
-        files: the one that was given first.
-        seconds: that it took.
+        ok: whether the file and its data files are undamaged; null if that is unknown,
+            because a file cannot be read, is missing, or comes from another version of
+            kvc.
+        problem: description of the problem; null if there is none.
+        code: code of the problem, for scripts.
+        nbytes: bytes of all checked files.
+        digest: digest of the program, or of the data file's index.
+        files: checked files, the given file first.
+        seconds: seconds that the check took.
     """
 
     path: str
@@ -87,7 +88,7 @@ def verify(
 
 
 def _checked(file: str, data_folders: tuple[str, ...], as_json: bool) -> VerifyReport:
-    """Check a file; say what is wrong, and, where JSON does not, that nothing is."""
+    """Check a file; print a problem, and without `as_json` also that there is none."""
     from kvc.schema.container import verify_file
 
     start = time.perf_counter()

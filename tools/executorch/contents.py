@@ -20,9 +20,9 @@ class Tensor:
     """A tensor of a method.
 
     Attributes:
-        dtype: its name.
-        sizes: upper bounds of them where it is dynamic.
-        nbytes: at these sizes.
+        dtype: name of the dtype.
+        sizes: sizes of the dimensions, upper bounds for dynamic ones.
+        nbytes: bytes at these sizes.
         dynamism: "" for fixed sizes, "bound" or "unbound".
         memory: number of its buffer and offset in bytes; None where the runtime or the
             caller gives memory.

@@ -36,10 +36,11 @@ class PteMethodReport:
     """A method.
 
     Attributes:
-        inputs, outputs: types; of what is no tensor, the kind of value.
-        kernels: calls of each operator outside delegates.
-        delegates: calls of each backend.
-        others: jumps, moves and frees.
+        inputs, outputs: types of the inputs and outputs; for other values than tensors,
+            the kind of value.
+        kernels: number of calls of each operator outside delegates.
+        delegates: number of calls of each backend.
+        others: number of jumps, moves and frees.
     """
 
     name: str

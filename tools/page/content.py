@@ -30,16 +30,16 @@ _LIBRARIES = ("vendor/echarts.min.js", "vendor/tabulator.min.js")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An instruction; those of a partition stand in the place of the partition.
+    """An instruction; a partition is replaced by its instructions.
 
     Attributes:
-        op, type: the operator, and what it makes.
-        backend: that runs it, "" for PyTorch.
-        computes: whether it does anything; views and control flow do not.
-        module, line: of the user's model.
-        reads, writes: names of states.
-        copied: bytes of state that it copies.
-        inside: how many blocks of control flow it is in.
+        op, type: name of the operator, and type of its result.
+        backend: backend that runs the instruction, "" for PyTorch.
+        computes: whether the instruction computes; views and control flow do not.
+        module, line: module and source line in the user's model.
+        reads, writes: names of the states that the instruction reads and writes.
+        copied: bytes of state that the instruction copies.
+        inside: number of blocks of control flow around the instruction.
     """
 
     op: str
@@ -59,10 +59,11 @@ class Region:
     """Scratch memory of a value.
 
     Attributes:
-        first, last: the instructions between which it is alive, both included.
-        offset, nbytes: where it lies in the arena.
-        op: the operator that makes it, "input" for what the caller gives.
-        type, module, line: of that.
+        first, last: first and last instruction of the value's lifetime, both included.
+        offset, nbytes: offset in the arena and size, in bytes.
+        op: operator that makes the value, "input" for an array of the caller.
+        type, module, line: type of the value; module and line of the operator in the
+            user's model.
     """
 
     first: int
@@ -77,12 +78,12 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Arena:
-    """The plan of one piece of code.
+    """The memory plan of a method, partition or block.
 
     Attributes:
-        name: the method, and the partition or block where it is one.
-        steps: how many instructions.
-        nbytes, peak: of the arena, and the most that is alive at one time.
+        name: name of the method, with the partition or block if it is not the method.
+        steps: number of instructions.
+        nbytes, peak: bytes of the arena, and the most bytes in use at one time.
     """
 
     name: str
@@ -111,13 +112,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """All that is on the page.
+    """The content of the page.
 
     Attributes:
-        report: what `kvc dump --json` says.
-        cost: the memory with all sizes at their upper bounds.
-        total: of it.
-        pieces: of the bundle and its data files; their bytes add up to those of all.
+        report: the report that `kvc dump --json` prints.
+        cost: memory with every size at its upper bound.
+        total: sum of the bytes in `cost`.
+        pieces: parts of the bundle and its data files; their bytes add up to the size
+            of these files.
     """
 
     report: DumpReport
@@ -132,8 +134,8 @@ def describe_page(report: DumpReport, program: Program) -> PageContent:
     """Return what the page of a program shows.
 
     Args:
-        report: on it, from `describe_file`, by method.
-        program: decoded.
+        report: report on the program, from `describe_file` with `by_method`.
+        program: the decoded program.
     """
     cost = describe_footprint(program, {})
     walks = [_Walk(program, index) for index in range(len(program.methods))]
@@ -148,7 +150,7 @@ def describe_page(report: DumpReport, program: Program) -> PageContent:
 
 
 def _pieces(report: DumpReport, program: Program) -> Iterator[Piece]:
-    """Yield each blob, then what else the files hold."""
+    """Yield each blob, then the other parts of the files."""
     first_name = {named.blob: named for named in reversed(program.names)}
     for index, blob in enumerate(program.blobs):
         named = first_name[index]
@@ -164,7 +166,7 @@ def _pieces(report: DumpReport, program: Program) -> Iterator[Piece]:
 
 
 class _Walk:
-    """Goes through the code of a method, in running order."""
+    """A walk through the code of a method, in running order."""
 
     def __init__(self, program: Program, index: int) -> None:
         self._program = program
@@ -175,7 +177,7 @@ class _Walk:
         }
 
     def steps(self) -> Iterator[Step]:
-        """Yield each instruction, those of blocks after the one that runs them."""
+        """Yield each instruction; a block's follow the instruction that runs it."""
         graph = self.method.graph
         names = {
             value: self._program.states[state].name
@@ -191,10 +193,10 @@ class _Walk:
         """Yield the steps of a graph.
 
         Args:
-            code: the graph and the verdicts on its writes.
-            names: of its values that are the memory of a state.
-            backend: that runs it.
-            inside: how many blocks it is in.
+            code: the graph, and the verdicts on its writes.
+            names: values in the memory of a state -> name of the state.
+            backend: backend that runs the graph.
+            inside: number of blocks of control flow around the graph.
         """
         graph = code.graph
         updates = {update.instruction: update for update in code.updates}
@@ -242,7 +244,7 @@ class _Walk:
             yield from self._steps(block, known, runner, inside + (call.op != DELEGATE))
 
     def arenas(self) -> Iterator[Arena]:
-        """Yield the plans of the method and of its blocks, where there are any."""
+        """Yield the memory plans of the method and of its blocks, if they have any."""
         name = self.method.name
         graphs = [(name, self.method.graph)]
         for number, block in enumerate(self.method.blocks):
@@ -285,8 +287,8 @@ def _regions(graph: Graph) -> Iterator[Region]:
 def page_text(content: PageContent) -> str:
     """Return the page as HTML.
 
-    The text is the same for the same bundle. Names of a file that may be a stranger's
-    stand in it as JSON in which nothing can end the element.
+    Equal bundles give equal text. Names from an untrusted file are embedded as escaped
+    JSON, which cannot end the HTML element around it.
     """
     parts = {
         "title": html.escape(escape(Path(content.report.file.path).name)),
@@ -298,24 +300,24 @@ def page_text(content: PageContent) -> str:
         ),
         "script": _own("page.js"),
     }
-    # Pieces between the places are joined: no part is searched for places itself.
+    # The template is split once: inserted text is never searched for placeholders.
     pieces = re.split(r"<!--(\w+)-->", _own("page.html"))
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
     return "".join(pieces)
 
 
 def page_start() -> bytes:
-    """Return what every page begins with, by which one is known."""
+    """Return the bytes that every page begins with, which identify a page."""
     mark = '<meta name="generator" content="kvc dump">'
     before, _, _ = _own("page.html").partition(mark)
     return (before + mark).encode()
 
 
 def write_page(path: Path, content: PageContent) -> None:
-    """Write the page, whole or not at all.
+    """Write the page, completely or not at all.
 
     Raises:
-        CannotWrite: the file cannot be written; what was there is untouched.
+        CannotWrite: the file cannot be written; an existing file is unchanged.
     """
     write_file(path, page_text(content).encode())
 

@@ -1,7 +1,8 @@
-"""The reports of `kvc dump` on a bundle: what is said, and how it is laid out as text.
+"""The reports of `kvc dump` on a bundle, and their layout as text.
 
-What is said are frozen values, each with a function that computes it from the decoded
-program: `bundle.py` has them all, from `methods.py`, `memory.py` and `blobs.py`. Their
-fields are the JSON. The text is `overview.py` for one screen, `tables.py` for exact
-bytes, `summaries.py` for other commands.
+A report is a frozen value, with a function that computes it from the decoded program.
+The report in `bundle.py` contains the reports of `methods.py`, `memory.py` and
+`blobs.py`. The fields of a report are the fields of its JSON. As text, `overview.py`
+prints one screen, `tables.py` exact bytes, and `summaries.py` what other commands
+print.
 """

@@ -1,13 +1,15 @@
-"""What is stored: every blob, who uses it, which part of a file it is.
+"""What is stored: every blob, the methods that use it, and the parts of each file.
 
-In: a program, and the sizes of its files. Out: reports on blobs, on what methods share,
-and on parts, to exactly one of which every byte belongs; and how memory holds each blob
-(`Held`): whole, by rows, or packed by a library.
+In: a program, and the sizes of its files. Out: reports on blobs; on the blobs that
+several methods use; on the parts of a file, where every byte belongs to exactly one
+part; and on how memory holds each blob (`Held`): whole, by rows, or packed by a
+library.
 
-What is not a blob, the program or the header is padding. Inside the program, the part
-of a payload is its length. The part of a method, computed only on request since it
-takes a while, is what the program shrinks by without the method's code, including its
-delegates' code, by all recipes. The rest is the tables that all share.
+Bytes of a file outside its blobs, its program and its header are padding. Within the
+program, a payload counts with its length. The bytes of a method are computed only on
+request, because that takes a while: they are what the program shrinks by, over all
+recipes, without the code of the method and of its delegates. The remaining bytes of
+the program are the tables that all methods use.
 """
 
 from collections import defaultdict
@@ -31,13 +33,13 @@ from kvc.schema.uses import (
 
 NOT_OURS = "not of this program"
 _NEARBY: Final = 1 << 16  # bytes that Linux maps around a byte of a file that is read
-# Operator -> place of what it looks up.
+# Operator -> position of the argument that it looks rows up in.
 LOOKUPS: Final = {"aten::embedding": 1, "kvc::embedding_q8": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class NameReport:
-    """A name of a blob and who uses the blob under it."""
+    """A name of a blob, and the methods that use the blob under this name."""
 
     name: str
     type: str
@@ -48,10 +50,11 @@ class NameReport:
 
 @dataclass(frozen=True, slots=True)
 class BlobReport:
-    """A run of bytes; `file` is "" for the bundle itself.
+    """A blob; `file` is the name of its data file, "" for the bundle itself.
 
     Attributes:
-        methods: the methods that use it, by any name, themselves or by a delegate.
+        methods: the methods that use the blob under any of its names, in their own code
+            or in a delegate.
     """
 
     nbytes: int
@@ -65,11 +68,11 @@ class BlobReport:
 
 @dataclass(frozen=True, slots=True)
 class SharingReport:
-    """Blobs of one format that the same methods use, taken together.
+    """All blobs of one format that the same methods use.
 
     Attributes:
-        format: "plain", "file" for files that go along, or the name of a packing of
-            some of the plain ones.
+        format: "plain"; "file" for files stored in the bundle, such as a tokenizer; or
+            the name of the packing of packed weights.
     """
 
     methods: tuple[str, ...]
@@ -114,7 +117,7 @@ def describe_sharing(program: Program) -> tuple[SharingReport, ...]:
 
 
 def users_of_names(program: Program) -> Mapping[int, tuple[str, ...]]:
-    """Return for each id of named data who uses it, in the order of the methods."""
+    """Map each id of named data to the methods that use it, in the program's order."""
     found: dict[int, list[str]] = {i: [] for i in range(len(program.names))}
     for body in program.bodies:
         for index, method in enumerate(body.methods):
@@ -136,10 +139,11 @@ class PartReport:
 
     Attributes:
         category: "header", "blobs", "padding", "program" or "index".
-        what: which of them: the dtype of the blobs or the file that goes along, the
-            method, the payloads of its delegates.
-        count: how many pieces it is in.
-        nbytes: their bytes together.
+        what: what the part holds within its category, such as the dtype of the blobs,
+            the name of a stored file, a method, or the payloads of a method's
+            delegates.
+        count: number of pieces that the part consists of.
+        nbytes: bytes of all its pieces.
     """
 
     category: str
@@ -153,11 +157,12 @@ class DataFileReport:
     """A file beside the bundle that holds blobs of its program.
 
     Attributes:
-        name, digest: what the bundle knows it by.
-        path: where it was found, "" where it is not there.
-        problem: why it is not there, "" where it is.
-        nbytes: its size; of one that is not there, what this program needs of it.
-        parts: of one that is not there, only the blobs of this program.
+        name, digest: name and digest by which the bundle refers to the file.
+        path: path where the file was found, "" if it was not found.
+        problem: why the file was not found, "" if it was.
+        nbytes: size of the file; if it was not found, bytes that this program needs of
+            it.
+        parts: parts of the file; if it was not found, only the blobs of this program.
     """
 
     name: str
@@ -179,7 +184,7 @@ class SizeReport:
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A data file that is there."""
+    """A data file that was found."""
 
     path: str
     nbytes: int
@@ -198,12 +203,13 @@ def describe_size(
     """Attribute every byte of a bundle of `file_nbytes` bytes, and of its data files.
 
     Args:
-        program: what the bundle says.
-        file_nbytes: size of the file.
-        header_nbytes: size of its header, and of that of a data file.
-        program_nbytes: size of its program.
-        by_method: whether to tell the code of each method from the tables.
-        found: each data file, or why it is not there.
+        program: the bundle's decoded program.
+        file_nbytes: size of the bundle in bytes.
+        header_nbytes: size in bytes of the bundle's header, and of a data file's
+            header.
+        program_nbytes: size in bytes of the encoded program.
+        by_method: whether to list the code of each method apart from the tables.
+        found: for each data file, the file or the reason why it was not found.
     """
     parts = (
         PartReport("header", "", 1, header_nbytes),
@@ -235,7 +241,7 @@ def _data_file(
 
 
 def _padded(parts: Sequence[PartReport], nbytes: int) -> tuple[PartReport, ...]:
-    """Add what no part holds, which is padding, before the part that ends the file."""
+    """Insert the bytes that no part holds, as padding, before the last part."""
     known = sum(part.nbytes for part in parts)
     padding = PartReport("padding", "between blobs", 1, nbytes - known)
     before = ("header", "blobs")
@@ -246,7 +252,7 @@ def _padded(parts: Sequence[PartReport], nbytes: int) -> tuple[PartReport, ...]:
 def _blobs(program: Program, file: int) -> Iterator[PartReport]:
     """Yield a part for each dtype and format of the blobs in one file.
 
-    A file that goes along is a part by itself.
+    A stored file, such as a tokenizer, is a part by itself.
     """
     groups: dict[str, list[int]] = {}
     first_name = {data.blob: data for data in reversed(program.names)}
@@ -302,12 +308,12 @@ def _one_empty(methods: Sequence[Method], index: int) -> tuple[Method, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """How memory holds a blob; several of these may be so.
+    """How memory holds a blob; more than one field can apply.
 
     Attributes:
-        whole: pages of all of it are read.
-        rows: how many rows of a table are looked up, 0 where none are.
-        packed: a backend's library keeps it in a form of its own.
+        whole: whether all pages of the blob are read.
+        rows: number of rows that are looked up in the blob as a table, 0 if none are.
+        packed: whether a backend's library keeps a copy in its own format.
     """
 
     whole: bool
@@ -315,14 +321,14 @@ class Held:
     packed: bool
 
     def pages(self, nbytes: int) -> int:
-        """Return how many bytes of a file are read, of a blob of so many.
+        """Return how many bytes are read from the file for a blob of `nbytes` bytes.
 
-        Of a table in which rows are only looked up that is what is around them.
+        For a table of which only some rows are looked up, count the pages around them.
         """
         return nbytes if self.whole else min(nbytes, self.rows * _NEARBY)
 
     def own(self, nbytes: int) -> int:
-        """Return how many bytes of the process a library packs it into."""
+        """Return the bytes of process memory that a library's packed copy takes."""
         return nbytes if self.packed else 0
 
 
@@ -332,9 +338,9 @@ def held_weights(
     """Return how memory holds each blob that a method uses.
 
     Args:
-        program: of a bundle.
-        sizes: of all symbols.
-        tokens: that a session holds in each row.
+        program: the bundle's program.
+        sizes: size of every symbol.
+        tokens: number of tokens that a session holds in each row.
     """
     whole, packed = set[int](), set[int]()
     rows: dict[int, int] = defaultdict(int)
@@ -363,7 +369,7 @@ def held_weights(
 
 
 def _graphs(program: Program) -> Iterator[tuple[Method, Graph, bool]]:
-    """Yield all code, and whether a library runs it that packs weights."""
+    """Yield each graph with its method and whether a weight-packing library runs it."""
     for number, method in enumerate(program.methods):
         inside = {
             id(graph)
@@ -376,7 +382,7 @@ def _graphs(program: Program) -> Iterator[tuple[Method, Graph, bool]]:
 
 
 def _looked_up(graph: Graph, sizes: Mapping[str, int]) -> dict[int, int]:
-    """Return the named data of which only rows are read, and how many at most."""
+    """Map named data of which only rows are looked up to the most rows looked up."""
     found: dict[int, int] = {}
     others: set[int] = set()
     for step in graph.instructions:

@@ -27,11 +27,11 @@ _NUMBERED: Final = re.compile(r"^ *\d+ (?= )|(?<=%)\d+| at \d+| in %\d+")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that both have, with a field that differs; "" where it is missing.
+    """A field that differs between the two bundles; "" on the side that lacks it.
 
     Attributes:
-        what: the field.
-        old, new: its value in the first and in the second bundle.
+        what: name of the field.
+        old, new: value of the field in the first and in the second bundle.
     """
 
     what: str
@@ -41,15 +41,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A method, state or weight that differs.
+    """A method, state or weight that differs between the two bundles.
 
     Attributes:
-        name: which it is.
+        name: name of the method, state or weight.
         kind: "only in the first", "only in the second" or "changed"; of weights also
             "another type", "renamed" (the same bytes under another name) and
             "moved" (the same bytes in another file).
-        changes: what differs.
-        old_nbytes, new_nbytes: of states and weights, 0 where there is none.
+        changes: the fields that differ.
+        old_nbytes, new_nbytes: bytes of the state or weight in the first and in the
+            second bundle, 0 if a bundle lacks it.
     """
 
     name: str
@@ -61,13 +62,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class OperatorChange:
-    """An operator that some methods run more or less often.
+    """An operator whose number of calls differs in some methods.
 
     Attributes:
-        op: the operator.
-        backend: that runs it, "" for PyTorch.
-        methods: that differ in the same way.
-        old, new: how often it stands in each of them.
+        op: name of the operator.
+        backend: backend that runs the operator, "" for PyTorch.
+        methods: methods that have the same two numbers of calls.
+        old, new: number of calls in each of these methods, in the first and in the
+            second bundle.
     """
 
     op: str
@@ -79,21 +81,22 @@ class OperatorChange:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceReport:
-    """All that differs; every part is empty where two bundles have the same content.
+    """All differences; every part is empty if two bundles have the same content.
 
     Attributes:
-        equal: whether both have the same digest, which is of all their content.
-        file: recipe, versions, digests, size.
-        methods: signatures, roles, what they call and write.
-        operators: how often they stand in methods that both have.
-        code: method -> unified diff of the listings, without the numbers of values;
-            empty where only these differ.
-        states: of a session.
-        weights: named data, by what they were in the model; files that go along too.
-        same_weights, same_nbytes: what both have alike, under the same names.
-        memory: planned scratch, states, what backends lay out.
-        size: parts of the files.
-        metadata: by key.
+        equal: whether the two bundles have the same digest, which covers all content.
+        file: differences in recipe, versions, digests, size.
+        methods: methods that differ in signature, role, or what they call and write.
+        operators: numbers of calls that differ in methods of both bundles.
+        code: method -> unified diff of the two listings without the numbers of values;
+            empty if only the numbers differ.
+        states: states of a session that differ.
+        weights: weights that differ, by their names in the model, and stored files.
+        same_weights, same_nbytes: number and bytes of the weights that are the same in
+            both bundles under the same names.
+        memory: differences in planned scratch, states and the backends' workspaces.
+        size: differences in the parts of the files.
+        metadata: entries that differ, by key.
     """
 
     equal: bool
@@ -119,10 +122,10 @@ def describe_differences(
     """Compare two bundles.
 
     Args:
-        old: the report on the first.
-        new: that on the second.
-        old_code: the listings of all methods of the first.
-        new_code: those of the second.
+        old: report on the first bundle.
+        new: report on the second bundle.
+        old_code: listings of all methods of the first bundle.
+        new_code: listings of all methods of the second bundle.
     """
     weights, same = _weights(old.blobs, new.blobs)
     return DifferenceReport(
@@ -155,7 +158,7 @@ def _changes(
 
 
 def _file(report: DumpReport) -> dict[str, object]:
-    """Return what a bundle says of itself, and of its recipes if it has several."""
+    """Return the fields of a bundle's file, and of its recipes if it has several."""
     said = {key: value for key, value in asdict(report.file).items() if key != "path"}
     if len(report.recipes) > 1:
         for one in report.recipes:
@@ -165,7 +168,7 @@ def _file(report: DumpReport) -> dict[str, object]:
 
 
 def _flat(report: object) -> dict[str, object]:
-    """Return the fields of a report as text; of several names those of families."""
+    """Return the fields of a report as text; equal numbered names are one family."""
     found: dict[str, object] = {}
     for field in fields(report):  # type: ignore[arg-type]  # reports are dataclasses
         value = getattr(report, field.name)
@@ -225,10 +228,10 @@ def _counts(report: DumpReport) -> dict[tuple[str, str, str], int]:
 def _code(
     old: Sequence[ListingReport], new: Sequence[ListingReport]
 ) -> dict[str, tuple[str, ...]]:
-    """Return how methods that both have differ in what they run, and in which order.
+    """Map each method of both bundles whose code differs to the diff of its listings.
 
-    Numbers of values and places in memory shift with every instruction that is added,
-    and are left out; where nothing else differs, that is said.
+    The numbers of values and offsets in memory shift with every added instruction, so
+    they are left out. If nothing else differs, the result says so.
     """
     before = {listing.method: listing_lines(listing, full=True) for listing in old}
     after = {listing.method: listing_lines(listing, full=True) for listing in new}
@@ -267,12 +270,13 @@ def _states(old: DumpReport, new: DumpReport) -> tuple[Item, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """Everything that is stored of one weight of the model.
+    """All stored parts of one weight of the model.
 
     Attributes:
-        types: of its parts, by what a pass calls them: "" is the weight itself.
-        digests: of the parts, in the order of `types`.
-        files: that these are in.
+        types: types of the parts, by the names that passes give them: "" is the weight
+            itself.
+        digests: digests of the parts, in the order of `types`.
+        files: files that hold the parts.
     """
 
     types: tuple[tuple[str, str], ...]
@@ -284,7 +288,7 @@ class _Weight:
 def _weights(
     old: Sequence[BlobReport], new: Sequence[BlobReport]
 ) -> tuple[tuple[Item, ...], list[int]]:
-    """Return the weights that differ, and the bytes of each that does not."""
+    """Return the weights that differ, and the bytes of each weight that is equal."""
     before, after = _by_source(old), _by_source(new)
     old_names = _renamed(before, after)
     kept = set(old_names.values())
@@ -312,7 +316,7 @@ def _weights(
 def _renamed(
     before: Mapping[str, _Weight], after: Mapping[str, _Weight]
 ) -> dict[str, str]:
-    """Return new name -> old name of the same bytes, each name once."""
+    """Map new names to old names of weights with the same bytes, each name once."""
     gone: dict[tuple[str, ...], list[str]] = {}
     for name in reversed([name for name in before if name not in after]):
         gone.setdefault(before[name].digests, []).append(name)
@@ -341,7 +345,7 @@ def _stored(weight: _Weight) -> str:
 
 
 def _by_source(blobs: Sequence[BlobReport]) -> dict[str, _Weight]:
-    """Return what is stored of each weight of the model; files by their names."""
+    """Map each weight's name in the model to its stored parts; files by their names."""
     parts: dict[str, list[tuple[str, str, BlobReport]]] = {}
     for blob in blobs:
         for name in blob.names:

@@ -1,8 +1,9 @@
-"""Files that are no bundles: saved sessions, and what `kvc export` writes.
+"""Files other than bundles: saved sessions, and the files of `kvc export`.
 
-In: the path of a file of anybody. Out: what it says, as a report and as lines; or that
-the file is none of these. A file of `kvc export` is a zip archive whose first file is
-`report.json`: partitions, memory, cycles. Nothing else of the archive is read.
+In: the path of an untrusted file. Out: its content as a report and as lines of text;
+or that the file is of neither kind. A file of `kvc export` is a zip archive whose
+first entry, `report.json`, holds partitions, memory and cycles. No other entry of the
+archive is read.
 """
 
 import json
@@ -28,13 +29,13 @@ class SessionReport:
     """A saved session.
 
     Attributes:
-        path, nbytes: of the file.
-        program: identity of the bundle's program; in older files its digest.
-        position: of each row, None where nothing counts tokens.
+        path, nbytes: path of the file, and its size in bytes.
+        program: identity of the bundle's program; in older files the program's digest.
+        position: position of each row, null if nothing counts tokens.
         pending: tokens of each row that were generated but not run yet.
-        capacity: the greatest position, None where nothing limits it.
-        sizes: that the session chose.
-        states: how many.
+        capacity: the greatest position, null if nothing limits it.
+        sizes: sizes that the session chose, by name.
+        states: number of states.
     """
 
     path: str
@@ -94,15 +95,15 @@ def session_lines(report: SessionReport) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ExportedPartition:
-    """A partition at some sizes.
+    """A partition compiled for one combination of sizes.
 
     Attributes:
-        file: its name in the archive.
-        method: that it belongs to.
-        inputs, outputs: how many.
-        sram_nbytes, other_nbytes: that a run takes in SRAM, and beside it.
-        cycles: of a run, as the target's compiler estimates them.
-        macs: multiplications of a run.
+        file: name of the partition's file in the archive.
+        method: method that the partition belongs to.
+        inputs, outputs: number of inputs and of outputs.
+        sram_nbytes, other_nbytes: bytes that a run takes in SRAM, and in other memory.
+        cycles: cycles of a run, as the target's compiler estimates them.
+        macs: number of multiplications in a run.
     """
 
     file: str
@@ -117,11 +118,11 @@ class ExportedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ExportedReport:
-    """What a target's own file says of itself.
+    """The report in a file of `kvc export`.
 
     Attributes:
-        target: that it was made for, with its version.
-        partitions: in the order of the bundle.
+        target: target that the file was made for, with its version.
+        partitions: partitions in the order of the bundle.
     """
 
     target: str
@@ -129,10 +130,11 @@ class ExportedReport:
 
 
 def describe_exported(path: str) -> ExportedReport | None:
-    """Return what a target's file says, None for other files.
+    """Return the report of a file of `kvc export`, None for other files.
 
     Raises:
-        FileProblem: the system refuses, or the archive or its report is damaged.
+        FileProblem: the system cannot read the file, or the archive or its report is
+            damaged.
     """
     with OpenFile(path) as file:
         if file.pread(0, min(len(_ZIP_MARK), file.size)) != _ZIP_MARK:

@@ -1,11 +1,11 @@
 """What memory a bundle takes at sizes that the caller chooses: `kvc dump --at`.
 
-In: a program, sizes of its symbols, how many tokens are held. Out: bytes of weights,
-states, scratch and the rest, told from the file alone.
+In: a program, sizes of its symbols, the number of tokens that a session holds. Out:
+bytes of weights, states, scratch and the rest, computed from the file alone.
 
-Memory is counted as pages are: of scratch what values of these sizes take at their
-places in the plan, of states the slots that hold tokens. One session is open, and its
-methods take turns.
+Memory is counted in touched pages: of scratch, the pages of the values at these sizes
+and their planned offsets; of states, the pages of the slots that hold tokens. One
+session is open, and its methods run one after the other.
 """
 
 from bisect import bisect_left
@@ -54,24 +54,27 @@ class Footprint:
     """What memory a bundle takes, in bytes.
 
     Attributes:
-        sizes: of each symbol, as asked for or as planned.
-        tokens: that a session holds in each row, 0 where nothing counts.
-        weights: that its methods use, each once: pages of files, which processes share
-            and the system may drop. Of a table in which tokens are only looked up,
-            what is around the rows of those that are held, or are given to a call
-            where nothing counts them.
-        packed: weights that a backend's library keeps in a form of its own, in memory
-            of the process.
-        states: of one session, with so many tokens.
-        token: what a token takes in states, before any ring has gone round.
-        scratch: of the method that takes the most.
-        backends: what kvc has planned inside partitions; the most that its kernels lay
-            rows of a product out in; and bounds of what libraries lay out themselves,
-            with every size at its upper bound.
-        process: about what Python, numpy, kvc, the program's own instructions, the
-            threads and a backend's library take; and PyTorch, where no backend runs
-            some instruction.
-        torch: whether PyTorch is among these.
+        sizes: size of each symbol, as requested or as planned.
+        tokens: number of tokens that a session holds in each row, 0 if nothing counts
+            tokens.
+        weights: bytes of the weights that methods use, each weight once. They are pages
+            of files, which processes share and the system can drop. A table in which
+            tokens are only looked up counts with the pages around the rows of the
+            tokens that the session holds, or that a call is given if nothing counts
+            tokens.
+        packed: bytes of weights that a backend's library keeps in its own format, in
+            memory of the process.
+        states: bytes of the states of one session that holds `tokens` tokens.
+        token: bytes of states that one token takes, before any ring buffer wraps
+            around.
+        scratch: bytes of the method that takes the most.
+        backends: bytes that kvc planned inside partitions, plus the largest buffer in
+            which its kernels rearrange rows of a product, plus upper bounds of what
+            libraries allocate themselves, with every size at its upper bound.
+        process: approximate bytes that Python, numpy, kvc, the program's own
+            instructions, the threads and a backend's library take; and PyTorch, if no
+            backend runs some instruction.
+        torch: whether `process` includes PyTorch.
     """
 
     sizes: Mapping[str, int]
@@ -87,7 +90,7 @@ class Footprint:
 
     @property
     def total(self) -> int:
-        """Return the sum."""
+        """Return the sum of all bytes."""
         own = (self.states, self.scratch, self.backends, self.process)
         return self.weights + self.packed + sum(own)
 
@@ -96,14 +99,15 @@ def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint
     """Return what memory a program takes at some sizes.
 
     Args:
-        program: of the bundle.
-        wanted: sizes of symbols, the others as planned; "tokens", how many a session
-            holds, as many as it has room for if left out; and "threads" of the
-            program, 1 if left out. A symbol that has one of these names is that.
+        program: the bundle's program.
+        wanted: sizes of symbols by name; a symbol that is left out has its planned
+            size. "tokens" is the number of tokens that a session holds, by default as
+            many as it has room for, and "threads" the number of threads, by default 1.
+            If a symbol has one of these two names, the entry means the symbol.
 
     Raises:
-        UnknownName: there is no such size.
-        BadSetting: one is out of bounds.
+        UnknownName: `wanted` has a name that the program lacks.
+        BadSetting: a size is out of bounds.
     """
     sizes = _sizes(program, wanted)
     asked = _no_symbols(program, wanted)
@@ -151,20 +155,20 @@ def largest_footprint(
     most: int,
     counted: Callable[[Footprint], int] = lambda found: found.total,
 ) -> Footprint | int:
-    """Return the footprint with the greatest capacity that fits into some bytes.
+    """Return the footprint with the greatest capacity that fits into `most` bytes.
 
-    Where none does, the bytes of the least one. Capacities that do not hold the tokens
-    asked for do not count.
+    If no capacity fits, return the bytes of the smallest. Capacities below the number
+    of tokens in `wanted` are not considered.
 
     Args:
-        program: of the bundle.
-        wanted: as for `describe_footprint`, without the capacity.
-        most: bytes.
-        counted: which of them have to fit.
+        program: the bundle's program.
+        wanted: sizes as for `describe_footprint`, without the capacity.
+        most: limit in bytes.
+        counted: returns the bytes of a footprint that the limit applies to.
 
     Raises:
-        BadSetting: the program has no capacity that a session chooses, or it is among
-            those wanted.
+        BadSetting: the program has no capacity that a session chooses, or `wanted`
+            names the capacity.
         UnknownName, BadSetting: as `describe_footprint`.
     """
     name = chosen_capacity(program)
@@ -201,7 +205,7 @@ def largest_footprint(
 
 
 def chosen_capacity(program: Program) -> str:
-    """Return the size that a session chooses and that limits it, "" for none."""
+    """Return the name of the capacity that a session chooses, "" for none."""
     position = program.position
     return (position and position.capacity and only_symbol(position.capacity)) or ""
 
@@ -224,7 +228,7 @@ def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def _no_symbols(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return what is asked of tokens and threads."""
+    """Return the entries of `wanted` for tokens and threads that name no symbol."""
     symbols = {symbol.name for symbol in program.symbols}
     return {name: found for name, found in wanted.items() if name not in symbols}
 
@@ -251,7 +255,7 @@ def _tokens(
 
 
 def _follows_position(state: State) -> bool:
-    """Tell whether a state has a slot for each token, or each of the last ones."""
+    """Tell whether a state has a slot for each token or for each of the last ones."""
     return state.kind is not StateKind.PLAIN and state.cursor in (None, 0)
 
 
@@ -261,9 +265,10 @@ def _check_inside(name: str, found: int, least: int, most: int) -> None:
 
 
 def state_nbytes(state: State, sizes: Mapping[str, int], tokens: int) -> int:
-    """Return the bytes of a state whose slots hold so many tokens.
+    """Return the bytes of a state that holds `tokens` tokens.
 
-    One that other calls fill, as the cross caches of an encoder, is full.
+    A state that does not grow by tokens, such as the cross caches of an encoder, counts
+    with all its bytes.
     """
     shape = state.type.shape(sizes)
     whole = state.type.nbytes(sizes)
@@ -278,11 +283,12 @@ def _graph_of(part: Delegate, program: Program) -> Graph:
 
 
 def _scratch(graphs: Iterable[tuple[str, Graph]], sizes: Mapping[str, int]) -> int:
-    """Return the bytes of the pages that scratch values of graphs lie in.
+    """Return the bytes of the pages that hold the scratch values of graphs.
 
     Args:
-        graphs: each with the backend that runs it, "" for none.
-        sizes: of the symbols.
+        graphs: pairs of the name of the backend that runs a graph, "" for none, and the
+            graph.
+        sizes: size of each symbol.
     """
     pages: set[tuple[int, int]] = set()
     for backend, graph in graphs:
@@ -300,13 +306,13 @@ def _scratch(graphs: Iterable[tuple[str, Graph]], sizes: Mapping[str, int]) -> i
 
 
 def _workspace(part: Delegate, graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Return what a library lays out for a partition, as kvc would have planned it."""
+    """Return the bytes a library allocates for a partition, estimated by kvc's plan."""
     beyond = part.workspace_nbytes - graph.scratch_nbytes
     return beyond + min(graph.scratch_nbytes, _scratch([(part.backend, graph)], sizes))
 
 
 def _laid_out(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
-    """Return the most bytes that rows of one product are laid out in."""
+    """Return the most bytes in which a kernel rearranges the rows of one product."""
     rows = (
         graph.values[x.value].type
         for graph in graphs
@@ -328,7 +334,7 @@ def _process(program: Program, threads: int) -> int:
 
 
 def needs_torch(program: Program) -> bool:
-    """Tell whether no backend runs some instruction, so that PyTorch has to."""
+    """Tell whether PyTorch has to run some instruction because no backend does."""
     return any(map(left_of, program.methods))
 
 

@@ -1,13 +1,15 @@
-"""The instructions of a method as stable text, with those inside its delegates.
+"""The instructions of a method as stable text, with the code inside its delegates.
 
-Also what other reports ask of an instruction: the values that it is given, the state
-that a value lies in, the line and module of the user's model that it comes from.
+Also functions on instructions for other reports: the values among an instruction's
+arguments, the state that holds a value, and the line and module of the user's model
+that an instruction comes from.
 
-The form is that of the compiler's own text, `%3 = op(arguments): type`, and after it
-where the result lives: `at 128` (offset in the scratch arena) or `in %1` (the memory
-of another value: a view of it, or written over it). After `#` stand the user's source
-line and the call's accesses: the value whose memory it writes, the `AccessMode`, axis
-and size. Last comes what the method adds to cursors.
+The text is like the compiler's: `%3 = op(arguments): type`. After the type stands
+where the result is stored: `at 128` (offset in the scratch arena) or `in %1` (the
+memory of `%1`: the result is a view of `%1` or overwrites it). After `#` stand the
+user's source line and the call's accesses: the value whose memory the call writes, the
+`AccessMode`, axis and size. The last lines are the method's results and what it adds
+to cursors.
 """
 
 import re
@@ -40,7 +42,7 @@ _SOURCE: Final = re.compile(r"(?P<line>[^ ]*)(?: \((?P<module>.*)\))?")
 
 
 def state_of(graph: Graph, value: int) -> int | None:
-    """Return the id of the state whose memory a value lies in, None if in none."""
+    """Return the id of the state whose memory holds a value, None if no state does."""
     storage = graph.values[graph.root_of(value)].storage
     return storage.state if isinstance(storage, StateSlot) else None
 
@@ -55,12 +57,12 @@ def operands(arguments: tuple[object, ...]) -> tuple[int, ...]:
 
 
 def line_of(source: str) -> str:
-    """Return the user's line, "" where none is known."""
+    """Return the source line in the user's model, "" if it is unknown."""
     return _part(source, "line")
 
 
 def module_of(source: str) -> str:
-    """Return the path of the module, "" where none is known."""
+    """Return the path of the module in the user's model, "" if it is unknown."""
     return _part(source, "module")
 
 
@@ -71,7 +73,7 @@ def _part(source: str, part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InstructionReport:
-    """One call; `delegate` holds the code inside the delegate or blocks it calls."""
+    """An instruction; `delegate` is the code of the delegate or blocks that it runs."""
 
     op: str
     text: str
@@ -82,7 +84,7 @@ class InstructionReport:
 
 @dataclass(frozen=True, slots=True)
 class ListingReport:
-    """A method's code: values it starts from, calls, results, what cursors gain."""
+    """A method's code: its initial values, calls, results, and additions to cursors."""
 
     method: str
     values: tuple[str, ...]
@@ -111,7 +113,7 @@ def _given(
     names: Sequence[str],
     states: Sequence[str],
 ) -> Iterator[str]:
-    """Yield a line for each value that no instruction makes."""
+    """Yield a line for each value that no instruction produces."""
     for id_, name in zip(graph.inputs, input_names, strict=True):
         yield f"%{id_} = input {escape(name)}: {_typed(graph.values[id_])}"
     for index, value in enumerate(graph.values):
@@ -148,7 +150,7 @@ def _calls(
 def _block(
     program: Program, method: Method, number: int, lent: Sequence[int]
 ) -> Iterator[InstructionReport]:
-    """Yield the code of a block, which numbers its values anew."""
+    """Yield the code of a block, whose values have numbers of their own."""
     block = method.blocks[number]
     graph = block.graph
     names = [data.name for data in program.names]
@@ -164,7 +166,7 @@ def _block(
 
 
 def _runner(program: Program, method: Method, block: int) -> str:
-    """Say which backend runs a block, if one does, and what it added to the code."""
+    """Name the backend that runs a block, if any, and what it added to the code."""
     for partition in program.delegates:
         if partition.block == block and program.methods[partition.method] is method:
             nbytes = f", with {len(partition.payload):,} bytes of its own"
@@ -209,7 +211,7 @@ def _write(access: Access) -> str:
 
 
 def _typed(value: Value) -> str:
-    """Write a value's type, and where it lives unless that is said elsewhere."""
+    """Return a value's type, and its place in memory unless another column has it."""
     match value.storage:
         case CursorSlot(cursor, field):
             return f"{value.type}, the {field.name.lower()} of cursor {cursor}"

@@ -1,11 +1,11 @@
 """The memory of a program: states, writes to them, and planned scratch.
 
 In: a program. Out: reports with exact bytes, every size at its upper bound. Whether a
-write of a state or of a caller's array copies is the compiler's verdict, as the file
-states it. SAFE: nothing is copied except what is written. COPY: the instructions that
-the verdict names copy bytes so that the write, or the caller, gets what it needs. The
-peak of scratch is computed again from the instructions; its formula says how it grows
-with the sizes.
+write to a state or to a caller's array copies is the compiler's verdict, which the
+file stores. SAFE: only the written elements are copied. COPY: the instructions that
+the verdict names copy more bytes so that the write, or the caller, gets its value. The
+peak of scratch memory is computed again from the instructions; its formula gives the
+peak for other sizes.
 """
 
 from collections import Counter
@@ -27,13 +27,14 @@ Polynomial = Mapping[tuple[str, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class StateReport:
-    """A state; `nbytes` with every size at its upper bound, for one session.
+    """A state of a session; `nbytes` counts every size at its upper bound.
 
     Attributes:
-        initial: the named data it starts as, "zeros" otherwise.
-        reads, writes: methods that do.
-        at_position: whether every write begins at the position.
-        window: of a ring, what a query sees; None where that is open.
+        initial: name of the data that the state starts with, or "zeros".
+        reads, writes: methods that read and methods that write the state.
+        at_position: whether every write begins at the program's position.
+        window: of a ring buffer, the number of tokens that a query attends to; null if
+            there is no fixed number.
     """
 
     name: str
@@ -54,9 +55,10 @@ class PositionReport:
     """Where the program's position comes from.
 
     Attributes:
-        capacity: the greatest position, with every size the greatest that it has; None
-            where nothing limits it.
-        chosen: the size that a session chooses and that limits it, "" for a fixed one.
+        capacity: the greatest position, with every size at its upper bound; null if
+            nothing limits the position.
+        chosen: name of the size that a session chooses and that limits the position, ""
+            if the limit is fixed.
     """
 
     kind: str
@@ -103,7 +105,7 @@ def describe_position(program: Program) -> PositionReport | None:
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """One write to a state or a caller's array; sizes at their upper bounds."""
+    """A write to a state or a caller's array, with every size at its upper bound."""
 
     method: str
     state: str
@@ -129,7 +131,7 @@ def describe_copies(program: Program) -> tuple[UpdateReport, ...]:
 
 
 def _names(program: Program, method: Method) -> dict[int, str]:
-    """Return the memory of a method that outlives it: value -> state, or input."""
+    """Map values in memory that outlives the method to the name of state or input."""
     graph = method.graph
     named = zip(graph.inputs, method.input_names, strict=True)
     names = {value: f"input {name}" for value, name in named}
@@ -146,10 +148,10 @@ def _reports(
     """Yield a report on each write of a method or block, and of the blocks it runs.
 
     Args:
-        method: whose blocks they are.
-        code: of the method, or one of these blocks.
-        names: of its values that are memory which outlives the method.
-        symbols: the program's, by name.
+        method: method that the code belongs to.
+        code: code of the method, or one of its blocks.
+        names: values in memory that outlives the method -> name of the state or input.
+        symbols: the program's symbols by name.
     """
     graph = code.graph
     for update in code.updates:
@@ -176,7 +178,7 @@ def _inside(
     names: Mapping[int, str],
     symbols: Mapping[str, Symbol],
 ) -> Iterator[UpdateReport]:
-    """Yield the reports on the blocks that a call runs, none if it runs none."""
+    """Yield the reports on the blocks that a call runs, if it runs any."""
     if call.op not in CONTROL_OPS:
         return
     control = read_control(call.op, call.arguments)
@@ -194,7 +196,7 @@ def _inside(
 def copied_nbytes(
     graph: Graph, copies: Iterable[int], symbols: Mapping[str, Symbol]
 ) -> int:
-    """Return the bytes that some instructions write, with sizes at their bounds."""
+    """Return the bytes that the instructions `copies` write, at the sizes' bounds."""
     return sum(
         graph.values[value].type.max_nbytes(symbols)
         for copy in copies
@@ -204,7 +206,7 @@ def copied_nbytes(
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceReport:
-    """Memory that a backend's library lays out itself, within a stated bound."""
+    """Memory that a backend's library allocates itself, within a stated bound."""
 
     backend: str
     kind: str
@@ -217,12 +219,13 @@ class MethodMemory:
 
     Attributes:
         planned: size of the scratch arena.
-        peak_live: most bytes live at one time, as the file states it; no plan can
-            be smaller.
-        peak_at: the instruction at which most is live, "" when nothing is.
-        formula: bytes live there, as a formula of the sizes a call chooses.
-        states: bytes of the states it touches.
-        workspaces: one for each delegate.
+        peak_live: the most bytes in use at one time, as the file states them; no plan
+            can be smaller.
+        peak_at: the instruction at which the most bytes are in use, "" if none are.
+        formula: bytes in use at `peak_at`, as a formula of the sizes that a call
+            chooses.
+        states: bytes of the states that the method reads or writes.
+        workspaces: memory of each delegate's library.
     """
 
     method: str
@@ -235,7 +238,7 @@ class MethodMemory:
 
     @property
     def workspace(self) -> int:
-        """Return the largest of these, which share memory."""
+        """Return the bytes of the largest workspace; workspaces share memory."""
         return max((one.nbytes for one in self.workspaces), default=0)
 
 
@@ -244,9 +247,9 @@ class MemoryReport:
     """Memory of a program.
 
     Attributes:
-        scratch: the largest of the methods, which share one arena.
-        states: of one session.
-        workspace: the largest of the delegates, which share it too.
+        scratch: bytes of the largest scratch arena; all methods share one arena.
+        states: bytes of the states of one session.
+        workspace: bytes of the largest workspace; all delegates share one workspace.
         symbols: bounds of the sizes that are chosen at run time.
     """
 
@@ -258,7 +261,7 @@ class MemoryReport:
 
 
 def describe_memory(program: Program) -> MemoryReport:
-    """Work out the memory of each method and of the whole."""
+    """Return the memory of each method and of the program."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     methods = tuple(_describe(program, m, symbols) for m in program.methods)
     return MemoryReport(
@@ -291,7 +294,7 @@ def _describe(
 
 
 def _peak(graph: Graph) -> tuple[int | None, list[int]]:
-    """Return the instruction at which most scratch is live, and what is live then."""
+    """Return the instruction at which the most scratch is in use, and its values."""
     spans = lifetimes(graph)
     changes: dict[int, int] = {}
     for value, (first, last) in spans.items():
@@ -311,9 +314,10 @@ def _peak(graph: Graph) -> tuple[int | None, list[int]]:
 
 
 def lifetimes(graph: Graph) -> dict[int, tuple[int, int]]:
-    """Return for each value with scratch of its own the first and last instruction.
+    """Map each value that owns scratch memory to its first and last instruction.
 
-    Both included; inputs are alive from instruction 0 on, outputs to the last one.
+    Both ends are included. Inputs live from instruction 0, outputs to the last
+    instruction.
     """
     spans = {i: (0, 0) for i in graph.inputs if _scratch(graph, i)}
     for index, call in enumerate(graph.instructions):
@@ -335,7 +339,7 @@ def _scratch(graph: Graph, value: int) -> int:
 
 
 def nbytes_of(types: Iterable[TensorType]) -> Polynomial:
-    """Return the bytes of tensors together."""
+    """Return the sum of the bytes of tensors."""
     total: Counter[tuple[str, ...]] = Counter()
     for one in types:
         product: Polynomial = {(): one.dtype.itemsize}
@@ -358,7 +362,7 @@ def _times(polynomial: Polynomial, dim: int | Affine) -> Polynomial:
 
 
 def formula(polynomial: Polynomial) -> str:
-    """Return the text, highest powers first: `8*seq*seq + 512`."""
+    """Return a polynomial as text, highest powers first: `8*seq*seq + 512`."""
     ordered = sorted(polynomial.items(), key=lambda item: (-len(item[0]), item[0]))
     parts = ["*".join([str(c), *factors]) for factors, c in ordered]
     return " + ".join(parts).replace("+ -", "- ") or "0"

@@ -2,11 +2,12 @@
 
 In: a program. Out: reports on methods, on the partitions that backends run, and on
 operators. Sizes that a call chooses are named in the types; `SymbolReport` has their
-bounds. Which operators backends run, and why others are left to PyTorch, is told from
-the program alone: the backends that its recipe names, what is in their partitions, and
-the lists of what each of them takes (`kvc.schema.backends`). Views and control flow,
-which compute nothing, are left out, and so is what moves elements between partitions,
-which numpy does where nothing is left to PyTorch.
+bounds. The program alone tells which operators backends run, and why other operators
+are left to PyTorch: from the backends that the recipe names, from the contents of
+their partitions, and from the lists of operators that each backend takes
+(`kvc.schema.backends`). The reports leave out views and control flow, which compute
+nothing. They also leave out the instructions that move elements between partitions,
+which numpy runs if nothing is left to PyTorch.
 """
 
 import tomllib
@@ -32,7 +33,7 @@ _Kind = tuple[str, str, tuple[tuple[str, str], ...]]  # op, backend, reasons
 
 @dataclass(frozen=True, slots=True)
 class TensorReport:
-    """An input or output; outputs have no name."""
+    """An input or output of a method; outputs have no name."""
 
     name: str
     type: str
@@ -43,7 +44,8 @@ class SymbolReport:
     """A size that is chosen at run time, with inclusive bounds.
 
     Attributes:
-        sizes: the only ones that it has; empty for all within the bounds.
+        sizes: the only values that the size can have; empty if it can have every value
+            within the bounds.
     """
 
     name: str
@@ -54,16 +56,17 @@ class SymbolReport:
 
 @dataclass(frozen=True, slots=True)
 class MethodReport:
-    """A method as a caller sees it; `backends` has one entry for each delegate.
+    """A method's interface and work; `backends` has one entry for each delegate.
 
     Attributes:
-        advance: tokens that a call adds to the position, "" where it adds none, "any"
-            where loops decide how many.
-        row_lengths: the input with the row lengths, else "".
-        instructions: all of them, those of partitions, branches and loops too.
-        left: op -> how many of its instructions no backend runs, most frequent first.
-            Without views and control flow, which compute nothing.
-        computing: how many instructions compute, by backends and by PyTorch.
+        advance: number of tokens that a call adds to the position, "" if it adds none,
+            "any" if loops decide the number.
+        row_lengths: name of the input with the row lengths, "" if there is none.
+        instructions: number of all instructions, including those in partitions,
+            branches and loops.
+        left: operator -> number of its instructions that no backend runs, most frequent
+            first. Views and control flow, which compute nothing, are left out.
+        computing: number of instructions that compute, in backends and in PyTorch.
     """
 
     name: str
@@ -153,18 +156,20 @@ class DelegateReport:
     """A partition of a method that a backend runs.
 
     Attributes:
-        method: that it belongs to.
-        block: of the method, its code.
-        backend: by name.
-        instructions: of its code, views too.
-        payload_nbytes: of what the backend adds to the code.
-        names: how many weights it reads.
-        weights_nbytes: of these, each blob once.
-        packed_nbytes: of those that lie here packed as well, for some machine.
-        memory: who lays its workspace out, "planned" or "opaque".
-        workspace_nbytes: at the most.
-        tail_nbytes: readable after each of its inputs and outputs.
-        computing: how many of its instructions compute; views do not.
+        method: method that the partition belongs to.
+        block: number of the method's block that holds the partition's code.
+        backend: name of the backend.
+        instructions: number of instructions in the partition's code, including views.
+        payload_nbytes: bytes of the payload that the backend adds to the code.
+        names: number of weights that the partition reads.
+        weights_nbytes: bytes of the weights, each blob once.
+        packed_nbytes: bytes of the packed copies of the weights, 0 if the bundle has
+            none.
+        memory: "planned" if kvc planned the workspace, "opaque" if the backend's
+            library allocates it.
+        workspace_nbytes: upper bound of the workspace in bytes.
+        tail_nbytes: bytes that must be readable after each input and output.
+        computing: number of instructions that compute; views do not.
     """
 
     method: str
@@ -182,7 +187,7 @@ class DelegateReport:
 
 
 def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
-    """Return a report on each, in the order of the file."""
+    """Return a report on each delegate, in the order of the file."""
     plain = count_unpacked(program)
     return tuple(
         DelegateReport(
@@ -208,7 +213,7 @@ def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
 
 
 def _nbytes(program: Program, names: Sequence[int], packed: bool) -> int:
-    """Return how many bytes the plain or the packed ones of some names have."""
+    """Return the bytes of the plain or of the packed blobs under `names`."""
     blobs = {
         program.names[name].blob
         for name in names
@@ -219,15 +224,15 @@ def _nbytes(program: Program, names: Sequence[int], packed: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class OperatorReport:
-    """Instructions of one operator that the same backend runs, or none.
+    """The instructions of one operator in a method that the same backend runs.
 
     Attributes:
-        method: that they are in, themselves or in its blocks.
-        op: the operator.
-        backend: that runs them, "" for PyTorch.
-        count: how many.
-        reasons: backend that was offered them, before the one that runs them -> why
-            it does not.
+        method: method whose code or blocks contain the instructions.
+        op: name of the operator.
+        backend: backend that runs the instructions, "" for PyTorch.
+        count: number of instructions.
+        reasons: each backend that comes before `backend` in the recipe -> why it does
+            not run the instructions.
     """
 
     method: str
@@ -238,7 +243,7 @@ class OperatorReport:
 
 
 def describe_operators(program: Program) -> tuple[OperatorReport, ...]:
-    """Return reports by method, backend and falling count."""
+    """Return the reports, sorted by method, by backend and by falling count."""
     given = options_offered(program)
     names = backends_offered(program)
     offered = {each: given if each == names[0] else NO_OPTIONS for each in names}
@@ -256,9 +261,10 @@ def describe_operators(program: Program) -> tuple[OperatorReport, ...]:
 
 
 def backends_offered(program: Program) -> tuple[str, ...]:
-    """Return the backends that were offered the program, in the order of the recipe.
+    """Return the backends that the recipe names, in its order.
 
-    A recipe that is no TOML, which only a file made by hand has, names none.
+    Return no backends if the recipe is not valid TOML, which only a file made by hand
+    can contain.
     """
     named = _backend_of_recipe(program)
     said = [named[key] for key in ("name", "rest") if isinstance(named.get(key), str)]
@@ -266,7 +272,7 @@ def backends_offered(program: Program) -> tuple[str, ...]:
 
 
 def options_offered(program: Program) -> Mapping[str, object]:
-    """Return what the recipe says to its first backend."""
+    """Return the recipe's options for its first backend."""
     options = _backend_of_recipe(program).get("options")
     return options if isinstance(options, dict) else NO_OPTIONS
 
@@ -280,7 +286,7 @@ def _backend_of_recipe(program: Program) -> dict[str, Any]:
 
 
 def _inside(program: Program, method: int, offered: Offered) -> Iterator[_Kind]:
-    """Yield the instructions of a method's partitions, with why others left them."""
+    """Yield a method's instructions in partitions, and why earlier backends refused."""
     beside = {
         block: used
         for graph, used in graphs_outside(program, method)
@@ -307,7 +313,7 @@ def _inside(program: Program, method: int, offered: Offered) -> Iterator[_Kind]:
 def graphs_outside(
     program: Program, method: int
 ) -> Iterator[tuple[Graph, frozenset[str]]]:
-    """Yield a method's graphs that are no partitions, and the backends each calls."""
+    """Yield a method's graphs outside partitions, and the backends that each calls."""
     code: Method = program.methods[method]
     owners = {d.block: d.backend for d in program.delegates if d.method == method}
     graphs = [code.graph]
@@ -318,7 +324,7 @@ def graphs_outside(
 
 
 def _outside(graph: Graph, used: frozenset[str], offered: Offered) -> Iterator[_Kind]:
-    """Yield the instructions of a graph, with why no backend has them."""
+    """Yield a graph's instructions outside partitions, and why each backend refused."""
     for step in left_to_torch(graph):
         reasons = {
             name: _why(name, graph, step, name in used, options)
@@ -328,7 +334,7 @@ def _outside(graph: Graph, used: frozenset[str], offered: Offered) -> Iterator[_
 
 
 def takes_the_rest(program: Program, backend: str) -> bool:
-    """Tell whether a backend could run all that is left to PyTorch, by its own list."""
+    """Tell whether a backend's operator list covers everything left to PyTorch."""
     return not any(
         _lengthens_an_array(graph, step)
         or why_left(backend, step.op, *_signature(graph, step), True)
@@ -339,7 +345,7 @@ def takes_the_rest(program: Program, backend: str) -> bool:
 
 
 def _lengthens_an_array(graph: Graph, step: Instruction) -> bool:
-    """Tell whether it appends to what is no state, which no partition does."""
+    """Tell whether a step appends to an array that is no state; no partition can."""
     root = graph.root_of(step.results[0]) if step.op == APPEND else None
     return root is not None and not isinstance(graph.values[root].storage, StateSlot)
 

@@ -1,7 +1,7 @@
-"""A bundle at a glance, as text: methods, states, what is shared, where bytes go.
+"""A bundle at a glance, as text: methods, states, shared weights, parts of the file.
 
-In: the reports on a bundle. Out: lines for one screen, in sizes of three digits; what
-equal layers have alike is told once. `tables.py` has everything in exact bytes.
+In: the reports on a bundle. Out: lines for one screen, with sizes in three digits.
+Equal layers share a line. `tables.py` prints everything in exact bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def overview_lines(report: DumpReport) -> list[str]:
 
 
 def _calibration_lines(used: CalibrationReport | None) -> list[str]:
-    """Say what a backend of fixed point was told of."""
+    """Describe the samples that ranges of values were found with."""
     if used is None:
         return []
     tokens = f" ({plural(used.tokens, 'token')})" if used.tokens else ""
@@ -86,7 +86,7 @@ def _calibration_lines(used: CalibrationReport | None) -> list[str]:
 
 
 def _recipe_section(report: DumpReport) -> list[str]:
-    """Say which recipes there are, where there is more than one."""
+    """List the bundle's recipes, if it has more than one."""
     if len(report.recipes) < 2:
         return []
     title = "RECIPES, of which load takes the first that can run, or that asked for"
@@ -115,7 +115,7 @@ def _file_sizes(sizes: SizeReport) -> str:
 
 
 def cost_line(cost: CostReport) -> str:
-    """Say it in a line."""
+    """Return what a bundle costs as one line."""
     memory = f"{size(cost.memory)} in memory"
     if cost.tokens:
         each = f", {size(cost.token)} each" * (cost.token > 0)
@@ -129,7 +129,7 @@ def cost_line(cost: CostReport) -> str:
 
 
 def method_lines(methods: Sequence[MethodReport]) -> list[str]:
-    """Lay the methods out: signature, sizes, code."""
+    """Return the lines of each method: signature, sizes, code."""
     if not methods:
         return ["  none"]
     return [line for method in methods for line in _method_lines(method)]
@@ -166,18 +166,19 @@ def _method_lines(method: MethodReport) -> list[str]:
 
 
 def instructions_text(computing: int, all_of_them: int) -> str:
-    """Say how many instructions compute, and how many there are with those that do not.
+    """Say how many instructions compute, and how many instructions there are in all.
 
     Args:
-        computing: of them.
-        all_of_them: views, calls and what moves elements too.
+        computing: number of instructions that compute.
+        all_of_them: number of all instructions, including views, calls and moves of
+            elements.
     """
     text = plural(computing, "instruction")
     return text + f" ({all_of_them:,} with views)" * (all_of_them > computing)
 
 
 def left_text(left: Mapping[str, int]) -> str:
-    """Say how many instructions no backend runs, and of which ops the most are."""
+    """Say how many instructions no backend runs, and name the most frequent ops."""
     if not left:
         return "none left to PyTorch"
     named = list(left)[:_NAMED]
@@ -215,7 +216,7 @@ def _state_section(report: DumpReport) -> list[str]:
 def state_families(
     states: Sequence[StateReport], apart: bool = False
 ) -> list[tuple[str, list[StateReport]]]:
-    """Group states that differ only in a number, unless they are to stand apart."""
+    """Group states whose names differ only in a number; `apart`: do not group."""
     return families(
         states,
         name=lambda s: s.name,
@@ -270,12 +271,12 @@ def copy_summary(updates: Sequence[UpdateReport]) -> str:
 
 
 def packed_text(form: str) -> str:
-    """Say in which form a weight is packed, nothing of a plain one."""
+    """Name the format of a packed weight; return "" for a plain weight."""
     return "" if form == PLAIN else f" ({escape(form)})"
 
 
 def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
-    """Say what is shared, and how much bigger the file would be if nothing were."""
+    """Say which blobs methods share, and how much larger the file were without that."""
     rows = [
         (_users_of(group), size(group.nbytes), plural(group.blobs, "blob"))
         for group in sharing
@@ -326,7 +327,7 @@ def delegate_summary_lines(delegates: Sequence[DelegateReport]) -> list[str]:
 
 
 def plan_text(planned: int, peak_live: int) -> str:
-    """Say how much larger planned memory is than the most that is in use."""
+    """Say how much larger the planned arena is than the peak of memory in use."""
     if planned <= peak_live:
         return "as small as it can be: all of it is in use at one moment"
     over = share(planned - peak_live, peak_live)
@@ -346,7 +347,7 @@ def _memory_section(memory: MemoryReport) -> list[str]:
 
 
 def data_file_title(file: DataFileReport) -> list[str]:
-    """Say which data file it is, and whether it is there."""
+    """Return the title of a data file, and whether the file was found."""
     known = f"DATA FILE {escape(file.name)} (digest {file.digest[:16]}), "
     if not file.problem:
         return [known + size(file.nbytes)]
@@ -354,7 +355,7 @@ def data_file_title(file: DataFileReport) -> list[str]:
 
 
 def size_summary_lines(parts: Sequence[PartReport], nbytes: int) -> list[str]:
-    """Lay out the parts in three digits, most bytes first, the crumbs left out."""
+    """Return lines of parts in three digits, most bytes first, without tiny parts."""
     shown = sorted(parts, key=lambda part: -part.nbytes)
     kept = [part for part in shown if part.nbytes * 1000 >= nbytes]
     rows = [
@@ -372,7 +373,7 @@ def size_summary_lines(parts: Sequence[PartReport], nbytes: int) -> list[str]:
 
 
 def part_text(part: PartReport) -> str:
-    """Say what a part of a file is, and of how many blobs."""
+    """Name a part of a file, and the number of its blobs."""
     if part.category == "blobs":
         return f"{escape(part.what)} ({plural(part.count, 'blob')})"
     return escape(part.what)

@@ -1,11 +1,12 @@
-"""What other settings would save: told from a bundle, without compiling it again.
+"""What other settings would save: computed from a bundle, without compiling again.
 
-In: a decoded program, the bytes of its files, a recipe and a dtype of caches. Out: for
-each recipe with smaller weights, or without PyTorch, and each smaller dtype of caches
-what it takes off the file, the states and the process; and the file and the memory now
-and then, for `kvc compile BUNDLE --what-if`. Scratch is counted as it is now. Weights
-are those that stand in linear layers, embeddings and experts; bytes are those of the
-recipes' own formats. Paddings between blobs are left out.
+In: a decoded program, the bytes of its files, a recipe and a dtype of caches. Out: the
+bytes of file, states and process that would be saved by each recipe with smaller
+weights or without PyTorch, and by each smaller dtype of caches. For `kvc compile BUNDLE
+--what-if` also the bytes of file and memory, with the present settings and with the
+new ones. Scratch is counted with the present settings. Weights are those of linear
+layers, embeddings and experts, in bytes of the recipe's format. Padding between blobs
+is left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,15 +60,16 @@ _FLOATS: Final = {"aten::linear": 2, "aten::embedding": 2, "kvc::expert_linear":
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What one setting would save.
+    """The bytes that one setting would save.
 
     Attributes:
         setting: options of `kvc compile`.
-        weights: bytes of the file.
-        pages: bytes of these that memory holds as pages of the file.
-        packed: bytes of these that a backend's library holds in a form of its own.
-        states: bytes of a session.
-        process: bytes that PyTorch takes, where it is needed now and no more then.
+        weights: bytes of weights that the file would save.
+        pages: bytes that memory would save in pages of the file.
+        packed: bytes that memory would save in packed copies of a backend's library.
+        states: bytes of states that a session would save.
+        process: bytes of PyTorch, if the bundle needs PyTorch now and would not need it
+            with the setting.
     """
 
     setting: str
@@ -79,21 +81,22 @@ class Saving:
 
     @property
     def memory(self) -> int:
-        """Return the bytes of memory that it would save."""
+        """Return the bytes of memory that the setting would save."""
         return self.pages + self.packed + self.states + self.process
 
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """A weight that recipes store in their formats.
+    """A weight matrix whose storage format a recipe chooses.
 
     Attributes:
-        rows, columns: of the matrix, or of all matrices of a stack of experts.
-        nbytes: that its numbers and its scales take now.
-        looked_up: whether an embedding reads it.
-        multiplied: whether a linear layer does, which int4 is for.
-        rounded: whether recipes of integers store it so: it has its shape in the file,
-            too, not another one as weights of convolutions have.
+        rows, columns: size of the matrix, or of all matrices of a stack of experts.
+        nbytes: bytes that the numbers and scales take now.
+        looked_up: whether an embedding reads the matrix.
+        multiplied: whether a linear layer reads the matrix; int4 is for linear layers.
+        rounded: whether recipes with integers store the matrix as integers. They do if
+            its shape in the file is [rows, columns]; weights of convolutions have
+            other shapes.
     """
 
     rows: int
@@ -110,9 +113,9 @@ def describe_savings(
     """Return what smaller weights and smaller caches would save, the most first.
 
     Args:
-        program: of a bundle.
-        sizes: of all symbols, that states are counted at.
-        tokens: that a session holds in each row.
+        program: the bundle's program.
+        sizes: size of every symbol, for the bytes of states.
+        tokens: number of tokens that a session holds in each row.
     """
     found = [
         *(
@@ -126,7 +129,7 @@ def describe_savings(
 
 
 def _smaller_recipes(program: Program) -> list[str]:
-    """Return the recipes of the program's backend, or those of kvc's own kernels."""
+    """Return the recipes of the program's backend, or of kvc's own kernels."""
     family = program.provenance.recipe.partition("_")[0]
     known = known_recipes()
     return [
@@ -138,13 +141,13 @@ def _smaller_recipes(program: Program) -> list[str]:
 def recipe_saving(
     program: Program, name: str, sizes: Mapping[str, int], tokens: int
 ) -> Saving:
-    """Return what another recipe would save; less than nothing where it takes more.
+    """Return what another recipe would save; negative numbers if it takes more.
 
     Args:
-        program: of a bundle.
-        name: of one that ships with kvc.
-        sizes: of all symbols.
-        tokens: that a session holds in each row.
+        program: the bundle's program.
+        name: name of a recipe that ships with kvc.
+        sizes: size of every symbol.
+        tokens: number of tokens that a session holds in each row.
     """
     recipe, held = load_recipe(name), held_weights(program, sizes, tokens)
     weights = pages = packed = 0
@@ -161,7 +164,7 @@ def recipe_saving(
 
 
 def _nbytes(matrix: _Matrix, recipe: Recipe) -> tuple[int, int]:
-    """Return the bytes of a matrix' numbers and of its scales."""
+    """Return the bytes of a matrix's numbers and of its scales in a recipe's format."""
     match recipe.linear:
         case "qd8" | "w8" if matrix.rounded:
             return _int8(matrix, 1)
@@ -176,12 +179,12 @@ def _nbytes(matrix: _Matrix, recipe: Recipe) -> tuple[int, int]:
 
 
 def _int8(matrix: _Matrix, scales: int) -> tuple[int, int]:
-    """Return the bytes of int8 numbers, and of so many scales for each row."""
+    """Return the bytes of int8 numbers, and of `scales` scales for each row."""
     return matrix.rows * matrix.columns, matrix.rows * _SCALE * scales
 
 
 def _int4(matrix: _Matrix, scales: int) -> tuple[int, int]:
-    """Return the bytes of int4, or where it is none of int8 with so many scales."""
+    """Return the bytes in int4; in int8 with `scales` scales a row if int4 cannot."""
     fits = matrix.rows % QB4_ROWS == 0 and matrix.columns % QB4_BLOCK == 0
     if not matrix.multiplied or matrix.looked_up or not fits:
         return _int8(matrix, scales)
@@ -190,9 +193,9 @@ def _int4(matrix: _Matrix, scales: int) -> tuple[int, int]:
 
 
 def _matrices(program: Program) -> dict[int, _Matrix]:
-    """Return the weights in linear layers, embeddings and experts, by their blobs.
+    """Map blobs to the weights of linear layers, embeddings and experts.
 
-    Those that only one of several recipes uses are among them.
+    Weights that only one of the bundle's recipes uses are included.
     """
     found: dict[int, _Matrix] = {}
     for body in program.bodies:
@@ -233,7 +236,7 @@ def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
 def _stored(
     program: Program, graph: Graph, argument: object
 ) -> tuple[int, TensorType] | None:
-    """Return the blob of an argument and its type; None if it is computed."""
+    """Return the blob and type of an argument; None if the argument is computed."""
     if not isinstance(argument, Ref):
         return None
     value = graph.values[graph.root_of(argument.value)]
@@ -243,7 +246,7 @@ def _stored(
 
 
 def _shape(op: str, kind: TensorType) -> tuple[int, int]:
-    """Return the rows and columns of a matrix, those of a stack together."""
+    """Return the rows and columns of a matrix; of a stack, its total rows."""
     shape = kind.shape({})
     if op in ("kvc::linear_qb4", "kvc::linear_q4"):
         return shape[0] * QB4_ROWS, shape[1] * QB4_ROWS
@@ -253,13 +256,13 @@ def _shape(op: str, kind: TensorType) -> tuple[int, int]:
 def cache_saving(
     program: Program, dtype: str, sizes: Mapping[str, int], tokens: int
 ) -> Saving:
-    """Return what another dtype of caches would save; no more than there is.
+    """Return what another dtype of caches would save.
 
     Args:
-        program: of a bundle.
+        program: the bundle's program.
         dtype: one of `CACHE_DTYPES`.
-        sizes: of all symbols, that states are counted at.
-        tokens: that a session holds in each row.
+        sizes: size of every symbol, for the bytes of states.
+        tokens: number of tokens that a session holds in each row.
     """
     saved = 0
     for state in filter(_is_cache, program.states):
@@ -276,13 +279,13 @@ def has_wide_caches(program: Program) -> bool:
 
 
 def _is_cache(state: State) -> bool:
-    """Tell whether `--cache-dtype` is about a state, and it is not int8 yet."""
+    """Tell whether `--cache-dtype` applies to a state that is not int8 yet."""
     floats = state.type.dtype in (DType.FLOAT32, DType.FLOAT16)
     return state.kind in _CACHES and floats and len(state.type.dims) > _ROWS
 
 
 def saving_lines(savings: Sequence[Saving]) -> list[str]:
-    """Lay out what memory each setting would save."""
+    """Return the lines of what memory each setting would save."""
     less = [one for one in savings if one.memory > 0]
     rows = [(one.setting, f"{size(one.memory)} less") for one in less]
     return columns(rows, "<>") if rows else ["  nothing that a recipe changes"]
@@ -290,11 +293,13 @@ def saving_lines(savings: Sequence[Saving]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A bundle now, and with other settings.
+    """The size of a bundle with its present and with other settings.
 
     Attributes:
-        file, file_then: bytes of the bundle and its data files.
-        memory, memory_then: what it takes, at the same sizes.
+        file, file_then: bytes of the bundle and its data files, with the present and
+            with the other settings.
+        memory, memory_then: bytes of memory at the same sizes, with the present and
+            with the other settings.
     """
 
     file: int
@@ -306,17 +311,17 @@ class WhatIf:
 def describe_what_if(
     program: Program, file: int, at: Footprint, recipe: str, cache: str
 ) -> WhatIf:
-    """Return what a bundle would take.
+    """Return the file and memory sizes of a bundle with another recipe or cache dtype.
 
     Args:
-        program: of the bundle.
+        program: the bundle's program.
         file: bytes of the bundle and its data files.
-        at: what it takes now.
-        recipe: name of one that ships with kvc, "" for the same.
-        cache: one of `CACHE_DTYPES`, "" for the same.
+        at: memory that the bundle takes now.
+        recipe: name of a recipe that ships with kvc, "" for the present recipe.
+        cache: one of `CACHE_DTYPES`, "" for the present dtypes.
 
     Raises:
-        BadSetting: the recipe is none of kvc's, or no cache could be of that dtype.
+        BadSetting: the recipe does not ship with kvc, or no cache can have the dtype.
     """
     _check_known("recipe", recipe, known_recipes())
     _check_known("cache", cache, CACHE_DTYPES if has_wide_caches(program) else ())
@@ -351,7 +356,7 @@ def _check_known(name: str, found: str, known: Sequence[str]) -> None:
 
 
 def what_if_lines(found: WhatIf) -> list[str]:
-    """Lay both out, side by side."""
+    """Return lines with the present and the other sizes side by side."""
     now, then = found.memory, found.memory_then
     parts = [
         ("file", found.file, found.file_then),

@@ -33,14 +33,14 @@ def compiled_lines(
     seconds: float,
     chosen: bool,
 ) -> list[str]:
-    """Return the table.
+    """Return the table that `kvc compile` prints.
 
     Args:
-        path: of the bundle.
-        model_nbytes: of the model's weights.
-        report: on what was written.
-        packed: on the packed weights, None where there are none.
-        seconds: that it took.
+        path: path of the bundle.
+        model_nbytes: bytes of the model's weights.
+        report: report on the written bundle.
+        packed: report on the packed weights, None if no weights were packed.
+        seconds: seconds that the command took.
         chosen: whether kvc chose the recipe.
     """
     with BundleFile.open(path) as file:
@@ -94,7 +94,7 @@ def _weight_rows(program: Program, model_nbytes: int) -> list[tuple[str, str]]:
 
 
 def _bit_rows(program: Program) -> list[tuple[str, str]]:
-    """Say how many matrices are int4, and how many int8, where some are."""
+    """Return the numbers of int4 and of int8 matrices, no row if both are 0."""
     plain = (named.type for named in program.names if named.format == PLAIN)
     kinds = [kind for kind in plain if len(kind.dims) > 1]
     by_eights = (QB4_ROWS, QB4_BYTES)
@@ -136,7 +136,7 @@ def _memory_rows(program: Program) -> list[tuple[str, str]]:
 
 
 def _scratch_texts(program: Program) -> list[str]:
-    """Say what calls take between partitions, and what the largest of these take."""
+    """Return the planned scratch and the partitions' workspaces, with each method's."""
     memory = describe_memory(program)
     planned = [(one.method, one.planned) for one in memory.methods]
     texts = [f"{size(memory.scratch)} of scratch, planned ({_each(planned)})"]
@@ -151,11 +151,11 @@ def _each(methods: Iterable[tuple[str, int]]) -> str:
 
 
 def difference_lines(report: DifferenceReport, code: bool) -> list[str]:
-    """Lay out what differs.
+    """Return the lines of the differences between two bundles.
 
     Args:
-        report: of two bundles.
-        code: whether to show how the listings differ, not only that they do.
+        report: the differences.
+        code: whether to show the diffs of the methods' listings.
     """
     if report.equal:
         return ["equal: the same content, with the same digest"]
@@ -208,7 +208,7 @@ def _shortened(text: str) -> str:
 
 
 def _item_lines(items: Sequence[Item]) -> list[str]:
-    """Lay out items; those whose names differ in numbers alone are one line."""
+    """Return lines of items; items whose names differ only in numbers share a line."""
     found = families(items, lambda one: one.name, lambda one: (one.kind, _alike(one)))
     lines = []
     for pattern, group in found:
@@ -219,7 +219,7 @@ def _item_lines(items: Sequence[Item]) -> list[str]:
 
 
 def _alike(item: Item) -> tuple[object, ...]:
-    """Return what must be equal for items to share a line; digests never are."""
+    """Return the key that is equal for items on one line; it leaves out digests."""
     differing = {"digest", "name"}
     return tuple(
         change.what if change.what in differing else change for change in item.changes

@@ -49,11 +49,11 @@ def _table(parts: Sequence[PartReport], nbytes: int) -> list[str]:
 
 
 def blob_size_lines(blobs: Sequence[BlobReport], full: bool) -> list[str]:
-    """Lay out what the blobs of each module take, in exact bytes, the most first.
+    """Return lines with the bytes of each module's blobs, the most first.
 
     Args:
-        blobs: of a bundle and its data files.
-        full: whether equal ones of each layer stand on a line of their own.
+        blobs: blobs of a bundle and its data files.
+        full: whether to print the modules of equal layers on separate lines.
     """
     groups = families(blobs, lambda blob: blob.names[0].name, _kind_of, apart=full)
     groups.sort(key=lambda one: -_sum(one[1]))
@@ -85,7 +85,7 @@ def _kind_of(blob: BlobReport) -> str:
 
 
 def memory_lines(report: MemoryReport) -> list[str]:
-    """Lay out the memory of each method and of the whole, in exact bytes."""
+    """Return the memory of each method and of the program as lines of exact bytes."""
     titles = ("method", "planned", "peak live", "over", "states", "backends")
     rows = [
         (
@@ -115,12 +115,12 @@ def memory_lines(report: MemoryReport) -> list[str]:
 
 
 def state_lines(states: Sequence[StateReport], full: bool) -> list[str]:
-    """Lay out states, in exact bytes.
+    """Return lines of states in exact bytes.
 
     Args:
-        states: of a program.
-        full: whether each has a line of its own, also where those of equal layers
-            differ only in a number.
+        states: states of a program.
+        full: whether to print states of equal layers, whose names differ only in a
+            number, on separate lines.
     """
     groups = state_families(states, apart=full)
     rows = [_state_row(escape(pattern), group) for pattern, group in groups]
@@ -139,9 +139,10 @@ def _state_row(name: str, group: Sequence[StateReport]) -> tuple[str, ...]:
 
 
 def copy_lines(updates: Sequence[UpdateReport], full: bool) -> list[str]:
-    """Lay out every update; those that differ only in the layer together, unless full.
+    """Return lines of updates; updates that differ only in the layer share a line.
 
-    Bytes are those of all that share a line.
+    The bytes on a line are the sum over its updates. With `full`, each update has its
+    own line.
     """
     groups = families(
         updates,
@@ -181,12 +182,12 @@ def blob_lines(blobs: Sequence[BlobReport]) -> list[str]:
 
 
 def delegate_lines(delegates: Sequence[DelegateReport], full: bool) -> list[str]:
-    """Lay every delegate out, in exact bytes.
+    """Return lines of delegates in exact bytes.
 
     Args:
-        delegates: of a program.
-        full: whether to give those that follow each other and are alike, as those of
-            equal layers are, a line each.
+        delegates: delegates of a program.
+        full: whether to print consecutive equal delegates, such as those of equal
+            layers, on separate lines.
     """
     if not delegates:
         return ["  no backend runs anything"]
@@ -208,7 +209,7 @@ def delegate_lines(delegates: Sequence[DelegateReport], full: bool) -> list[str]
 
 
 def _delegate_row(group: Sequence[tuple[int, DelegateReport]]) -> tuple[str, ...]:
-    """Return the cells of delegates that are alike; bytes are those of each."""
+    """Return the cells of a line of equal delegates, with the bytes of one delegate."""
     (first, one), (last, other) = group[0], group[-1]
     return (
         str(first) if first == last else f"{first}..{last}",
@@ -227,7 +228,7 @@ def _delegate_row(group: Sequence[tuple[int, DelegateReport]]) -> tuple[str, ...
 
 
 def operator_lines(operators: Sequence[OperatorReport]) -> list[str]:
-    """Lay out what backends run, then what is left, and why others left it."""
+    """Return lines of what backends run, then what PyTorch runs, and the reasons."""
     titles = ("method", "backend", "instructions", "operator, views left out")
     taken = [one for one in operators if one.backend]
     rows = [
@@ -263,11 +264,11 @@ def _with_reasons(
 
 
 def listing_lines(report: ListingReport, full: bool) -> list[str]:
-    """Lay the code out, one line a call, what is inside a delegate indented.
+    """Return the lines of a method's code, with the code inside delegates indented.
 
     Args:
-        report: of a method.
-        full: whether lines that repeat, as of equal layers, stand there each time.
+        report: listing of the method.
+        full: whether to print repeated lines, such as those of equal layers, each time.
     """
     lines = [f"  {value}" for value in report.values]
     for index, call in enumerate(report.instructions):
