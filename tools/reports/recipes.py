@@ -20,15 +20,17 @@ _NEITHER = "is not here, nor is PyTorch, which would run its reference"
 
 @dataclass(frozen=True)
 class RecipeGroup:
-    """Recipes that run on the same.
+    """Recipes that run on the same device.
 
     Attributes:
-        device: what they run on, in words.
-        backend: their first one, "" where they have none.
-        here: whether it can run here, on a program that acts as the device too.
-        state: the same in words.
-        missing: what is missing, and how to get it; "" where nothing is.
-        recipes: name -> description.
+        device: description of the device.
+        backend: first backend of the recipes, "" if they have none.
+        here: whether the backend can run on this machine, on the device or on a program
+            that emulates the device.
+        state: `here` in words.
+        missing: what is missing on this machine, and how to install it; "" if nothing
+            is.
+        recipes: name of each recipe -> its description.
     """
 
     device: str

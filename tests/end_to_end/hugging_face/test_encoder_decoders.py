@@ -214,7 +214,7 @@ def test_a_saved_session_has_its_encoding(program, tmp_path):
 
 def test_a_decoder_without_an_encoding_is_refused(session):
     for name, tokens in (("prefill", text(3)), ("decode", text(1))):
-        with pytest.raises(NotEncoded, match=f"{name} needs what encode makes"):
+        with pytest.raises(NotEncoded, match=f"{name} needs the result of encode"):
             session.call(name, tokens)
     session.encode(text(3))
     session.prefill(text(3))

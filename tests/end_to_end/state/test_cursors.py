@@ -417,7 +417,7 @@ def test_what_reads_an_encoders_cache_needs_it(tmp_path: Path) -> None:
     with opened(Translator(), ENCODING, tmp_path) as program:
         session = program.session()
         for name in ("prefill", "decode"):
-            with pytest.raises(NotEncoded, match=f"{name} needs what encode makes"):
+            with pytest.raises(NotEncoded, match=f"{name} needs the result of encode"):
                 session.call(name, TOKENS.numpy()[:, :1])
         session.encode(TOKENS.numpy())
         session.decode(np.array([[4]]))
