@@ -179,7 +179,7 @@ def _read(
 ) -> _Run:
     """Return the values that a model computes from tokens and a picture alone.
 
-    Also, for each attention, whether the positions of the picture are bidirectional.
+    Also return, for each attention, whether the picture's positions are bidirectional.
     """
     shown = tokens == token
     beside = dict.fromkeys(_types(model), shown.to(torch.int64))

@@ -82,7 +82,7 @@ class CachedDecoder(nn.Module):
         return self._append(0, input_ids=tokens)
 
     def prefill_embeds(self, inputs_embeds: Tensor) -> Tensor:
-        """Append embeddings [batch, seq, hidden]; return the last one's logits."""
+        """Append embeddings [batch, seq, hidden]; return the last position's logits."""
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
 
     def prefill_picture(self, inputs_embeds: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def _biased(
 ) -> Tensor:
     """Return a bias [batch, heads, seq, slots] for rows with different positions.
 
-    The bias of each query of each row is computed as if it were the only one.
+    The bias of each query of each row is computed as if the query were alone.
     """
     if not isinstance(past_seen_tokens, Tensor) or past_seen_tokens.dim() == 0:
         return bias(
