@@ -126,7 +126,7 @@ class TooManyTurns(ExecutionError):
 
 
 class BranchMismatch(ExecutionError):
-    """A call ran a branch that assumes a past length of 0, but the past is longer.
+    """A call ran a branch that is compiled for a past of another length.
 
     The error is also raised if a call passes an input from which the branch computes
     nothing. Nothing is written.

@@ -72,7 +72,7 @@ def encoder_input(
         prepared: height and width of all pictures; None: as in its configuration.
 
     Raises:
-        UnsupportedModel: kvc cannot provide its input.
+        UnsupportedModel: kvc cannot provide the encoder's input.
     """
     name = model.main_input_name
     if name == _TOKENS:

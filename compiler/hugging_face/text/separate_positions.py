@@ -141,7 +141,7 @@ def check_apart(model: PreTrainedModel, given: EncoderInput) -> None:
     """Check that a model computes the same for rows together and for each alone.
 
     Raises:
-        UnsupportedModel: it counts positions in another way.
+        UnsupportedModel: the model counts positions in another way.
     """
     together = _read(model, given, _HELD)
     for row, held in enumerate(_HELD):
