@@ -1,8 +1,8 @@
 """Find the writes of instructions to memory that outlives them: states, lent inputs.
 
-In: a graph and the blocks that its instructions run. Out: for each result that lies in
-such memory, an `Access`, which describes the write to a session without naming the
-operator. An instruction that runs blocks has the accesses of these blocks.
+In: a graph and the blocks that its instructions run. Out: an `Access` for each result
+that lies in a state or a lent input. It tells a session what is written, without the
+name of the operator. An instruction that runs blocks has the accesses of these blocks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _AXIS: Final = {AccessMode.SLOTS: 3, AccessMode.APPEND: 2, AccessMode.REPLACE: 2
 def accesses_of(
     graph: Graph, index: int, blocks: Blocks, roots: Sequence[int]
 ) -> tuple[Access, ...]:
-    """Return the accesses of an instruction; for control flow, those of its blocks.
+    """Return the accesses of an instruction; of control flow, the blocks' accesses.
 
     Args:
         graph: the graph that holds the instruction.

@@ -16,7 +16,7 @@ from kvc.schema.verify.limits import MAX_COMBINATIONS
 def fixed_sizes(
     symbols: Sequence[Symbol], types: Iterable[TensorType]
 ) -> tuple[Mapping[str, int], ...] | None:
-    """Return all combinations of sizes that types can have, each by symbol name.
+    """Return all combinations of sizes of the types' symbols, each as sizes by name.
 
     Returns:
         None where a symbol may have any size within its bounds.

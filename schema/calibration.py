@@ -27,7 +27,7 @@ class Range:
     high: float
 
     def joined(self, other: "Range") -> "Range":
-        """Return the least range that covers both."""
+        """Return the least range that covers this range and another."""
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 

@@ -38,12 +38,13 @@ class Control(Generic[Operand]):
     Attributes:
         op: one of `CONTROL_OPS`.
         blocks: ids of its blocks, in the order of its arguments.
-        pred: the condition of a cond, None for the others.
+        pred: the condition of a cond, None for other operators.
         operands: the inputs of the blocks.
         over: for each result, the index of the operand whose memory it shares, None for
             a result with memory of its own.
         carried: the number of leading operands that an iteration passes to the next.
-        scanned: the number of operands after those that are sliced along axis 0.
+        scanned: the number of operands, after the carried operands, that are sliced
+            along axis 0.
     """
 
     op: str
@@ -147,7 +148,7 @@ def computes(graph: Graph, step: Instruction, *, delegated: bool) -> bool:
 
 
 def moved(graph: Graph, step: Instruction) -> int | None:
-    """Return the value that an instruction copies unchanged, None for other ones.
+    """Return the value that an instruction copies unchanged; None if it does not copy.
 
     numpy does such a copy as well as PyTorch.
     """
@@ -160,7 +161,7 @@ def moved(graph: Graph, step: Instruction) -> int | None:
 
 
 def graphs_within(method: Method, block: int) -> list[Graph]:
-    """Return the graph of a method's block, then those of all blocks that it runs."""
+    """Return the graph of a method's block, then those of the blocks that it runs."""
     found = [method.blocks[block].graph]
     for graph in found:
         found += [method.blocks[number].graph for number in blocks_run(graph)]

@@ -36,7 +36,7 @@ def blob_digest(content: Bytes) -> bytes:
 
 
 def streamed_digest(nbytes: int, fill: Fill) -> bytes:
-    """Return the digest of a blob that `fill` reads, with 1 MiB of memory per thread.
+    """Return the digest of a blob that `fill` reads; takes 1 MiB per thread.
 
     Raises:
         BaseException: any exception raised by `fill`, which may run in two threads at
@@ -99,7 +99,7 @@ def _digest(nbytes: int, start_thread: Callable[[], _Fetch]) -> bytes:
 
 
 class BlobHasher:
-    """Computes the digest of a blob that comes in chunks."""
+    """Hasher of a blob that is passed in chunks."""
 
     def __init__(self) -> None:
         self._leaf = hashlib.sha256()
@@ -107,7 +107,7 @@ class BlobHasher:
         self._leaves: list[bytes] = []
 
     def update(self, content: Bytes) -> None:
-        """Take the next bytes."""
+        """Hash the next bytes of the blob."""
         rest = memoryview(content).cast("B")
         while rest.nbytes:
             if not self._room:

@@ -25,7 +25,7 @@ _Checked = TypeVar("_Checked")
 
 @frozen
 class Said:
-    """The checked settings of one source; None for a setting that it does not give."""
+    """The checked settings of one source; None for a setting that the source lacks."""
 
     max_tokens: int | None = None
     max_length: int | None = None

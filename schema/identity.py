@@ -93,7 +93,7 @@ def _bare_method(method: Method) -> Method:
 
 
 def _bare_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
-    """Return verdicts on writes without their reasons; the copies remain."""
+    """Return verdicts on writes without the reasons for copies; the copies remain."""
     return tuple(replace(one, reason="") for one in updates)
 
 

@@ -25,7 +25,7 @@ _HELD: Final[dict[CodeType, "Holding | None"]] = {}
 
 
 class _Keeper:
-    """Wraps signal handlers to keep their exceptions; only the main thread changes it.
+    """Wrapper of signal handlers that stores exceptions; for the main thread only.
 
     Attributes:
         depth: the number of entered contexts.
@@ -48,7 +48,7 @@ class _Keeper:
                 signal.signal(number, self._own[number])
 
     def remove(self) -> None:
-        """Restore the wrapped handlers, unless others have been installed meanwhile."""
+        """Restore the wrapped handlers, unless other handlers were installed since."""
         for number, own in self._own.items():
             (before,) = own.args
             if signal.getsignal(number) is own:
@@ -76,9 +76,9 @@ _keeper: Final = _Keeper()
 class KeptInterrupts:
     """A context that raises an interrupt at its end, if one came.
 
-    Contexts may be nested. In another thread than the main one a context does nothing,
+    Contexts may be nested. In any thread but the main thread a context does nothing,
     since handlers run only in the main thread. Enter it by a `with` statement of its
-    own: an interrupt must not come between the entering and the block.
+    own, so that no interrupt comes between the entering and the block.
     """
 
     def __init__(self) -> None:
@@ -137,12 +137,13 @@ def check_interrupts() -> None:
 def hold_interrupts(code: CodeType, where: Holding | None = None) -> None:
     """Keep signal handlers from raising while a function, or a function it calls, runs.
 
-    Such an interrupt waits for the next `check_interrupts`.
+    An interrupt during the function waits for the next `check_interrupts`.
 
     Args:
         code: code object of the function.
-        where: decides by the interrupted frame whether the interrupt waits; one that
-            comes while another waits is then raised at once. None: all wait.
+        where: decides by the interrupted frame whether the interrupt waits. An
+            interrupt that comes while an earlier one waits is raised at once. None:
+            every interrupt waits.
     """
     _HELD[code] = where
 

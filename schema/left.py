@@ -1,7 +1,7 @@
 """List the instructions of a method that no backend runs, so that PyTorch has to.
 
-In: the code of a method. Out: its instructions that compute outside of partitions,
-including those of blocks that branches and loops run, and a sentence about them.
+In: the code of a method. Out: the instructions that compute outside of partitions,
+including instructions in the blocks of branches and loops, and a sentence about them.
 """
 
 from collections import Counter

@@ -54,7 +54,8 @@ class Update:
         instruction: index of the instruction that writes.
         reason: why the write needs copies of bytes; "" for a write in place.
         copies: indices of the instructions that copy these bytes, ascending.
-        accesses: the accesses of the instruction, in order; of equal ones, the last.
+        accesses: the accesses of the instruction, in order; of equal accesses, only
+            the last.
     """
 
     instruction: int

@@ -16,7 +16,7 @@ def parts_of(name: str, known: Sequence[str]) -> tuple[int, tuple[str, ...]] | N
     """Return the axis and the parts of a buffer; None if it is not divided.
 
     Args:
-        name: name of the buffer, or of a part that is divided itself.
+        name: name of the buffer, or of a part that is divided into further parts.
         known: the names of all states.
     """
     inside = dict.fromkeys(

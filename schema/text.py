@@ -100,8 +100,8 @@ def families(
     Args:
         items: in any order; groups come in the order of their first members.
         name: the name of an item.
-        like: what else must be equal within a group.
-        apart: whether each item is a group of its own all the same.
+        like: returns a further key of an item, equal within a group.
+        apart: whether each item is a group of its own, even if names are alike.
 
     Returns:
         For each group its pattern and its members. A number that varies is shown as

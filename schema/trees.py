@@ -252,7 +252,8 @@ def describe_call(
         `tokens`, `past[0].key`.
 
     Raises:
-        ValueError: too many arguments, one given twice, or one that is not a tree.
+        ValueError: there are too many arguments, an argument is given twice, or an
+            argument is not a tree.
     """
     given = _by_name(parameter_names, args, kwargs)
     leaves: list[Leaf] = []

@@ -108,7 +108,7 @@ class Affine:
 
     @property
     def quotients(self) -> tuple[Quotient, ...]:
-        """Return the quotients among its factors, each once."""
+        """Return the quotients among the expression's factors, each once."""
         factors = (factor for factors, _ in self.parts for factor in factors)
         found = (factor for factor in factors if isinstance(factor, Quotient))
         return tuple(dict.fromkeys(found))
@@ -124,7 +124,7 @@ class Affine:
 
     @property
     def multiplied(self) -> KeysView[Factor]:
-        """Return the factors in its products, each once."""
+        """Return the factors in the expression's products, each once."""
         factors = (factor for factors, _ in self.products for factor in factors)
         return dict.fromkeys(factors).keys()
 
@@ -196,7 +196,7 @@ def add_dims(a: Dim, b: Dim, factor: int = 1) -> Dim:
 
 
 def multiply_dims(a: Dim, b: Dim) -> Dim | None:
-    """Return `a * b`; None if it has a power of a factor, or too many factors."""
+    """Return `a * b`; None if the product has a square or too many factors."""
     (constant, parts), (other, others) = _split(a), _split(b)
     made = [
         (tuple(sorted((*left, *right), key=str)), c * d)
@@ -250,7 +250,7 @@ def only_symbol(dim: Dim) -> str | None:
 
 
 def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
-    """Solve a dim of a given size for its only symbol that `sizes` lacks; add its size.
+    """Solve a dim of known size for the one symbol that `sizes` lacks; add its size.
 
     If the coefficient does not divide, the result is rounded down, and the dim differs
     from the given size. No symbol is added if its coefficient is 0, or if the dim has

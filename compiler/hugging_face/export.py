@@ -118,7 +118,8 @@ def export_hf(
     methods take row lengths: `lengths` int64 [batch], each from 0 to seq, or for
     `decode` `active` bool [batch]. A call without them takes all tokens. Rows are
     padded on the right, with any tokens; padding is neither written nor attended to.
-    Logits are those after a row's last token, and meaningless for a row without tokens.
+    A method returns the logits after a row's last token; the logits of a row without
+    tokens are meaningless.
 
     A model with an encoder also has the method `encode`, with the role "encode". It
     takes the encoder's input, such as tokens int64 [1, n] or a picture, pixels float32

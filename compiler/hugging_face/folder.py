@@ -85,7 +85,7 @@ class ModelFolder:
         pooling: the pooling of its embeddings.
         pictures: the settings that convert pictures to pixels; None without such
             settings.
-        places: the placeholders of pictures in prompts; None without any.
+        places: the placeholders of pictures in prompts; None without placeholders.
     """
 
     model: PreTrainedModel
@@ -110,8 +110,8 @@ def open_folder(
 
     Raises:
         BadModelFolder: a file is missing, damaged, or does not fit the others.
-        UnsupportedModel: transformers has no model for it with this task, or only with
-            code from the folder; or there is an adapter.
+        UnsupportedModel: transformers has no model of this kind for the task; or the
+            model needs code from the folder; or the folder has an adapter.
         UnknownTask: the task is unknown.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
         TokenizerTooLarge: the tokenizer has tokens that the model does not have.
@@ -185,7 +185,7 @@ def _task(config: PreTrainedConfig, folder: Path) -> Task:
 
 
 def _check_no_adapter(folder: Path) -> None:
-    """Check that the folder has no adapter, without which results would differ.
+    """Check that the folder has no adapter, since kvc would ignore it.
 
     Raises:
         UnsupportedModel: the folder has an adapter.
@@ -307,7 +307,7 @@ def _check_files(
     Raises:
         BadModelFolder: a file is damaged.
         BadFile: the tokenizer file is not a tokenizer.
-        TokenizerTooLarge: it makes tokens outside of the model's vocabulary.
+        TokenizerTooLarge: the tokenizer makes tokens outside of the model's vocabulary.
     """
     for name in files:
         if name.endswith(".json"):

@@ -36,7 +36,7 @@ class Opened:
     Attributes:
         model: the model.
         generation: its generation settings, as in generation_config.json.
-        given: the same, including the settings of caches.
+        given: the generation settings, including the settings of caches.
         files: paths of files for the bundle, by name.
         spectrum: the spectrum settings of a speech model; None if unknown.
         task: the model's task.
@@ -67,7 +67,7 @@ def open_model(
         with_pictures: as for `open_folder`.
 
     Raises:
-        CompileError: the argument is neither.
+        CompileError: `model` is neither a model nor a path.
         UnsupportedModel: the weights are not plain.
         BadModelSetting: the model is for another task than requested.
         BadModelFolder, CheckpointError, UnknownTask: as `open_folder`.
@@ -95,7 +95,7 @@ def open_model(
 def _settings(
     config: PreTrainedConfig, given: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return generation settings, with tokens that only the config names."""
+    """Return generation settings, completed by token ids that only `config` has."""
     configs = config, config.get_text_config()
     named = [(name, getattr(one, name, None)) for one in configs for name in _TOKENS]
     settings = {name: found for name, found in named if found is not None}

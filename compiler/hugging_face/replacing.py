@@ -38,7 +38,8 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
     """Replace a model's attention by kvc's functions, in evaluation mode.
 
     Raises:
-        UnsupportedModel: it has an attention of its own that is unknown to kvc.
+        UnsupportedModel: the model's own code computes attention in a way unknown to
+            kvc.
     """
     register()
     if not _is_adapted(model) and not model._can_set_attn_implementation():

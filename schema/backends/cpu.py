@@ -59,7 +59,7 @@ def _computed(*dtypes: DType) -> Rule:
 
 
 def _alike(*dtypes: DType) -> Rule:
-    """Accept operands and results that all have the same one of these dtypes."""
+    """Accept operands and results that share one dtype, which is among the dtypes."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         found = {each.type.dtype for each in operands_of(arguments)}

@@ -91,7 +91,7 @@ def unwritten(graph: Graph) -> frozenset[int]:
 def _source(
     graph: Graph, quantizing: int, readers: Mapping[int, set[int]]
 ) -> tuple[int, ...]:
-    """Return the index of the producer of the rows, if it joins the group."""
+    """Return the index of the rows' producer, if it can run in the products' step."""
     (rows,) = values_in(graph.instructions[quantizing].arguments)
     for index in reversed(range(quantizing)):
         instruction = graph.instructions[index]
@@ -118,7 +118,7 @@ def _go_together(
     """Tell whether products run as one step with the instruction that quantizes.
 
     Args:
-        graph: the graph that holds all of them.
+        graph: the graph that holds the instructions.
         first: the index of the instruction that quantizes.
         products: the indices of all products that read its results.
         until: for the root of each value, the index of its last reader.

@@ -3,7 +3,7 @@
 In: the pool's vectors. Out: an `Affine` for each expression id. Factor ids count
 symbols first, then quotients, then products. The dividend of a quotient has a
 lower id than the expressions that contain the quotient. The number of parts of an
-expression is limited, and with it the work of any reader.
+expression is limited, which also limits the work of any reader.
 """
 
 from collections.abc import Sequence

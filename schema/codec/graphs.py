@@ -1,8 +1,8 @@
 """Graphs as flat vectors: `graph_record` writes them, `GraphReader` reads them.
 
 Graphs refer by id to the pool of their buffer. The reader checks all ids, then makes
-values and instructions. Equal layers have equal vectors, and these are read once, into
-one object; the verifier recognizes a layer that it has checked by this object.
+values and instructions. Equal layers have equal vectors. Equal vectors are read once,
+into one object, by which the verifier recognizes a layer that it has checked before.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -31,7 +31,7 @@ SIZE, AFFINE = 0, 1
 
 
 class PoolWriter:
-    """Collects the shared parts of a program and numbers them."""
+    """Collector of the shared parts of a program, which it numbers."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:
         self._symbols = tuple(symbols)
@@ -45,7 +45,7 @@ class PoolWriter:
         self._integers: dict[int, int] = {}
 
     def affine(self, expression: Affine) -> int:
-        """Return the id of an affine expression; its dividends get their ids first."""
+        """Return the id of an affine expression; its dividends get ids before it."""
         if expression in self._affines:
             return self._affines[expression]
         for name in expression.symbols:
@@ -78,7 +78,7 @@ class PoolWriter:
         return self._strings.setdefault(text, len(self._strings))
 
     def double(self, number: float) -> int:
-        """Return the id of a float; equal bits, equal id."""
+        """Return the id of a float; floats with equal bits have the same id."""
         return self._doubles.setdefault(struct.pack("<d", number), len(self._doubles))
 
     def integer(self, number: int) -> int:
@@ -203,7 +203,7 @@ _DIM_KINDS = 2
 
 
 def dim_fields(dim: Dim | None, pool: PoolWriter) -> tuple[int | None, int | None]:
-    """Return the kind and value of a dim, (None, None) for a missing one."""
+    """Return the kind and value of a dim, (None, None) for a missing dim."""
     return (None, None) if dim is None else pool.dim(dim)
 
 

@@ -181,7 +181,7 @@ def _bucket_fields(symbols: Sequence[Symbol]) -> dict[str, FieldValue]:
 
 
 def read_program(table: TableReader, path: str) -> Program:
-    """Return the program in a verified buffer; all ids are checked but those of names.
+    """Return the program in a verified buffer; all ids but those of names are checked.
 
     Raises:
         BadProgram: an id is out of range, or vectors do not fit each other.

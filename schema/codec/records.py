@@ -2,9 +2,9 @@
 
 `Record` is a table to be written: its kind and its fields. `TableReader` returns the
 fields of a table in a verified buffer, whole vectors at a time. Both use the layout in
-`kvc.schema._generated`; neither checks anything. Decoders check numbers with the
-functions below before they make objects: ids are in range, runs have no gaps; an error
-names the vector with the bad index.
+`kvc.schema._generated`, and neither class checks numbers. Before decoders make objects,
+they check with the functions below that ids are in range and that runs have no gaps; an
+error names the vector with the bad index.
 """
 
 import struct
@@ -235,7 +235,7 @@ def check_ids(ids: Numbers, count: int, path: str, where: str) -> list[int]:
     """Return ids as a list if all of them lie in `range(count)`.
 
     Raises:
-        BadProgram: an id lies outside.
+        BadProgram: an id lies outside of the range.
     """
     numbers: list[int] = ids.tolist()
     if numbers and not (min(numbers) >= 0 and max(numbers) < count):

@@ -1,8 +1,8 @@
 """Bundles and data files: written atomically, read with checks.
 
 A bundle is header, blobs and program; a data file is header, blobs and index. The
-layout is described in FORMAT.md. Modules for opening a bundle are imported here; others
-are imported on demand.
+layout is described in FORMAT.md. Modules for opening a bundle are imported here; all
+other modules are imported on first use.
 """
 
 from importlib import import_module

@@ -68,7 +68,7 @@ class SealedFile(OpenFile):
         return fill
 
     def check_blob(self, blob: Blob, padding: int, what: str) -> None:
-        """Check a blob of this file in little memory, as `check_digest`."""
+        """Check a blob of this file, read in small pieces; raises as `check_digest`."""
         digest = streamed_digest(blob.nbytes, self.filler(blob))
         self.check_digest(blob, padding, what, digest)
 

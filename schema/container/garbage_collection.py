@@ -57,7 +57,7 @@ class Collected:
     """Result of `collect_garbage`.
 
     Attributes:
-        removed: files that were removed, or would be in a dry run.
+        removed: files that were removed, or in a dry run, that would be removed.
         held: unneeded files that another process has locked.
         failed: files that could not be locked or removed.
     """
@@ -79,7 +79,7 @@ class _Collection:
     failed: list[Failure] = field(default_factory=list)
 
     def take(self, found: Iterable[Garbage]) -> None:
-        """Lock files, read all bundles again, and remove the files that none needs."""
+        """Lock files, read all bundles again, remove files that no bundle needs."""
         with ExitStack() as stack:
             locked = [(one, self._lock(one, stack)) for one in found]
             free = [(one, fd) for one, fd in locked if fd is not None]
@@ -89,7 +89,7 @@ class _Collection:
                     self._remove(one, fd)
 
     def _lock(self, one: Garbage, stack: ExitStack) -> int | None:
-        """Lock a file until `stack` is closed; return None if that fails."""
+        """Lock a file until `stack` is closed; return None if locking fails."""
         try:
             fd = _open_to_lock(one.name, self.folder)
             stack.callback(os.close, fd)
@@ -143,7 +143,8 @@ def collect_garbage(folder: Folder, dry_run: bool = False) -> Collected:
         dry_run: whether to remove nothing, and only return what would be removed.
 
     Raises:
-        CannotCollect: a bundle in the folder cannot be read; nothing more is removed.
+        CannotCollect: a bundle in the folder cannot be read; no further file is
+            removed.
         FileProblem: the folder cannot be read.
     """
     home = Path(path_text(folder))

@@ -5,8 +5,8 @@ program or a data file's index), each at the next multiple of its alignment, wit
 between. So there are no overlaps, no holes, and nothing after the end.
 
 The layout of the header is in FORMAT.md. It is the same for all format versions, so
-that any kvc can tell a damaged file from one of another version, and the same for
-bundles and data files, which differ in their magic.
+that any version of kvc can tell a damaged file from a file of another format version.
+It is also the same for bundles and data files, which differ in their magic.
 """
 
 import hashlib
@@ -98,7 +98,7 @@ def parse_header(raw: bytes, file_nbytes: int, path: str, kind: FileKind) -> Hea
 
     Raises:
         BadMagic: the file is not a kvc file.
-        WrongKind: it is a kvc file of another kind.
+        WrongKind: the file is a kvc file of another kind.
         Truncated: the file is shorter or longer than the header says.
         DigestMismatch: the header is damaged.
         UnsupportedVersion: the file is of another format version.
@@ -155,7 +155,7 @@ TAIL_ALIGN: Final = 64
 
 
 def default_align(nbytes: int) -> int:
-    """Return the alignment of a blob: 64 B; 4 KiB from 4 KiB; 64 KiB from 4 MiB."""
+    """Return a blob's alignment: 64 B, 4 KiB from 4 KiB on, 64 KiB from 4 MiB on."""
     if nbytes >= 4 << 20:
         return 64 << 10
     return 4 << 10 if nbytes >= 4 << 10 else 64
@@ -185,7 +185,7 @@ def check_layout(
     """Check that header, blobs of file 0 and tail fill the file; return the padding.
 
     Raises:
-        BadProgram: they overlap, leave a hole, or are misaligned.
+        BadProgram: parts of the file overlap, leave a hole, or are misaligned.
     """
     own = [(blob.offset, i) for i, blob in enumerate(blobs) if blob.file == 0]
     end, padding = HEADER_NBYTES, {}

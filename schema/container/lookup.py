@@ -2,7 +2,7 @@
 
 In: a program's entry for a data file, and folders. Out: the open file. Names are opened
 relative to the folder's descriptor, and links are not followed. A file of the right
-name with another content is skipped, and reported if no folder has the right one.
+name with other content is skipped; it is reported if no folder has the right file.
 
 A data file that holds only packed data (copies of plain data in a faster form) is not
 required: the bundle opens without it, and a request for one of its blobs raises an
@@ -33,7 +33,7 @@ class AbsentFile(SealedFile):
     """A placeholder for a missing data file."""
 
     def __init__(self, error: DataFileMissing) -> None:
-        """Keep the error of the failed search."""
+        """Store the error of the failed search, which later calls raise."""
         self.path = error.name
         self.fd = -1
         self.size = 0
@@ -70,7 +70,7 @@ _BENEATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 
 
 def search_path(bundle: str, folders: Folder | Iterable[Folder]) -> tuple[str, ...]:
-    """Return the folders to search: the bundle's own folder, then the others."""
+    """Return the folders to search: the bundle's own folder, then `folders`."""
     return tuple(dict.fromkeys([str(resolved(bundle).parent), *several(folders)]))
 
 
@@ -131,7 +131,8 @@ def open_folder(folder: Folder, listed: bool = False) -> Iterator[int]:
 
     Args:
         folder: path of the folder.
-        listed: whether its names are to be read, which takes more permission.
+        listed: whether the names in the folder are to be read, which needs the
+            permission to read the folder.
 
     Raises:
         FileProblem: the folder does not exist, or the system refuses.

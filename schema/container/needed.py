@@ -1,9 +1,9 @@
 """List the data files that the bundles of a folder need.
 
 In: a folder. Out: file names. A file that may be a bundle and cannot be read is an
-error, since its data files are unknown. A listing may miss a file that is renamed
-meanwhile; the folder is therefore listed until it has not changed for a moment and
-every file in it was read.
+error, since its data files are unknown. A listing can miss a file that is renamed while
+the folder is listed. The folder is therefore listed until it has not changed for a
+moment and every file in it was read.
 """
 
 import errno
@@ -73,7 +73,7 @@ def needed_names(home: Path, folder: int, settled: bool = True) -> set[str]:
 
 
 def _entries(home: Path, folder: int) -> tuple[list[_Entry], bool]:
-    """Return the files in a folder, and whether it has not changed for a while."""
+    """Return the files in a folder, and whether the folder is unchanged for a while."""
     before, now = os.fstat(folder).st_mtime_ns, time.time_ns()
     names = list_folder(home, folder)
     same = os.fstat(folder).st_mtime_ns == before

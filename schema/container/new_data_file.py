@@ -2,8 +2,8 @@
 
 The file is linked to its name, and never overwrites an intact file. If an intact and
 equal file already has the name, that file is used; a damaged file is replaced. The file
-stays locked until the bundle is in place, so that `kvc gc` does not remove it in
-between. If writing the bundle fails, a data file that was made for it is removed.
+stays locked until the bundle is in place, so that `kvc gc` does not remove it before
+that. If writing the bundle fails, a data file that was made for it is removed.
 """
 
 import errno
@@ -59,7 +59,7 @@ class NewDataFile(TemporaryFile):
             digest: the digest of the file's index.
 
         Raises:
-            CannotWrite: the system refuses, or a different file has this name.
+            CannotWrite: the system refuses, or a file with other content has this name.
         """
         target = self.folder / name
         with self.problems():
@@ -103,8 +103,9 @@ class NewDataFile(TemporaryFile):
     def _rename(self, target: Path) -> bool:
         """Rename the file to a free name, for file systems without hard links.
 
-        Another writer may take the name in between, and its equal file be replaced.
-        From then on, only `collect_garbage` may remove the file.
+        Another writer can take the name after the check that it is free. Its file has
+        equal content, and is replaced. After the renaming, only `collect_garbage` may
+        remove the file.
         """
         _, temporary = self.opened()
         self._target = None
@@ -135,7 +136,7 @@ class NewDataFile(TemporaryFile):
         """Replace a damaged data file, or a link, that has the name.
 
         Raises:
-            CannotWrite: the existing file may not be a data file.
+            CannotWrite: the existing file is perhaps not a data file.
         """
         try:
             mode = target.lstat().st_mode
@@ -149,7 +150,7 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _replace(self, target: Path) -> None:
-        """Replace a damaged file with this one, even if the bundle fails later."""
+        """Replace a damaged file for good, even if writing the bundle fails later."""
         _, temporary = self.opened()
         temporary.rename(target)
         self.is_new = True

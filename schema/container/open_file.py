@@ -47,7 +47,8 @@ def resolved(path: Folder, problem: type[FileProblem] = FileProblem) -> Path:
     """Return a path with links followed; the file need not exist.
 
     Raises:
-        FileProblem: links go in circles, or the path has a NUL; raised as `problem`.
+        FileProblem: links form a circle, or the path contains NUL; the class that is
+            raised is `problem`.
         BadSetting: the argument is not a path.
     """
     text = path_text(path)
@@ -58,7 +59,7 @@ def resolved(path: Folder, problem: type[FileProblem] = FileProblem) -> Path:
 
 
 def several(paths: Folder | Iterable[Folder]) -> tuple[str, ...]:
-    """Return paths as strings; a single path gives a tuple of one.
+    """Return paths as strings; a single path gives a tuple of one path.
 
     Raises:
         BadSetting: an argument is not a path.
@@ -103,8 +104,8 @@ class OpenFile(Closing):
 
         Args:
             path: path of the file.
-            within: the descriptor of its folder; then only the last part of `path` is
-                used, and a symbolic link is refused.
+            within: the descriptor of the file's folder. If it is given, only the last
+                part of `path` is used, and a symbolic link is refused.
 
         Raises:
             BadSetting: `path` is not a path.
@@ -130,7 +131,7 @@ class OpenFile(Closing):
 
         Raises:
             FileProblem: the system refuses.
-            Truncated: the file ends before that.
+            Truncated: the file ends before `offset + nbytes`.
         """
         content = bytearray(nbytes)
         self.pread_into(offset, memoryview(content))

@@ -1,7 +1,7 @@
 """`ReusedFile`: an existing data file whose blobs a new bundle refers to.
 
 The file stays locked until the new bundle is in place, so that `kvc gc` does not remove
-it in between. A blob is checked before the bundle refers to it.
+it before. A blob is checked before the bundle refers to it.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ class ReusedFile(Closing):
             path: path of the file, links followed.
 
         Raises:
-            FileProblem: the file cannot be read, or was removed meanwhile.
+            FileProblem: the file cannot be read, or was removed during the wait.
             FormatError: the file is damaged, or is not a data file.
         """
         file = open_locked(path)
@@ -55,7 +55,7 @@ class ReusedFile(Closing):
         return frozenset(nbytes for _, nbytes in self._index)
 
     def find(self, blob: Blob) -> Blob | None:
-        """Return the location of a blob in this file, None if it has none.
+        """Return the location of a blob in this file, None if the file lacks the blob.
 
         Raises:
             FormatError: the blob is damaged in this file.
@@ -111,7 +111,7 @@ def open_locked(path: Path) -> DataFileReader | None:
     """Open a data file and share its lock until the file is closed.
 
     Returns:
-        None if the file was removed or replaced while this waited for the lock.
+        None if the file was removed or replaced during the wait for the lock.
 
     Raises:
         FileProblem: the file cannot be read.

@@ -1,8 +1,8 @@
 """`save_bundle`: the only code that writes bundles, for compile, split and join.
 
 In: a program, and a function that returns the bytes of each name. Out: one file, or a
-bundle and data files, complete or not at all: a data file gets its name first, and
-until the bundle has its own, a reader finds the old files.
+bundle and data files. The output is complete, or nothing changes: data files get their
+names first, and a reader finds the old files until the bundle gets its name.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ from kvc.schema.verify import verify_program
 def check_space(
     path: str, folder: Path, contents: Iterable[Content], elsewhere: Collection[int]
 ) -> None:
-    """Check that the file system of a folder has room for contents.
+    """Check that the file system of a folder has room for the contents of all names.
 
     Args:
         path: path of the output, for the message.
@@ -76,7 +76,7 @@ def check_space(
 
 
 def free_nbytes(folder: Path) -> int | None:
-    """Return the number of bytes this process may write there; None if unknown."""
+    """Return the number of bytes that this process may write; None if unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -97,7 +97,7 @@ class Progress(Protocol):
     """A callback that reports progress of a stage."""
 
     def __call__(self, stage: str, done: int, total: int, item: str = "") -> None:
-        """Report that `done` of `total` is done; a total of 0 means unknown.
+        """Report that `done` of `total` units are done; a total of 0 means unknown.
 
         Args:
             stage: name of the stage.
@@ -123,11 +123,11 @@ class SavedBundle:
         program: the program as written.
         nbytes: size of the bundle.
         data_path: path of the data file with the blobs that no reused file had; None
-            without one.
-        data_nbytes: size of this data file, 0 without one.
+            without a data file.
+        data_nbytes: size of this data file, 0 without a data file.
         data_is_new: whether this data file did not exist before.
-        packed_path: path of the data file with packed data; None without one.
-        packed_nbytes: size of the file with packed data, 0 without one.
+        packed_path: path of the data file with packed data; None without such a file.
+        packed_nbytes: size of the file with packed data, 0 without such a file.
     """
 
     program: Program
@@ -144,7 +144,7 @@ Accept = Callable[[SavedBundle], None]
 
 @frozen
 class _Target:
-    """A file that blobs are written to, and its provisional number in blobs."""
+    """A file that blobs are written to; blobs have its provisional number as `file`."""
 
     file: TemporaryFile
     stream: BlobStream
@@ -162,7 +162,7 @@ def save_bundle(
     progress: Progress | None = None,
     accept: Accept | None = None,
 ) -> SavedBundle:
-    """Write a bundle, completely or not at all; an existing one is replaced at the end.
+    """Write a bundle, completely or not at all; it replaces an old bundle at the end.
 
     Args:
         path: path of the bundle.
@@ -234,7 +234,7 @@ def _store(
     count: int,
     progress: Progress | None,
 ) -> Program:
-    """Write all blobs; those of the first `count` names go to the first target.
+    """Write all blobs; blobs of the first `count` names go to the first target.
 
     In the result, a blob's file is the number of its target, or of a reused file.
     """

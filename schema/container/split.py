@@ -1,6 +1,6 @@
 """Move a bundle's blobs to a data file, and back.
 
-In: a bundle. Out: another bundle, written by `save_bundle` as after a compilation.
+In: a bundle. Out: another bundle, written by `save_bundle` as the compiler does.
 Packed data keeps its own data file, or is dropped if that file is missing.
 """
 
@@ -27,7 +27,7 @@ def split_bundle(
     """Write a bundle as header and program, with its blobs in a data file beside it.
 
     Blobs that are already in data files of the output's folder stay there. Packed data
-    gets a data file of its own unless it has one.
+    gets a data file of its own unless it already lies in a separate data file.
 
     Args:
         path: path of the bundle.

@@ -1,7 +1,7 @@
 """`BlobStream`: append blobs to a new file, each content once.
 
-In: contents, in chunks. Out: the location of each. A content is hashed while it is
-written; if the same bytes are already in this file, or in a data file that may be
+In: contents, in chunks. Out: the location of each content. A content is hashed while it
+is written. If the same bytes are already in this file, or in a data file that may be
 reused, the new copy is cut off again. At most one chunk is held in memory.
 """
 
@@ -46,7 +46,7 @@ class BlobStream:
 
     Attributes:
         blobs: the blobs so far. `file` is 0 for a blob in the file being written, and
-            the number of a reused file, from 1 on, for the others.
+            the number of a reused file, from 1 on, for any other blob.
         end: the end offset of the file.
     """
 
@@ -100,7 +100,7 @@ class BlobStream:
         return Blob(hasher.digest(), nbytes, 0, start, align)
 
     def _find(self, blob: Blob) -> Blob | None:
-        """Return the same blob in a reused file, checked there, or None."""
+        """Return the same blob in a reused file, where it is checked, or None."""
         for number, file in enumerate(self._reused, 1):
             place = file.find(blob)
             if place is not None:

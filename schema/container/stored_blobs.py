@@ -3,7 +3,7 @@
 In: an open bundle, and folders to search for its data files. Out: the bytes of blobs,
 read and checked by two threads, and the open files for mapping. A data file's index
 must agree with the program's entries. A file that holds only packed data may be
-missing; all its blobs are missing then.
+missing; all blobs of a missing file are missing.
 """
 
 from collections.abc import Iterable, Iterator
@@ -96,7 +96,7 @@ class StoredBlobs(Closing):
         return self._bundle.identity
 
     def check(self, blob: int) -> None:
-        """Check a blob and the padding before it, in little memory.
+        """Check a blob and the padding before it; the blob is read in small pieces.
 
         Raises:
             DigestMismatch: the blob is damaged.
@@ -147,7 +147,7 @@ class StoredBlobs(Closing):
             file.check_unchanged()
 
     def describe(self, blob: int) -> str:
-        """Return the names of a blob, for messages; of many only the first."""
+        """Return the names of a blob, for messages; of many names only the first."""
         names = self._names[blob]
         if not names:
             return f"blob {blob}"

@@ -1,9 +1,9 @@
 """Files in progress, hidden under temporary names until they are complete.
 
-In: bytes, appended or cut back. Out: a durable file that a caller renames or links. Its
-writer holds a lock on it; a file without a lock was left by a crash, and the next
-writer in the folder removes it. If anything fails, the file is removed. An `AtomicFile`
-replaces an old file, which is untouched until then.
+In: bytes, appended or cut back. Out: a durable file that a caller renames or links. The
+writer of a file holds a lock on it; a file without a lock was left by a crash, and the
+next writer in the folder removes it. If anything fails, the file is removed. An
+`AtomicFile` replaces an old file, which is untouched until the replacement.
 """
 
 import fcntl
@@ -119,7 +119,7 @@ class TemporaryFile:
             raise CannotWrite(path=self.path, reason=reason_of(error)) from error
 
     def _create(self) -> bool:
-        """Create and lock a file; tell whether it still exists then."""
+        """Create and lock a file; tell whether it still exists after it is locked."""
         self._temporary = self.folder / f".kvc-{os.getpid()}-{os.urandom(8).hex()}.tmp"
         self._fd = os.open(self._temporary, _CREATE, 0o666)
         with suppress(OSError):  # where files cannot be locked, no writer removes one
@@ -201,7 +201,7 @@ class AtomicFile(TemporaryFile):
         """Sync the file and give it its name.
 
         Args:
-            start: bytes that overwrite the first ones before that.
+            start: bytes that overwrite the first bytes of the file before the renaming.
 
         Raises:
             CannotWrite: the system refuses; the old file is untouched.
@@ -225,7 +225,7 @@ class AtomicFile(TemporaryFile):
 
 
 def why_not_replaced(target: Path) -> str:
-    """Return why a file must not be replaced, "" if it may.
+    """Return why a file must not be replaced, "" if it may be replaced.
 
     A rename would destroy a device, or a data file that bundles need.
 

@@ -22,7 +22,7 @@ class Verified:
         program: the program of the bundle; None for a data file alone.
         digest: the digest of the program, or of the data file's index, in hexadecimal.
         blobs: the number of blobs.
-        files: path and size of each file, the given one first.
+        files: path and size of each file, the file that the caller gave first.
     """
 
     program: Program | None

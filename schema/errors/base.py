@@ -11,10 +11,11 @@ _MOST_LISTED: Final = 12
 class KvcError(Exception):
     """The base class of all errors that kvc raises on purpose.
 
-    A kind declares its facts as a dataclass does its fields: a type checker knows the
-    constructor, which takes the facts by name, and the attributes. `dataclass` itself
-    would take 25 ms to make all kinds, a tenth of the time allowed for a start. A fact
-    with a default is in `facts` only if it is given, so a template does not name it.
+    A kind of error declares its facts as a dataclass declares fields. A type checker
+    thus knows the attributes, and the constructor, which takes the facts by name. The
+    decorator `dataclass` is not used: it would take 25 ms to make all kinds, a tenth of
+    the time allowed for a start. A fact with a default is in `facts` only if it was
+    passed, so a template must not name such a fact.
 
     Attributes:
         template: the message, with the names of facts in braces.
@@ -54,7 +55,7 @@ def listing(names: Sequence[str]) -> str:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Join names as `listing`, and of many names only the first ones."""
+    """Join names as `listing` does; of many names, join only the first."""
     more = len(names) - _MOST_LISTED
     return listing(names) if more < 1 else f"{listing(names[:-more])} and {more} more"
 

@@ -81,7 +81,7 @@ class NotEncoded(ExecutionError):
 
 
 class CallTooLong(ExecutionError):
-    """A call has more tokens than a ring has slots beside its window; nothing ran.
+    """A call has more tokens than a ring has slots beyond its window; nothing ran.
 
     Attributes: method, count (its tokens), longest (the most that a call may have),
     state, slots, window (of the ring).
@@ -126,10 +126,10 @@ class TooManyTurns(ExecutionError):
 
 
 class BranchMismatch(ExecutionError):
-    """A call took the branch for an empty past, but the past is not empty.
+    """A call ran a branch that is compiled for a past of another length.
 
-    Or it passed the input of a result that the branch keeps instead of computing it.
-    Nothing is written.
+    The error is also raised if a call passes an input from which the branch computes
+    nothing. Nothing is written.
     """
 
     size: int
@@ -342,7 +342,7 @@ class TemplateLimit(ExecutionError):
     """Rendering the chat template of a bundle exceeds a limit of the caller.
 
     Attributes: file, limit (the exceeded limit, with its unit), setting (the setting
-    that changes it).
+    that changes the limit).
     """
 
     file: str

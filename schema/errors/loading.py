@@ -95,7 +95,7 @@ class DataFileMismatch(LoadError):
 
 
 class CannotCollect(KvcError):
-    """The data files that a folder needs are unknown; nothing more is removed.
+    """The data files that a folder needs are unknown; no further file is removed.
 
     Attributes:
         folder: path of the folder.
@@ -138,7 +138,7 @@ class MissingDelegate(LoadError):
 
 
 class MissingLibrary(LoadError):
-    """A backend's library is not installed, or is not the one that is needed."""
+    """A backend's library is not installed, or is another version than needed."""
 
     library: str
     reason: str

@@ -75,7 +75,7 @@ class UnknownBackend(RecipeError):
 
 
 class BadOption(RecipeError):
-    """A recipe sets a backend option that does not exist, or to an invalid value."""
+    """A recipe sets an unknown backend option, or an option to an invalid value."""
 
     backend: str
     option: str
@@ -112,7 +112,7 @@ class FitUnused(RecipeError):
 
 
 class FitTooSmall(RecipeError):
-    """A bundle with the fewest possible bits exceeds the size that it is to fit in."""
+    """Even with the fewest bits per weight, a bundle exceeds the requested file size."""
 
     recipe: str
     nbytes: int

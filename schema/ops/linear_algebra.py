@@ -38,7 +38,7 @@ def solve(a: TensorType, b: TensorType, left: bool) -> Rule:
 
 
 def solve_told(a: TensorType, b: TensorType, left: bool, _: bool) -> Rule:
-    """Solve as `solve` does, and return an int32 status code for each matrix."""
+    """Solve as `solve` does; also return an int32 status code for each matrix."""
     return (*solve(a, b, left), (DType.INT32, _square_of(a)[:-2]))
 
 

@@ -64,7 +64,7 @@ def adaptive_pool(rank: int, x: TensorType, size: tuple[int, ...]) -> Rule:
 
 
 def adaptive_max_pool(rank: int, x: TensorType, size: tuple[int, ...]) -> Rule:
-    """Take the maximum of such windows, and its index in the plane."""
+    """Take the maximum of each window as in `adaptive_pool`, and its index."""
     shape = _resized(rank, x, size)
     return ((x.dtype, shape), (DType.INT64, shape))
 

@@ -388,7 +388,7 @@ OPS: dict[str, OpSpec] = {
 
 
 def ops_that_keep(*keeps: Keeps) -> frozenset[str]:
-    """Return the operators whose results copy operand 0 in one of these ways."""
+    """Return the operators whose results copy operand 0 in one of the given ways."""
     return frozenset(name for name, spec in OPS.items() if spec.keeps in keeps)
 
 

@@ -68,7 +68,7 @@ def _multiply(
 
 
 def _exponentiate_(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the softmax of scores, in place, as weights and their divisor.
+    """Compute the softmax of scores in place; return the weights and their divisor.
 
     If all scores of a query are -inf, its weights are 0 and the divisor is not.
     """
@@ -216,7 +216,7 @@ def _cut(
 
 
 def _is_dear_to_join(keys: tuple[Cache, ...], block: Block) -> bool:
-    """Tell whether merging the pieces of a ring costs more than not fusing.
+    """Tell whether merging a ring's pieces costs more than unfused attention.
 
     With one query the copy is as much work as attending: measured in November 2026,
     products were faster from about 2**19 elements on, six times faster at 2**21.

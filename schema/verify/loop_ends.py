@@ -203,7 +203,7 @@ class LoopEnds:
         return found
 
     def _joined(self, ways: Sequence[After]) -> After | None:
-        """Return the nearest of several positions, None if it is unknown."""
+        """Return the nearest of the given positions, None if it is unknown."""
         if len(set(ways)) == 1:
             return ways[0]
         common = set[int].intersection(*(set(way.loops) for way in ways))

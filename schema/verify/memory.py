@@ -177,7 +177,7 @@ class Versions:
 
 
 def _others(kind: OpSpec, base: int, reads: Reads) -> Reads:
-    """Return the operands of an instruction, without the one that it overwrites."""
+    """Return the operands of an instruction, without the operand that it overwrites."""
     if kind.aliasing is Aliasing.UPDATE:
         return reads[1:]
     if kind.aliasing is Aliasing.CONTROL:

@@ -33,12 +33,12 @@ class MaskStandIn:
     """A placeholder for a mask: the keys that a query sees.
 
     Attributes:
-        window: the number of visible keys, the query's own included; None: all up to
-            it.
+        window: the number of visible keys, the query's own included; None: all keys up
+            to the query's own.
         chunk: the length of the chunks of the text; a query sees no key before its own
             chunk (Llama 4); None: there are no chunks.
-        whole: whether a query also sees later keys: all of them, or as many after its
-            own as its window has before it.
+        whole: whether a query also sees later keys: without a window, all later keys;
+            with a window, as many keys after its own as before its own.
         joined: whether the positions of a picture attend to each other in both
             directions.
     """

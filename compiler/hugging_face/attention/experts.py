@@ -60,7 +60,7 @@ class Experts(Protocol):
 
 @contextmanager
 def own_experts(model: PreTrainedModel) -> Iterator[None]:
-    """Compute the experts of a model, if it has any, by kvc's functions."""
+    """Make a model compute its experts, if it has any, by kvc's functions."""
     with ExitStack() as stack:
         for module in model.modules():
             function = _OWN.get(name_of(module))
@@ -100,7 +100,7 @@ def run_experts(
         [tokens, hidden].
 
     Raises:
-        UnsupportedModel: the layer is one of several processes' parts.
+        UnsupportedModel: the layer is divided among several processes.
     """
     if module._is_expert_parallel:
         reason = "its experts are spread over several processes"

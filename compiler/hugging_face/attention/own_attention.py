@@ -114,7 +114,7 @@ def _bloom(
     layer_past: Cache,
     **__: object,
 ) -> _Attended:
-    """Replace BLOOM's attention: ALiBi with its own slopes."""
+    """Replace BLOOM's attention: ALiBi with BLOOM's slopes."""
     query, key, value = module._reshape(module.query_key_value(hidden_states))
     key, value = _kept(layer_past, module.layer_idx, key, value)
     slopes = torch.tensor(alibi_slopes(module.num_heads))
@@ -192,8 +192,8 @@ def _diffllama(
 ) -> _Attended:
     """Replace DiffLlama's attention: the difference of two weighted sums of values.
 
-    A head of the cache holds two: the keys of both halves of the queries, and the
-    values that both halves sum.
+    A head of the cache holds two heads of the model: the keys for both halves of the
+    queries, and the values that both halves sum.
     """
     query, key, value = (
         project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
@@ -248,7 +248,7 @@ def _doge(
 def check_keys(model: PreTrainedModel, length: int) -> None:
     """Check that values in the cache never select the keys that are attended to.
 
-    In Doge, they do so in texts longer than a configured length.
+    In Doge, values select keys in texts longer than a configured length.
 
     Raises:
         UnsupportedModel: values select keys in texts of this length.

@@ -54,7 +54,7 @@ def trocr(
 
 
 def _own(caches: Cache) -> Cache:
-    """Return a decoder's own caches; the decoder may run without an encoder."""
+    """Return a decoder's own caches, also of a decoder that runs without an encoder."""
     if isinstance(caches, EncoderDecoderCache):
         return caches.self_attention_cache
     return caches

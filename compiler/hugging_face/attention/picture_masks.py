@@ -66,7 +66,7 @@ def _find(mask: MaskFunction, picture: range, count: int) -> MaskStandIn | None:
 
 
 def _asked(picture: range, window: int, count: int) -> list[int]:
-    """Return the queries to test: around every edge of a window or the picture."""
+    """Return the queries to test: those next to an edge of a window or picture."""
     edges = (0, window, picture.start + window, picture.stop + window, count - 1)
     near = {edge + off for edge in edges for off in (-1, 0, 1)}
     around = range(picture.start - 1, picture.stop + 1)

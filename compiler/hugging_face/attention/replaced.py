@@ -120,7 +120,7 @@ def attend(
         s_aux: sink logits [heads].
         position_bias: [1, heads, seq, capacity], added to scores (T5); only in models
             with an encoder.
-        others: further arguments; a tensor that may change the result is refused.
+        others: further arguments; a tensor that can change the result is refused.
 
     Returns:
         [batch, seq, heads, value_dim], and no weights.

@@ -77,7 +77,7 @@ def held_still(model: PreTrainedModel, length: int) -> Iterator[None]:
     """Fix one set of frequencies, for texts up to `length`.
 
     Raises:
-        UnsupportedModel: frequencies would change below that, with each length.
+        UnsupportedModel: frequencies would change within `length`, with each length.
     """
     with ExitStack() as stack:
         for module in model.modules():

@@ -70,10 +70,11 @@ ALL: Final = MaskStandIn(None, whole=True)
 def find_both_ways(mask: MaskFunction, model: str) -> MaskStandIn:
     """Return the visible keys of a query among the tokens of one call.
 
-    These are all tokens, or a window to both sides, or a result of `find_sight`.
+    The visible keys are all tokens, a window to both sides, or a result of
+    `find_sight`.
 
     Raises:
-        UnsupportedModel: the mask is none of these.
+        UnsupportedModel: the mask is of another kind.
     """
     with ThreadPoolExecutor(1) as other, _of_positions(model):
         return other.submit(_find_both, mask, model).result()

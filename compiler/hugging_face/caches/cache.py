@@ -4,7 +4,7 @@ In: each layer's cached tensors: keys and values of each token, or states of all
 together (the last inputs of a convolution, the state of a recurrence). Out:
 `LayerBuffers`, which a model registers, and `KvCache`, made for one call, which writes
 keys and values with `kvc::cache_update`, overwrites states, and returns whole caches to
-layers. A `NotingCache` returns the layers' own tensors, as if it had been empty, and
+layers. A `NotingCache` returns the layers' new tensors, as an empty cache would, and
 records their shapes.
 """
 
@@ -282,7 +282,7 @@ class NotingCache(OneLength):
     Attributes:
         noted: shapes of the keys and values of each layer.
         states: shapes of the states, by layer and name.
-        cross: whether they are computed from an encoder's result.
+        cross: whether the keys and values are computed from an encoder's result.
     """
 
     def __init__(self, call: ModelCall, cross: bool = False) -> None:

@@ -51,7 +51,7 @@ class CrossCache(OneLength):
 
     Attributes:
         added: the number of encoder positions that the call has written in the longest
-            row, 0 if none.
+            row; 0 if the call wrote no positions.
     """
 
     def __init__(self, buffers: nn.ModuleDict, call: ModelCall) -> None:

@@ -38,13 +38,13 @@ class LayerShape:
     latent: bool = False
 
     def widths(self) -> dict[str, int]:
-        """Return the names of its buffers, with the width of a head in each."""
+        """Return the names of the layer's buffers, with the width of a head in each."""
         if self.latent:
             return {LATENTS: self.key_dim + self.value_dim}
         return {"keys": self.key_dim, "values": self.value_dim}
 
     def ring_slots(self, sizes: Sizes) -> int | None:
-        """Return the number of slots of its ring; None if all positions must be stored.
+        """Return the slots of the layer's ring; None if all positions must be stored.
 
         A ring as long as the text would save nothing.
         """
@@ -81,6 +81,6 @@ class CachedLayer:
     states: Mapping[str, StateShape] = field(default_factory=dict)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of its buffers."""
+        """Return the names of the layer's buffers."""
         attention = () if self.attention is None else self.attention.widths()
         return (*attention, *self.states)

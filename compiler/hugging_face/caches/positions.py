@@ -95,8 +95,8 @@ def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) 
 def _usual(decoder: PreTrainedModel) -> list[int]:
     """Return common position numbers of a first token: 1, or the padding token plus 1.
 
-    They are tried if the number cannot be observed, as in a model that computes sines
-    of positions (Kosmos 2.5).
+    These numbers are tried if the model's number cannot be observed, as in a model that
+    computes sines of positions (Kosmos 2.5).
     """
     if not takes_positions(decoder):
         return []
@@ -182,7 +182,8 @@ def _last(whole: Tensor, end: Tensor) -> Tensor:
 class HoldingCache(NotingCache):
     """A cache that reports, as kvc's does, that it already holds tokens.
 
-    It returns keys and values of as many tokens before the new ones.
+    It returns keys and values of the held tokens before the keys and values of new
+    tokens.
     """
 
     def update(

@@ -67,7 +67,8 @@ def run_model(
         own: the decoder's own caches.
         cross: the cross caches; None without an encoder.
         encoder: the arguments of the encoder, by name.
-        alone: whether to pass nothing else, so that the model makes positions itself.
+        alone: whether to pass no further arguments, so that the model computes the
+            positions itself.
     """
     caches, seq = own, tokens.shape[1]
     if has_encoder(model):

@@ -31,8 +31,8 @@ class EncoderInput:
     """The argument of `encode`.
 
     Attributes:
-        name: its name in the model's forward.
-        argument: its name in `encode`.
+        name: name of the input in the model's forward.
+        argument: name of the input in `encode`.
         example: an example with one row.
         axis: the axis of variable length; None if the length is fixed.
         positions: the number of encoder positions for an input of fixed length.
@@ -46,7 +46,7 @@ class EncoderInput:
 
     @property
     def is_picture(self) -> bool:
-        """Tell whether it is a picture."""
+        """Tell whether the input is a picture."""
         return self.name == _PIXELS
 
     def dynamic(self, longest: int) -> dict[str, dict[int, Dim]]:
@@ -72,7 +72,7 @@ def encoder_input(
         prepared: height and width of all pictures; None: as in its configuration.
 
     Raises:
-        UnsupportedModel: kvc cannot provide its input.
+        UnsupportedModel: kvc cannot provide the encoder's input.
     """
     name = model.main_input_name
     if name == _TOKENS:

@@ -166,7 +166,8 @@ def run_pictures(model: PreTrainedModel, call: ModelCall, pixels: Tensor) -> obj
 def features_of(model: PreTrainedModel) -> Callable[..., object] | None:
     """Return a model's function for embeddings of pictures, None without one.
 
-    Some models that generate text have it in the model below their head (DeepSeek-VL).
+    Some models that generate text have the function in the model below their head
+    (DeepSeek-VL).
     """
     inner: object = model.base_model
     found: object = getattr(model, PICTURE_FEATURES, None)
@@ -338,7 +339,7 @@ def methods_of(reading: EncoderSpec, rows: int) -> tuple[Method, ...]:
 
 
 def _first(values: Tensor) -> int:
-    """Return the first of a text's position numbers; 0 for any other values."""
+    """Return the first position number of a text; 0 if values are not positions."""
     if values.dtype != torch.int64 or values.numel() != _READ:
         return 0
     first = int(values.flatten()[0])

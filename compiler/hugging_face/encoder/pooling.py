@@ -52,7 +52,7 @@ class Pooling:
         """Return embeddings float32 [batch, n] of states [batch, seq, hidden].
 
         Args:
-            states: of all tokens.
+            states: the states of all tokens.
             lengths: int64 [batch], the number of real tokens of each row.
         """
         made = [WAYS[way](states.float(), lengths) for way in self.ways]

@@ -1,6 +1,6 @@
 """The picture input of a language model, and whether kvc can read pictures as it does.
 
-In: a generating model of transformers, and its first position's number. Out: a
+In: a generating model of transformers, and the number of its first position. Out: a
 `PictureInput`, None for a model without pictures. kvc first computes embeddings of a
 picture and then feeds them at the positions of its placeholder tokens. This module
 checks that the model does nothing else with a picture. The positions of a picture may
@@ -69,7 +69,7 @@ def read_joined(
     longer than any window.
 
     Returns:
-        Whether the positions of the picture are bidirectional.
+        True if the positions of the picture are bidirectional.
 
     Raises:
         UnsupportedModel: the model does more with a picture.
@@ -179,7 +179,7 @@ def _read(
 ) -> _Run:
     """Return the values that a model computes from tokens and a picture alone.
 
-    Also, for each attention, whether the positions of the picture are bidirectional.
+    Also return, for each attention, whether the picture's positions are bidirectional.
     """
     shown = tokens == token
     beside = dict.fromkeys(_types(model), shown.to(torch.int64))

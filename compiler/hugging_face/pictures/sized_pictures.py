@@ -46,11 +46,12 @@ class Tower:
     """The patches and windows of a tower.
 
     Attributes:
-        merge: patches along a side of a group, which becomes one embedding.
-        patch: pixels along a side of a patch.
+        merge: number of patches along a side of a group, which becomes one embedding.
+        patch: number of pixels along a side of a patch.
         frames: the number of repetitions of a picture in a patch.
         channels: the number of channels of its pixels.
-        window: groups along a side of a window; 0: all patches attend to each other.
+        window: number of groups along a side of a window; 0: all patches attend to
+            each other.
     """
 
     merge: int

@@ -1,8 +1,8 @@
 """The state of the running call, for functions that a model calls.
 
-In: a `ModelCall`, made current by `attending`. Out: the same by `current_call`, for
-attention, recurrent layers and positions. It also records the caches and windows of
-attention.
+In: a `ModelCall`, made current by `attending`. Out: the same `ModelCall`, returned by
+`current_call` to attention, recurrent layers and positions. The `ModelCall` also
+records the caches and windows of attention.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class Kept:
         latents: the latent and the shared key in one tensor, of which keys and values
             are views; None for other layers.
         earlier: whether the caches also hold positions before this call.
-        cross: whether they are computed from an encoder's result.
+        cross: whether keys and values are computed from an encoder's result.
     """
 
     layer: int
@@ -55,7 +55,7 @@ class ModelCall:
         encodes: whether the encoder runs.
         crossed: the number of decoder attentions over a cross cache.
         uncached: whether there is no cache: tokens see only those of the call.
-        among: the number of attentions among these tokens.
+        among: the number of attentions among the tokens of the call.
         apart: whether the model is given the number of cached tokens of each row.
         together: whether the call's tokens attend to each other in both directions.
         picture: the positions of a picture, in a text that the model reads by itself.
@@ -87,7 +87,8 @@ class ModelCall:
     def held(self) -> Tensor:
         """Return the number of cached tokens, as the model is given it.
 
-        It is that of the first row, or with `apart`, of all rows, [batch, 1].
+        The number is that of the first row; with `apart`, the numbers of all rows,
+        [batch, 1].
         """
         return self.start[:, None] if self.apart else self.start[0]
 

@@ -28,8 +28,9 @@ def unused(
     Args:
         model: a model without a head.
         names: names of the checkpoint's tensors.
-        headless: whether the checkpoint is of a model with a head. Names of its other
-            weights begin with the base model's prefix, if any name does.
+        headless: whether the checkpoint is of a model with a head. If any name in the
+            checkpoint begins with the base model's prefix, the names of all weights
+            outside of the head do.
     """
     prefix, found = f"{model.base_model_prefix}.", set(names)
     pooler = f"{_POOLER}."

@@ -1,4 +1,4 @@
-"""Warn about inputs that a model reads and its bundle does not: pictures, sounds.
+"""Warn about pictures, videos or sounds that a model reads and its bundle does not.
 
 In: the class of a model, its configuration, and the inputs of its methods. Out: a
 warning that names the other inputs. The inputs of a model are found by the names of its
@@ -70,7 +70,7 @@ def medium_of(name: str) -> str | None:
 
 
 def media_in(names: Iterable[str | None]) -> frozenset[str]:
-    """Return the media of arguments' names, from `MEDIA`; None is no argument."""
+    """Return the media of arguments' names, from `MEDIA`; a name may be None."""
     return frozenset(filter(None, (medium_of(name or "") for name in names)))
 
 
@@ -85,7 +85,7 @@ def warn_of_left_out(
     Args:
         model: the model that is compiled.
         taken: the media that the bundle takes, from `MEDIA`.
-        known: the media that the caller left out on purpose; None: no way to tell.
+        known: the media that the caller left out on purpose; None if unknown.
     """
     shared = PICTURES in taken and not _reads_videos_apart(model)
     with_videos = {VIDEOS} if shared else set()

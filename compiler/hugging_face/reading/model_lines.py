@@ -58,7 +58,7 @@ def _running() -> Iterator[tuple[FrameType, int]]:
 def _innermost(frames: Iterator[tuple[FrameType, int]]) -> str:
     """Return the innermost line of a model's code in frames, outermost first.
 
-    If no frame is of a model, it is the innermost line of code that models share.
+    If no frame is of a model, return the innermost line of code that models share.
     """
     found = shared = ""
     for frame, line in frames:

@@ -42,7 +42,8 @@ class Expansion:
 
     Attributes:
         text: the text.
-        tokens: its tokens, with those that the tokenizer adds to every text.
+        tokens: the tokens of the text, with the tokens that the tokenizer adds to every
+            text.
     """
 
     text: str
@@ -179,7 +180,7 @@ def _processor(folder: Path) -> "ProcessorMixin":
 
 
 def _said(folder: Path) -> Mapping[str, object]:
-    """Return the processor settings of a folder, from all files that have some."""
+    """Return a folder's processor settings, merged from all files that have any."""
     found: dict[str, object] = {}
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (folder / name).exists():

@@ -99,7 +99,7 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
 
 
 def _without_panning(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
-    """Return settings of a processor that could crop a picture, but does not.
+    """Return settings of a processor that can crop pictures; cropping must be off.
 
     Raises:
         BadModelFolder: the settings are impossible.
@@ -258,7 +258,7 @@ def _settings(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of a processor.
 
     Raises:
-        UnsupportedModel: it resizes in a way that is unknown to kvc.
+        UnsupportedModel: the processor resizes in a way that is unknown to kvc.
     """
     size, crop = _sides(found.get("size")), _sides(found.get("crop_size"))
     resizes, normalizes = found.get("do_resize"), found.get("do_normalize")
@@ -304,7 +304,7 @@ def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
 def most_groups(settings: Mapping[str, object] | None) -> int | None:
     """Return the maximum number of patch groups of a picture, None if unknown.
 
-    It is known for pictures of variable size.
+    The maximum is known for pictures of variable size.
     """
     match (settings or {}).get(PATCHES):
         case {"most": int(most), "side": int(side), "merge": int(merge)}:
@@ -315,8 +315,8 @@ def most_groups(settings: Mapping[str, object] | None) -> int | None:
 def patches_of(settings: Mapping[str, object] | None) -> dict[str, object] | None:
     """Return the sizes of patches of a picture, None if unknown.
 
-    These are the pixels along a patch's side, the patches along a group's side, and the
-    number of repetitions of the picture in a patch.
+    The sizes are the number of pixels along a patch's side, the number of patches along
+    a group's side, and the number of repetitions of the picture in a patch.
     """
     match (settings or {}).get(PATCHES):
         case {"side": side, "merge": merge, "frames": frames}:

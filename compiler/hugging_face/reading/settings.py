@@ -83,9 +83,9 @@ class Sizes:
     heard: int = 0
 
     def example_slots(self) -> int:
-        """Return the length in a trace of caches of variable length.
+        """Return the length that caches of variable length have in a trace.
 
-        The longest call must fit.
+        The longest call must fit into caches of this length.
         """
         return min(self.length, max(_EXAMPLE_LENGTH, self.spare + 1))
 

@@ -157,7 +157,7 @@ def config_of(
 ) -> PreTrainedConfig:
     """Return a class's configuration; for a text model, that of the text alone.
 
-    transformers does so, too, for a model that contains a text model (Llama 4).
+    transformers does the same for a model that contains a text model (Llama 4).
     """
     text: object = type(config).sub_configs.get("text_config")
     of_text = text is not None and getattr(kind, "config_class", None) is text

@@ -19,14 +19,14 @@ ONLY: Final = (
 
 
 class Unread:
-    """The keys or values of a layer, for code that bypasses the cache's `update`."""
+    """A placeholder for a layer's keys or values, for code that bypasses `update`."""
 
     def numel(self) -> int:
         """Return 1: the tensor is not empty."""
         return 1
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse any attribute, except special ones that Python looks for."""
+        """Refuse any attribute, except special attributes that Python looks for."""
         if name.startswith("__"):
             raise AttributeError(name)
         raise _refused("keys and values of a layer")

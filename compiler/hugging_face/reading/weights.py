@@ -3,10 +3,10 @@
 In: a model of transformers and an open checkpoint. Out: the model, filled. Names of
 older or other versions are renamed, tied tensors become one, and tensors without a
 place are refused by name. Parameters that transformers computes from other tensors,
-with a `WeightConverter`, are `ConvertedTensor`s: their types are known now, and their
-values are computed when they are read. One conversion's results are kept at a time:
-memory is bounded by the largest parameter, or, for stacked experts, by the part of one
-expert.
+with a `WeightConverter`, are `ConvertedTensor`s: their types are known at once, and
+their values are computed when they are read. Memory holds the results of one conversion
+at a time; they are at most the largest parameter, or, for stacked experts, the part of
+one expert.
 """
 
 import re
@@ -299,7 +299,7 @@ def match(
     """Return the tensors of a checkpoint by the model's names.
 
     Raises:
-        BadModelFolder: two tensors get one name, or some cannot be converted.
+        BadModelFolder: two tensors get one name, or a tensor cannot be converted.
     """
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]

@@ -110,8 +110,8 @@ def _unit_lower_inverse(below: Tensor, pairs: Sequence[Tensor]) -> Tensor:
 def block_pairs() -> list[Tensor]:
     """Return the block masks for `_unit_lower_inverse`, float32 [chunk, chunk].
 
-    The first is the diagonal; then, for each block size, the blocks to the left of the
-    second block of each pair.
+    The first mask selects the diagonal. Each further mask is for one block size, and
+    selects the block to the left of the second block of each pair.
     """
     places = range(CHUNK)
     found = [[[float(i == j) for j in places] for i in places]]
@@ -127,7 +127,7 @@ def block_pairs() -> list[Tensor]:
 def chunked(tensor: Tensor) -> Tensor:
     """Split [batch, seq, heads, ...] into [chunks, batch, heads, chunk, ...].
 
-    The rest is filled with zeros, which write nothing and keep the state. One extra
+    The last chunk is filled with zeros, which do not change the state. One extra
     chunk has only zeros, so that there is never just one chunk, a case that torch would
     test for.
     """

@@ -327,7 +327,7 @@ def _check_others(others: Mapping[str, object]) -> None:
     """Check that no other argument changes the result.
 
     Raises:
-        UnsupportedModel: an argument may change it.
+        UnsupportedModel: an argument can change the result.
     """
     for name, found in others.items():
         tells = name in _TELLING or isinstance(found, Tensor)

@@ -36,7 +36,7 @@ def state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the state [batch, ...] that the layer has just requested, or zeros.
 
     A layer that computes its heads in sequence (Zamba's) has requested the states of
-    all, [batch, heads, ...]; this returns the next head's.
+    all heads, [batch, heads, ...]; the result is then the state of the next head.
     """
     call = current_call()
     state = call.take_recurrent()

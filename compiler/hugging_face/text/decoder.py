@@ -82,13 +82,13 @@ class CachedDecoder(nn.Module):
         return self._append(0, input_ids=tokens)
 
     def prefill_embeds(self, inputs_embeds: Tensor) -> Tensor:
-        """Append embeddings [batch, seq, hidden]; return the last one's logits."""
+        """Append embeddings [batch, seq, hidden]; return the last position's logits."""
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
 
     def prefill_picture(self, inputs_embeds: Tensor) -> Tensor:
         """Append embeddings [batch, places, hidden] of a bidirectional picture.
 
-        Returns the last one's logits.
+        Returns the logits of the last position.
         """
         return self._append(1, together=True, inputs_embeds=inputs_embeds)[:, -1]
 
@@ -117,8 +117,8 @@ class CachedDecoder(nn.Module):
     ) -> Tensor:
         """Run the model; return the logits of the last `keep` positions, 0 for all.
 
-        `row_lengths` int64 [batch] is the number of tokens that count in each row; None
-        for all. With `together`, the call's tokens attend to each other in both
+        `row_lengths` int64 [batch] is the number of real tokens of each row; None: all
+        tokens are real. With `together`, the call's tokens attend to each other in both
         directions; `positions` are as for `_place`.
         """
         (given,) = inputs.values()
@@ -208,7 +208,7 @@ def check_positions(
     Without any attention, there are no positions.
 
     Raises:
-        UnsupportedModel: it counts positions by itself, for all rows at once.
+        UnsupportedModel: the model counts positions by itself, for all rows at once.
     """
     # Llama 4 scales queries by position in layers without rotation.
     for name, module in decoder.named_modules():
@@ -239,7 +239,7 @@ class _Head:
 
 @contextmanager
 def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head]:
-    """Compute logits only for last positions: they are most of a long prompt's work.
+    """Compute logits only for last positions, which saves most work of a long prompt.
 
     The head of a model computes each position independently, so its input may be cut.
     """
@@ -261,7 +261,7 @@ def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head
 
 
 def _last_of(states: Tensor, row_lengths: Tensor) -> Tensor:
-    """Select from states [batch, seq, width] the last real one: [batch, 1, width]."""
+    """Select each row's last real state, [batch, 1, width], of [batch, seq, width]."""
     last = (row_lengths - 1).clamp(min=0)[:, None, None]
     return states.gather(1, last.expand(-1, 1, states.shape[2]))
 

@@ -201,7 +201,7 @@ class AxesDecoder(CachedDecoder):
         self.register_buffer(AFTER, numbers, persistent=False)
 
     def prefill_embeds(self, inputs_embeds: Tensor, positions: Tensor) -> Tensor:  # type: ignore[override]
-        """Append embeddings [batch, seq, hidden]; return the last one's logits.
+        """Append embeddings [batch, seq, hidden]; return the last position's logits.
 
         Args:
             inputs_embeds: embeddings of text and pictures.
@@ -251,7 +251,7 @@ class BatchedAxesDecoder(AxesDecoder, BatchedDecoder):
     def prefill_embeds(  # type: ignore[override]
         self, inputs_embeds: Tensor, positions: Tensor, lengths: Tensor
     ) -> Tensor:
-        """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
+        """Append embeddings [batch, seq, hidden]; return each row's last logits."""
         given = filled(inputs_embeds, lengths)
         return self._append_last(lengths, positions=positions, inputs_embeds=given)
 

@@ -82,7 +82,7 @@ class CachedEncoderDecoder(CachedDecoder):
         self._encode(pixels)
 
     def _encode(self, given: Tensor, row_lengths: Tensor | None = None) -> None:
-        """Run the encoder on an input, of which `row_lengths` is the real length.
+        """Run the encoder on an input; `row_lengths` has each row's real length.
 
         The decoder runs for one token of each row.
         """

@@ -83,7 +83,7 @@ def _biased(
 ) -> Tensor:
     """Return a bias [batch, heads, seq, slots] for rows with different positions.
 
-    The bias of each query of each row is computed as if it were the only one.
+    The bias of each query of each row is computed as if the query were alone.
     """
     if not isinstance(past_seen_tokens, Tensor) or past_seen_tokens.dim() == 0:
         return bias(
@@ -141,7 +141,7 @@ def check_apart(model: PreTrainedModel, given: EncoderInput) -> None:
     """Check that a model computes the same for rows together and for each alone.
 
     Raises:
-        UnsupportedModel: it counts positions in another way.
+        UnsupportedModel: the model counts positions in another way.
     """
     together = _read(model, given, _HELD)
     for row, held in enumerate(_HELD):
