@@ -133,8 +133,8 @@ def _text(places: Mapping[str, str]) -> str:
 def _writes(method: Method, names: set[str]) -> Iterator[tuple[str, Node]]:
     """Yield the nodes that write tokens into the named states, with the state's name.
 
-    A state that other nodes change too is left out: a sliding window also moves its
-    content, and never fills up.
+    A state that nodes of any other kind change is left out. For example, a method with
+    a sliding window also moves the content of the state, which so never fills up.
     """
     held = {value.id: name for value, name in method.state_in if name in names}
     makers = method.makers()

@@ -94,9 +94,9 @@ def without_writers(
 ) -> frozenset[int]:
     """Leave out the taken nodes that write memory that their own partition reads.
 
-    With a pointwise writer also go the pointwise nodes between the old content and the
-    writer, unless another node needs them. No other nodes are left out, so matrix
-    products stay. All updates of states and of callers' arrays are left out.
+    If a pointwise writer is left out, so are the pointwise nodes between the old
+    content and the writer, unless another node needs them. All updates of states and of
+    callers' arrays are left out. All other nodes, such as matrix products, stay.
     """
     fresh = {i for i in taken if OPS[method.nodes[i].op].aliasing is Aliasing.FRESH}
     taken = frozenset(i for i in taken if i in fresh or i not in waits)

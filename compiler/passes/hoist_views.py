@@ -71,7 +71,7 @@ def _base(view: WholeView, value: Value, rebuilt: NodeList) -> Value | None:
 def _done_to_base(
     node: Node, rebuilt: NodeList, reads: Mapping[int, int]
 ) -> Value | None:
-    """Apply a pointwise node to the base of its operand, if its result is viewed back."""
+    """Apply a pointwise node to its operand's base, if its result is viewed back."""
     view = whole_view(node)
     inner = rebuilt.makers.get(node.inputs[0].id) if view else None
     if view is None or inner is None or not _is_even(inner):
