@@ -40,7 +40,7 @@ DTYPES: Final = {
 
 
 class Problems(Exception):
-    """Why a file cannot be used; the arguments are all reasons found."""
+    """A file cannot be used; the arguments of the exception are the reasons found."""
 
     @property
     def reasons(self) -> tuple[str, ...]:

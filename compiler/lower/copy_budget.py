@@ -21,7 +21,7 @@ def check_budgets(methods: Sequence[str], budget: Mapping[str, int]) -> None:
         budget: method -> bytes in a call.
 
     Raises:
-        CompileError: there is no such method, or a budget is no number of bytes.
+        CompileError: a budget names no method to compile, or is no number of bytes.
     """
     for method, allowed in budget.items():
         if method not in methods:

@@ -1,8 +1,9 @@
 """Keep nodes out of partitions that could then not write a state in place.
 
-A node that reads the old content of a state element by element may overwrite the state
-as it goes, even if its operands were computed from the old content. A partition that
-reads the old content may not, since it is one call: the whole state would be copied.
+A node that reads the old content of a state element by element can overwrite the state
+element by element, even if its operands were computed from the old content. A partition
+that reads the old content cannot, since it runs as one call; the whole state would be
+copied.
 """
 
 from collections.abc import Iterator, Mapping, Set

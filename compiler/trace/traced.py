@@ -29,9 +29,9 @@ class Lifted:
     """A buffer that is traced as an input.
 
     Attributes:
-        names: each of its names in the model.
+        names: all names of the buffer in the model.
         axes: axis -> Dim, for the axes whose size is chosen later.
-        pattern: the name of the `StateSpec` that matches it.
+        pattern: the name in the `StateSpec` that matches the buffer.
     """
 
     names: tuple[str, ...]

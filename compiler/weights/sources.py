@@ -64,8 +64,8 @@ class StoredSource:
     Attributes:
         stored: the tensor in the file.
         dtype: the model's dtype.
-        through: earlier dtypes of the model's tensor, in order: casts that lose
-            precision.
+        through: earlier dtypes of the model's tensor, in order, to which the values are
+            cast first because these casts lose precision.
     """
 
     stored: StoredTensor
