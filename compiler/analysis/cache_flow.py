@@ -1,8 +1,9 @@
 """Follow values through a method and the blocks that it runs.
 
-In: a method, the initial values, and a predicate for nodes that pass a value on. Out:
-by the name of each method or block, the values found there. An operand of control flow
-leads to an input of its blocks; an output of a block leads to a result of the call.
+In: a method, the values to start from, and a predicate for nodes that pass their first
+operand on to their results. Out: method or block name -> the values that were reached
+in it. An operand of a control-flow node leads to the matching input of each block, and
+an output of a block leads to the matching result of the control-flow node.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,13 +18,13 @@ Values = dict[int, Value]  # by id
 
 @dataclass(frozen=True, slots=True)
 class CacheFlow:
-    """The rules by which values are followed.
+    """The rules by which a search follows values through nodes and control flow.
 
     Attributes:
         blocks: the blocks of the program, by number.
         leads: whether a node passes its first operand on to its results.
-        every: whether a result of control flow counts only if all blocks pass the value
-            on; otherwise one is enough.
+        every: whether a result of control flow is reached only if all blocks pass the
+            value on; otherwise one block that passes it on is enough.
     """
 
     blocks: Mapping[int, Method]
@@ -78,7 +79,7 @@ class CacheFlow:
 def passed_inputs(
     control: Control[Value], block: Method, known: Mapping[int, object]
 ) -> list[Value]:
-    """Return the inputs of a block that are known values, but not scanned ones."""
+    """Return the block inputs whose operands are known values and not scanned."""
     return [
         block.inputs[i]
         for i, value in enumerate(control.operands)

@@ -24,14 +24,15 @@ Blocks = Mapping[int, Method]
 
 
 def find_caches(program: Program, dtype: DType) -> tuple[str, ...]:
-    """Return the names of the caches of a program; all can be stored in a dtype.
+    """Return the names of a program's caches, after a check that they can have `dtype`.
 
     Args:
-        program: the program; caches that have the dtype already are left out.
+        program: the program; caches that already have `dtype` are not returned.
         dtype: INT8, for rows with scales, or FLOAT16, for float32 caches.
 
     Raises:
-        CacheDtypeRefused: a cache cannot, or a program with states has no cache at all.
+        CacheDtypeRefused: a cache cannot have `dtype`, or a program with states has no
+            cache at all.
     """
     blocks = blocks_by_number(program)
     others = (s for s in program.states if s.type.dtype is not dtype)
@@ -86,7 +87,7 @@ def _written(method: Method, state: str, blocks: Blocks) -> Iterator[bool]:
 
 
 def _versions(method: Method, state: str, blocks: Blocks) -> dict[str, Values]:
-    """Return a state's old value and the results of its updates, in all blocks."""
+    """Return the values that hold a state's content, by method or block name."""
     flow = CacheFlow(blocks, lambda node: node.op == CACHE_UPDATE, every=True)
     return flow.values(method, _begin(method, state))
 
@@ -132,8 +133,9 @@ def _check_pairs(method: Method, read: set[int]) -> None:
 class _UseOfState:
     """The uses of one state in a method or a block.
 
-    `versions` are its contents, by name of method or block; `swapped` are inputs that
-    are views of it: with permuted axes, or parts of rows.
+    `versions`: method or block name -> the values that hold the state's content.
+    `swapped`: the inputs that are views of the state with permuted axes, or views of
+    parts of its rows.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class _UseOfState:
         self._read: dict[int, Value] = {**self._versions, **swapped}
 
     def check(self) -> Iterator[tuple[str, set[int]]]:
-        """Yield the ids of the values that attention may read, here and in blocks.
+        """Yield method or block name, and ids of the values that attention may read.
 
         Raises:
             CacheDtypeRefused: another operator reads or writes the state.
@@ -177,7 +179,7 @@ class _UseOfState:
     def _check_control(
         self, node: Node, control: Control[Value]
     ) -> Iterator[tuple[str, set[int]]]:
-        """Check a node's blocks: their uses of the state, and results that hold it."""
+        """Check a node's blocks for uses of the state and results that hold it."""
         if self._reads(control.pred) or any(
             self._reads(v) for i, v in enumerate(control.operands)
             if control.is_scanned(i)
@@ -200,7 +202,7 @@ class _UseOfState:
     ) -> None:
         """Check that either all blocks return the state as a result or none does.
 
-        A loop that carries the state must return it in the same place.
+        A loop that carries the state must return the state at the index of the input.
         """
         carried = control.is_loop and result < control.carried
         begins = carried and self._reads(control.operands[result])

@@ -1,10 +1,12 @@
-"""Tell whether an integer of a method is the position, its end or the row lengths.
+"""Tell which field of a cursor an integer of a method equals, if any.
 
-A cursor is a position that a program counts; these are its fields (`CursorField`). In:
-a method with its blocks inlined, the cursor's value at the start of a call, and the
-tokens that the call adds. Out: a `CursorView`, which returns the field that a value
-equals. All other analyses use it: cursors, kinds of states, the windows of rings and
-operands that become fields, so that they cannot disagree.
+A cursor is a position in the token sequence that a program counts. The fields of a
+cursor (`CursorField`) are the position at the start of a call, the position at the end
+of the call, and the number of tokens that the call adds to each row. In: a method with
+its blocks inlined, the cursor's value at the start of a call, and the tokens that the
+call adds. Out: a `CursorView`, which returns the field that a value equals. The
+analyses of cursors, of kinds of states, of the windows of rings and of operands that
+become fields all ask a `CursorView`, so that they cannot disagree.
 """
 
 from collections import Counter
@@ -32,7 +34,7 @@ class CursorAdvance:
     Attributes:
         least: tokens added to each row, without those added in loops; None if unknown.
         lengths: the input with the number of tokens that each row adds, int64 or bool
-            [rows]; None if all rows add all.
+            [rows]; None if each row adds all tokens of the call.
         totals: values that represent the tokens added by loops and branches, which are
             known only at run time.
     """
@@ -49,12 +51,15 @@ class CursorAdvance:
 
 @dataclass(frozen=True, slots=True)
 class AfterMark:
-    """A value at a known distance after a mark in a loop or branch.
+    """A value at a known distance after a mark.
+
+    A mark is a position that a loop or branch computes.
 
     Attributes:
         one: the carried value of the loop, or the result of the branches.
-        mark: the `own` of a loop; or the `end`, if it is known only at run time.
-        offset: the distance.
+        mark: the `own` value of a loop, or the `end` value of a loop or of branches if
+            the end is known only at run time.
+        offset: the distance of the value from the mark, in positions.
     """
 
     one: Open
@@ -71,7 +76,8 @@ class CursorView:
         start: the position at the start of a call, int64 [], [1] or [rows], or the
             positions of tokens, [tokens]; None if the method does not take it.
         step: the tokens that a call adds.
-        rows: the number of rows with positions of their own; None if all share one.
+        rows: the number of rows if each row has a separate position; None if all rows
+            share one position.
     """
 
     method: FlatMethod
@@ -97,7 +103,7 @@ class CursorView:
         return None if found is None or found.addends else found.constant
 
     def further(self, value: Value | None) -> IndexSum | None:
-        """Return the terms added to the start for a value; None if it has no start."""
+        """Return a value minus the start; None if the value has no start term."""
         if value is None or self.start is None or not self._fits(value.type):
             return None
         found = self.method.sums.of(value)
@@ -107,7 +113,7 @@ class CursorView:
         return replace(found, addends=found.addends[1:])
 
     def covers(self, write: CacheWrite, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a write covers tokens that the call adds, for all sizes."""
+        """Tell whether a write covers only tokens that the call adds, for all sizes."""
         if write.index is None or not self.counts_as(write.counted):
             return False
         if self.step.lengths is not None:
@@ -116,7 +122,7 @@ class CursorView:
         return self._adds(write.index, write.count, symbols, write.branches)
 
     def reaches(self, value: Value, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a value is a possible end of a call without row lengths."""
+        """Tell whether a value can be the end of a call that has no row lengths."""
         found = self.further(value)
         if found is None or self.step.least is None:
             return False
@@ -129,7 +135,7 @@ class CursorView:
         return self._adds(one.end, 0, symbols, self.method.within[one.end.id])
 
     def carries(self, one: CarriedSum, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether all iterations of a loop advance only over added positions."""
+        """Tell whether a loop advances only over positions that the call adds."""
         alike = (self._same_type(value, one.own) for value in (one.first, one.given))
         if not all(alike) or not self.joins(one.given, symbols):
             return False
@@ -150,7 +156,7 @@ class CursorView:
         )
 
     def _same_type(self, value: Value, other: Value) -> bool:
-        """Tell whether a value's mark, if it has one, has the type of another value."""
+        """Tell whether `other` has the type of the mark that `value` follows."""
         after = self.after_mark(value)
         return after is None or after.mark.type == other.type
 
@@ -161,9 +167,9 @@ class CursorView:
         symbols: Mapping[str, Symbol],
         branches: Branches,
     ) -> bool:
-        """Tell whether `count` positions from a value on are among the added ones.
+        """Tell whether the call adds the `count` positions that start at a value.
 
-        `branches` are the branches that the value is in.
+        `branches` are the branches that contain the value.
         """
         found, step = self.further(value), self.step
         if found is None or step.least is None or step.lengths is not None:
@@ -244,12 +250,12 @@ class CursorView:
         return CursorField.END if ends else None
 
     def _fits(self, kind: TensorType) -> bool:
-        """Tell whether a type can be that of a field of the cursor."""
+        """Tell whether a field of the cursor can have a type."""
         known = self.rows is None or kind.dims in (*ONE_FOR_ALL, (self.rows,))
         return known and kind.dtype is DType.INT64 and len(kind.dims) <= 1
 
     def counts_as(self, lengths: Value | None) -> bool:
-        """Tell whether an operator's row lengths are those of the method."""
+        """Tell whether an operator's row lengths equal those of the method."""
         if lengths is None or self.step.lengths is None:
             return lengths is self.step.lengths
         return self.field(lengths) is CursorField.LENGTHS
@@ -262,7 +268,7 @@ class CursorView:
 
 
 def _fits(offset: Dim, count: Dim, room: Dim, symbols: Mapping[str, Symbol]) -> bool:
-    """Tell whether `count` positions fit from an offset on, for all sizes."""
+    """Tell whether `offset + count` is at most `room`, for all sizes."""
     left = add_dims(add_dims(room, offset, -1), count, -1)
     return min(bounds(offset, symbols)[0], bounds(left, symbols)[0]) >= 0
 
@@ -270,7 +276,7 @@ def _fits(offset: Dim, count: Dim, room: Dim, symbols: Mapping[str, Symbol]) -> 
 def row_lengths_of(method: FlatMethod, value: Value | None) -> Value | None:
     """Return the input of row lengths that a value equals, None if there is none.
 
-    It is int64 or bool, one number for each row, and the method does not change it.
+    The input is int64 or bool [rows], and the method does not write to it.
     """
     if value is None:
         return None
@@ -305,7 +311,7 @@ def input_of(method: FlatMethod, name: str) -> Value | None:
 
 
 def with_places(method: FlatMethod) -> FlatMethod:
-    """Return a method whose position input is known to hold consecutive positions."""
+    """Return the method with its position input marked as consecutive positions."""
     start = input_of(method, method.position)
     assert start is not None
     return method.counting({start.id: Value(start.id, _FIRST)})

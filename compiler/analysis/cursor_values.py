@@ -2,9 +2,10 @@
 
 In: a program whose cursors have been found, and a view of its methods for each cursor.
 Out: the same program, in which cache operators take the start, end and row lengths of
-cursors directly. The input that held the position is removed; other readers of it read
-the cursor. Blocks get the fields that they use as operands. All other arithmetic stays.
-Each replacement is evaluated before and after (`evaluate.py`).
+cursors directly. The method input that held the position is removed; nodes that read
+that input read the cursor instead. Blocks get the fields that they use as operands. All
+other arithmetic stays. For each replacement, the old value and the field are evaluated
+and compared (`evaluate.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,11 +37,11 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
     """Return the program whose cache operators take fields of cursors.
 
     Args:
-        program: the program with its cursors.
-        views: method -> a view for each of the cursors.
+        program: the program, whose `cursors` have been found.
+        views: method name -> one view for each cursor of the program.
 
     Raises:
-        PassFailed: a replacement is not equal to the original: a bug.
+        PassFailed: a field differs from the value that it replaces, which is a bug.
     """
     done: dict[str, Method] = {}
     for method in entries(program):
@@ -50,7 +51,7 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
 
 @dataclass(slots=True)
 class _Lent:
-    """The values that a method or block gets: one for each cursor field and type."""
+    """The cursor fields that a method or block takes, as values."""
 
     method: Method
     count: int
@@ -63,7 +64,7 @@ class _Lent:
         return self.values[wanted]
 
     def fresh(self, kind: TensorType) -> Value:
-        """Return a new value of the method."""
+        """Return a new value with an unused id."""
         self.count += 1
         return Value(self.count - 1, kind)
 
@@ -109,7 +110,7 @@ class _Rewriter:
         )
 
     def _rewrite(self, method: Method, given: dict[_Wanted, Value]) -> _Lent:
-        """Replace operands in a method or block; it already has the fields `given`."""
+        """Replace operands in a method or block that takes the fields `given`."""
         lent, nodes = _Lent(method, method.next_id(), given), list[Node]()
         for node in method.nodes:
             if control_of(node) is not None:
@@ -158,7 +159,7 @@ class _Rewriter:
         value: Value,
         block: int | None,
     ) -> bool:
-        """Tell whether an operand becomes a position after the start or a mark."""
+        """Tell whether an operand is to be computed from the start or from a mark."""
         if wanted is Field.START:
             # Whether a write covers tokens that a call without row lengths adds.
             here = view.method.here(node.outputs[0], block)
@@ -173,11 +174,11 @@ class _Rewriter:
     def _placed(
         self, number: int, value: Value, method: Method, lent: _Lent, made: list[Node]
     ) -> Value:
-        """Return a position after the start or a mark, equal to a value; add its nodes.
+        """Compute a value from the start or from a mark; return the result.
 
         Args:
-            number: of the cursor.
-            value: of the flat method; tokens that the call adds follow it.
+            number: the number of the cursor.
+            value: a position in the flat method, at which added tokens start.
             method: the entry or block that needs the position.
             lent: the cursor values of the method.
             made: the list to which nodes are added.
@@ -211,7 +212,7 @@ class _Rewriter:
                         handed[i] = number, way
 
     def _carry(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
-        """Return the nodes of a loop that carries its write position."""
+        """Return nodes for a loop that also carries the next write position."""
         control = control_of(node)
         assert control is not None
         operands, made = list(control.operands), list[Node]()
@@ -230,7 +231,7 @@ class _Rewriter:
     def _counted(
         self, pair: tuple[Value, str], method: Method, lent: _Lent, made: list[Node]
     ) -> tuple[Value, str]:
-        """Return a state's new value; for a counter, the end of its loops."""
+        """Return a state's new value; for a counter, the end of the last loop."""
         new, name = pair
         for number, cursor in enumerate(self._program.cursors):
             if cursor.state is None or not self._views[number].step.totals:
@@ -240,7 +241,7 @@ class _Rewriter:
         return pair
 
     def _given(self, wanted: _Wanted, method: Method, lent: _Lent) -> Value:
-        """Return a method's value of a field or a mark."""
+        """Return the value in a method that holds a field or a mark."""
         made = (value for node in method.nodes for value in node.outputs)
         for value in (*method.inputs, *made) if isinstance(wanted, Value) else ():
             if self._views[0].method.here(value, method.block) == wanted:

@@ -1,10 +1,11 @@
 """Find the cursors: the values that count tokens, and how methods advance them.
 
-In: a program and its flat methods. Out: a `Counting` for each cursor. A cursor is, in
-this order: an input that methods declare as their position; an integer state at which
-caches are written, or that advances by the tokens of a method with a role, if every
-method that writes it advances it by a size, or to the end of a loop that carries it;
-the common length of growing states.
+In: a program and its flat methods. Out: a `Counting` for each cursor. Three kinds of
+values can be cursors, in this order of preference. First, an input that methods declare
+as their position. Second, an integer state that gives the position at which caches are
+written, or that advances by the tokens of a method with a role; every method that
+writes the state must advance it by a size, or to the end of a loop that carries it.
+Third, the common length of growing states.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +37,10 @@ class Counting:
 
     Attributes:
         cursor: the cursor, as the file stores it.
-        steps: method -> the tokens that a call adds; methods that add none are left
-            out.
-        states: names of the states that every method advances like the cursor; for a
-            common length, the states that grow.
+        steps: method name -> the tokens that a call adds. Methods that add no tokens
+            have no entry.
+        states: names of the states that every method advances like the cursor. If the
+            cursor is a common length, the names of the growing states.
     """
 
     cursor: Cursor
@@ -56,12 +57,12 @@ class Counting:
 def find_countings(
     program: Program, methods: Sequence[FlatMethod]
 ) -> tuple[Counting, ...]:
-    """Return all cursors, first the one that methods with a role advance.
+    """Return all cursors; the first is the cursor that methods with a role advance.
 
     Args:
         program: the program of the methods.
-        methods: its entries, after `with_places` for methods that take positions of
-            tokens.
+        methods: the entries of the program. Methods that take the position of each
+            token must have passed through `with_places`.
 
     Raises:
         CompileError: the tokens that a method adds are unknown, or prefill and decode
@@ -71,9 +72,10 @@ def find_countings(
 
 
 def find_places(program: Program, methods: Sequence[FlatMethod]) -> frozenset[str]:
-    """Return the methods whose position is that of each token, and not of each row.
+    """Return names of methods whose position input has one position for each token.
 
-    A method that writes nothing follows the methods that write.
+    All other methods have one position for each row. A method that writes nothing is
+    treated like the methods that write.
     """
     found: dict[tuple[str, str], bool] = {}
     for method in sorted(methods, key=lambda m: not _writes(m)):
@@ -106,7 +108,7 @@ def _looks_like_places(method: FlatMethod, start: Value, program: Program) -> bo
 
 
 def _fixed(program: Program) -> set[str]:
-    """Return the symbols that a session fixes."""
+    """Return the symbols whose sizes are fixed when a session is created."""
     return set(symbols_in(state.type for state in program.states))
 
 
@@ -176,10 +178,11 @@ class _Finder:
 
         Args:
             view: the view of the method.
-            one_each: whether some methods take a position for each token, even for one.
+            one_each: whether some methods take a position for each token, even if the
+                call has only one token.
 
         Raises:
-            CompileError: the number is unknown, or the writes disagree.
+            CompileError: the number of tokens is unknown, or writes differ in it.
         """
         assert view.start is not None
         method, dims = view.method, view.start.type.dims
@@ -226,7 +229,7 @@ class _Finder:
         return replace(view, step=step).ends_at(new, self._symbols)
 
     def _with_tokens(self, view: CursorView, step: CursorAdvance) -> CursorAdvance:
-        """Return a step with the most tokens that a row gets, if that is known."""
+        """Return a step that includes the greatest number of tokens per row."""
         if step.least is not None:
             return step
         method = view.method
@@ -238,7 +241,10 @@ class _Finder:
         return replace(step, least=sizes.pop() if len(sizes) == 1 else None)
 
     def _steps_of(self, state: State) -> dict[str, CursorAdvance]:
-        """Return method -> tokens added to a state; empty if a writer does not add."""
+        """Return method name -> tokens added to a state.
+
+        The mapping is empty if a method writes the state in any other way.
+        """
         if state.type.dtype not in _INTEGERS or len(state.type.dims) > 1:
             return {}
         steps: dict[str, CursorAdvance] = {}
@@ -283,7 +289,7 @@ class _Finder:
                 yield counting
 
     def _common_length(self, growing: Sequence[State]) -> Counting | None:
-        """Return a cursor for growing states that methods leave of one length."""
+        """Return a cursor for growing states of equal length after every method."""
         steps: dict[str, CursorAdvance] = {}
         for method in self._methods:
             added = growth(method, growing[0])
@@ -300,7 +306,7 @@ class _Finder:
         return Counting(cursor, steps, names) if steps else None
 
     def _counting(self, cursor: Cursor, steps: Mapping[str, CursorAdvance]) -> Counting:
-        """Return a cursor with its capacity and all states that advance alike."""
+        """Return a cursor with its capacity and the states that advance with it."""
         slots = [
             write.slots
             for view in self._views(cursor)
@@ -322,7 +328,7 @@ def _generating(methods: Sequence[FlatMethod]) -> list[FlatMethod]:
 
 
 def _extents(view: CursorView) -> set[Dim]:
-    """Return how many slots writes of states fill from the call's start on."""
+    """Return the slot counts of the writes of states that begin at the call's start."""
     found: dict[str, dict[Dim, Dim]] = {}
     different: set[Dim] = set()
     for write in cache_writes(view.method):
@@ -344,7 +350,7 @@ def _extents(view: CursorView) -> set[Dim]:
 
 
 def _in_loops(view: CursorView) -> bool:
-    """Tell whether loops write caches after the call's start."""
+    """Tell whether loops write caches at positions after the call's start."""
     return any(view.after_mark(write.index) for write in cache_writes(view.method))
 
 
@@ -357,10 +363,10 @@ def _token_counts(method: FlatMethod) -> set[Dim]:
 
 
 def _check_bool(method: FlatMethod, step: CursorAdvance) -> None:
-    """Check that bool row lengths come with one token.
+    """Check that a method with bool row lengths adds at most one token to each row.
 
     Raises:
-        CompileError: a method counts more than one token by a bool.
+        CompileError: the method adds more than one token.
     """
     given = step.lengths
     if given is None or given.type.dtype is not DType.BOOL or step.tokens == 1:

@@ -1,8 +1,8 @@
 """Record kinds of states and cursors in the IR, before any backend.
 
-In: the program after the passes. Out: the same program with the attributes of states
-and methods, and with cursor values in place of equivalent index arithmetic. Later
-stages do not look at operators to find the kind of a state.
+In: the program after the passes. Out: the same program, with kinds, cursors and windows
+recorded on the states and methods, and with cursor values in place of equivalent index
+arithmetic. Later stages read the recorded kind of a state and do not look at operators.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _Written = tuple[FlatMethod, Node]
 def describe_states(
     program: Program, methods: Sequence[FlatMethod], countings: Sequence[Counting]
 ) -> tuple[State, ...]:
-    """Return the states with their kinds, cursors and windows."""
+    """Return the states with their kinds, cursors and windows recorded."""
     writes: dict[str, list[_Written]] = {state.name: [] for state in program.states}
     for method in methods:
         for name, node in method.writes:
@@ -81,7 +81,7 @@ def _with_kind(
 
 
 def _updates_whole(state: State, node: Node, held: Mapping[int, InState]) -> bool:
-    """Tell whether a node updates a whole state as a cache, and not a view of it."""
+    """Tell whether a node is a cache update of a whole state, not of a view of it."""
     if node.op != CACHE_UPDATE or node.inputs[0].type != state.type:
         return False
     one = held.get(node.inputs[0].id)
@@ -123,7 +123,7 @@ def _is_at(
 
 
 def declare(program: Program) -> Program:
-    """Return the program with the results of the analysis.
+    """Return the program with the kinds of states and the cursors recorded.
 
     Raises:
         CompileError: a method's use of its position is ambiguous.

@@ -1,8 +1,9 @@
 """Compare integers with the cursor fields that replace them, by computing both.
 
-In: a value of index arithmetic, and the field of the cursor that should equal it. Out:
-nothing if both agree at several positions and sizes, with different rows. That needs no
-weights and takes a fraction of a millisecond.
+In: a value of index arithmetic, and the field of the cursor that should equal the
+value. Both are computed at several positions and sizes, with a different position in
+each row; an error is raised if they differ. The check needs no weights and takes a
+fraction of a millisecond.
 """
 
 from collections.abc import Mapping
@@ -33,15 +34,15 @@ def check_equal(
     """Check that a value equals a field of the cursor at any start of a call.
 
     Args:
-        value: of the method.
+        value: the value, one of the method.
         field: the expected field.
         view: the view of the method.
         symbols: the symbols of the program.
         offset: a number added to the field.
-        own: the carried value or end of a loop, which takes the place of the start.
+        own: the carried value or end of a loop to compute from instead of the start.
 
     Raises:
-        PassFailed: the values differ: a bug.
+        PassFailed: the value and the field differ, which is a bug.
     """
     for sizes in sample_sizes(symbols):
         for position in POSITIONS:
@@ -72,7 +73,7 @@ class _Call:
         self._makers, self._own = view.method.makers(), own
 
     def compute(self, value: Value) -> Tensor:
-        """Compute a value by its arithmetic; -1 where branches disagree."""
+        """Compute a value by its arithmetic; elements are -1 if branches differ."""
         view = self._view
         ends = {one.end.id: one for one in view.method.loops}
         if value == self._own:
@@ -114,7 +115,7 @@ class _Call:
         return made[field].reshape(shape)
 
     def _run(self, node: Node) -> Tensor:
-        """Return the result of an operator that sums consist of."""
+        """Return the result of a node whose operator can occur in an `IndexSum`."""
         name, _, overload = node.op.removeprefix("aten::").partition(".")
         run = getattr(getattr(torch.ops.aten, name), overload or "default")
         given = {

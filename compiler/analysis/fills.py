@@ -1,8 +1,10 @@
-"""Follow how far a call has written rings, from its start on and without a hole.
+"""Follow up to which position a call has written rings without a gap.
 
-In: a view of a method for a cursor, and its rings. Out: for each value in a ring's
-memory, the position up to which the ring is filled. At the start of a loop iteration,
-and at the end of a loop or branch, that is the position carried along, or unknown.
+A ring is a cache whose slots are reused in a circle. In: a view of a method for a
+cursor, and the rings at the cursor. Out: for each value in a ring's memory, the
+position up to which the ring is filled. At the start of a loop iteration, and at the
+end of a loop or branch, that position is the cursor value that the loop or branch
+carries, or is unknown.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,13 +25,14 @@ START: FillPlace = ((), 0)
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A ring at some point of a call.
+    """The state of a ring at some point of a call.
 
     Attributes:
-        held: the ring, and its view.
-        ends: the positions up to which it is filled; several if loops carry several
-            equal ones.
-        count: how many positions the last write covered, None before the first.
+        held: the ring, and the order of the axes in which the value views it.
+        ends: the positions up to which the ring is filled. There are several if loops
+            carry several equal positions.
+        count: the number of positions that the last write covered; None before the
+            first write.
     """
 
     held: InState
@@ -61,7 +64,7 @@ class Fills:
                 self._known[value.id] = self._made(node, value)
 
     def of(self, value: Value) -> Fill | None:
-        """Return the fill of the ring that a value lies in, None if it lies in none."""
+        """Return the fill of the ring that holds a value; None if no ring holds it."""
         if value.id not in self._known:
             self._known[value.id] = self._started(value)
         return self._known[value.id]
@@ -143,7 +146,7 @@ class Fills:
 
 
 def after(place: FillPlace, count: Dim) -> FillPlace:
-    """Return the position that is `count` after another one."""
+    """Return the position `count` after `place`."""
     addends, constant = place
     return addends, add_dims(constant, count)
 

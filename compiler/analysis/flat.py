@@ -1,9 +1,10 @@
 """Inline the blocks of a method, for analysis.
 
-In: a proven program. Out: its methods, with blocks inlined just before the node that
-runs them, under ids of their own; inputs of a branch are the operands themselves. The
-carried values of a loop are new values in an iteration. A flat method cannot be run,
-since it contains all branches.
+In: a program whose writes are proven to be in place. Out: its methods, with each block
+inlined just before the node that runs it. The inlined values get new ids; the inputs of
+a branch are replaced by the operands, and each carried value of a loop gets one new
+value that stands for it in any iteration. A flat method cannot be run, since it
+contains all branches.
 """
 
 from collections import Counter
@@ -25,18 +26,19 @@ Branches = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class FlatMethod(Method):
-    """A method without blocks.
+    """A method with its blocks inlined.
 
     Attributes:
-        writes: (state, node) for every node that works in a state's memory.
+        writes: (state, node) for every node that writes to a state's memory.
         joins: id of a result of a cond -> the results of its branches.
-        within: id of a value of a branch -> the branches that it is in, the outermost
-            first: (id of the first result of the cond, index of the branch).
-        names: number of a block -> its value ids -> the values in this method.
-        sums: the sums of its integers.
+        within: id of a value of a branch -> the branches that contain the value, the
+            outermost first, as (id of the cond's first result, index of the branch).
+        names: number of a block -> value id in the block -> value in the flat method.
+        sums: the integers of the method as sums.
         loops: the carried values to which loops add, in order.
         passed: all carried values of loops.
-        asked: id of a carried value in a loop's test -> its first value.
+        asked: id of a carried value in a loop's condition -> the value before the
+            first iteration.
     """
 
     writes: tuple[tuple[str, Node], ...] = ()
@@ -49,17 +51,17 @@ class FlatMethod(Method):
     asked: Mapping[int, Value] = field(default_factory=dict)
 
     def counting(self, values: Mapping[int, Value]) -> "FlatMethod":
-        """Return the method with some values known to hold consecutive integers."""
+        """Return the method with some values marked as consecutive integers."""
         return replace(
             self, sums=IndexSums(self.makers(), self.joins, values, self.loops)
         )
 
     def here(self, value: Value, block: int | None) -> Value | None:
-        """Return the flat value of a value of the method or a block, or None."""
+        """Return the flat value for a value of the method or of a block, or None."""
         return value if block is None else self.names[block].get(value.id)
 
     def leaves(self, value: Value) -> list[Value]:
-        """Return the possible values of a value: one for each branch, if any."""
+        """Return the values that a result of branches can be; else the value alone."""
         one = self.joins.get(value.id)
         return [value] if one is None else [v for w in one.ways for v in self.leaves(w)]
 
@@ -74,7 +76,7 @@ class FlatMethod(Method):
 
 
 def flatten(program: Program) -> tuple[FlatMethod, ...]:
-    """Return the entries of a program without blocks."""
+    """Return the entries of a program with their blocks inlined."""
     blocks = blocks_by_number(program)
     return tuple(_Flattener(method, blocks).run() for method in entries(program))
 
@@ -85,7 +87,8 @@ class Passed:
 
     Attributes:
         loop: id of the loop's first result.
-        first, own, end: before the first iteration, in any iteration, after the last.
+        first, own, end: the value before the first iteration, the value that stands for
+            it in any iteration, the value after the last iteration.
         given: the value that an iteration returns.
         turns: the number of iterations; None if it is known only at run time.
     """

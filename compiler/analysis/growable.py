@@ -1,9 +1,10 @@
 """Find the values whose memory has spare capacity along an axis.
 
-In: a program with its appends made explicit. Out: for each method and block these
-values and their axes. Such memory has gaps between rows, so a view of it may be
-impossible, and a backend must not treat it as contiguous. Results of branches are among
-them, since they may stay in such memory.
+In: a program whose growing caches use `kvc::append`. Out: for each method and block,
+the values with spare capacity and the axis of each. Spare capacity leaves gaps between
+rows, so some views of these values are impossible, and a backend must not treat their
+memory as contiguous. Results of branches count as values with spare capacity if a
+branch can return one.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,10 @@ class _Finder:
         self.found: dict[str, Growable] = {}
 
     def walk(self, method: Method, given: Mapping[int, int]) -> dict[int, int]:
-        """Record and return a method's growable values, with those of its inputs."""
+        """Record and return a method's growable values.
+
+        `given`: index of a growable input -> its axis.
+        """
         growable = {method.inputs[i].id: axis for i, axis in given.items()}
         growable.update(
             (v.id, self._grows[n]) for v, n in method.state_in if n in self._grows

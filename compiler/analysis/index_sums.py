@@ -1,10 +1,10 @@
 """Read the arithmetic of indices and positions as sums of values and a number.
 
 For example, `position + arange(n)` is the position plus consecutive integers along an
-axis. In: the nodes of a method. Out: for each integer tensor an `IndexSum`, by a closed
-set of forms: sums with values and numbers, ranges, views, copies and widening casts. A
-tensor of another form is a sum of one term, itself. This module does not use cursors or
-caches.
+axis. In: the nodes of a method. Out: an `IndexSum` for each integer tensor. Only these
+operators are read: sums with values and numbers, ranges, views, copies and widening
+casts. The result of any other operator is a sum whose one term is that result. This
+module does not use cursors or caches.
 """
 
 from collections import Counter
@@ -36,9 +36,10 @@ class IndexSum:
     """The sum that an integer tensor equals.
 
     Attributes:
-        addends: values with one element each, or, for APART, with one for each element
-            of the sum. For a value of consecutive integers, the first element is meant.
-        constant: the number added to them.
+        addends: values with one element each or, for APART, with one element for each
+            element of the sum. A value of consecutive integers stands for its first
+            element.
+        constant: the number added to the addends.
         along: how the elements of the sum differ.
     """
 
@@ -53,15 +54,15 @@ class CarriedSum:
 
     Attributes:
         first: the value before the first iteration.
-        own: the value in an iteration.
+        own: the value that stands for the carried value in any iteration.
         given: the value that an iteration returns.
         end: the value after the last iteration.
-        step: the number that an iteration adds, beside `within`.
-        within: values that represent the sums of inner loops and branches.
+        step: the number that an iteration adds, in addition to `within`.
+        within: values that represent the sums which inner loops and branches add.
         turns: the number of iterations; None if the total is known only at run time.
-        added: a value that represents the sum of earlier iterations.
-        total: a value that represents the sum of all iterations, if it is known only at
-            run time.
+        added: a value that represents the sum that earlier iterations add.
+        total: a value that represents the sum that all iterations add, if that sum is
+            known only at run time.
     """
 
     first: Value
@@ -83,7 +84,7 @@ class Joined:
         cond: id of the first result of the node that runs the branches.
         end: the result.
         ways: the result of each branch.
-        total: a value that represents the sum of the branch taken, beyond the sum that
+        total: a value that represents what the executed branch adds, less the sum that
             all branches add.
     """
 
@@ -135,7 +136,7 @@ class IndexSums:
         return self._known[value.id]
 
     def _in_loop(self, value: Value) -> IndexSum | None:
-        """Return the sum of a carried value: in an iteration, or after the last one."""
+        """Return the sum of a loop's carried value, in or after the iterations."""
         if value.id in self._carried:
             one = self._carried[value.id]
             first = self.of(one.first)
@@ -175,7 +176,7 @@ class IndexSums:
         return self._viewed(node, node.inputs[0], value) if known else None
 
     def _joined(self, one: Joined) -> IndexSum | None:
-        """Return the sum of a branch result: the common sum, or that plus a total."""
+        """Return the sum of a branch result: the branches' common sum or a total."""
         ways = [self.of(way) for way in one.ways]
         if len(set(ways)) == 1:
             return ways[0]
@@ -218,14 +219,14 @@ class IndexSums:
 
 
 def sides(kind: TensorType) -> tuple[Dim, ...]:
-    """Return the sizes other than 1."""
+    """Return the sizes of a type that are not 1."""
     return tuple(size for size in kind.dims if size != 1)
 
 
 def _first_picked(node: Node, old: TensorType, result: TensorType) -> Dim | None:
-    """Return the index of the first element in a view, None if it is unknown.
+    """Return the index in `old` of a view's first element, None if unknown.
 
-    An index from the end must exist for all sizes.
+    If the view counts the index from the end, the index must exist for all sizes.
     """
     if node.op not in _PICKING:
         return None
@@ -263,7 +264,7 @@ def sums_of(method: Method, makers: Mapping[int, Node]) -> IndexSums:
 
 
 def index_range(value: Value, sums: IndexSums) -> IndexSum | None:
-    """Return an index as a range, None if it is not known to be one."""
+    """Return an index as a sum with consecutive integers, None if it is no such sum."""
     found, wide = sums.of(value), sides(value.type)
     counts = found.along is Along.COUNTING or not wide
     known = value.type.dtype in _INTEGERS and len(wide) <= 1
@@ -288,7 +289,7 @@ def start_of_rows(found: IndexSum, batch: Dim, add: Add) -> Value:
 
 
 def _first(addend: Value, add: Add) -> Value:
-    """Return the first element of an addend as int64, with as many dims."""
+    """Return the first element of an addend as int64, of the same rank."""
     if any(size != 1 for size in addend.type.dims):
         kind = TensorType(addend.type.dtype, (1,))
         addend = add("aten::slice.Tensor", (addend, 0, 0, 1, 1), kind)
@@ -318,7 +319,7 @@ _WITH_NUMBER = {"aten::add.Tensor", "aten::add.Scalar", "aten::mul.Scalar"}
 
 
 class NonNegative:
-    """Tells whether values are never negative; knows the methods of one program."""
+    """Tells whether values of a program's methods are never negative."""
 
     def __init__(self, program: Program) -> None:
         self._symbols: Mapping[str, Symbol] = {s.name: s for s in program.symbols}

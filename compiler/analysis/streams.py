@@ -1,14 +1,15 @@
 """Find the streams of a program that an orthogonal matrix may rotate.
 
-A stream is the value to which layers add: values of one width that linear layers and
-tables compute, additions combine, and norms read for linear layers. If all producers of
-a stream are rotated by R, and all its readers by the transpose of R, the program
-computes the same. In: a program. Out: `Streams`: the rotated values, the rotated sides
-of constants, and the norms whose weights the layers after them have to absorb. Each
-value and each side of a constant starts in a class of its own. An operator that
-commutes with R unites the classes of its inputs and results; any other operator forbids
-them, as do inputs, results and states. All methods and blocks are read, since they
-share constants.
+A stream is a set of values of equal width, such as the residual stream of a
+transformer: linear layers and embedding tables compute the values, additions combine
+them, and norms read them for other linear layers. If all producers of a stream are
+rotated by R, and all readers by the transpose of R, the program computes the same. In:
+a program. Out: `Streams`: the rotated values, the rotated sides of constants, and the
+norms whose weights must be multiplied into the layers after them. At first, each value
+and each side of a constant is a class. An operator that commutes with R unites the
+classes of its operands and results. Any other operator excludes these classes from
+rotation; so do inputs and outputs of methods, and states. All methods and blocks are
+read, since they share constants.
 """
 
 from collections import defaultdict
@@ -23,7 +24,7 @@ from kvc.schema.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A side of a constant: "reads" is its last axis, "makes" the rows of a matrix."""
+    """A side of a constant: "reads" for its last axis, "makes" for a matrix's rows."""
 
     constant: str
     of: Literal["reads", "makes"]
@@ -31,7 +32,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The constants by which a norm multiplies, and which it adds; None if absent."""
+    """The weight that a norm multiplies by and the bias it adds; None if absent."""
 
     weight: str | None
     bias: str | None
@@ -46,9 +47,10 @@ class Streams:
     """The values and constants to rotate.
 
     Attributes:
-        values, sides: the rotated values, and sides of constants.
-        norms: value -> the norm that computed it, also through views.
-        folded: matrix -> the one norm whose results it reads.
+        values: the rotated values.
+        sides: the rotated sides of constants.
+        norms: value -> the norm that computed the value, or the value it is a view of.
+        folded: name of a matrix -> the only norm whose results the matrix multiplies.
     """
 
     values: frozenset[NodePlace]
@@ -58,7 +60,7 @@ class Streams:
 
 
 def find_streams(program: Program, done: frozenset[str]) -> Streams:
-    """Return the streams of a program, except those with constants of `done`."""
+    """Return the streams of a program that contain no constant in `done`."""
     classes = _Classes()
     for method in program.methods:
         _Reading(method, classes).read()
@@ -82,9 +84,9 @@ def find_streams(program: Program, done: frozenset[str]) -> Streams:
 
 
 def _is_long(matrix: Constant) -> bool:
-    """Tell whether a product [width, width] costs little beside that by a matrix.
+    """Tell whether a matrix has so many rows that a [width, width] product is cheap.
 
-    This holds for the output layer, also if it is the table of the embedding.
+    The output layer has so many rows, also if its matrix is the embedding's table.
     """
     rows, width = matrix.type.dims
     return isinstance(rows, int) and isinstance(width, int) and rows >= 8 * width
@@ -120,11 +122,11 @@ class _Classes:
         self._forbidden.add(key)
 
     def mark(self, key: Key, what: Literal["norm", "sum"]) -> None:
-        """Record that a norm or a sum reads a key."""
+        """Record that a norm or a sum reads the value of a key."""
         self._seen[what].add(key)
 
     def rotated(self) -> set[Key]:
-        """Return the keys of all allowed classes with a norm and a sum."""
+        """Return the keys of the allowed classes that both a norm and a sum read."""
         roots = {self.root(key) for key in self._seen["norm"]}
         roots &= {self.root(key) for key in self._seen["sum"]}
         roots -= {self.root(key) for key in self._forbidden}
@@ -152,7 +154,7 @@ class _Reading:
                     self._forbid(value)
 
     def linear(self, node: Node) -> bool:
-        """Read a linear layer, whose two sides are separate classes."""
+        """Unite the sides of a linear layer's weight with its input and result."""
         x, weight, bias = node.arguments
         name = self._matrix(weight)
         if name is None or not isinstance(x, Value):
@@ -168,7 +170,7 @@ class _Reading:
         return True
 
     def embedding(self, node: Node) -> bool:
-        """Read a lookup in a table."""
+        """Unite the rows of an embedding's table with the result."""
         name = self._matrix(node.arguments[0])
         if name is None:
             return False
@@ -178,7 +180,7 @@ class _Reading:
         return True
 
     def norm(self, node: Node) -> bool:
-        """Read a norm of rows."""
+        """Record a norm of rows and the norm's constants."""
         x, shape, *rest = node.arguments
         assert isinstance(x, Value)
         weights = [v for v in rest if isinstance(v, Value)]
@@ -198,7 +200,7 @@ class _Reading:
         return True
 
     def added(self, node: Node) -> bool:
-        """Read a sum or difference of two streams."""
+        """Unite the operands and the result of a sum or difference."""
         (made,) = node.outputs
         if len(node.inputs) != 2:
             return False
@@ -211,7 +213,7 @@ class _Reading:
         return True
 
     def scaled(self, node: Node) -> bool:
-        """Read a product of rows with a number for each row, or for all."""
+        """Unite rows with their product by a number for each row or for all rows."""
         (made,) = node.outputs
         rows = [v for v in node.inputs if _is_row(v) and _width(v) == _width(made)]
         if len(rows) != 1 or self._norm_of(rows[0]) != PLAIN:
@@ -225,7 +227,7 @@ class _Reading:
         return True
 
     def viewed(self, node: Node) -> bool:
-        """Read an operator that selects or moves whole rows."""
+        """Unite rows with the result of an operator that selects or moves rows."""
         x, (made,) = node.arguments[0], node.outputs
         if not isinstance(x, Value) or not _is_row(x) or _width(x) != _width(made):
             return False
@@ -261,7 +263,7 @@ class _Reading:
         return node.op != "aten::gather" or self._is_of_rows(node.arguments[2])
 
     def _is_of_rows(self, index: Argument) -> bool:
-        """Tell whether an index is the same along the last axis."""
+        """Tell whether an index does not vary along the last axis."""
         assert isinstance(index, Value)
         maker = self._makers.get(index.id)
         return (
@@ -287,7 +289,8 @@ class _Reading:
     def _key(self, value: Value) -> Key:
         """Return the key of a value; for a constant, that of its last axis.
 
-        No norm's weight can be multiplied into a constant that is read as a value.
+        If a node reads a constant as a value, no norm's weight can be multiplied into
+        that constant.
         """
         name = self._constants.get(value.id)
         if name is None:
@@ -307,7 +310,7 @@ def _width(value: Value) -> object:
 
 
 def _is_row(value: Value) -> bool:
-    """Tell whether the last axis of a value may be rotated."""
+    """Tell whether a value has a last axis that can be rotated."""
     width = _width(value)
     floats = value.type.dtype is DType.FLOAT32
     return floats and isinstance(width, int) and block_of(width) >= LEAST_BLOCK

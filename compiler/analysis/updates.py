@@ -19,13 +19,14 @@ class CacheWrite:
     """One `kvc::cache_update` of a state.
 
     Attributes:
-        state: its name.
-        index: the first slot of each row, None for slot 0.
+        state: the name of the state.
+        index: the first slot that is written in each row, None for slot 0.
         axis: the axis of the slots, counted from 0.
-        count: how many slots it writes.
-        slots: how many slots there are.
+        count: the number of slots that the update writes.
+        slots: the number of slots of the state.
         mode: "linear" or "circular".
-        counted: how many of `count` each row writes, None for all.
+        counted: the number of slots, at most `count`, that are written in each row;
+            None if `count` slots are written in every row.
         branches: the enclosing branches, as in `FlatMethod.within`.
     """
 
@@ -44,8 +45,9 @@ class InState:
     """A value that lies in a state's memory.
 
     Attributes:
-        state: its name.
-        order: axis of the value -> axis of the state; None if a view changed the axes.
+        state: the name of the state.
+        order: axis of the value -> axis of the state; None if a view did more than
+            permute the axes.
     """
 
     state: str
@@ -80,7 +82,7 @@ def cache_write(state: str, node: Node, method: FlatMethod) -> CacheWrite:
 
 
 def find_held(method: FlatMethod) -> dict[int, InState]:
-    """Return value id -> state, for states, their views and their updates."""
+    """Return value id -> state, for the values that lie in a state's memory."""
     held = {
         value.id: InState(name, tuple(range(len(value.type.dims))))
         for value, name in method.state_in
@@ -97,7 +99,7 @@ def find_held(method: FlatMethod) -> dict[int, InState]:
 
 
 def held_by(node: Node, one: InState | None) -> InState | None:
-    """Return the state of a node's result, if its first input lies in state `one`."""
+    """Return the state that holds a node's result; `one` holds its first input."""
     if one is None or node.op == CACHE_UPDATE:
         return one
     if OPS[node.op].aliasing is not Aliasing.VIEW:
@@ -111,7 +113,7 @@ def held_by(node: Node, one: InState | None) -> InState | None:
 
 
 def growth(method: FlatMethod, state: State) -> Dim | None:
-    """Return by how much a method lengthens a state; None if it starts anew."""
+    """Return by how much a method lengthens a state; None if it drops the old rows."""
     assert state.grows is not None
     olds = {name: value.type.dims for value, name in method.state_in}
     news = {name: value.type.dims for value, name in method.state_out}
@@ -125,7 +127,7 @@ def growth(method: FlatMethod, state: State) -> Dim | None:
 
 
 def keeps_old_rows(method: FlatMethod, state: State) -> bool:
-    """Tell whether a method keeps the rows of a growing state, or starts anew."""
+    """Tell whether a growing state's new content starts with the old content."""
     written = {name for _, name in method.state_out}
     if state.name not in written or state.name in _lengthened(method):
         return True
@@ -133,7 +135,7 @@ def keeps_old_rows(method: FlatMethod, state: State) -> bool:
 
 
 def one_length(method: FlatMethod, growing: Sequence[State]) -> bool:
-    """Tell whether a method gives several growing states one length."""
+    """Tell whether growing states of equal length have equal lengths after a method."""
     axes = {state.name: state.grows for state in growing}
     lengths = {
         value.type.dims[axis]
@@ -144,7 +146,7 @@ def one_length(method: FlatMethod, growing: Sequence[State]) -> bool:
 
 
 def _lengthened(method: FlatMethod) -> set[str]:
-    """Return the states whose new content starts with the old one."""
+    """Return the states whose new content starts with their old content."""
     makers = method.makers()
     return {
         name

@@ -1,7 +1,7 @@
 """Views of all elements of a value: in another shape, or with permuted axes.
 
-Another view can undo such a view. Two successive reshapes are one reshape, and two
-successive permutations are one permutation.
+A reshape or permutation can be undone by a second one. Two successive reshapes are one
+reshape, and two successive permutations are one permutation.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ _PERMUTE, _VIEW = "aten::permute", "aten::view"
 
 @dataclass(frozen=True, slots=True)
 class WholeView:
-    """One view, independent of its base.
+    """The change of shape or of axes that a view makes, without the viewed value.
 
     Attributes:
-        before, after: the types of the value and of the view.
+        before: the type of the viewed value.
+        after: the type of the view.
         order: axis of the view -> axis of the value; None for a reshape.
         source: the user's line.
     """
@@ -57,7 +58,7 @@ class WholeView:
         return WholeView(self.after, self.before, back, self.source)
 
     def then(self, other: "WholeView") -> "WholeView":
-        """Return this view and another one of its kind as one view."""
+        """Return this view followed by `other`, of the same kind, as one view."""
         order = None
         if self.order is not None and other.order is not None:
             order = tuple(self.order[axis] for axis in other.order)
@@ -65,7 +66,7 @@ class WholeView:
 
 
 def whole_view(node: Node) -> WholeView | None:
-    """Return a node's view of all elements, None if it is another node."""
+    """Return a node's view of all elements, None if the node is no such view."""
     if node.op not in RESHAPING_VIEWS | PERMUTING:
         return None
     order = None if node.op in RESHAPING_VIEWS else axis_order(node)
@@ -73,7 +74,7 @@ def whole_view(node: Node) -> WholeView | None:
 
 
 def axis_order(node: Node) -> tuple[int, ...]:
-    """Return axis of the result -> axis of the operand, for a permutation."""
+    """Return, for a permutation, the operand's axis for each axis of the result."""
     rank = len(node.outputs[0].type.dims)
     if node.op == _PERMUTE:
         order = node.arguments[1]

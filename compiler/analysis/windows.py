@@ -1,10 +1,12 @@
 """Find the windows of rings, which allow a session to rewind overwritten rings.
 
-In: views of methods for a cursor, and the rings at the cursor. Out: the window of each
-ring that has one. A ring has one if each method that advances the position fills it
-without a hole, only `kvc::attention` reads it, after a write and with the last tokens
-of that write as queries, all these readers have a window, and writes and readers keep
-the same number of first positions. Any other ring works as well, but cannot be rewound.
+A ring is a cache whose slots are reused in a circle. In: views of methods for a cursor,
+and the rings at the cursor. Out: the window of each ring that has a window. A ring has
+a window under four conditions. Each method that advances the position fills the ring
+without a gap. Only `kvc::attention` reads the ring, after a write, and the queries are
+the last tokens of that write. Each of these attentions has a window. Writes and
+attentions keep the same number of first positions. A ring without a window works too,
+but a session cannot rewind it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,11 +33,11 @@ _NOTHING = Window(0)
 def find_windows(
     program: Program, views: Iterable[CursorView], rings: Rings
 ) -> dict[str, Window]:
-    """Return ring -> the largest window through which a query may read it.
+    """Return ring name -> the largest window through which a query reads the ring.
 
     Args:
         program: the program of the methods.
-        views: views of all methods for the cursor of the rings.
+        views: one view of each method, for the cursor of the rings.
         rings: the rings at the cursor, by name.
     """
     symbols = {symbol.name: symbol for symbol in program.symbols}
@@ -67,7 +69,7 @@ class _Uses:
         self._fills = Fills(view, rings, symbols)
 
     def all(self) -> Iterator[tuple[str, Window | None]]:
-        """Yield a ring and its window for each use; None for a use of any slots."""
+        """Yield (ring, window) for each use; None for a use that may read any slot."""
         method = self._view.method
         written = {name for _, name in method.state_out}
         for name in self._rings.keys() - written:
@@ -85,7 +87,7 @@ class _Uses:
                 yield from ((one, seen) for seen in self._seen(node, value, one))
 
     def _handed_out(self) -> Iterator[str]:
-        """Yield the rings that a method returns, or does not fill up to its end."""
+        """Yield the rings that the method returns or leaves short of the end."""
         method = self._view.method
         for value in (*method.outputs, *(value for value, _ in method.input_out)):
             one = self._fills.of(value)
@@ -99,7 +101,7 @@ class _Uses:
                 yield name
 
     def most(self, ring: str) -> int:
-        """Return the most positions of a write that does not cover the whole call."""
+        """Return the largest count of writes that do not cover the whole call."""
         counts = [
             bounds(write.count, self._symbols)[1]
             for state, node in self._view.method.writes
@@ -123,7 +125,7 @@ class _Uses:
         return all_of_it == (0, self._view.step.tokens)
 
     def _seen(self, node: Node, value: Value, one: Fill) -> Iterator[Window | None]:
-        """Yield a node's window on a ring: empty for updates, None for any slots."""
+        """Yield a node's window on a ring; None if the node may read any slot."""
         ring, control = self._rings[one.held.state], control_of(node)
         if control is not None:
             fixed = control.operands[control.carried :] if control.is_loop else ()
@@ -148,7 +150,7 @@ class _Uses:
             yield None
 
     def _sees_window(self, arguments: Mapping[str, Argument], one: Fill) -> bool:
-        """Tell whether an attention's queries are the last tokens of the last write."""
+        """Tell whether an attention's queries are the last tokens written."""
         q, end, lengths = (arguments[n] for n in ("q", "valid_length", "row_lengths"))
         assert isinstance(q, Value)
         assert end is None or isinstance(end, Value)
@@ -162,7 +164,7 @@ class _Uses:
         return ends and fits and arguments["layout"] == "circular"
 
     def _covers(self, one: Fill, queries: Dim) -> bool:
-        """Tell whether a write always covers at least as many positions as queries."""
+        """Tell whether the last write always covers at least `queries` positions."""
         if one.count is None:
             return False
         return bounds(add_dims(one.count, queries, -1), self._symbols)[0] >= 0

@@ -36,8 +36,8 @@ class Checkpoint(Closing):
     Tensors taken from a checkpoint keep its files open.
 
     Attributes:
-        path: as it was given.
-        tensors: all its tensors by name.
+        path: the path as the caller gave it.
+        tensors: all tensors of the checkpoint by name.
     """
 
     tensors: Mapping[str, FileTensor]

@@ -191,9 +191,9 @@ def empty_parameters() -> Iterator[None]:
     """Make the parameters of modules built in this context, by this thread, empty.
 
     Buffers stay real, and so do parameters of special classes. A parameter with two
-    names stays one. An initial value is computed before the parameter is registered, so
-    memory for one parameter at a time is needed. After `Checkpoint.load_into` they may
-    be cast, but not changed.
+    names stays one parameter. An initial value is computed before the parameter is
+    registered, so memory for one parameter at a time is needed. After
+    `Checkpoint.load_into`, empty parameters can be cast, but not changed.
     """
     made, thread = WeakIdKeyDictionary(), threading.get_ident()
     storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
@@ -223,12 +223,13 @@ def _empty(
     tensor: Tensor,
     storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]],
 ) -> Tensor:
-    """Return an empty tensor like another one; a parameter if that is one.
+    """Return an empty tensor like `tensor`; a parameter if `tensor` is a parameter.
 
     Args:
         tensor: the tensor to imitate.
-        storages: the storages made so far, by the original; the weak references keep
-            ids from being reused, but no memory.
+        storages: id of an original storage -> a weak reference to it, and the storage
+            made for it. A weak reference keeps the id from being reused, but does not
+            keep the memory.
     """
     real = tensor.untyped_storage()
     if real._cdata not in storages:
@@ -252,7 +253,7 @@ def can_be_empty(tensor: Tensor) -> bool:
 
 
 def make_empty(tensor: Tensor) -> None:
-    """Convert a tensor that was made on the meta device in another way to `Empty`."""
+    """Convert a tensor on the meta device that is not an `Empty` to an `Empty`."""
     if type(tensor) is Empty:
         return
     is_parameter = isinstance(tensor, nn.Parameter)

@@ -1,8 +1,9 @@
 """Record on the storage of an empty tensor the source of its values.
 
-In: a tensor on the meta device, or its stand-in, and a `StoredTensor`. The record names
-the view of the storage that it is for, so every alias of the tensor has its values, and
-no other view has. A cast keeps the record, and is repeated when values are read.
+In: a tensor on the meta device, or its stand-in, and a `StoredTensor`. The record
+contains the offset and shape of the tensor in the storage. So every alias of the tensor
+has the values, but no other view of the storage has values. A cast copies the record to
+the result, and the values are cast when they are read.
 """
 
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def attached(tensor: Tensor) -> StoredSource | None:
 
 
 def carry(source: Tensor, target: Tensor) -> None:
-    """Record that a tensor has the values of another one, cast to its dtype."""
+    """Record that `target` has the values of `source`, cast to the target dtype."""
     values = _noted(source)
     if values is None or values.place != Identity.of(source):
         return

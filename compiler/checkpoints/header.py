@@ -40,7 +40,7 @@ DTYPES: Final = {
 
 
 class Problems(Exception):
-    """Why a file cannot be used; the arguments are all reasons found."""
+    """A file cannot be used; the arguments of the exception are the reasons found."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -57,9 +57,10 @@ class TensorEntry:
     """A tensor as a header describes it.
 
     Attributes:
-        kind: its dtype by the format's name.
-        shape: its sizes.
-        begin, end: its bytes, counted from the end of the header.
+        kind: the dtype, by the format's name.
+        shape: the sizes of the tensor.
+        begin, end: offsets in bytes of the tensor's first byte and of the byte after
+            its last one, counted from the end of the header.
     """
 
     kind: str

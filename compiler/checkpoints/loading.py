@@ -29,10 +29,10 @@ class NamedTensor(StoredTensor, Protocol):
     """A tensor of a checkpoint, with the facts that errors print.
 
     Attributes:
-        name: in the checkpoint.
+        name: the name in the checkpoint.
         dtype: None if torch or kvc does not have this dtype.
         kind: the checkpoint's name of the dtype.
-        path: of its file.
+        path: the path of the file that contains the tensor.
     """
 
     @property
@@ -210,7 +210,8 @@ def _converts(stored: torch.dtype | None, wanted: torch.dtype) -> bool:
 def _overlaps(slots: list[_Slot]) -> Iterator[str]:
     """Yield empty parameters that share memory in another shape or at another offset.
 
-    Each would be read from the checkpoint separately, and they might disagree.
+    Each of these parameters would be read from the checkpoint separately, so their
+    values could differ.
     """
     first: dict[int, _Slot] = {}
     for slot in slots:

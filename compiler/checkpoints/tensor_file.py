@@ -31,7 +31,7 @@ class TensorFile:
         """Open a file and read its header.
 
         Raises:
-            Problems: it cannot be opened, is damaged, or cut short.
+            Problems: the file cannot be opened, is damaged, or is cut short.
         """
         self.path = path
         try:

@@ -1,12 +1,13 @@
 """Rewrite assignments that torch cannot trace as they are written.
 
 `cache[:, p] = x` fails while tracing if `p` is a number read from a tensor, or an
-integer tensor without dims, although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
-Here it becomes a write into that view. A copy into another dtype or into more dims
-becomes a cast or an expand, then a clone (`explicit_copy`), since torch drops the last
-copy into a buffer together with its cast. `x.data` returns a tensor outside of the
-trace; here it is `x.detach()`, which has the same memory. Slices of a dynamic length
-may be as long as their axis (`overlaps_by_strides`).
+integer tensor [], although `cache[:, p]` and `cache[:, p : p + 1] = x` work. It is
+replaced by a write into the view `cache[:, p]`. A copy into another dtype or into more
+dims becomes a cast or an expand, and a clone after it (`explicit_copy`), since torch
+drops the last copy into a buffer together with its cast. `x.data`, which would return a
+tensor that is not traced, is replaced by `x.detach()`, which has the same memory. A
+write into a slice of dynamic length is traced even if the slice can be as long as the
+axis (`overlaps_by_strides`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +62,7 @@ def _is_read(place: object) -> bool:
 
 
 def _picks_many(place: object) -> bool:
-    """Tell whether an index selects elements in a way that is no view."""
+    """Tell whether an index selects elements that no view can select."""
     return isinstance(place, list | tuple | bool) or (
         isinstance(place, Tensor) and not _is_read(place)
     )
@@ -80,7 +81,8 @@ def _assign(view: object, value: object) -> None:
 def explicit_copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> object:
     """Return `aten.copy` with its cast and its broadcast as separate operators.
 
-    Return `NotImplemented`, which keeps the operator, if there is neither.
+    If the copy neither casts nor broadcasts, return `NotImplemented`, which keeps the
+    operator.
     """
     same = len(self.shape) == len(src.shape) and all(
         statically_known_true(a == b)
@@ -96,9 +98,9 @@ def explicit_copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> obje
 def overlaps_by_strides() -> Iterator[None]:
     """Let torch tell from strides alone whether a written tensor overlaps itself.
 
-    Otherwise torch asks whether the tensor is contiguous, which for `cache[:, :count] =
-    x` holds for one count only; the trace would be refused for the other counts, or for
-    that one.
+    Otherwise torch asks whether the tensor is contiguous. `cache[:, :count]` is
+    contiguous only if `count` is the size of the axis, so the trace would be refused
+    for this count or for all other counts.
     """
     before = torch._debug_has_internal_overlap
     torch._debug_has_internal_overlap = _overlap  # type: ignore[assignment]
@@ -109,7 +111,7 @@ def overlaps_by_strides() -> Iterator[None]:
 
 
 def _overlap(tensor: Tensor) -> int:
-    """Return 1 if elements share memory, as in expanded tensors, else 2."""
+    """Return 1 if elements share memory, as in expanded tensors, or else 2."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     known = statically_known_true
     repeated = (known(step == 0) and not known(size == 1) for size, step in pairs)

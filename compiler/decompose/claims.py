@@ -1,8 +1,8 @@
-"""Conditions on sizes that traced code relies on, with their answers.
+"""Conditions on sizes that traced code relies on, and their truth values.
 
-A condition (`Question`) is recorded when the user's code evaluates it, and when a
-decomposition holds for the size of the example alone. `kvc.compiler.trace.shape_guards`
-checks each condition for every declared size.
+A condition (`Question`) is recorded when the user's code evaluates it, and when the
+result of a decomposition is valid only for the size of the example.
+`kvc.compiler.trace.shape_guards` checks each condition for every declared size.
 """
 
 import sys
@@ -26,11 +26,11 @@ class Question:
 
     Attributes:
         expression: the condition, over torch's symbols.
-        answer: its value in torch's trace.
+        answer: the truth value of the condition in torch's trace.
         place: ` at module:line`.
         sources: torch's names of the tensor sizes behind the symbols.
-        inside: whether the condition is in the body of a branch or loop, which has
-            symbols of its own.
+        inside: whether the condition is in the body of a branch or loop, where torch
+            uses separate symbols.
     """
 
     expression: sympy.Basic

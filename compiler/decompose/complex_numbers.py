@@ -1,9 +1,10 @@
 """Decompose operators on complex numbers into operators on real ones.
 
 In: a call with complex tensors while it is traced. Out: its result, whose real and
-imaginary parts are computed separately and put together by `aten.complex`. `real_parts`
-removes these later, by giving the parts to their readers. An operator without a rule
-keeps its complex tensors, and is refused there.
+imaginary parts are computed separately and combined by `aten.complex`.
+`kvc.compiler.trace.real_parts` removes `aten.complex` later, by giving the parts to the
+nodes that read them. An operator without a rule keeps its complex tensors, and
+`real_parts` refuses it.
 """
 
 import math

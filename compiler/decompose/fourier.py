@@ -176,8 +176,8 @@ def _several(
     Args:
         first: the transform of the last axis.
         others: the transform of all other axes.
-        last_first: whether the last axis comes before the others.
-        axes: the axes if neither `dim` nor `s` gives them; None for all.
+        last_first: whether the last axis is transformed before the other axes.
+        axes: the axes if neither `dim` nor `s` gives them; None for all axes.
         x: the tensor to transform.
         s: the lengths.
         dim: the axes.
@@ -304,8 +304,8 @@ def _added_up(
 ) -> Tensor:
     """Add up windows [batch, windows, samples], each `hop` samples after the last.
 
-    Samples before `begin` are cut off; at the end as many are cut off, or those after
-    `length`.
+    The first `begin` samples are cut off. If `length` is None, the last `begin` samples
+    are cut off too; otherwise `length` samples are returned.
     """
     _, count, width = lines.shape
     total = (count - 1) * hop + width

@@ -3,7 +3,7 @@
 Whether `x.reshape(-1)` is a view, through which a write goes, or a copy depends on the
 strides of x. In: the result of a decomposed transform, and the original call. Out: the
 same numbers, with the axes in torch's order. torch.export traces transforms by
-`torch._refs`, some of which report contiguous results. Here the same code calls the
+`torch._refs`, some of which wrongly report contiguous results, so this module calls the
 operators that eager's transforms call.
 """
 

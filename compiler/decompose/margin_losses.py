@@ -1,9 +1,9 @@
 """Margin losses, decomposed as torch's kernels compute them.
 
-In: a call of such a loss while it is traced. Out: the same numbers by operators of the
-table; None, which keeps the call. torch's kernels add only margins above zero, so no
-NaN; its own decompositions (2.13) keep NaN, and treat entries after the end of the
-labels as labels of class 0.
+In: a call of a margin loss while it is traced. Out: the same numbers by operators of
+the table; or None, which keeps the call. torch's kernels add only margins above zero,
+so they skip NaN. torch's own decompositions (2.13) keep NaN, and treat entries after
+the end of the labels as labels of class 0.
 """
 
 from collections.abc import Callable, Mapping

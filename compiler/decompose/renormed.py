@@ -1,10 +1,11 @@
 """Look up rows of a table with bounded norms, without writing a model's table.
 
 `functional.embedding(..., max_norm=)` shortens rows in the table itself before it looks
-them up. In: such a call. Out: the rows, shortened after the lookup: the same numbers up
-to rounding. Other readers of the table would see shortened rows in torch; the trace is
-searched for them, and they are refused. `ingest/program.py` compares methods. A table
-that the method computes is written, as in torch.
+them up. In: a call of it. Out: the rows, shortened after the lookup: the same numbers
+up to rounding. In torch, other readers of the table would see shortened rows, so the
+trace is searched for other readers, and they are refused. `ingest/program.py` checks
+that methods shorten rows to the same bound. A table that the method itself computes is
+written, as in torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +41,8 @@ class Bound:
     """The greatest norm of the rows of a table.
 
     Attributes:
-        most: the greatest norm.
-        norm_type: which norm.
+        most: the greatest norm that a row may have.
+        norm_type: the exponent p of the p-norm.
     """
 
     most: float

@@ -15,8 +15,8 @@ NamedArguments = Mapping[str, object]
 class OpCall:
     """A call to make: an operator and its arguments by parameter name.
 
-    `results` is the number of the traced call's results that the operator returns, the
-    first ones; None is all. `checks` are calls without results that come before it.
+    The operator returns the first `results` results of the traced call; None means all.
+    `checks` are calls without results that must run before the operator.
     """
 
     op: str
@@ -27,7 +27,7 @@ class OpCall:
 
 @dataclass(frozen=True, slots=True)
 class MadeArgument:
-    """An argument that is computed by a call of its own."""
+    """An argument that must be computed by an additional call."""
 
     call: OpCall
     type: TensorType
@@ -37,7 +37,7 @@ Tensor = Value | MadeArgument
 
 
 class Unsupported(Exception):
-    """A call cannot be expressed; the text gives the reason."""
+    """A call cannot be expressed in the IR; the message gives the reason."""
 
     @property
     def reason(self) -> str:

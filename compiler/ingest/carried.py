@@ -1,7 +1,8 @@
 """Resolve `Method.carry`: the arguments and results that the session keeps.
 
-In: the methods' declarations and signatures. Out: for each method the pairs of tensors
-that are one state before and after a call. `grown` makes the states.
+In: the methods' declarations and signatures. Out: for each method, pairs of an argument
+and a result; the argument is the content of a state before a call, and the result is
+the content after the call. `grown` makes the states.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -22,9 +23,9 @@ class Pair:
     """A carried tensor: the argument of a call, and the result that replaces it.
 
     Attributes:
-        path: of the argument; it names the state.
-        argument: number of the argument; None if the method only returns the state.
-        result: number of the result that becomes the state.
+        path: path of the argument, which is also the name of the state.
+        argument: index of the argument; None if the method only returns the state.
+        result: index of the result that becomes the state.
     """
 
     path: str
@@ -37,8 +38,9 @@ class CarriedTensors:
     """The carried tensors of one method.
 
     Attributes:
-        pairs: in the order of the declaration.
-        arguments, results: paths that disappear from its call.
+        pairs: the pairs, in the order of the declaration.
+        arguments: paths of the arguments that the caller no longer passes.
+        results: paths of the results that the caller no longer gets.
     """
 
     pairs: tuple[Pair, ...]
@@ -52,8 +54,9 @@ def read_carry(
     """Return the carried tensors of each method.
 
     Raises:
-        CaptureError: a key or value names nothing, two name the same tensor, or a key
-            and its value are containers of different structure; lists the known paths.
+        CaptureError: a key or value names no tensor, two keys or values name the same
+            tensor, or a key and its value are containers of different structure. The
+            error lists the known paths.
     """
     known = tuple(
         path
@@ -154,15 +157,15 @@ def _listed(places: Sequence[str] | Mapping[str, int]) -> str:
 
 
 def check_positions(methods: Sequence[IrMethod], state_symbols: Set[str]) -> None:
-    """Check every method's position.
+    """Check the position input that each method declares.
 
     Args:
-        methods: as imported.
-        state_symbols: sizes that a session fixes.
+        methods: the imported methods.
+        state_symbols: names of the sizes that are fixed when a session is created.
 
     Raises:
-        CompileError: methods have different names for one position.
-        CaptureError: the position is no input that a session can fill.
+        CompileError: methods name the position of the same states differently.
+        CaptureError: a session cannot fill the input that a method declares.
     """
     users = [method for method in methods if method.position]
     for one, other in combinations(users, 2):
@@ -180,7 +183,7 @@ def check_positions(methods: Sequence[IrMethod], state_symbols: Set[str]) -> Non
 
 
 def _write_alike(method: IrMethod, other: IrMethod) -> bool:
-    """Tell whether two methods write a state in common, or none at all."""
+    """Tell whether two methods write a common state, or both write no state."""
     one, two = ({name for _, name in m.state_out} for m in (method, other))
     return not one or not two or not one.isdisjoint(two)
 

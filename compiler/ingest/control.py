@@ -1,8 +1,8 @@
 """Read torch's higher-order operators: their bodies and operands.
 
 In: a traced call of `torch.cond`, `while_loop`, `scan` or `map`. Out: the corresponding
-operator of kvc, its bodies, and its operands in kvc's order. A map is a scan that
-carries nothing.
+operator of kvc, its bodies, and its operands in kvc's order. A map becomes a scan
+without carried values.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,12 @@ class Higher:
 
     Attributes:
         op: the operator of kvc.
-        bodies: the nodes of its bodies, in kvc's order.
+        bodies: the fx nodes of the bodies, in kvc's order.
         pred: the condition of a cond; None for other operators.
-        operands: the operands of all bodies, in order.
-        carried, scanned: how many of the first operands are carried or scanned.
+        operands: the operands that each body takes, in order: the carried operands,
+            the scanned operands, then the others.
+        carried: the number of carried operands.
+        scanned: the number of scanned operands.
     """
 
     op: str

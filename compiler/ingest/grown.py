@@ -1,7 +1,8 @@
 """Make states of carried arguments: their types, and the axis they grow along.
 
-In: for each carried path, its type in every method, before and after. Out: one state
-each. Methods that carry one path must agree on everything except the current length.
+In: for each carried path, the types of the argument and of the result in every method.
+Out: one state for each path. Methods that carry the same path must have equal types
+except for the current length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ class Use:
     """The types of a carried path in one method.
 
     Attributes:
-        method: its name.
-        old: the type of the argument; None if the method has no such argument.
+        method: the name of the method.
+        old: the type of the argument; None if the method only returns the state.
         new: the type of the result that becomes the state.
     """
 
@@ -34,12 +35,13 @@ def carried_state(
 
     Args:
         name: the name of the state.
-        uses: of every method that carries it; at least one takes it.
+        uses: the uses of the path in all methods that carry the path; at least one
+            method takes it as an argument.
         symbols: the program's symbols by name.
 
     Raises:
-        StateConflict: methods disagree about the types, or one method's types
-            before and after do.
+        StateConflict: the types differ between methods, or between the argument and the
+            result of a method.
         CaptureError: the length that grows cannot be 0.
     """
     first = next(use for use in uses if use.old is not None)
@@ -87,8 +89,9 @@ def _greatest(name: str, use: Use, axis: int, symbols: Mapping[str, Symbol]) -> 
     """Return the greatest length of a growing state, as one method declares it.
 
     Raises:
-        StateConflict: its length is fixed.
-        CaptureError: its length cannot be 0, as it is before the first call.
+        StateConflict: the method declares a fixed length.
+        CaptureError: the declared length cannot be 0, but the state is empty before the
+            first call.
     """
     assert use.old is not None
     symbol = only_symbol(use.old.dims[axis])

@@ -1,4 +1,4 @@
-"""Rules for reads and writes of part of a tensor: slices, single indices, masks.
+"""Rules for reads and writes of parts of a tensor: slices, single indices, masks.
 
 A Python slice (open ends, ends counted from the back, clamping) becomes an index
 tensor, so that every write is one operator that can work in place.
@@ -75,7 +75,7 @@ def slice_places(
 
 
 def select_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write at one index of an axis, which may be counted from the back."""
+    """Write at one index of an axis; the index can count from the back."""
     tensor, source = given(named, "self", Value), given(named, "src", Value)
     dim, place = given(named, "dim", int), named["index"]
     dims = list(source.type.dims)
@@ -98,7 +98,7 @@ def select_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def with_an_axis(op: str) -> OpRule:
-    """Return the rule for an operator along an axis, which scalars get added."""
+    """Return the rule for an operator along an axis; scalars get an axis first."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         tensor = given(named, "self", Value)
@@ -115,7 +115,7 @@ def with_an_axis(op: str) -> OpRule:
 
 
 def index_fill(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write one number at indices of an axis, which may be counted from the back."""
+    """Write one number at indices of an axis; the indices can count from the back."""
     tensor, index, value = given(named, "self", Value), named["index"], named["value"]
     dim = given(named, "dim", int)
     dtype, rank = tensor.type.dtype, max(1, len(tensor.type.dims))
@@ -130,7 +130,7 @@ def index_fill(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def scatter_reduce(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Scatter with a reduction; a sum has an operator of its own."""
+    """Scatter with a reduction; a sum becomes `scatter_add`."""
     kept = {name: named[name] for name in ("self", "dim", "index", "src")}
     said = given(named, "reduce", str)
     reduce = {"add": "sum", "multiply": "prod"}.get(said, said)
@@ -152,7 +152,7 @@ def _ends(named: NamedArguments, whole: Dim) -> tuple[object, object]:
 
 
 def _within(place: object, whole: Dim) -> object:
-    """Clamp an index as Python does; one that depends on sizes is taken as in range."""
+    """Clamp an index as Python does; an index that depends on sizes stays unchanged."""
     if not isinstance(place, int):
         return place
     if isinstance(whole, int):
@@ -211,7 +211,7 @@ def index_put(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def _fits_trailing(values: TensorType, trailing: int, rank: int) -> bool:
-    """Tell whether all positions that a mask selects get the same values."""
+    """Tell whether values are the same for all positions that a mask selects."""
     leading = values.dims[: max(0, len(values.dims) - trailing)]
     return len(values.dims) <= rank and all(size == 1 for size in leading)
 
@@ -220,7 +220,7 @@ def _fits_trailing(values: TensorType, trailing: int, rank: int) -> bool:
 
 
 def slice_(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Take a slice: a view if the trace knows its positions."""
+    """Take a slice, as a view if its positions are known in the trace."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     start, end = named["start"], named["end"]
     assert result is not None
@@ -234,7 +234,7 @@ def slice_(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def select(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Select one index: a view if the trace knows it."""
+    """Select one index, as a view if the index is known in the trace."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     place = named["index"]
     assert result is not None
@@ -253,7 +253,7 @@ def select(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def roll(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Rotate axes: read at positions that wrap around at the end."""
+    """Rotate axes by reading at positions that wrap around at the end."""
     tensor: Tensor = given(named, "self", Value)
     shifts, dims = given(named, "shifts", tuple), given(named, "dims", tuple)
     if not dims:  # no dims: rotate the flattened tensor
@@ -271,7 +271,7 @@ def roll(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def arange(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Count; a start known only at run time is added to a range from 0."""
+    """Make consecutive integers; a start known at run time is added to them."""
     assert result is not None
     start, step, end = named.get("start", 0), named.get("step", 1), named["end"]
     if not isinstance(start, Number) and not isinstance(end, Number):

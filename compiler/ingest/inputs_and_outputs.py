@@ -2,7 +2,7 @@
 
 In: placeholders and the output node of a traced method, and the inputs and results that
 are states. Out: the values at the start and at the end of the method. `method.py`
-imports the nodes between.
+imports the nodes between the placeholders and the output node.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,11 +39,11 @@ class SessionOwned:
     """The inputs and results of a traced method that belong to the session.
 
     Attributes:
-        arguments: number of a tensor argument -> its state. Writes into the argument
-            are dropped: `results` hold the new states.
-        buffers: number of a tensor input (lifted buffers follow the arguments) -> its
-            state.
-        results: number of a tensor result -> the state that it becomes.
+        arguments: index of a tensor argument -> the state that it holds. Writes into
+            the argument are dropped, since a result holds the new state.
+        buffers: index of a tensor input -> the state that it holds. Lifted buffers
+            follow the arguments.
+        results: index of a tensor result -> the state that it becomes.
     """
 
     arguments: Mapping[int, State]
@@ -65,7 +65,7 @@ NOTHING_LEFT = MethodEnd((), (), ())
 
 
 class MethodInterface:
-    """Collects the values at the start of a method; `leave` returns the final ones."""
+    """Collects values at the start of a method; `leave` returns those at the end."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class MethodInterface:
         self.state_in: list[tuple[Value, str]] = []
 
     def enter(self, node: fx.Node) -> Value | None:
-        """Return the value of a placeholder; None if it is never read.
+        """Return the value of a placeholder; None if no node reads the placeholder.
 
         Raises:
             CaptureError: the placeholder is no tensor.
@@ -106,7 +106,7 @@ class MethodInterface:
         return self._bind(tensor, kind.replace("constant", "literal"))
 
     def _argument(self, node: fx.Node) -> Value | None:
-        """Return the value of an input, which is the caller's or a state."""
+        """Return the value of an input that the caller passes or that is a state."""
         number = self._numbers[node.name] = len(self._numbers)
         kind = self._sizes.tensor_type(node.meta["val"])
         state = self._owned.arguments.get(number) or self._owned.buffers.get(number)
@@ -117,7 +117,7 @@ class MethodInterface:
         return self._bind_entry(state, kind, self.state_in) if node.users else None
 
     def _bind(self, tensor: Tensor, provenance: str) -> Value:
-        """Return the value of a state or constant of the model, one for each."""
+        """Return the one value for a state or constant of the model."""
         state = self._tensors.state(tensor)
         if state is None:
             constant = self._tensors.constant(tensor, provenance)
@@ -139,8 +139,8 @@ class MethodInterface:
         """Return the values at the end of the method.
 
         Args:
-            values: the value of each node.
-            input_names: a name for each of `inputs`.
+            values: the value of each fx node.
+            input_names: a name for each value in `inputs`.
         """
         exported = self._captured.exported
         specs = exported.graph_signature.output_specs
@@ -206,7 +206,7 @@ def mutated_tensors(
 def tensor_of(
     captured: CapturedMethod, target: str | None, named: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the tensor of a placeholder: the model's own tensor if possible.
+    """Return the model's tensor for a placeholder, or else the traced constant.
 
     Raises:
         CaptureError: the placeholder is no tensor.

@@ -1,13 +1,14 @@
 """Sizes that differ between branches, in merged decoders.
 
-A merged decoder has one branch without a past, which returns only the new rows, and one
-that returns the past followed by the new rows. torch makes a new symbol for each such
-size; a session knows the size: it takes the first branch while the past is empty. In: a
-traced graph. Out: its symbols for such sizes, defined as the longer of the two, and
-blocks whose shorter output is appended to the past, after a check that the past is
-empty. A cross cache is computed once: it is new in one branch and the past in the
-other. Its size is the sum of both: in the branch that computes it the past must be
-empty, and in the branch that keeps it, the input of the computation must be empty.
+A merged decoder has two branches. One branch takes no past and returns only the new
+rows; the other returns the past followed by the new rows. torch makes a new symbol for
+the size of the result. A session knows that size, since it takes the first branch
+exactly while the past is empty. In: a traced graph. Out: each such symbol, defined as
+the longer of the two sizes, and blocks that append the shorter output to the past after
+a check that the past is empty. A cross cache is computed in one branch, and the other
+branch returns the past cache. The size of the result is the sum of the computed and the
+past size: in the branch that computes the cache the past must be empty, and in the
+branch that returns the past the input of the computation must be empty.
 """
 
 from collections.abc import Sequence
@@ -29,8 +30,8 @@ def define_joined_sizes(module: torch.nn.Module, sizes: SizeReader) -> None:
     """Define the symbols for sizes that differ between branches, where possible.
 
     Raises:
-        CaptureError: one branch keeps what the other computes, and its input can never
-            be empty; or no call could take one of the branches.
+        CaptureError: one branch returns a past that the other branch computes from an
+            input that can never be empty, or no call could take one of the branches.
     """
     graph = getattr(module, "graph", None)
     for node in graph.nodes if isinstance(graph, fx.Graph) else ():
@@ -74,7 +75,7 @@ def _longest(
 ) -> sympy.Expr | None:
     """Return the longer of two sizes if they differ by one symbol.
 
-    For two symbols it is their sum; one of them is 0 in each call.
+    If both sizes are symbols, return the sum, since one symbol is 0 in each call.
 
     Raises:
         CaptureError: no call could have the shorter size.
@@ -104,7 +105,7 @@ def _longest(
 
 
 def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
-    """Check that the rows that the shorter branch lacks may be empty.
+    """Check that the size of the rows that the shorter branch lacks can be 0.
 
     Raises:
         CaptureError: the rows are never empty.
@@ -141,7 +142,7 @@ def _find_past(blocks: Sequence[Method], output: int, kind: TensorType) -> int:
     """Return the operand that is the past of an output.
 
     Raises:
-        Unsupported: there is none, or several could be.
+        Unsupported: no operand, or more than one operand, can be the past.
     """
     found = {_joined_input(block, output, kind) for block in blocks} - {None}
     if not found:
@@ -158,10 +159,10 @@ def _find_past(blocks: Sequence[Method], output: int, kind: TensorType) -> int:
 
 
 def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Method:
-    """Return a block that appends an output to a past, after checking that it is empty.
+    """Return a block that appends an output to a past that it checks to be empty.
 
-    A block that returns the past itself appends nothing: the rows that the other branch
-    would compute must be empty then.
+    A block that returns the past itself appends nothing; it checks that the rows which
+    the other branch would compute are empty.
 
     Raises:
         Unsupported: the output differs along several axes.
@@ -192,7 +193,7 @@ def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Metho
 
 
 def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:
-    """Return the input that starts a concatenated output, or None."""
+    """Return the index of the input that starts a concatenated output, or None."""
     value = block.outputs[output]
     maker = block.makers().get(value.id)
     if value.type != kind or maker is None or maker.op != "aten::cat":
@@ -201,7 +202,7 @@ def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:
 
 
 def _kept_input(block: Method, output: int) -> int | None:
-    """Return the input that a block returns unchanged, or None."""
+    """Return the index of the input that a block returns unchanged, or None."""
     value = block.outputs[output]
     maker = block.makers().get(value.id)
     if maker is not None and maker.op == "aten::clone":

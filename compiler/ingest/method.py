@@ -16,7 +16,7 @@ from kvc.compiler.trace import CapturedMethod
 
 
 class MethodImporter(NodeImporter):
-    """Builds the nodes of one method; `missing` collects ops that have no kernel."""
+    """Builds the nodes of one method; `missing` collects operators without a kernel."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class MethodImporter(NodeImporter):
         self.constants = self._interface.constants
 
     def run(self, input_names: tuple[str, ...], trees: tuple[str, str]) -> Method:
-        """Return the method; check that `missing` is empty before using it.
+        """Return the method, which is valid only if `missing` is empty.
 
         Args:
-            input_names: a name for each tensor that is passed, in order.
-            trees: how arguments and results nest.
+            input_names: a name for each tensor that the caller passes, in order.
+            trees: the nesting of the arguments, and the nesting of the results.
         """
         for node in self._captured.exported.graph.nodes:
             self._import_node(node)

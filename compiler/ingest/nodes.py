@@ -1,9 +1,9 @@
 """Import the nodes of one traced graph: of a method, or of a body of control flow.
 
-In: fx nodes whose inputs have values. Out: IR nodes in their order, and the operators
-that have no kernel. Bodies of `torch.cond` and the like become blocks: methods of their
-own, whose inputs are the operands of the call; they use weights without being passed
-them.
+In: fx nodes whose inputs have values. Out: IR nodes in the same order, and the
+operators that have no kernel. Bodies of `torch.cond` and other higher-order operators
+become blocks: separate methods whose inputs are the operands of the call. A block reads
+weights directly, not as operands.
 """
 
 import operator
@@ -131,7 +131,7 @@ class NodeImporter:
         self._values[node] = value
 
     def _import_item(self, node: fx.Node) -> None:
-        """Assign a value to one result of a call with several."""
+        """Assign a value to one result of a call with several results."""
         source, index = node.args
         assert isinstance(source, fx.Node)
         assert isinstance(index, int)
@@ -178,7 +178,7 @@ class NodeImporter:
         return arguments_of(OpCall(call.op, named))
 
     def _made(self, argument: object, source: str) -> object:
-        """Return an argument, after adding the call that makes it, if any."""
+        """Return an argument, after adding the call that computes it, if any."""
         if isinstance(argument, tuple):
             return tuple(self._made(item, source) for item in argument)
         if not isinstance(argument, MadeArgument):
@@ -252,7 +252,7 @@ class NodeImporter:
             self._miss(higher_name(node), error.reason, node)
 
     def _add_control(self, node: fx.Node, call: Higher) -> None:
-        """Add the node of a call, after importing its bodies as blocks."""
+        """Add the node of a control-flow call, after importing its bodies as blocks."""
         source = self._source(node)
         held = {value.id: name for value, name in self.constants}
         given: list[Value | str | None] = []
@@ -295,7 +295,7 @@ class NodeImporter:
         given: list[Value | str | None],
         source: str,
     ) -> int:
-        """Import a body, and return the number of its block."""
+        """Import a body as a block; return the number of the block."""
         module = getattr(self._module, str(body.target))
         assert isinstance(module, fx.GraphModule)
         inside = BodyImporter(self._model, module, given, source)
@@ -318,14 +318,14 @@ class BodyImporter(NodeImporter):
         given: Sequence[Value | str | None],
         place: str,
     ) -> None:
-        """Take the call's operands: values, names of constants, None for others."""
+        """Take the call's operands: values, names of constants, or None."""
         super().__init__(model, module, place)
         self._graph = module.graph
         self._given = iter(given)
         self._inputs: list[Value] = []
 
     def run(self, number: int, filled: tuple[int, ...]) -> Method:
-        """Return the block; check that `missing` is empty before using it."""
+        """Return the block, which is valid only if `missing` is empty."""
         for node in self._graph.nodes:
             self._import_node(node)
         outputs = self._outputs() if not self.missing else ()

@@ -1,9 +1,10 @@
 """Rewrite traced ATen calls into the operators of `kvc.schema.ops`.
 
 Most operators keep their name and lose the parameters that kvc does not support. The
-rules here rewrite the rest: other forms of an operator, factories; `numbers` puts
-Python numbers where they are allowed, `reads`, `writes` and `norms` hold the rules of
-their families. Operators without a rule stay unchanged, and the importer reports them.
+rules in this file rewrite variants of operators, and factories of tensors. `indexing`
+and `norms` hold the rules for reads and writes and for norms; `numbers` handles Python
+numbers among the operands. An operator without a rule stays unchanged, and the importer
+reports it if the table does not have it.
 """
 
 from kvc.compiler.ingest import indexing, norms
@@ -70,11 +71,11 @@ def normalize(op: str, named: NamedArguments, result: TensorType | None) -> OpCa
 
     Args:
         op: full name of the traced operator.
-        named: its arguments by parameter name, defaults filled in.
-        result: type of its first result, None if it has none.
+        named: the call's arguments by parameter name, with defaults filled in.
+        result: type of the call's first result, None if the call has no result.
 
     Raises:
-        Unsupported: with the reason.
+        Unsupported: kvc has no operator for the call; the error gives the reason.
     """
     rule = _RULES.get(op)
     call = rule(named, result) if rule else OpCall(op, named)
@@ -133,7 +134,7 @@ def _whole(op: str) -> OpRule:
 
 
 def _filled(value: object) -> OpRule:
-    """Return the rule for a factory of one value; None takes the call's fill value."""
+    """Return the rule for a tensor filled with `value`, or for None with the call's."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         fill = named["fill_value"] if value is None else value
@@ -150,7 +151,7 @@ def _cast(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def _shaped(op: str) -> OpRule:
-    """Return the rule for a view whose sizes are those of the result."""
+    """Return the rule for a view that has the sizes of the result."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         assert result is not None
@@ -189,7 +190,7 @@ def _converted(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def _split(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Split into equal parts; the size of the last part follows from the whole."""
+    """Split into parts of equal size; the last part can be smaller."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     size = named["split_size"]
     whole = tensor.type.dims[dim]
@@ -202,7 +203,7 @@ def _split(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def _cat(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Concatenate; torch skips empty tensors of one axis, whatever the other ranks."""
+    """Concatenate, without empty tensors of rank 1, which torch skips at any rank."""
     assert result is not None
     tensors, dim = given(named, "tensors", tuple), named["dim"]
     rank = len(result.dims)
@@ -318,7 +319,7 @@ _RULES: dict[str, OpRule] = {
 
 
 def is_known(op: str) -> bool:
-    """Tell whether kvc supports an operator for some arguments."""
+    """Tell whether kvc supports an operator for at least some arguments."""
     return op in OPS or op in _RULES
 
 

@@ -1,7 +1,7 @@
 """Rules for norms, convolutions and pools, of which kvc supports fewer modes.
 
-Some traced norms also return the statistics needed for training; only the first result
-is made here.
+Some traced norms also return statistics that training needs; the rules in this file
+compute only the first result.
 """
 
 from kvc.compiler.ingest.calls import NamedArguments, OpCall, OpRule, given
@@ -16,7 +16,7 @@ def batch_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def group_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Normalise groups of channels, without torch's choice of a GPU library."""
+    """Normalise groups of channels, without torch's flag that allows cuDNN."""
     kept = ("input", "num_groups", "weight", "bias", "eps")
     return OpCall("aten::group_norm", {name: named[name] for name in kept})
 
@@ -34,14 +34,14 @@ def first_results(op: str, count: int) -> OpRule:
 
 
 def embedding_bag(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Keep the rows of bags, without results that only training needs."""
+    """Compute the rows of bags, without the results that only training needs."""
     dropped = ("scale_grad_by_freq", "sparse")
     kept = {name: value for name, value in named.items() if name not in dropped}
     return OpCall("aten::_embedding_bag_forward_only", kept, results=1)
 
 
 def resize(op: str) -> OpRule:
-    """Return the rule for a resize, with the size of the result."""
+    """Return the rule for a resize to the size of the result."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         assert result is not None
@@ -64,7 +64,7 @@ _TRANSPOSED = {
 
 
 def convolution(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Keep a convolution; a transposed one has an operator for each number of axes."""
+    """Keep a convolution; a transposed one becomes the operator for its rank."""
     axes = len(given(named, "weight", Value).type.dims) - 2
     named = _for_each_axis(named, axes)
     values = {name: value for name, value in named.items() if name != "transposed"}
@@ -75,7 +75,7 @@ def convolution(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def pooling(op: str, axes: int) -> OpRule:
-    """Return the rule for pools along some number of axes."""
+    """Return the rule for pools along `axes` axes."""
     return lambda named, _: OpCall(op, _for_each_axis(named, axes))
 
 
@@ -83,7 +83,7 @@ _SETTINGS = {"kernel_size", "stride", "padding", "dilation", "output_padding"}
 
 
 def _for_each_axis(named: NamedArguments, axes: int) -> NamedArguments:
-    """Return settings with a number for each axis; torch may give one for all axes."""
+    """Return settings with a number for each axis, where torch gives one for all."""
     return {
         name: value * axes
         if name in _SETTINGS and isinstance(value, tuple) and len(value) == 1

@@ -1,9 +1,10 @@
 """Python numbers where an operator of the table takes a tensor.
 
-torch accepts a number for either operand. In: a call of an operator, its operands as
-traced. Out: the call with the operator's Scalar overload, with the operands swapped, or
-with a tensor of no dims made from the number, whichever equals eager. A number known
-only at run time is already a tensor; it gets the dtype that a number would.
+torch accepts a number for either operand. In: a call of an operator with its traced
+operands. Out: the call with the operator's Scalar overload, with the operands swapped,
+or with a tensor [] made from the number, whichever computes what eager computes. A
+number known only at run time is already a tensor; it is cast to the dtype in which
+torch would compute with a Python number.
 """
 
 import numpy as np
@@ -43,7 +44,7 @@ _SWAPPED = {
 
 
 def place_numbers(call: OpCall, result: TensorType | None) -> OpCall:
-    """Return the call without numbers where its operator takes tensors, if possible."""
+    """Replace numbers in a call where the operator takes tensors, if possible."""
     return _wrapped(_swapped(_scalar_variant(_with_tensors(call))), result)
 
 
@@ -92,8 +93,8 @@ def _scalar_variant(call: OpCall) -> OpCall:
 def _swapped(call: OpCall) -> OpCall:
     """Swap the operands if the first is a number and the operator allows it.
 
-    `sub` and `rsub` both scale the tensor here by alpha; `add` scales its second
-    operand.
+    `rsub(tensor, number, alpha)` computes `number - alpha * tensor`, so alpha scales
+    the tensor as in `sub(number, tensor, alpha)`. `add` scales its second operand.
     """
     first, second = call.named.get("self"), call.named.get("other")
     op = _SWAPPED.get(call.op)
@@ -113,7 +114,7 @@ def _require_held(number: object, dtype: DType) -> None:
 
 
 def _wrapped(call: OpCall, result: TensorType | None) -> OpCall:
-    """Make the remaining numbers tensors of an elementwise operator's result dtype."""
+    """Turn the other numbers into tensors of an elementwise operator's result dtype."""
     spec = OPS.get(call.op)
     if (
         spec is None

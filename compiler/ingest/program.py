@@ -1,8 +1,9 @@
 """Import all exported programs of a model as one IR program.
 
-In: the captured methods. Out: their IR, with constants and states shared. `tensors`
-finds the model's tensors that are states, `carried` and `grown` the arguments that are;
-`inputs_and_outputs` and `method` import one method each.
+In: the captured methods. Out: their IR, with constants and states shared.
+`states_and_constants` finds the model's tensors that are states, and `carried` and
+`grown` find the arguments that are states. `inputs_and_outputs` and `method` import one
+method.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -53,9 +54,9 @@ def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
     """Check that methods access the memory of states only as traced.
 
     Raises:
-        StateConflict: a method reads, or may read, the memory of a state outside of the
-            trace.
-        CaptureError: a method assigns a buffer anew that is also used elsewhere.
+        StateConflict: a method reads, or possibly reads, the memory of a state by code
+            that the trace did not record.
+        CaptureError: a method assigns a new tensor to a buffer that other code uses.
     """
     for one in captured:
         for name, place in one.observed.missed.items():
@@ -125,8 +126,9 @@ def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Pr
     """Return the IR of all methods, with constants and states shared by identity.
 
     Raises:
-        UnsupportedOps: with every operator that has no kernel, and its source lines.
-        CompileError, CaptureError, StateConflict: see their texts.
+        UnsupportedOps: operators have no kernel; the error lists all of them with
+            their source lines.
+        CompileError, CaptureError, StateConflict: the message gives the reason.
     """
     named = RegisteredMemory(model).named
     names = qualified_names(captured)
@@ -181,9 +183,9 @@ def _carried_states(
     """Return the states of carried arguments, by path.
 
     Args:
-        traced: all methods.
+        traced: all traced methods.
         symbols: the program's symbols.
-        taken: names of the model's tensors.
+        taken: names of the model's tensors, which no state may have.
     """
     uses: dict[str, list[Use]] = {}
     for one in traced:
@@ -267,10 +269,10 @@ def _owned(
 
 
 def _check_all_sizes(program: Program) -> None:
-    """Refuse code that holds for none, or only for some, of the declared sizes.
+    """Refuse code that does not hold for all of the declared sizes.
 
-    torch traces one size and reports nothing about others, as for `x[:, 1]`; and it
-    does not check everything that an operator refuses at run time.
+    torch traces a method at one size, so it does not notice that `x[:, 1]` fails at a
+    smaller size. Nor does it check everything that an operator refuses at run time.
     """
     try:
         verify(program)
@@ -290,7 +292,7 @@ def _is_refused(error: Malformed) -> bool:
 
 
 def _takes(node: Node, sizes: Mapping[str, int]) -> bool:
-    """Tell whether an operator accepts its arguments at some sizes."""
+    """Tell whether an operator accepts its arguments at the given sizes."""
     try:
         OPS[node.op].rule(*(concrete(a, sizes) for a in node.arguments))
     except ShapeMismatch:
@@ -314,7 +316,7 @@ def _wrong_sizes(node: Node, error: Malformed) -> str:
 
 
 def _unsupported(missing: list[tuple[str, str, str, str]]) -> UnsupportedOps:
-    """Return one error that lists every unsupported operator with its places."""
+    """Return one error that lists each unsupported operator and its source lines."""
     places: dict[tuple[str, str], list[str]] = {}
     for op, reason, source, method in missing:
         places.setdefault((op, reason), []).append(

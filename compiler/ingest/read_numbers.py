@@ -1,8 +1,8 @@
 """Numbers that a method reads from tensors at run time: `.item()`, `.tolist()`.
 
-torch traces such a number as a symbol, and arithmetic on it as an expression. In: these
-symbols and expressions. Out: `Number`s, which the rules use as tensors without dims;
-Python's arithmetic becomes nodes. Sizes never depend on them.
+torch traces such a number as a symbol, and arithmetic on the number as an expression.
+In: these symbols and expressions. Out: `Number`s, which the rules use as tensors [];
+Python's arithmetic becomes nodes. Sizes never depend on numbers that are read.
 """
 
 import operator
@@ -79,7 +79,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A float known only at run time, of float64 or of the dtype it was read in."""
+    """A float known only at run time, as float64 or in the dtype of the tensor read."""
 
     value: Tensor
 
@@ -112,7 +112,7 @@ class NumberReader:
         """Return an integer of the trace.
 
         Raises:
-            CaptureError: it is a size that is not affine in the declared dims.
+            CaptureError: the integer is a size that is not affine in the declared Dims.
         """
         if not self._sizes.knows(size):
             return Number(size.node.expr, self)
@@ -122,8 +122,8 @@ class NumberReader:
         """Return a float of the trace that `node` computes.
 
         Raises:
-            Unsupported: it is computed by other means than `+`, `-`, `*` and `/` of
-                such floats.
+            Unsupported: the float is computed by more than `+`, `-`, `*` and `/` of
+                floats that the trace reads.
         """
         return Real(self._real_tensor(node))
 
@@ -154,7 +154,7 @@ class NumberReader:
         return bool(bound_sympy(expression, self._ranges).lower >= 0)
 
     def simplified(self, expression: sympy.Expr) -> "Number | Dim":
-        """Return an expression as a size if it contains no read number."""
+        """Return an expression as a size, or a `Number` if it has read numbers."""
         expression = sympy.expand(expression)
         if free_unbacked_symbols(expression):
             return Number(expression, self)
@@ -210,10 +210,11 @@ def span_checks(
     """Return the checks that a slice has `count` positions.
 
     Args:
-        start: a size, or a number known only at run time.
-        end: the same.
+        start: first position; a size, or a number known only at run time.
+        end: position after the last; a size, or a number known only at run time.
         count: the number of positions in the trace.
-        whole: the size of the axis that a slice ends at; None if there is no limit.
+        whole: the size of the sliced axis, to which ends are clamped; None if ends are
+            not clamped.
 
     Raises:
         Unsupported: neither end is a number known only at run time.

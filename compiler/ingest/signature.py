@@ -1,7 +1,7 @@
-"""The arguments and results of one traced method, by path, and their nesting.
+"""Paths and nesting of the arguments and results of one traced method.
 
 In: a captured method. Out: its traced tensor arguments and results by path, and the
-trees of its calls without the tensors that the session keeps.
+trees of arguments and results without the tensors that the session holds.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -64,10 +64,10 @@ def _items(structure: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 def without(structure: object, gone: Set[str], path: str = "") -> object:
-    """Return a structure without the members at some paths.
+    """Return a structure without the members at the paths `gone`.
 
-    A container that becomes empty is removed too; GONE if all of the structure is.
-    Later items of a list or tuple move up.
+    A container that becomes empty is removed too. If the whole structure is removed,
+    return GONE. The index of later items of a list or tuple decreases.
     """
     if path in gone:
         return GONE
@@ -78,7 +78,7 @@ def without(structure: object, gone: Set[str], path: str = "") -> object:
 
 
 def _rebuilt(structure: object, items: list[object]) -> object:
-    """Return a container with other items, without the GONE ones."""
+    """Return a container of the same type with new items, leaving out GONE."""
     kind = record_type(structure)
     if kind is not None:
         left = {
@@ -95,12 +95,12 @@ def _rebuilt(structure: object, items: list[object]) -> object:
 
 
 def beneath(path: str, root: str) -> bool:
-    """Tell whether a path equals another path, or lies inside its container."""
+    """Tell whether a path equals `root`, or lies in the container at `root`."""
     return not root or path == root or path.startswith((f"{root}[", f"{root}."))
 
 
 def relative(path: str, root: str) -> str:
-    """Return a path relative to a root."""
+    """Return a path relative to the path `root`."""
     return path.removeprefix(root).removeprefix(".")
 
 
@@ -108,11 +108,11 @@ def relative(path: str, root: str) -> str:
 
 
 class Leaf:
-    """Represents a tensor result. It is no data class, which would be a container.
+    """Represents a tensor result; not a data class, which counts as a container.
 
     Attributes:
         number: the index of the tensor among the results.
-        tensor: as traced; a tensor without dims for a number.
+        tensor: the traced tensor; a tensor [] if the result is a number.
     """
 
     __slots__ = ("number", "tensor")
@@ -142,7 +142,7 @@ def read_signature(captured: CapturedMethod) -> TracedSignature:
     """Return the signature of a traced method.
 
     Raises:
-        CaptureError: torch traced other inputs than those requested.
+        CaptureError: the inputs that torch traced differ from those requested.
     """
     given = dict(leaves(captured.arguments, Tensor))
     by_name = {n.name: n for n in captured.exported.graph.nodes}
@@ -200,12 +200,12 @@ def _result(captured: CapturedMethod) -> object:
 
 
 def input_tree(model: nn.Module, captured: CapturedMethod, gone: Set[str]) -> str:
-    """Return the tree of the passed arguments, with constant defaults.
+    """Return the tree of the arguments that the caller passes, with constant defaults.
 
     Args:
         model: the module of the method.
         captured: the method.
-        gone: paths of arguments that are not passed.
+        gone: paths of arguments that the caller does not pass.
 
     Raises:
         CaptureError: an argument is neither tensor, container nor constant.

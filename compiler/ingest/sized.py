@@ -1,7 +1,8 @@
 """States whose size a session chooses, and the symbols of these sizes.
 
 In: the captured methods with the buffers that were lifted to inputs. Out: the types of
-these states, and a check that a size of a state is the same in all methods.
+the states that these buffers become. It is also checked that all methods declare the
+same bounds for a size.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +21,7 @@ from kvc.schema.types import Dim as Size
 def sized_types(
     captured: Sequence[CapturedMethod], named: Mapping[str, Tensor]
 ) -> dict[str, TensorType]:
-    """Return the type of each lifted buffer by its name.
+    """Return name -> type for each lifted buffer.
 
     Raises:
         CompileError: two methods declare different bounds for a Dim of a buffer.
@@ -47,8 +48,9 @@ def check_one_meaning(
     """Check that sizes of states have the same bounds wherever they are declared.
 
     Args:
-        captured: all methods.
-        names: of the sizes, as in the program; "method.dim" if methods differ.
+        captured: all captured methods.
+        names: names of the sizes in the program; "method.dim" if methods declare
+            different bounds.
 
     Raises:
         CompileError: a size is declared with different bounds.
@@ -74,7 +76,7 @@ def check_written(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
     """Check that some method writes each lifted buffer.
 
     Raises:
-        CompileError: no method writes a lifted buffer; names all of them.
+        CompileError: no method writes a lifted buffer; the error names all of them.
     """
     lifted = captured[0].lifted if captured else ()
     idle = [one for one in lifted if tensors.state(tensors.named[one.name]) is None]

@@ -1,7 +1,7 @@
 """Classify the tensors of a model as states or constants, by identity.
 
-In: the model's tensors and the tensors that each traced method mutates. Out: for a
-tensor in a graph, its state or constant, under one name.
+In: the model's tensors and the tensors that each traced method mutates. Out: the state
+or constant for a tensor in a graph, under one name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ from kvc.schema.types import TensorType
 
 
 class TensorTable:
-    """Names the tensors of a program; grows as methods refer to them."""
+    """Names the tensors of a program; constants are added when a method reads them."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class TensorTable:
         """Name the states.
 
         Args:
-            named: the model's tensors by each of their names.
-            mutated: the tensors that a method writes.
-            sized: types of tensors whose size a session chooses, by name.
+            named: name -> tensor of the model, for all names of each tensor.
+            mutated: the tensors that any method writes.
+            sized: name -> type, for tensors whose size a session chooses.
 
         Raises:
-            StateConflict: a state shares memory, or its size is open and it does not
-                start as zeros.
+            StateConflict: a state shares memory with another tensor, or a state whose
+                size a session chooses does not start as zeros.
         """
         self.named = named
         self._sized = {Identity.of(named[n]): kind for n, kind in (sized or {}).items()}
@@ -88,7 +88,7 @@ class TensorTable:
             raise StateConflict(state=state, reason=reason)
 
     def _source(self, tensor: Tensor) -> Source:
-        """Return the source of a tensor's values; that of a stand-in is a file."""
+        """Return the source of a tensor's values; a stand-in's source is a file."""
         return self._stored.get(Identity.of(tensor)) or TensorSource(tensor)
 
     def _free_name(self, stem: str) -> str:
@@ -156,11 +156,11 @@ class Model:
     """The data that all graphs of one method share.
 
     Attributes:
-        method: its name.
+        method: the name of the method.
         tensors: the table of the model's tensors.
         sizes: the reader of torch's symbols.
         ranges: torch's ranges of its symbols.
-        blocks: the blocks of the whole program so far; imported ones are appended.
+        blocks: the blocks of the program imported so far; new blocks are appended.
     """
 
     method: str

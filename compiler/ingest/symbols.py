@@ -55,10 +55,10 @@ _EXACT = (
 
 
 class SizeReader:
-    """Converts sizes of one method; knows the name of each of torch's symbols."""
+    """Converts torch's sizes in one method to `Dim`s."""
 
     def __init__(self, method: str, found: Mapping[sympy.Symbol, Symbol]) -> None:
-        """Take torch's symbol -> the program's symbol, for the declared Dims."""
+        """Take `found`: torch's symbol -> the program's symbol of a declared Dim."""
         self._method = method
         self._names = {one: symbol.name for one, symbol in found.items()}
         self._symbols = {symbol.name: symbol for symbol in found.values()}
@@ -76,13 +76,13 @@ class SizeReader:
         self._defined[symbol] = size
 
     def expression(self, size: int | torch.SymInt) -> sympy.Expr:
-        """Return a size as an expression of declared Dims alone."""
+        """Return a size as an expression over the symbols of declared Dims."""
         if isinstance(size, int):
             return sympy.Integer(size)
         return size.node.expr.subs(self._defined)
 
     def knows(self, size: int | torch.SymInt) -> bool:
-        """Tell whether a size depends only on declared Dims, and not on values."""
+        """Tell whether a size depends only on declared Dims, not on values."""
         if isinstance(size, int):
             return True
         return not (free_unbacked_symbols(size) - self._defined.keys())
@@ -146,7 +146,7 @@ class SizeReader:
         )
 
     def _extreme(self, expression: sympy.Expr) -> Dim | None:
-        """Return the minimum or maximum of sizes, if it is always the same one."""
+        """Return the minimum or maximum of sizes, if the same size always is it."""
         first, *others = (self._size(sympy.expand(each)) for each in expression.args)
         for other in others:
             if first is None or other is None:
@@ -166,7 +166,7 @@ class SizeReader:
         )
 
     def named(self, expression: sympy.Expr) -> sympy.Expr:
-        """Return an expression with the names of Dims, for a message."""
+        """Return an expression with the names of Dims in place of torch's symbols."""
         names = {one: sympy.Symbol(name) for one, name in self._names.items()}
         return expression.xreplace(names)
 
@@ -178,7 +178,7 @@ class SizeReader:
         """Return the bounds of an expression of torch's symbols.
 
         Raises:
-            CaptureError: as `dim_of`.
+            CaptureError: `dim_of` raises it for the expression.
         """
         return bounds(self.dim_of(expression), self._symbols)
 
@@ -244,7 +244,8 @@ def size_reader(
     """Return the reader for a method, given its traced inputs by path.
 
     Raises:
-        CaptureError: tracing has narrowed a Dim: the code holds for fewer sizes.
+        CaptureError: tracing has narrowed a Dim, so the code holds for fewer sizes than
+            declared.
     """
     method = captured.method
     found: dict[sympy.Symbol, Symbol] = {}
@@ -271,7 +272,7 @@ def size_reader(
 
 
 def _check_static(method: Method, dim: DeclaredDim, size: int) -> None:
-    """Check that a size that torch made a number is declared with one value only."""
+    """Check that a size that torch made constant is declared with that value only."""
     if dim.lower < dim.upper:
         reason = (
             f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the code holds "
@@ -287,7 +288,8 @@ def define_slice_size(node: fx.Node, sizes: SizeReader) -> None:
     """Define the symbol of a slice's size, if its ends are sizes.
 
     Raises:
-        Unsupported: a slice end may count from the front or from the back of the axis.
+        Unsupported: it depends on sizes whether a slice end counts from the front or
+            from the back of the axis.
     """
     source, dim, start, end, step = _arguments(node)
     made = node.meta["val"]

@@ -22,7 +22,8 @@ def with_buckets(program: Program, recipe: Recipe) -> Program:
     """Restrict the symbols of a program to the sizes that a recipe lists.
 
     Raises:
-        BadBuckets: the program lacks the size, or a bucket is outside of its bounds.
+        BadBuckets: the program has no size of a listed name, or a bucket is outside of
+            the bounds of the size.
     """
     known = {symbol.name: symbol for symbol in program.symbols}
     for name in recipe.buckets:

@@ -1,9 +1,9 @@
 """Run a program on samples: for fixed-point backends, and for int4 weights.
 
-In: a program whose partitions are cut and proven, and a calibrator that runs it. Out:
-the range of each value of the partitions, by IR value; or, where the partitions are the
-linear layers, the moments of their inputs. The program is saved to a temporary bundle,
-which is as large as its weights.
+In: a program whose partitions are cut and whose writes are proven, and a calibrator
+that runs the program. Out: the range of each value of the partitions, by IR value; or,
+if the partitions are linear layers, the moments of the inputs of these layers. The
+program is saved to a temporary bundle, which is as large as the weights.
 """
 
 import tempfile

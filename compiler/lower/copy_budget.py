@@ -21,7 +21,7 @@ def check_budgets(methods: Sequence[str], budget: Mapping[str, int]) -> None:
         budget: method -> bytes in a call.
 
     Raises:
-        CompileError: there is no such method, or a budget is no number of bytes.
+        CompileError: a budget names no method to compile, or is no number of bytes.
     """
     for method, allowed in budget.items():
         if method not in methods:
@@ -133,8 +133,8 @@ def _text(places: Mapping[str, str]) -> str:
 def _writes(method: Method, names: set[str]) -> Iterator[tuple[str, Node]]:
     """Yield the nodes that write tokens into the named states, with the state's name.
 
-    A state that other nodes change too is left out: a sliding window also moves its
-    content, and never fills up.
+    A state that nodes of any other kind change is left out. For example, a method with
+    a sliding window also moves the content of the state, which so never fills up.
     """
     held = {value.id: name for value, name in method.state_in if name in names}
     makers = method.makers()

@@ -46,8 +46,8 @@ def outline(
         method: the method, its nodes in write order.
         taken: indices of the nodes that the backend runs.
         base: number of the first partition's block.
-        growable: the values with free rows after them.
-        waits: index of a write -> the readers that must run before it.
+        growable: the values whose memory has spare capacity.
+        waits: index of a write -> indices of the readers that must run before it.
         in_place: the attribute of the backend, see `Backend`.
         foreign: indices of the views that the backend cannot make itself.
     """

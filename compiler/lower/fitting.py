@@ -52,7 +52,7 @@ class Gain:
         name: the name of the weight in the model.
         sizes: bytes of its int8 values and scales, by the names under which the int4
             ones are stored.
-        nbytes: how many bytes int8 takes more than int4.
+        nbytes: the number of bytes that int8 needs in addition to those of int4.
         error: the squared error of the layer's results with int4, as a share of their
             squares.
     """

@@ -1,8 +1,9 @@
 """Keep nodes out of partitions that could then not write a state in place.
 
-A node that reads the old content of a state element by element may overwrite the state
-as it goes, even if its operands were computed from the old content. A partition that
-reads the old content may not, since it is one call: the whole state would be copied.
+A node that reads the old content of a state element by element can overwrite the state
+element by element, even if its operands were computed from the old content. A partition
+that reads the old content cannot, since it runs as one call; the whole state would be
+copied.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -94,9 +95,9 @@ def without_writers(
 ) -> frozenset[int]:
     """Leave out the taken nodes that write memory that their own partition reads.
 
-    With a pointwise writer also go the pointwise nodes between the old content and the
-    writer, unless another node needs them. No other nodes are left out, so matrix
-    products stay. All updates of states and of callers' arrays are left out.
+    If a pointwise writer is left out, so are the pointwise nodes between the old
+    content and the writer, unless another node needs them. All updates of states and of
+    callers' arrays are left out. All other nodes, such as matrix products, stay.
     """
     fresh = {i for i in taken if OPS[method.nodes[i].op].aliasing is Aliasing.FRESH}
     taken = frozenset(i for i in taken if i in fresh or i not in waits)

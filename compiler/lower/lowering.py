@@ -174,7 +174,7 @@ class Lowering:
         program: the program, with nodes in write order.
         verdicts: the verdicts on the writes of each method and block.
         owners: block of a partition -> its backend.
-        backends: in the order in which they took nodes.
+        backends: the backends, in the order in which they took nodes.
     """
 
     program: Program

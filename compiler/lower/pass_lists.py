@@ -58,7 +58,7 @@ class Narrowing:
 
     Attributes:
         wide: names of weights that become int8 instead.
-        moments: of the inputs of weights, by name, if there are samples.
+        moments: name of a weight -> moments of its inputs; empty without samples.
     """
 
     wide: frozenset[str] = frozenset()

@@ -20,7 +20,7 @@ class Emitted:
     """The program that a recipe made of a model.
 
     Attributes:
-        program: without variants.
+        program: the program, without variants.
         sources: the sources of its constants, by name.
     """
 

@@ -13,11 +13,13 @@ class AxisWrite:
 
     Attributes:
         target: the tensor that is written.
-        axis: counted from 0.
+        axis: the axis of the positions, counted from 0.
         index: the positions, [count] (`index_copy` also takes [] for one position).
-        source: the new slices, of the target's rank, `count` long along the axis; in
-            lean writes it may lack leading axes of size 1.
-        from_back: whether negative positions count from the back; otherwise they raise.
+        source: the new slices, of the target's rank and with size `count` along the
+            axis. In the result of `axis_write(..., lean=True)`, leading axes of size 1
+            can be missing.
+        from_back: whether negative positions count from the back; otherwise a negative
+            position is an error at run time.
     """
 
     target: Value
@@ -34,10 +36,10 @@ class AxisWrite:
 
 
 def axis_write(node: Node, *, lean: bool = False) -> AxisWrite | None:
-    """Return a node's write along one axis, None if it does something else.
+    """Return a node's write along one axis, None if the node is no such write.
 
-    PyTorch drops leading axes of size 1 from the values of an `index_put`; such a write
-    counts only with `lean`, see `AxisWrite.source`.
+    PyTorch drops leading axes of size 1 from the values of an `index_put`. Such a write
+    is returned only if `lean` is set; see `AxisWrite.source`.
     """
     match node.op, node.arguments:
         case (
@@ -59,7 +61,7 @@ def axis_write(node: Node, *, lean: bool = False) -> AxisWrite | None:
 
 
 def _is_whole(write: AxisWrite, *, lean: bool) -> bool:
-    """Tell whether there is a value for each element, and one axis of positions."""
+    """Tell whether the source has a value for each element, and the index one axis."""
     dims, given = write.dims, write.source.type.dims
     lacking = max(0, len(dims) - len(given)) if lean else 0
     whole = (*(1,) * lacking, *given) == dims
@@ -75,7 +77,7 @@ def whole_source(write: AxisWrite, add: Add) -> Value:
 
 
 def with_operands(node: Node, target: Value, axis: int, source: Value) -> Node:
-    """Return an axis write with other operands, at the same positions."""
+    """Return an axis write at the same positions, with the operands replaced."""
     write = axis_write(node, lean=True)
     assert write is not None
     arguments: tuple[Argument, ...] = (target, axis, write.index, source)

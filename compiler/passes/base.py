@@ -17,7 +17,7 @@ class Pass(Protocol):
     name: ClassVar[str]
 
     def run(self, program: Program) -> Program:
-        """Return the program with this pass's one idea applied."""
+        """Return the program as the pass rewrites it."""
         ...
 
 
@@ -36,8 +36,8 @@ def run_passes(
     """Run passes in order, verifying after each.
 
     Raises:
-        PassFailed: a pass returned a program that does not verify; names the pass,
-            method, node and the user's source line.
+        PassFailed: a pass returned a program that does not verify. The error names the
+            pass, method, node and the line of the user's source.
     """
     known = VerifiedNodes()
     check(program, "import", known)
@@ -61,7 +61,7 @@ def check(program: Program, step: str, known: VerifiedNodes | None = None) -> No
     """Verify a program after a step; nodes in `known` are not verified in detail again.
 
     Raises:
-        PassFailed: it breaks a rule of the IR.
+        PassFailed: the program breaks a rule of the IR.
     """
     try:
         verify(program, known)

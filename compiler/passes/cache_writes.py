@@ -1,8 +1,9 @@
 """Turn caches that grow by concatenation, `cat([past, new])`, into `kvc::append`.
 
-The past may be a state that the result becomes, or an input of varying size whose
-longer version is returned to the caller. Concatenations with an empty tensor, or of one
-tensor alone, are skipped on the way; all others stay unchanged.
+`past` is the cache before the call: a state that the result replaces, or an input of
+dynamic size whose longer version is returned to the caller. Concatenations with an
+empty tensor, or of one tensor alone, are removed. Concatenations that lengthen no cache
+stay unchanged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -39,7 +40,7 @@ class AppendToCaches:
     name: ClassVar[str] = "append-to-caches"
 
     def run(self, program: Program) -> Program:
-        """Return the program whose growing caches are appended to."""
+        """Return the program with appends to its growing caches."""
         grows = {s.name: s.grows for s in program.states if s.grows is not None}
         program = each_method(program, lambda m: read_through(m, _without_empty_parts))
         blocks = blocks_by_number(program)
@@ -115,9 +116,10 @@ def _chain(
     axis: int,
     blocks: Mapping[int, Method],
 ) -> list[Node] | None:
-    """Return the concatenations from a past to its new value; None without a path.
+    """Return the concatenations from `past` to `new`; None if there is no path.
 
-    A value between two of them must have no other reader: it has no memory of its own.
+    A value between two of the concatenations must have no other reader, since appends
+    leave it no separate memory.
     """
     makers = method.makers()
     chain: list[Node] = []
@@ -157,7 +159,7 @@ def _viewed(value: Value, makers: Mapping[int, Node]) -> int:
 def _through(
     node: Node, result: Value, axis: int, blocks: Mapping[int, Method]
 ) -> tuple[Value, list[Node]] | None:
-    """Return the operand that both branches lengthen, and their concatenations."""
+    """Return the operand that both branches lengthen, and the concatenations used."""
     control, at = control_of(node), node.outputs.index(result)
     assert control is not None
     for i, operand in enumerate(control.operands):
@@ -179,7 +181,7 @@ def _is_read_once(method: Method, value: Value) -> bool:
 
 
 def _keep_as_appends(node: Node, rebuilt: NodeList) -> None:
-    """Add a concatenation as one append for each part after the first."""
+    """Add one append for each part of a concatenation after the first part."""
     axis, (past, *parts) = _axis(node), node.inputs
     for part in parts[:-1]:
         length = add_dims(past.type.dims[axis], part.type.dims[axis])
@@ -239,7 +241,7 @@ class _Recognizer:
     def _start(
         self, write: AxisWrite, method: Method, sums: IndexSums
     ) -> IndexSum | None:
-        """Return the start of a write, None if it is no cache write."""
+        """Return the first position of a write, None if it is no cache write."""
         cache, axis = write.target.type.dims, write.axis
         if axis == 0:
             return None

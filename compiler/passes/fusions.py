@@ -1,8 +1,8 @@
 """Fuse operators that a model writes one by one: RMS norms, gated units, rotary turns.
 
-Each formula stands below as a pattern. Its last node is replaced by one operator; the
-nodes before it are dead then. kvc's kernels round as these nodes do, so that results in
-float32 stay the same.
+Each formula is a pattern in this file. The last node that a pattern matches is replaced
+by one operator, and the other matched nodes become dead code. kvc's kernels round as
+the matched nodes do, so that results in float32 stay the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ _WEIGHTED: Final = Any("weight") * Any("normed", _NORM)
 
 @dataclass(frozen=True, slots=True)
 class FuseRmsNorms:
-    """Replace the last product of a norm."""
+    """Replace the last product of an RMS norm by one operator."""
 
     name: ClassVar[str] = "fuse-rms-norms"
 
@@ -86,7 +86,7 @@ _GLUS: Final[Mapping[str, Pattern]] = {
 
 @dataclass(frozen=True, slots=True)
 class FuseGlus:
-    """Replace the product of a gated unit."""
+    """Replace the product of a gated unit by one operator."""
 
     name: ClassVar[str] = "fuse-glus"
 
@@ -135,7 +135,7 @@ class _Half(Pattern):
 
 
 def _part(value: Value, makers: Makers) -> tuple[Value | None, int, int]:
-    """Return the tensor whose last axis a value is a part of, with start and end."""
+    """Return the tensor that a value is cut from along the last axis, start and end."""
     node, dims = makers.get(value.id), value.type.dims
     if node is None or not dims or not isinstance(dims[-1], int):
         return None, 0, 0
@@ -168,7 +168,7 @@ _HALVES: Final = op(
 
 @dataclass(frozen=True, slots=True)
 class FuseRotaryEmbeddings:
-    """Replace the last node of an embedding."""
+    """Replace the last node of a rotary embedding by one operator."""
 
     name: ClassVar[str] = "fuse-rotary-embeddings"
 
@@ -196,7 +196,7 @@ def _fuse_rotary(method: Method) -> Method:
 
 
 def _values(found: Bindings, *names: str) -> tuple[Value, ...]:
-    """Return what names are bound to, all of them values."""
+    """Return the values that a pattern's names are bound to."""
     return tuple(cast("Value", found[name]) for name in names)
 
 

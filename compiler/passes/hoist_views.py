@@ -1,11 +1,12 @@
 """Move views around control flow into the blocks, which then take whole memory.
 
 `cond(p, f, g, (cache.view(-1),))` passes a view of the cache to a block, and views the
-result again before it becomes the cache. But a result can only take the memory of an
-operand that is all of that memory, in its own shape. In: such calls on the path from
-the old content of a state, or of an input, to the new one. Out: calls that take and
-return the cache itself; the views, and their inverses, are inside. These are views of
-all elements: other shapes, other orders of axes.
+result again before it becomes the cache. But a result of control flow can be placed in
+the cache's memory only if the operand is the whole cache in the cache's own shape. In:
+a program with such calls on the path from the old content of a state, or of an input,
+to the new content. Out: calls that take and return the cache itself; the views and
+their inverses are inside the blocks. Only views of all elements are moved: reshapes and
+permutations.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -27,7 +28,7 @@ Views = tuple[WholeView, ...]
 
 
 def unviewed(value: Value, makers: Mapping[int, Node]) -> tuple[Value, Views]:
-    """Return the base of a chain of views of all elements, and the views, in order."""
+    """Return the base of a chain of views of all elements, and the views in order."""
     views: list[WholeView] = []
     while (node := makers.get(value.id)) and (view := whole_view(node)):
         views.append(view)
@@ -51,7 +52,7 @@ def without_undone_views(method: Method) -> Method:
 
 
 def _undone_by(node: Node, rebuilt: NodeList) -> Value | None:
-    """Return the earlier value that a view restores, None if there is none."""
+    """Return the earlier value that a view is equal to, None if there is none."""
     view = whole_view(node)
     return None if view is None else _base(view, node.inputs[0], rebuilt)
 
@@ -70,7 +71,7 @@ def _base(view: WholeView, value: Value, rebuilt: NodeList) -> Value | None:
 def _done_to_base(
     node: Node, rebuilt: NodeList, reads: Mapping[int, int]
 ) -> Value | None:
-    """Apply a pointwise node to the base of a view, if its result is viewed back."""
+    """Apply a pointwise node to its operand's base, if its result is viewed back."""
     view = whole_view(node)
     inner = rebuilt.makers.get(node.inputs[0].id) if view else None
     if view is None or inner is None or not _is_even(inner):
@@ -92,7 +93,7 @@ def _done_to_base(
 
 
 def _is_even(node: Node) -> bool:
-    """Tell whether a node is pointwise, on values of one size."""
+    """Tell whether a node is pointwise, with operands and results of equal sizes."""
     sizes = {value.type.dims for value in (*node.inputs, *node.outputs)}
     return OPS[node.op].pointwise and len(node.outputs) == 1 and len(sizes) == 1
 
@@ -140,8 +141,9 @@ class _Mark:
 
     Attributes:
         node: the control node.
-        result, operand: their indices.
-        seen: the views of the result on the path to the new content.
+        result: index of the result.
+        operand: index of the operand.
+        seen: the views between the result and the new content.
     """
 
     node: Node
@@ -173,9 +175,9 @@ class _Hoister:
         return replace(method, nodes=tuple(rebuilt.nodes))
 
     def _trace(self, method: Method, new: Value, old: Value) -> list[_Mark] | None:
-        """Return the marks of control flow on the path to an old content.
+        """Return marks for the control flow between an old and a new content.
 
-        None if there is no path.
+        None if no path leads from the old to the new content.
         """
         makers = method.makers()
         current, seen = unviewed(new, makers)
@@ -196,7 +198,7 @@ class _Hoister:
     def _through(
         self, method: Method, node: Node, result: Value, seen: Views, old: Value
     ) -> list[_Mark] | None:
-        """Continue from a result of control flow to an operand."""
+        """Continue a trace from a result of control flow to an operand."""
         control = control_of(node)
         assert control is not None
         at = [value.id for value in node.outputs].index(result.id)
@@ -209,7 +211,7 @@ class _Hoister:
         return None
 
     def _makes(self, control: Control[Value], result: int, operand: int) -> bool:
-        """Tell whether a result may take the memory of an operand."""
+        """Tell whether a result can take the memory of an operand."""
         if control.is_loop:
             return operand == result and operand < control.carried
         blocks = [self.blocks[number] for number in control.blocks]
@@ -219,7 +221,7 @@ class _Hoister:
         )
 
     def _derives(self, block: Method, value: Value, root: Value) -> bool:
-        """Tell whether a value of a block may be written over an input."""
+        """Tell whether a value of a block can be written over an input."""
         makers = block.makers()
         while True:
             value, _ = unviewed(value, makers)
@@ -291,9 +293,9 @@ _Same = Mapping[int, tuple[int, Views]]  # operand -> the operand that it is a v
 def _same_memory(
     operands: Sequence[Value], lent: Set[int], makers: Mapping[int, Node]
 ) -> _Same:
-    """Return the operands that are views of other operands, which are written.
+    """Return the operands that are views of operands in `lent`, which are written.
 
-    A branch then sees that they are the same memory, and reads before it writes.
+    A branch gets one input for both, so that its reads are put before its writes.
     """
     whole = {operands[i].id: i for i in lent}
     same = {}
@@ -305,7 +307,7 @@ def _same_memory(
 
 
 def _place(operand: int, dropped: _Same) -> int:
-    """Return the index of an operand among those that are not dropped."""
+    """Return the index that an operand has after operands in `dropped` are removed."""
     return operand - sum(other < operand for other in dropped)
 
 
@@ -355,5 +357,5 @@ def _over_whole(
 
 
 def _end(base: Value, views: Views, rebuilt: NodeList) -> Value:
-    """Return a value for the last of some views; the base if there are none."""
+    """Return a new value of the last view's type; the base if there are no views."""
     return rebuilt.value(views[-1].after) if views else base

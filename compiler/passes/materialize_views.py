@@ -1,10 +1,10 @@
 """Turn a `view` of a tensor that is not contiguous into a `reshape` that copies.
 
-In the IR a view is only a shape. In memory it needs the operand's elements in order,
-which a transposed operand does not have. Every operator that is not a view writes its
-result in order, except growing memory, which has spare capacity. So it is enough to
-follow chains of views; this is done with torch's own rule, on tensors without memory,
-at several sizes.
+In the IR a view is only a new shape. In memory it needs an operand whose elements lie
+in order, unlike those of a transposed operand. Every operator that is not a view writes
+its result in order, except into growing memory, which has spare capacity. So only
+chains of views are followed. torch's own rule decides, for tensors without memory, at
+several sizes.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ def _with_operands_in_order(
 ) -> Node:
     """Return a control node whose operands are contiguous.
 
-    Growable operands are allowed: the block's inputs are growable then too.
+    A growable operand stays, since the input of the block is growable too.
     """
     names: dict[int, Value] = {}
     for value in node.inputs:

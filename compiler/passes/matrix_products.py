@@ -1,9 +1,10 @@
 """Write products with a constant matrix as linear layers.
 
 `x @ weight`, `mm` and `addmm` read a matrix [in, out] down its columns. Kernels and
-quantization take a linear layer's [out, in], whose rows are contiguous. In: a program.
-Out: the same program, with such products as `aten::linear`; the matrix is transposed
-when its blob is written, or is the base of the transposed view that was read.
+quantization take a linear layer's matrix [out, in], whose rows are contiguous. In: a
+program. Out: the same program, with such products as `aten::linear`. The matrix is
+transposed when its blob is written. If the product reads a transposed view of a
+constant, the layer takes the constant itself.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ _TURNS: Final = {
 class LinearProducts:
     """Replace products of a float32 tensor with a constant matrix by linear layers.
 
-    A matrix that another node reads too stays unchanged: it would be stored twice.
+    A matrix that any other node reads stays unchanged, since it would be stored twice.
     """
 
     name: ClassVar[str] = "linear-products"
@@ -109,7 +110,7 @@ def _is_turn(node: Node) -> bool:
 
 
 def _read_otherwise(method: Method) -> Iterator[str]:
-    """Yield the names of constants that other nodes than products by columns read."""
+    """Yield the constants that any node but a product by columns reads."""
     makers, read = method.makers(), {value.id for value in method.results}
     for node in reversed(method.nodes):
         product = _product(node, makers)
@@ -133,9 +134,9 @@ _NEAR = 16  # nodes
 class GatherProducts:
     """Move each product up to a preceding product of the same rows.
 
-    Results of moved products live longer, so only near products are moved: layers that
-    all read one tensor, such as a decoder's layers that read the encoder's result,
-    would hold all their products.
+    Results of moved products live longer, so a product is moved only over a short
+    distance. Otherwise, all layers of a decoder that read the encoder's result would
+    have their products in memory at once.
     """
 
     name: ClassVar[str] = "gather-products"
@@ -165,7 +166,7 @@ def _gather(method: Method) -> Method:
 
 
 def _may_move(node: Node, made: set[int]) -> bool:
-    """Tell whether a node is a product whose weights no node computes."""
+    """Tell whether a node is a product by weights that are not in `made`."""
     rows = ROW_ARGUMENTS.get(node.op)
     return rows is not None and not made & {v.id for v in node.inputs[rows:]}
 

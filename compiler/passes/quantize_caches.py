@@ -4,9 +4,9 @@ A float state that `kvc::cache_update` writes and `kvc::attention` reads becomes
 int8 rows under its own name, and a float32 scale for each row under `NAME.scale`, with
 the same axis of slots. Each write becomes `kvc::quantize_cache` and two updates at the
 same slots; attention takes the scales. Branches and loops that take a cache take and
-return both. Between a state and attention, axes may be permuted, except the axis of a
-row, and attention may read parts of rows. Any other reader or writer of a cache is an
-error, since its results would change.
+return rows and scales. Between a state and attention, views can permute axes, except
+the last axis, and can take parts of rows. Any other reader or writer of a cache is an
+error, since it would compute different results.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -83,8 +83,8 @@ def _types(cache: TensorType) -> tuple[TensorType, TensorType]:
 class _Rewriter:
     """Rewrites one method over int8 caches.
 
-    `_pairs` maps ids of float caches to rows and scales; `blocks` are the current
-    blocks of the program; `cached` are the inputs of a block that are caches.
+    `_pairs`: id of a float cache -> its rows and scales. `blocks`: the blocks of the
+    program as rewritten so far. `cached`: the inputs of a block that are caches.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ def _narrow_state(state: State, caches: Iterable[str]) -> State:
 
 
 def _with(method: Method, names: Mapping[int, Value]) -> Method:
-    """Return a method or block with values of other types."""
+    """Return a method or block with the values of some ids replaced."""
 
     def named(values: Iterable[Value]) -> tuple[Value, ...]:
         return tuple(names.get(value.id, value) for value in values)

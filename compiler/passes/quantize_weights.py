@@ -1,15 +1,16 @@
 """Quantize linear layers and embeddings.
 
-`linear(x, weight)` becomes an operator that quantizes the rows of x, and a product.
-With exactly XNNPACK's numerics: `quantize_rows(x)`, and `linear_qd8(...)` over int8
-weights with one scale per output channel or `linear_qb4(...)` over int4 weights with
-one scale per block of 32 inputs. In blocks: `quantize_blocks(x)`, and `linear_q8(...)`
-over int8 weights with a scale per block of an output channel or `linear_q4(...)`. Or it
-becomes `linear_w8(x, ...)` over the int8 weights, with float activations.
-`embedding(weight, ids)` reads int8 rows. An int8 matrix is stored in the same way for
-both, so a tied embedding is one blob. That is why a matrix that is also an int8
-embedding is never multiplied as int4: a second copy would cost more than it saves, and
-be less exact. The matrices of experts are int8 if activations are quantized.
+`linear(x, weight)` becomes an operator that quantizes x, and a product. There are three
+forms. By rows, with exactly XNNPACK's numerics: `quantize_rows(x)`, and
+`linear_qd8(...)` over int8 weights with one scale per output channel or
+`linear_qb4(...)` over int4 weights with one scale per block of 32 inputs. By blocks:
+`quantize_blocks(x)`, and `linear_q8(...)` over int8 weights or `linear_q4(...)` over
+int4 weights, both with a scale per block of an output channel. With float activations:
+`linear_w8(x, ...)` over int8 weights. `embedding(weight, ids)` reads int8 rows. Linear
+layers and embeddings store an int8 matrix in the same way, so a tied embedding is one
+blob. For that reason a matrix that is also an int8 embedding is never multiplied as
+int4: a second copy would cost more than it saves, and be less exact. The matrices of
+experts are int8 if activations are quantized.
 """
 
 from collections.abc import Iterator, Mapping
@@ -74,15 +75,15 @@ class QuantizeWeights:
     """Use quantized weights where an operator reads a constant float32 matrix.
 
     Attributes:
-        linear: the scheme of linear layers. Activations are quantized at run time, by
-            rows with "qd8" and "qb4", by blocks of 32 with "q8" and "q4", and not at
-            all with "w8", whose experts stay float32. "qb4" falls back to "qd8", and
-            "q4" to "q8", if rows of a weight cannot be cut into blocks, or if their
-            number is no multiple of eight.
+        linear: the scheme of linear layers. Activations are quantized at run time: by
+            rows with "qd8" and "qb4", by blocks of 32 with "q8" and "q4". With "w8"
+            they stay float, and the matrices of experts stay float32. If the rows of a
+            weight cannot be cut into blocks, or the number of rows is no multiple of
+            eight, "qd8" replaces "qb4", and "q8" replaces "q4".
         embedding: store embeddings as int8.
         keep: patterns of weights that stay float32, such as routers.
-        wide: names of weights that "qb4" and "q4" store as int8.
-        moments: of the inputs of weights, by name, if there are samples.
+        wide: names of weights that are stored as int8 even with "qb4" and "q4".
+        moments: name of a weight -> moments of its inputs; empty without samples.
     """
 
     name: ClassVar[str] = "quantize-weights"
@@ -179,7 +180,7 @@ class QuantizeWeights:
 
 
 def _has_columns(weight: object) -> bool:
-    """Tell whether rows have elements; an empty row has no scale."""
+    """Tell whether the rows of a weight have elements; an empty row has no scale."""
     return isinstance(weight, Value) and weight.type.dims[-1] != 0
 
 
@@ -206,8 +207,8 @@ def _int8_weight(
 ) -> tuple[Value, Value]:
     """Return the int8 values [..., out, in] of one or several weights, and the scales.
 
-    The scales are [..., out], or [..., out, m] in blocks. `turned` exchanges the last
-    two axes first.
+    The scales are [..., out], or [..., out, m] for m blocks in a row. `turned`
+    exchanges the last two axes of the weights before they are quantized.
     """
     assert isinstance(weight, Value)
     *count, rows, columns = weight.type.dims

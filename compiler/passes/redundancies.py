@@ -146,15 +146,15 @@ _LITERAL_BYTES = 1 << 16  # literals up to this size are compared by content
 class DedupeConstants:
     """Keep the first of equal constants.
 
-    Weights are compared by their source, without reading them; equal bytes of different
-    sources are found when blobs are written. Literals in the code are small and have no
-    identity across methods, so they are compared by content.
+    Weights are compared by their source, without reading bytes; equal bytes of
+    different sources are found when blobs are written. Literals in the code are small
+    and are different objects in each method, so they are compared by content.
     """
 
     name: ClassVar[str] = "dedupe-constants"
 
     def run(self, program: Program) -> Program:
-        """Return the program with each constant named once."""
+        """Return the program with one name for each constant."""
         first: dict[object, str] = {}
         names = {c.name: first.setdefault(_key(c), c.name) for c in program.constants}
         kept = tuple(c for c in program.constants if names[c.name] == c.name)
@@ -214,8 +214,8 @@ def _drop(method: Method) -> Method:
 def _is_idle(node: Node, makers: Mapping[int, Node]) -> bool:
     """Tell whether a node writes back the content that it read, at valid indices.
 
-    The indices are fixed, or were just written at: otherwise the write may have to
-    raise.
+    The indices must be constant, or those of the previous write: a write at any other
+    index can raise an error at run time, so it must stay.
     """
     write = axis_write(node) if node.op == "aten::index_copy" else None
     if write is None:

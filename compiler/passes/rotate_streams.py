@@ -1,13 +1,14 @@
 """Rotate the streams between layers, so that no coordinate of a row is large.
 
-A quantized row has one scale for all its values; a few large coordinates make it coarse
-for all others. Trained models have such coordinates, in the same places of each row. In
-a rotated stream they are spread over all, and the program computes the same: tables and
-the layers that write the stream produce rotated rows, the layers after its norms read
-rotated rows, and have absorbed the norms' weights. A table that is tied to an output
-layer stays one matrix; the norm before that layer is then followed by a product. In: a
-program. Out: the same program over rotated weights, which are computed when they are
-read.
+A stream is defined in `kvc.compiler.analysis.streams`. A quantized row has one scale
+for all its values, so a few large coordinates make the small ones inexact. Trained
+models have such coordinates, at the same index of each row. A rotation spreads the
+large coordinates over the whole row. The program computes the same: embedding tables
+and the layers that write the stream produce rotated rows, and the layers after the
+norms read rotated rows and include the norms' weights. A table that is tied to an
+output layer stays one matrix; the weight of the norm before that layer is applied by an
+added product. In: a program. Out: the same program over rotated weights, which are
+computed when they are read.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +34,7 @@ _CHECKED_ROWS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class RotateStreams:
-    """Rotate every stream that provably has no other reader or writer."""
+    """Rotate every stream whose readers and writers can all be rotated."""
 
     name: ClassVar[str] = "rotate-streams"
 
@@ -68,7 +69,7 @@ class _Book:
         return Side(name, side) in self.streams.sides  # type: ignore[arg-type]
 
     def rotated(self, name: str) -> Constant | None:
-        """Return the rotated constant, None if it is not rotated."""
+        """Return the rotated form of a constant, None if it is not rotated."""
         make = Rotated(self.is_rotated(name, "makes"), self.is_rotated(name, "reads"))
         if not (make.rows or make.columns):
             return None
@@ -190,10 +191,10 @@ class _Rewriting:
 
 
 def _check_weights(book: _Book) -> None:
-    """Compare the first matrix of each kind with its original, in float64.
+    """Compare the first rotated matrix of each kind with its original, in float64.
 
     Raises:
-        PassFailed: products differ.
+        PassFailed: products with the rotated and the original matrix differ.
     """
     checked = set[Make]()
     for made in book.made.values():

@@ -1,6 +1,6 @@
 """Find whether a read and a write of a tensor are at the same indices.
 
-A write is an `index_copy` with an index tensor; a read at the same indices may be a
+A write is an `index_copy` with an index tensor; a read at the same indices can be a
 slice, a single index, or a read at an equal index tensor.
 """
 
@@ -15,7 +15,7 @@ def is_read_at(
 ) -> bool:
     """Tell whether `read` holds the content of `base` at the positions `index`.
 
-    `read` has the axis, even for one position.
+    `read` keeps the axis, with size 1 for one position.
     """
     node = makers.get(read.id)
     if node is None:
@@ -31,7 +31,7 @@ def is_read_at(
 def selected_at(
     read: Value, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether `read` is the one position `index` of an axis, without the axis."""
+    """Tell whether `read` is the position `index` of `base`, without the axis."""
     node = makers.get(read.id)
     return node is not None and _selects(node, base, axis, index, makers)
 
@@ -67,7 +67,7 @@ def _takes(
     index: Value,
     makers: Mapping[int, Node],
 ) -> bool:
-    """Tell whether a node's result `read` is the content at an index along an axis."""
+    """Tell whether a node reads `read` at an index along an axis, keeping the axis."""
     rank, count = len(base.type.dims), read.type.dims[axis]
     match node.op, node.arguments:
         case "aten::slice.Tensor", (Value() as old, int(dim), start, _, int(step)):
@@ -89,7 +89,7 @@ def _takes(
 def _counts(
     index: Value, start: Dim | None, step: int, count: Dim, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether an index is `count` positions from `start` on."""
+    """Tell whether an index holds `count` positions that begin at `start`."""
     node = makers.get(index.id)
     if node is None or index.type.dims != (count,):
         return False

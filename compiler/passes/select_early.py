@@ -1,10 +1,11 @@
 """Compute only those positions of an axis that a method selects later.
 
 Only the last token of a prompt leads to logits, so the last layer's queries, products
-and norms are needed for that token alone; in a classifier, the last layer is needed for
-its first token alone. Keys and values of the other tokens are needed for the cache. In:
-a program. Out: the same program, with selections moved before the nodes that work on
-each position separately, as far up as all readers of a value select the same positions.
+and norms are needed for that token alone. In a classifier, the last layer is needed for
+the first token alone. Keys and values of the other tokens are still needed for the
+cache. In: a program. Out: the same program, with selections moved before the nodes that
+work on each position separately. A selection is moved before a node only if all readers
+of the node's result select the same positions.
 """
 
 from collections import defaultdict
@@ -69,9 +70,9 @@ class _Way:
     """How a node computes some positions of its result.
 
     Attributes:
-        operands: argument -> the positions of its values that are read; other arguments
-            are read whole.
-        changed: argument -> its replacement.
+        operands: index of an argument -> the positions of the argument that are read.
+            Arguments without an entry are read whole.
+        changed: index of an argument -> the argument that replaces it.
     """
 
     operands: Mapping[int, _Places]
@@ -102,7 +103,7 @@ class _Selecting:
         self._selected: dict[tuple[int, _Places], Value] = {}
 
     def keep(self, node: Node) -> None:
-        """Add a node unchanged; skip a selection whose result is known."""
+        """Add a node unchanged; skip a selection that was already computed."""
         chosen = _selection(node)
         known = None
         if chosen is not None:
@@ -129,7 +130,7 @@ class _Selecting:
             self._selected[whole.id, places] = part
 
     def _take(self, places: _Places, source: str, value: Value) -> Value:
-        """Return the positions of a value, by a slice unless they are known."""
+        """Return positions of a value; add a slice unless they were computed."""
         found = self._selected.get((value.id, places))
         if found is None:
             whole = self.names.get(value.id, value)
@@ -145,7 +146,7 @@ def _plan(method: Method) -> dict[int, tuple[_Places, _Way]]:
     """Find the nodes whose results are read at the same positions by all readers.
 
     Returns:
-        Index of a node -> the positions, and how they are computed.
+        Index of a node -> the positions read, and how the node computes them.
     """
     makers = method.makers()
     found: dict[int, tuple[_Places, _Way]] = {}
@@ -173,7 +174,7 @@ def _plan(method: Method) -> dict[int, tuple[_Places, _Way]]:
 def _is_computed(node: Node, makers: Mapping[int, Node]) -> bool:
     """Tell whether a value is more than a view of a state, an input or a constant.
 
-    Such views are kept: other passes recognize caches by them.
+    Views of these stay as they are, since other passes recognize caches by them.
     """
     maker: Node | None = node
     while maker is not None and OPS[maker.op].aliasing is Aliasing.VIEW:
@@ -182,7 +183,7 @@ def _is_computed(node: Node, makers: Mapping[int, Node]) -> bool:
 
 
 def _selection(node: Node) -> _Places | None:
-    """Return the positions that a node selects of its first operand, if not all."""
+    """Return the positions that a node selects of its first operand, None for all."""
     match node.op, node.arguments:
         case "aten::select.int", (Value() as whole, int(dim), place):
             count: Dim = 1
@@ -200,9 +201,9 @@ def _selection(node: Node) -> _Places | None:
 
 
 def _is_place(start: Argument) -> bool:
-    """Tell whether a start is a number, or sizes added to a number.
+    """Tell whether a start is a number, or a number plus sizes.
 
-    A start that is negative for some sizes would count from the end for those.
+    A start that is negative for some sizes would count from the end for these sizes.
     """
     if not isinstance(start, Affine):
         return True
@@ -210,7 +211,7 @@ def _is_place(start: Argument) -> bool:
 
 
 def _way(node: Node, places: _Places) -> _Way | None:
-    """Return how to compute some positions of a result; None if only all can be."""
+    """Return how to compute only some positions of a result, None if impossible."""
     if OPS[node.op].pointwise or node.op == "kvc::glu":
         return _way_of_aligned(node, places)
     find = _WAYS.get(node.op)
@@ -229,13 +230,13 @@ def _way_of_aligned(node: Node, places: _Places) -> _Way:
 
 
 def _aligned(value: Value, rank: int, places: _Places) -> _Places | None:
-    """Return the positions of a broadcast operand; None if it has only one."""
+    """Return the positions that a broadcast operand needs, None if it has only one."""
     axis = places.axis - rank + len(value.type.dims)
     return None if axis < 0 or value.type.dims[axis] == 1 else places.on(axis)
 
 
 def _way_of_rows(node: Node, places: _Places, width: int = 1) -> _Way | None:
-    """Select rows of the first operand: each result row depends on one of them."""
+    """Select rows of the first operand; each result row depends on one operand row."""
     return (
         _Way({0: places})
         if places.axis < len(node.outputs[0].type.dims) - width
@@ -264,7 +265,7 @@ def _way_of_product(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_attention_product(node: Node, places: _Places) -> _Way | None:
-    """Select queries, unless their number gives their positions (causal)."""
+    """Select queries, except in causal attention, which counts the queries."""
     rank = len(node.outputs[0].type.dims)
     _, _, _, mask, causal, *_ = node.arguments
     if places.axis != rank - 2 or causal:
@@ -274,7 +275,7 @@ def _way_of_attention_product(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_attention(node: Node, places: _Places) -> _Way | None:
-    """Select the last queries, which are the last of all positions."""
+    """Select the last queries of an attention, whose positions are the last ones."""
     q, *_, row_lengths, _ = node.arguments
     size = node.outputs[0].type.dims[2]
     last = add_dims(places.start, places.count) == size
@@ -312,7 +313,7 @@ def _way_of_unsqueeze(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_part(node: Node, places: _Places) -> _Way | None:
-    """Select along another axis than the node, which `aten::select.int` removes."""
+    """Select along an axis other than the axis that the node cuts or removes."""
     axis = _axis(node.arguments[1], node.inputs[0])
     gone = node.op == "aten::select.int" and places.axis >= axis
     own = places.on(places.axis + gone)

@@ -1,9 +1,9 @@
 """Compute the index of a cache write inside the branch that writes.
 
-Code outside of a branch computes `position + torch.arange(n)`, and the branch captures
-the result, which inside is an unknown index tensor. In: a program. Out: the same
-program, except that small integer computations are repeated in the blocks that use
-their results. A block then contains the computation of its write index.
+If code outside of a branch computes `position + torch.arange(n)` and the branch
+captures the result, the branch sees an index tensor of unknown values. In: a program.
+Out: the same program, except that small integer computations are repeated in the blocks
+that use the results. So a block contains the computation of its write index.
 """
 
 from collections.abc import Mapping
@@ -90,7 +90,7 @@ class _Way:
 
 
 def _ways(control: Control[Value], makers: Mapping[int, Node]) -> list[_Way]:
-    """Return the operands that blocks can compute, with their computations."""
+    """Return the computations of the operands that blocks can compute themselves."""
     found = []
     for value in control.operands[control.fixed :]:
         way = _way_to(value, makers)
@@ -138,7 +138,7 @@ def _with_way(
     way: _Way,
     added: list[Value],
 ) -> Method:
-    """Return a block that computes input `at`, with inputs `added` for that."""
+    """Return a block that computes input `at` from the inputs in `added`."""
     count = block.next_id()
     names: dict[int, Value] = {}
     fixed = zip(

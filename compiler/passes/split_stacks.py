@@ -4,9 +4,10 @@ A model may keep its caches in one buffer `[layers, batch, heads, capacity, dim]
 write `self.k[i].index_copy_(2, p, x)`. In: a state of which methods read and write only
 parts, at constant positions of one axis, and write these parts like caches. Out: a
 state for each position, `k[0]`, `k[1]`, ..., or `k[:,0]` for the second axis, which
-later passes treat like other caches. A buffer with several such axes, such as layers,
-and keys and values, is split once for each. Methods that write no part, such as one
-that clears all of it, may read the whole, which is then concatenated, and may set it.
+later passes treat like other caches. A buffer with two such axes, one for layers and
+one for keys and values, is split along one axis after the other. A method that writes
+no single part, such as a method that clears the buffer, can read and set the whole
+buffer; a whole that is read is concatenated from the parts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,10 +71,12 @@ class _Uses:
     """The uses of a stack in a method.
 
     Attributes:
-        versions: ids of the values of the whole stack, at the start and after writes.
-        reads: id of a value that is a part -> its position; it may have the axis.
-        writes: id of a version -> the written position, and the new part, with the
-            axis.
+        versions: ids of the values that are the whole stack, at the start of the method
+            and after each write.
+        reads: id of a value that is a part -> position of the part. The value has the
+            axis with size 1, or lacks it.
+        writes: id of a version -> the position that was written, and the new part,
+            which has the axis.
         is_closed: whether no other node reads or computes a version.
     """
 
@@ -96,7 +99,7 @@ def _find(program: Program) -> _Stack | None:
 
 
 def _can_be_split(methods: Sequence[Method], stack: _Stack) -> bool:
-    """Tell whether methods write parts like caches, and write in no other way."""
+    """Tell whether methods write a stack only by writing parts like caches."""
     cached = False
     for method in methods:
         uses = _uses(method, stack)
@@ -175,7 +178,7 @@ def _uses(method: Method, stack: _Stack) -> _Uses:
 
 
 def _place_read(node: Node, stack: _Stack) -> int | None:
-    """Return the position of the axis that a node selects, None for another part."""
+    """Return the position that a node selects of the axis, None if it is no part."""
     rank, size = len(stack.state.type.dims), stack.state.type.dims[stack.axis]
     match node.op, node.arguments:
         case "aten::select.int", (Value(), int(dim), int(place)):
@@ -214,7 +217,7 @@ def _split(program: Program, stack: _Stack) -> Program:
 class _Splitter:
     """Rewrites a method with a split stack.
 
-    `parts` has the parts of each version of the stack.
+    `parts`: id of a version of the stack -> the values of its parts.
     """
 
     def __init__(self, method: Method, stack: _Stack) -> None:
@@ -251,7 +254,7 @@ class _Splitter:
                 yield value, name
 
     def _rewrite(self, node: Node) -> None:
-        """Add a node, or its equivalent on parts."""
+        """Add a node, or the equivalent nodes on parts of the stack."""
         made = node.outputs[0].id if node.outputs else -1
         if made in self._uses.reads:
             self._read(node, self._uses.reads[made])
@@ -275,7 +278,7 @@ class _Splitter:
         self._rebuilt.keep(replace(node, op="aten::view", arguments=arguments))
 
     def _part_of(self, source: Value, node: Node) -> Value:
-        """Return a new part without the axis, before the axis was added if it was."""
+        """Return a new part without the axis; undo a view that added the axis."""
         maker = self._rebuilt.makers.get(source.id)
         if maker is not None and maker.op in RESHAPING_VIEWS:
             without = maker.inputs[0]

@@ -18,10 +18,10 @@ from kvc.schema.types import TensorType
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """An operator that reads a matrix, or several if `rank` is 3.
+    """An operator that reads one matrix, or a stack of matrices if `rank` is 3.
 
-    `weight` is the index of its operand, `floats` are those of other operands of the
-    same dtype.
+    `weight` is the index of the matrix operand. `floats` are the indices of the other
+    operands that must have the dtype of the matrix.
     """
 
     weight: int

@@ -1,4 +1,4 @@
-"""Replace weights by stored forms of them, for the recipe's passes.
+"""Replace weights by quantized or narrowed forms, for the passes of a recipe.
 
 A `WeightBook` names derived constants (`embed.weight.int8`) and binds each once in the
 method that is being rewritten.
@@ -34,8 +34,8 @@ class WeightBook:
     ) -> Constant:
         """Return a transform of the named constant.
 
-        `turned` exchanges the last two axes first; `moments` are of the inputs of the
-        weight.
+        `turned` exchanges the last two axes before the transform; `moments` are the
+        moments of the weight's inputs.
         """
         whole_name = f"{name}.{Transform.TRANSPOSED.value}" if turned else name
         derived_name = f"{whole_name}.{transform.value}"
@@ -50,7 +50,7 @@ class WeightBook:
         return self.derived[derived_name]
 
     def divide(self, name: str, kind: TensorType) -> Constant:
-        """Return the named matrix split into several, [count, out, in]."""
+        """Return the named matrix, split into a stack of matrices [count, out, in]."""
         divided_name = f"{name}.divided"
         if divided_name not in self.derived:
             count = kind.dims[0]
@@ -62,7 +62,7 @@ class WeightBook:
         return self.derived[divided_name]
 
     def all_constants(self) -> tuple[Constant, ...]:
-        """Return the originals and everything derived from them."""
+        """Return the original constants and all constants derived from them."""
         return (*self._originals.values(), *self.derived.values())
 
 
@@ -86,7 +86,7 @@ class MethodBuilder:
         return Value(self._next - 1, TensorType(dtype, tuple(dims)))  # type: ignore[arg-type]
 
     def constant(self, constant: Constant) -> Value:
-        """Return the value of a constant, bound once."""
+        """Return the value that is bound to a constant in the method."""
         if constant.name not in self._bound:
             value = self.value(constant.type.dtype, *constant.type.dims)
             self._bound[constant.name] = value
@@ -96,7 +96,7 @@ class MethodBuilder:
     def weight_name(self, argument: object, rank: int = 2) -> str | None:
         """Return the name of a float32 constant matrix, None for any other argument.
 
-        With rank 3 it is several matrices.
+        With `rank` 3 the constant is a stack of matrices.
         """
         if not isinstance(argument, Value) or len(argument.type.dims) != rank:
             return None
@@ -120,7 +120,7 @@ def kept_weights(program: Program, patterns: Iterable[str]) -> frozenset[str]:
     """Return the names of constants that stay float32.
 
     Args:
-        program: a program whose constants have the names of the bundle.
+        program: a program whose constants have the names that the bundle uses.
         patterns: paths of modules or weights, or consecutive parts of such paths; `*`
             stands for any text between two dots: `mlp.experts` matches in each layer,
             `layers.0.*` matches all of one layer.

@@ -1,11 +1,13 @@
 """Write into the base instead of into a view of it.
 
 torch traces `cache[:2].transpose(1, 2)[:, :, p] = x` as writes into copies of the
-views, which are then written back one by one. In: such chains. Out: one write into the
-base. For a view that only permutes axes, or adds and drops axes of size 1, the write is
-transformed accordingly (`_unviewed`); a part that is the whole is treated as the whole
-(`_without_whole_writes`); parts of parts become one `index_put` at several indices
-(`_merged`), provided that no index is negative, since that would count from the back.
+views, each of which is then written into the view that it was copied from. In: a
+program with such chains of writes. Out: one write into the base for each chain. For a
+view that only permutes axes, or adds and drops axes of size 1, the write is transformed
+accordingly (`_unviewed`). A part that covers the whole is replaced by the whole
+(`_without_whole_writes`). Writes into parts of parts become one `index_put` at several
+indices (`_merged`), provided that no index is negative, since a negative index would
+count from the back.
 """
 
 from collections.abc import Mapping
@@ -46,7 +48,7 @@ class WriteThroughViews:
 def _without_whole_writes(method: Method) -> Method:
     """Replace a write at the only position of an axis by the written value.
 
-    For a batch of one, `cache[0]` is written back in this way.
+    With a batch of one, torch writes `cache[0]` into `cache` in this way.
     """
     makers = method.makers()
 
@@ -115,7 +117,7 @@ def _reordered(
 def _updated_in_order(node: Node, inner: Node, view: Node, rebuilt: NodeList) -> Node:
     """Return a cache update of the base, if `node` undoes the permutation of a view.
 
-    The first axis has a start for each row, and must stay in place.
+    The update has a start for each row of the first axis, so that axis must stay first.
     """
     cache, update, index, axis, *rest = inner.arguments
     assert isinstance(cache, Value)
@@ -157,7 +159,7 @@ def _sides(dims: tuple[Dim, ...] | list[Dim]) -> tuple[Dim, ...]:
 class _Grid:
     """A write of `source` at the intersections of the indices of several axes.
 
-    `source` has the base's axes in order; axes with one position may be missing.
+    `source` has the base's axes in order; axes with one position can be missing.
     """
 
     indices: Mapping[int, Value]
@@ -165,7 +167,7 @@ class _Grid:
 
 
 def _merged(method: Method, non_negative: NonNegative) -> Method:
-    """Merge writes into parts of parts."""
+    """Merge each write into a part of a part into one write."""
     rebuilt = NodeList(method)
     makers = method.makers()
     reads = method.reads()
@@ -184,7 +186,7 @@ def _grid(
     reads: Mapping[int, int],
     non_negative: NonNegative,
 ) -> _Grid | None:
-    """Follow a write to its target, as long as the target is a part written back."""
+    """Follow a write to the base, while the target is a part that is written back."""
     indices: dict[int, Value] = {}
     write = axis_write(node)
     kept = list(range(len(write.target.type.dims))) if write else []
@@ -205,7 +207,7 @@ def _grid(
 def _written_part(
     write: AxisWrite, makers: Mapping[int, Node], reads: Mapping[int, int]
 ) -> tuple[AxisWrite | None, bool]:
-    """Return the write into the part that a write puts back, None if there is none.
+    """Return the write into the part that `write` writes back, None if there is none.
 
     Also return whether the part is one position, without its axis.
     """

@@ -1,9 +1,10 @@
 """Find the values that share memory, in a method whose writes happen in place.
 
-In: a method in its final order, as `kvc.compiler.place` returns it: all nodes that lead
-to the new content of a state, or of an input in the caller's array, work in its memory.
-Out: for each value, the value whose memory it shares. Other updates reuse the memory of
-their operand if that is scratch memory that is not read afterwards.
+In: a method in its final order, as `kvc.compiler.place` returns it. In that order, all
+nodes on the path to the new content of a state, or of an input in the caller's array,
+can write to the memory of the state or the array. Out: for each value, the value whose
+memory it shares. An update of any other value reuses the memory of its operand if that
+is scratch memory that no later node reads.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,8 @@ class Aliases:
 
     Attributes:
         base: value id -> id of the value whose memory it shares directly.
-        root: value id -> id of the value that owns its memory; itself if it owns it.
+        root: value id -> id of the value that owns the memory. A value that owns its
+            memory is mapped to itself.
         callers: ids of the inputs that lie in the caller's arrays.
     """
 
@@ -57,7 +59,7 @@ def analyse(method: Method) -> Aliases:
 
 
 def _over_operands(node: Node) -> dict[int, int]:
-    """Return result -> operand for results of a control node that share its memory."""
+    """Return result id -> operand id, for results that share an operand's memory."""
     control = control_of(node)
     if control is None:
         return {}
@@ -69,9 +71,9 @@ def _over_operands(node: Node) -> dict[int, int]:
 
 
 def callers_of(method: Method) -> frozenset[int]:
-    """Return the inputs that are changed, or grow, in the caller's own array.
+    """Return the inputs that a method changes or lengthens in the caller's array.
 
-    A block borrows the memory of all its inputs, except those it fills.
+    In a block, all inputs except those that the block fills lie in the caller's memory.
     """
     if method.block is not None:
         return frozenset(
@@ -86,7 +88,7 @@ def callers_of(method: Method) -> frozenset[int]:
 
 
 def _stored(method: Method) -> dict[int, int]:
-    """Return value id -> id of the value it overwrites, in lasting memory."""
+    """Return value id -> id of the value that it overwrites, in persistent memory."""
     makers = method.makers()
     states = {name: value for value, name in method.state_in}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))

@@ -1,9 +1,9 @@
 """Check the indices of writes before the first write.
 
-A write into persistent memory raises if an index is out of range. Earlier writes of the
-same call cannot be undone then, so an index that depends only on inputs and counters is
-computed and checked first; all writes follow. Any other index is checked by its own
-write, which then writes nothing.
+A write into persistent memory raises if an index is out of range, and earlier writes of
+the same call cannot be undone. So an index that depends only on inputs and counters is
+computed and checked before all writes. Any other index is checked by the write that
+uses it; if the check fails, that write changes nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ Check = tuple[tuple[Value, ...], str, tuple[Argument, ...]]
 
 
 def add_index_checks(schedule: Schedule, writes: Sequence[int]) -> None:
-    """Add index checks to a schedule, before the nodes `writes`."""
+    """Add index checks to a schedule; `writes` are the keys of its writing nodes."""
     wanted: dict[tuple[object, ...], tuple[Check, str]] = {}
     for key in writes:
         for check in _checks(schedule.nodes[key]):
@@ -80,7 +80,7 @@ def _size(target: Value, dim: int) -> Dim:
 def _way_to(schedule: Schedule, index: Value) -> set[int] | None:
     """Return the nodes that compute an index.
 
-    None if floats take part, or if the index is the same in each call.
+    None if the computation reads floats, or if the index is the same in each call.
     """
     way: set[int] = set()
     fixed = {value.id for value, _ in schedule.method.constants}

@@ -14,11 +14,11 @@ from kvc.schema.types import Symbol, TensorType
 def requests_of(
     method: Method, aliases: Aliases, symbols: Mapping[str, Symbol]
 ) -> tuple[Request, ...]:
-    """Return a request for each value that has scratch memory of its own.
+    """Return a request for each value that owns scratch memory.
 
-    A value lives from its definition to the last read of it or of a value that shares
-    its memory. Inputs live from before the first node; results live until after the
-    last node. Symbolic sizes count at their upper bound.
+    The request lasts from the node that computes the value to the last node that reads
+    the value or a value in the same memory. Inputs live from before the first node;
+    results live until after the last node. A symbolic size counts as its upper bound.
     """
     defined = [value for node in method.nodes for value in node.outputs]
     inputs = [v for v in method.inputs if v.id not in aliases.callers]
@@ -47,12 +47,13 @@ def requests_of(
 def with_workspaces(
     method: Method, numbers: Mapping[int | None, int], needs: Mapping[int, int]
 ) -> Method:
-    """Return the method with scratch memory for its blocks.
+    """Return the method with scratch memory for the blocks that it runs.
 
     Args:
-        method: a proven method.
-        numbers: number of a block in the program -> its number in the file's method.
-        needs: number of a block in the program -> bytes of its scratch memory.
+        method: a method whose writes are proven to be in place.
+        numbers: number of a block in the program -> number of the block in the file's
+            method.
+        needs: number of a block in the program -> bytes of scratch memory of the block.
     """
     count, nodes = method.next_id(), list[Node]()
     for node in method.nodes:

@@ -1,10 +1,11 @@
 """Memory that outlives a method, and the writes that lead to its new content.
 
-A state that a method changes has such memory, and so has an input whose array it
-changes. The new content is traced back: it comes from updates of the old value, which
-may all work in that memory, or from one node that computes a whole new value, and
-updates of that. If the new content cannot be computed there (it is a view, it lies in
-other memory, its node reads the old content), a closing copy moves it in.
+A state that a method changes has persistent memory, and so has an input whose array the
+method changes. The new content is traced back to its origin. It can come from updates
+of the old content, which can all work in that memory. Or one node computes a whole new
+value, and updates of that value follow. If the new content cannot be computed in the
+memory (it is a view, it lies in other memory, or its node reads the old content), a
+copy at the end of the method writes it there: the closing copy.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ HANDED_OUT: Final = CopyReason(
 
 
 def other_length(op: str) -> CopyReason:
-    """Return the reason to copy a new content that has another length."""
+    """Return the reason to copy a new content whose length differs from the old."""
     return CopyReason(
         f"{op} makes a value of another length",
         "keep a state of the greatest length, and write rows into it (cache_update)",
@@ -57,7 +58,7 @@ def other_length(op: str) -> CopyReason:
 
 
 def old_value_read(op: str) -> CopyReason:
-    """Return the reason to copy a new content whose operator reads the old one."""
+    """Return the reason to copy a new content whose operator reads the old content."""
     return CopyReason(
         f"the old value is still read when {op} makes the new one",
         f"change the state in place (add_, index_copy_, cache_update), not by {op}",
@@ -65,7 +66,7 @@ def old_value_read(op: str) -> CopyReason:
 
 
 def branches_elsewhere(op: str, state: str) -> CopyReason:
-    """Return the reason to copy the result of control flow."""
+    """Return the reason to copy the result of control flow into the state's memory."""
     return CopyReason(
         f"{op} does not compute it from the old value of {state}",
         f"give {op} the old value of {state}, and change it in place in each branch",
@@ -73,7 +74,7 @@ def branches_elsewhere(op: str, state: str) -> CopyReason:
 
 
 def written_elsewhere(op: str, state: str) -> CopyReason:
-    """Return the reason to copy the result of an update of another value."""
+    """Return the reason to copy a result written outside the state's memory."""
     return CopyReason(
         f"{op} does not write over the old value of {state}",
         f"let {op} write into {state} itself, not into another value",
@@ -81,7 +82,7 @@ def written_elsewhere(op: str, state: str) -> CopyReason:
 
 
 def both_read(op: str, source: str) -> CopyReason:
-    """Return the reason to keep the old value for a node that needs the new one too."""
+    """Return the reason to copy an old value that a node reads beside the new value."""
     place = f" at {source}" if source else ""
     return CopyReason(
         f"{op}{place} reads the old value and needs the new one",
@@ -101,7 +102,7 @@ class Write:
         key: the key of the node in the schedule.
         old: the value whose bytes it overwrites.
         result: the value in the memory after the write.
-        reason: why the write is an additional copy; None for a write of the program.
+        reason: why the compiler added the write; None for a write of the program.
     """
 
     key: int
@@ -112,7 +113,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Persistent:
-    """One piece of persistent memory: its name, and its writes, in order."""
+    """The memory of one state or array: its name, and the writes to it, in order."""
 
     name: str
     writes: tuple[Write, ...]
@@ -120,7 +121,7 @@ class Persistent:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The old and new content of memory; `grows` is the axis of a growing state."""
+    """The old and new content of a memory; `grows` is the axis of a growing state."""
 
     name: str
     is_input: bool
@@ -136,8 +137,8 @@ def find_persistent(
 
     Args:
         schedule: the schedule of the method.
-        grows: the axis of each growing state.
-        symbols: the program's symbols, to compare sizes.
+        grows: name of a growing state -> the axis along which it grows.
+        symbols: the program's symbols by name, for comparisons of sizes.
     """
     memories, claimed = [], set[int]()
     for content in _contents(schedule, grows):
@@ -178,7 +179,7 @@ def with_old_contents(method: Method, grows: Mapping[str, int]) -> Method:
 
 
 def _emptied(kind: TensorType, axis: int | None) -> TensorType:
-    """Return the type of a state whose old rows are not read: length 0 if it grows."""
+    """Return a state's type, with length 0 along `axis` if the state grows."""
     if axis is None:
         return kind
     dims = (*kind.dims[:axis], 0, *kind.dims[axis + 1 :])
@@ -191,7 +192,7 @@ def _chain(
     claimed: set[int],
     symbols: Mapping[str, Symbol],
 ) -> tuple[Write, ...]:
-    """Return the writes that compute the new content in place, or none."""
+    """Return the writes that compute the new content in place, () if none can."""
     writes: list[Write] = []
     current = _in_one_piece(schedule, content.new)
     while current.id != content.old.id:
@@ -237,10 +238,11 @@ def _in_one_piece(schedule: Schedule, value: Value) -> Value:
 def _may_fill(
     schedule: Schedule, key: int, old: Value, symbols: Mapping[str, Symbol]
 ) -> bool:
-    """Tell whether a node may write its whole result over the old content.
+    """Tell whether a node can write its whole result over the old content.
 
-    The node may read the old content only element by element. A node that needs both
-    contents can get a copy of the rows that it reads, if that copy is the smaller one.
+    The node must read the old content element by element, if at all. A later node that
+    reads the old and the new content can get a copy of the old rows that it reads, if
+    that copy is smaller than the closing copy.
     """
     lost, node = schedule.closure(old), schedule.nodes[key]
     read = [value for value in node.inputs if value.id in lost]
@@ -255,7 +257,7 @@ def _may_fill(
 
 
 def _closing(schedule: Schedule, content: _Content) -> Write:
-    """Add the node that copies a new content into place, or computes it there again."""
+    """Add a node that copies or recomputes the new content into the memory."""
     new, old = content.new, content.old
     key = schedule.makers.get(new.id)
     source = schedule.nodes[key].source if key is not None else ""
@@ -275,14 +277,14 @@ def _closing(schedule: Schedule, content: _Content) -> Write:
 def _is_cheap(node: Node, old: Value) -> bool:
     """Tell whether a node computes a new content from the old one, pointwise.
 
-    Computing it again over the old content costs no more than a copy.
+    To compute the new content again, in place, costs no more than a copy.
     """
     fits = [value.type for value in node.outputs] == [old.type]
     return OPS[node.op].pointwise and node.inputs == (old,) and fits
 
 
 def _why_elsewhere(schedule: Schedule, content: _Content) -> CopyReason | None:
-    """Return the reason to copy the new content; None if no node computes it."""
+    """Return why the new content must be copied; None if no node computes it."""
     if schedule.makers.get(_root(schedule, content.new).id) is None:
         return None
     node = schedule.nodes[schedule.makers[content.new.id]]
@@ -300,7 +302,7 @@ def _why_elsewhere(schedule: Schedule, content: _Content) -> CopyReason | None:
 
 
 def _root(schedule: Schedule, value: Value) -> Value:
-    """Return the value that this value is a view of; itself if it is no view."""
+    """Return the value that a value is a view of; the value itself if it is no view."""
     while (key := schedule.makers.get(value.id)) is not None:
         if OPS[schedule.nodes[key].op].aliasing is not Aliasing.VIEW:
             break

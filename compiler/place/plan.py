@@ -1,4 +1,4 @@
-"""The values of planning: requests in, placements out, without any graph."""
+"""The types of planning: requests in, placements out, without any graph."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ class Request:
     """Scratch memory that is needed for a range of instructions.
 
     Attributes:
-        key: the owner's key, unique in a plan.
+        key: the number that identifies the request in its plan.
         nbytes: size; an upper bound if it is symbolic.
-        first: index of the instruction that writes it first, -1 for inputs.
-        last: index of the last instruction that reads it, inclusive.
+        first: index of the first instruction that writes the memory, -1 for inputs.
+        last: index of the last instruction that reads the memory, inclusive.
     """
 
     key: int
@@ -35,9 +35,10 @@ class MemoryPlan:
     """All placements of one arena.
 
     Attributes:
-        placements: one for each request.
-        nbytes: size of the arena.
-        peak_nbytes: most bytes alive at one time; a lower bound of any plan.
+        placements: one placement for each request.
+        nbytes: size of the arena in bytes.
+        peak_nbytes: greatest number of bytes that are in use at one time; no plan can
+            have a smaller arena.
     """
 
     placements: tuple[Placement, ...]

@@ -6,14 +6,14 @@ from kvc.compiler.place.plan import ALIGNMENT, MemoryPlan, Request
 
 
 class PlanFault(Exception):
-    """The plan breaks a rule; the text names it."""
+    """A plan breaks a rule; the message says which rule."""
 
 
 def check_plan(requests: Sequence[Request], plan: MemoryPlan) -> None:
-    """Check that a plan serves exactly these requests and that none collide.
+    """Check that a plan places exactly the requests, and none on another's bytes.
 
     Raises:
-        PlanFault: two requests that live at the same time share bytes, or one is
+        PlanFault: two requests that live at the same time share bytes, or a request is
             missing, misaligned or outside the arena.
     """
     served = {p.request.key: p.request for p in plan.placements}

@@ -11,13 +11,13 @@ _ROUNDS = 8
 
 
 def plan_memory(requests: Sequence[Request]) -> MemoryPlan:
-    """Return the smallest of the greedy plans of several orders.
+    """Return the smallest plan among greedy plans with different placement orders.
 
-    No order is best for all graphs: by size is for stacks of equal layers, the others
-    for chains of tensors that grow or shrink. The first plan that reaches the lower
-    bound is taken. If none does, requests that end beyond the bound are placed first,
-    repeatedly: one round was enough for five models of timm that were up to 27% above
-    (2026-11).
+    No order is best for all graphs: placement by size suits stacks of equal layers, the
+    other orders suit chains of tensors that grow or shrink. The first plan as small as
+    the lower bound is taken. If no plan is, requests that ended above the bound are
+    placed first in a new plan, repeatedly. One repetition was enough for five models of
+    timm whose plans were up to 27% above the bound (2026-11).
     """
     bound = peak(requests)
     best: MemoryPlan | None = None
@@ -31,7 +31,7 @@ def plan_memory(requests: Sequence[Request]) -> MemoryPlan:
 
 
 def _raised(requests: Sequence[Request], bound: int) -> Iterator[MemoryPlan]:
-    """Yield plans; each first places the requests that the last one put too high."""
+    """Yield plans; each first places what the previous plan put above `bound`."""
     keys = [request.key for request in sorted(requests, key=by_size)]
     plan = greedy(requests, by_size)
     for _ in range(_ROUNDS):
@@ -90,7 +90,7 @@ ORDERS: tuple[Order, ...] = (by_size, by_area, by_lifetime, by_end)
 
 
 def _best_gap(request: Request, placed: list[tuple[int, int, Placement]]) -> int:
-    """Return the offset of the smallest gap that fits among overlapping lifetimes."""
+    """Return the offset of the smallest wide enough gap between live requests."""
     need = aligned(request.nbytes)
     best: tuple[int, int] | None = None
     end = 0
@@ -106,7 +106,7 @@ def _best_gap(request: Request, placed: list[tuple[int, int, Placement]]) -> int
 
 
 def peak(requests: Sequence[Request]) -> int:
-    """Return the most bytes alive at one time."""
+    """Return the greatest number of bytes that are in use at one time."""
     steps: dict[int, int] = {}
     for request in requests:
         steps[request.first] = steps.get(request.first, 0) + aligned(request.nbytes)

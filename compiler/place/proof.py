@@ -1,11 +1,12 @@
 """The proof: an order in which every write can happen in place.
 
-In: a functional method. Out: the method in an order in which each write may use the
-memory of the value that it overwrites, and a verdict for each write. A write may do so
-if neither the old value nor a view of it is read any more: such readers are put before
-it. A reader that needs both the old and the new value, and a caller that gets the old
-value, read a copy made just before the write; that copy is the verdict's cost. The
-emitted program is checked again by `kvc.schema.verify`, which shares no code with this.
+In: a functional method. Out: the method in an order in which each write can use the
+memory of the value that it overwrites, and a verdict for each write. A write can use
+that memory if no later node reads the old value or a view of the old value, so readers
+of the old value are put before the write. A node that needs both the old and the new
+value, or a caller that gets the old value, reads a copy that is made just before the
+write; the verdict reports the bytes of that copy. The emitted program is checked again
+by `kvc.schema.verify`, which shares no code with this module.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,16 +37,16 @@ from kvc.schema.types import Symbol
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The cost of one write in addition to the write itself.
+    """What one write to persistent memory copies in addition to the written values.
 
     Attributes:
-        memory: name of the state or input.
+        memory: name of the state or input that is written.
         value: id of the new value.
         reason: all reasons why bytes are copied; "" if the write is in place.
         copies: ids of the values that hold the copied bytes.
-        nbytes: how many bytes a call copies, with sizes at their greatest.
-        source: the user's line.
-        remedy: the changes of the model that would avoid the copies; "" without copies.
+        nbytes: number of bytes that a call copies, for the greatest sizes.
+        source: the line of the user's code that writes.
+        remedy: changes of the model that would avoid the copies; "" if there are none.
     """
 
     memory: str
@@ -66,7 +67,7 @@ class Proof:
 
 
 def prove_all(program: Program) -> dict[str, Proof]:
-    """Return the proofs of methods and blocks by name; callers precede their blocks."""
+    """Return name -> proof for methods and blocks; a method precedes its blocks."""
     placer = Placer(blocks_by_number(program))
     proofs: dict[str, Proof] = {}
     waiting = list(entries(program))
@@ -118,7 +119,8 @@ class WriteOrder:
     """A method in which readers of old contents precede the writes over them.
 
     Attributes:
-        method: the method; a reader that needs the new content too follows the write.
+        method: the method. A node that reads both the old and the new content follows
+            the write.
         waits: index of a node that writes persistent memory -> indices of the readers
             that must run before it.
     """
@@ -149,7 +151,7 @@ def in_write_order(method: Method, program: Program) -> WriteOrder:
 
 
 def _order_readers(schedule: Schedule, write: Write) -> set[int]:
-    """Put the readers of an old content before a write, where possible."""
+    """Put the readers of an old content before a write, unless they need its result."""
     if schedule.nodes[write.key].op == "kvc::append":
         return set()
     readers = {
@@ -162,7 +164,7 @@ def _order_readers(schedule: Schedule, write: Write) -> set[int]:
 
 
 def _placed(block: Method) -> dict[int, str]:
-    """Return output -> input for outputs of a block in the memory of an input."""
+    """Return output index -> input name, for outputs in an input's memory."""
     names = {value.id: name for value, name in block.input_out}
     if block.block is None:
         return {}
@@ -170,7 +172,7 @@ def _placed(block: Method) -> dict[int, str]:
 
 
 def _with_placed(final: Method, block: Method) -> Method:
-    """Return a proven block with all of its outputs."""
+    """Return a proven block with all outputs, also those in the memory of inputs."""
     placed, left = _placed(block), {name: value for value, name in final.input_out}
     kept = iter(final.outputs)
     return replace(
@@ -185,7 +187,7 @@ def _with_placed(final: Method, block: Method) -> Method:
 def _grown(final: Method, method: Method) -> Iterator[tuple[int, Verdict]]:
     """Yield verdicts on nodes that append to the caller's arrays.
 
-    The result of such a node may be appended to again.
+    A second append to the result of the first one counts too.
     """
     changed = {name for _, name in method.input_out}
     named = zip(method.inputs, method.input_names, strict=True)
@@ -206,7 +208,7 @@ class _Saved:
 
 
 def _clear(schedule: Schedule, write: Write) -> _Saved:
-    """Remove all reads of an overwritten value after a write; return the copies."""
+    """Let nodes after a write read copies of what it overwrites; return the copies."""
     node = schedule.nodes[write.key]
     if node.op == "kvc::append":
         return _Saved()  # it leaves the old rows unchanged
@@ -239,7 +241,7 @@ def _beside_target(node: Node, write: Write) -> tuple[Value, ...]:
 
 
 class _Saver:
-    """Copies old values before a write, each at most once."""
+    """Copies old values before a write; each value is copied at most once."""
 
     def __init__(self, schedule: Schedule, write: int) -> None:
         self._schedule, self._write = schedule, write
@@ -247,12 +249,12 @@ class _Saver:
         self.reasons: dict[CopyReason, None] = {}  # in order
 
     def save_operand(self, value: Value) -> None:
-        """Let the write itself read a copy of the value that it overwrites."""
+        """Let the writing node read a copy of the value that it overwrites."""
         clone = self._clone(value, VIEW_WRITTEN)
         self._schedule.rename(self._write, value, clone, but_target=True)
 
     def save_reads(self, reader: int, lost: Mapping[int, Value]) -> None:
-        """Let a node that needs the new value too read copies of the old one."""
+        """Let a node that reads old and new values read copies of the old values."""
         node = self._schedule.nodes[reader]
         reason = both_read(node.op, node.source)
         for value in dict.fromkeys(node.inputs):

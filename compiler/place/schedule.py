@@ -1,7 +1,7 @@
 """A method's nodes while they are being reordered: a graph with extra edges.
 
-In: a method in some order. Out: the method in an order that respects the data flow and
-every added edge, and keeps the old order otherwise.
+In: a method. Out: the method in an order that respects the data flow and every added
+edge, and that keeps the old order of nodes between which there is no such constraint.
 """
 
 import heapq
@@ -34,7 +34,7 @@ class Schedule:
             self._insert(node, (USUAL, i, 1))
 
     def fresh(self, kind: TensorType) -> Value:
-        """Return a new value."""
+        """Return a new value with an unused id."""
         self._count += 1
         return Value(self._count - 1, kind)
 
@@ -43,7 +43,7 @@ class Schedule:
         return self._insert(node, (LATE, len(self.nodes), 1))
 
     def add_before(self, key: int, node: Node) -> int:
-        """Add a node just before another; return its key."""
+        """Add a node just before the node `key`; return its key."""
         group, place, _ = self.ranks[key]
         added = self._insert(node, (group, place, 0))
         self.order(added, key)
@@ -56,7 +56,10 @@ class Schedule:
     def rename(
         self, key: int, old: Value, new: Value, but_target: bool = False
     ) -> None:
-        """Let a node read another value; `but_target` keeps its overwritten operand."""
+        """Let a node read `new` for `old`.
+
+        `but_target` keeps the operand that the node overwrites.
+        """
         node = self.nodes[key]
         renamed = rename_node(node, {old.id: new})
         if but_target:
@@ -67,7 +70,7 @@ class Schedule:
         self._users.setdefault(new.id, []).append(key)
 
     def users(self, value: int) -> list[int]:
-        """Return the nodes that read a value."""
+        """Return the keys of the nodes that read a value."""
         return self._users.get(value, [])
 
     def closure(self, value: Value) -> dict[int, Value]:
@@ -83,7 +86,7 @@ class Schedule:
         return found
 
     def descendants(self, key: int) -> set[int]:
-        """Return the nodes that must run after a node."""
+        """Return the keys of the nodes that must run after a node."""
         found: set[int] = set()
         stack = [key]
         while stack:
@@ -118,7 +121,7 @@ class Schedule:
         return order
 
     def rename_outputs(self, old: Value, new: Value) -> None:
-        """Let the caller get another value."""
+        """Return `new` to the caller wherever the method returned `old`."""
         kept = self.method
         renamed = rename_results(kept, {old.id: new})
         self.method = replace(kept, outputs=renamed.outputs)
@@ -138,7 +141,7 @@ class Schedule:
 
 
 def _keeping_target(node: Node, renamed: Node) -> tuple[Argument, ...]:
-    """Return the arguments of a renamed node; keep its overwritten operands."""
+    """Return the arguments of a renamed node; keep the operands that it overwrites."""
     control, changed = control_of(node), control_of(renamed)
     if control is None or changed is None:
         return (node.arguments[0], *renamed.arguments[1:])

@@ -1,12 +1,13 @@
 """Assign results of control flow to the memory of an operand.
 
-In: a functional method. Out: the method whose control nodes have these assignments
-(`over`), and, once it is proven, blocks whose outputs are assigned to inputs
-(`input_out`). A result gets an operand's memory if it is on the path from the old
-content of persistent memory to the new one, and a branch computes it from the operand:
-by updates, by nested control flow, or by returning it. The other branch then fills the
-operand's memory. The carried values of a loop stay in place in any case. `proof.py`
-decides whether, and at which cost, a block can do so.
+In: a functional method. Out: the method whose control nodes record these assignments in
+`over`. After the method is proven, the blocks whose outputs are assigned to inputs
+(`input_out`) can be asked for. A result gets an operand's memory under two conditions:
+the result is on the path from the old content of persistent memory to the new content,
+and a branch computes it from the operand, by updates, by nested control flow, or by
+returning the operand. The other branch then writes its whole result into the operand's
+memory. The carried values of a loop always stay in place. `proof.py` decides whether a
+block can leave its outputs in the memory of inputs, and how many bytes that copies.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from kvc.schema.ops import DELEGATE, OPS, RESHAPING_VIEWS, Aliasing
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """Result `result` of a node lies in the memory of its operand `operand`."""
+    """Assigns result number `result` of a node to the memory of operand `operand`."""
 
     node: Node
     result: int
@@ -27,7 +28,7 @@ class _Mark:
 
 
 class Placer:
-    """Assigns memory to the results of control flow; `blocks` are the program's."""
+    """Assigns results of control flow to memory; `blocks` are the program's blocks."""
 
     def __init__(self, blocks: Mapping[int, Method]) -> None:
         self._blocks = blocks
@@ -67,9 +68,9 @@ class Placer:
     def _trace(
         self, method: Method, new: Value, old: Value
     ) -> tuple[_Mark, ...] | None:
-        """Return the control flow on the path from an old content to a new one.
+        """Return marks for the control flow between an old and a new content.
 
-        None if there is no path without a copy.
+        None if every path from the old to the new content needs a copy.
         """
         makers, marks = method.makers(), list[_Mark]()
         current = _in_one_piece(new, makers)
@@ -89,9 +90,9 @@ class Placer:
     def _through(
         self, method: Method, node: Node, current: Value, old: Value, marks: list[_Mark]
     ) -> tuple[_Mark, ...] | None:
-        """Continue from a result to the operands whose memory it may take.
+        """Continue a trace from a result to the operands whose memory it can take.
 
-        The old content comes first.
+        The operand that holds the old content is tried first.
         """
         result = [value.id for value in node.outputs].index(current.id)
         makers = method.makers()
@@ -105,7 +106,7 @@ class Placer:
         return None
 
     def _candidates(self, node: Node, result: int) -> Iterator[tuple[int, Value]]:
-        """Yield the operands whose memory a result could take, and save a copy."""
+        """Yield the operands whose memory a result can take without a copy."""
         control = control_of(node)
         assert control is not None
         for i, value in enumerate(control.operands):
@@ -142,7 +143,7 @@ class Placer:
 
 
 def _may_fill(block: Method, output: int, operand: int) -> bool:
-    """Tell whether a delegate may write a new content into an operand's memory."""
+    """Tell whether a delegate can write a new content into an operand's memory."""
     makers, root = block.makers(), block.inputs[operand]
     current = _in_one_piece(block.outputs[output], makers)
     while current.id in makers:
@@ -157,7 +158,7 @@ def _may_fill(block: Method, output: int, operand: int) -> bool:
 
 
 def _grows(operand: Value, node: Node, result: int) -> bool:
-    """Tell whether a result has the shape of an operand, except for its length."""
+    """Tell whether a result has the shape of an operand except along a growing axis."""
     old, new = operand.type.dims, node.outputs[result].type.dims
     pairs = zip(old, new, strict=False)
     return len(old) == len(new) and sum(a != b for a, b in pairs) == 1
@@ -183,7 +184,7 @@ def _homes(method: Method) -> Iterator[tuple[Value, Value]]:
 def _with_homes(block: Method, places: Mapping[int, int]) -> Method:
     """Return a block that leaves outputs in the memory of inputs.
 
-    If one value is left in two places, the second is a copy.
+    If one value is to be left in two inputs, the second input gets a copy.
     """
     outputs, nodes = list(block.outputs), list(block.nodes)
     count, seen = block.next_id(), set[int]()

@@ -153,7 +153,7 @@ class RegisteredMemory:
 
 
 def _slot(model: nn.Module, name: str) -> tuple[int, str]:
-    """Return where a tensor is registered; the same for both names of one module."""
+    """Return where a tensor is registered, which does not depend on module names."""
     owner, _, leaf = name.rpartition(".")
     return id(model.get_submodule(owner)), leaf
 
@@ -292,7 +292,8 @@ def _without_shared_memory(
 ) -> list[object]:
     """Clone captured tensors of a branch or loop that share memory with each other.
 
-    torch takes no operands that share memory; bodies do not write into them.
+    torch refuses operands that share memory. Bodies do not write into captured tensors,
+    so clones give the same results.
     """
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
     shared = Counter(map(memory_of, tensors))

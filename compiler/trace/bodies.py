@@ -1,9 +1,9 @@
 """Trace the bodies of branches and loops under the same modes as their caller.
 
 torch first reads a body by its bytecode, and would read the code of a mode as well. In:
-modes. Out: a context that removes the modes while a body is read, and restores them
-when its operator is called with the captured tensors. Function calls in the body are
-replaced as in the code around it (`rephrase_bodies`).
+modes. Out: a context that removes the modes while torch reads a body, and restores them
+when torch calls the branch or loop operator with the captured tensors. Function calls
+in the body are replaced as in the method (`rephrase_bodies`).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -155,8 +155,8 @@ _IN_BODY = (
 def unused_kept() -> Iterator[None]:
     """Keep torch from dropping unused nodes that have an effect.
 
-    Otherwise it drops, from bodies, cache updates and norms in training mode, and
-    everywhere checks without a message.
+    Otherwise torch drops unused cache updates and norms in training mode from bodies,
+    and checks without a message from methods and bodies.
     """
     kept = fx_node._side_effectful_functions
     update, check = torch.ops.kvc.cache_update, torch.ops.aten._assert_async.default

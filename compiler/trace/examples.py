@@ -256,7 +256,7 @@ def _dims(method: Method) -> list[Dim]:
 def torch_dynamic_shapes(
     arguments: Mapping[str, object], method: Method
 ) -> dict[str, object]:
-    """Return `dynamic_shapes` for torch.export, one entry an argument."""
+    """Return `dynamic_shapes` for torch.export, with one entry for each argument."""
     dims = {
         d.name: torch.export.Dim(d.name, min=d.lower, max=d.upper)
         for d in _dims(method)

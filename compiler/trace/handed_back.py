@@ -1,9 +1,10 @@
 """Refuse writes into tensors that a branch or loop may return through a dropout.
 
 In eager mode, dropout outside of training returns its input itself. So `torch.cond(p,
-drop, other, (x,))` may return x itself, and then a write into the result changes x, or
-not, depending on values. In: a trace that still writes, in which such a dropout is a
-copy. Out: nothing, or a `CaptureError` with the line and the remedy.
+drop, other, (x,))` returns x itself or a new tensor, depending on the value of p, and a
+write into the result changes x only in the first case. In: a trace that still contains
+writes, in which dropout outside of training is a copy. Out: nothing, or a
+`CaptureError` with the line and the remedy.
 """
 
 import operator
@@ -34,7 +35,7 @@ _REASON = (
 
 
 def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
-    """Raise if such a write would be visible through another name.
+    """Raise if a write into such a result would change a tensor that is read later.
 
     Raises:
         CaptureError: with the line and the remedy.

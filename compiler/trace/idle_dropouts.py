@@ -1,10 +1,11 @@
 """Replace dropout outside of training by its input if either is written later.
 
-Eager's dropout returns its input itself, so a write changes both; torch's functional
-form is a copy. In: a trace that still writes. Out: the same trace, in which the result
-of such a dropout is its input wherever either is written afterwards. Elsewhere the copy
-stays, since a body of a branch or loop may not return its input. Nor may a body take or
-return one tensor twice, so such tensors are cloned.
+In eager mode, dropout outside of training returns its input itself, so a write into the
+result changes the input too; torch's functional form is a copy. In: a trace that still
+contains writes. Out: the same trace, in which the result of such a dropout is replaced
+by the input if the input or the result is written afterwards. Otherwise the copy stays,
+since a body of a branch or loop must not return its input. A body must not take or
+return one tensor twice either, so a repeated tensor is cloned.
 """
 
 import operator

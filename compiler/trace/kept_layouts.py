@@ -1,10 +1,10 @@
 """Keep the traced memory layout of results that are written through views.
 
-torch tells by strides whether `x.reshape(-1)` is a view of x. If the operator that made
-x is later decomposed, and the result has other strides, the same call would be a copy,
-and a write through it would be lost. In: a trace that still writes. Out: the same
-trace, in which such results are copied into the layout of the trace, or into the real
-layout that `real_layouts` finds.
+torch tells by strides whether `x.reshape(-1)` is a view of x. If the operator that
+computes x is later decomposed into operators that give x different strides, the
+reshape becomes a copy, and a write through it is lost. In: a trace that still contains
+writes. Out: the same trace, in which each such x is copied into the layout that x has
+in the trace, or into the real layout that `real_layouts` finds.
 """
 
 from collections.abc import Container, Mapping, Sequence

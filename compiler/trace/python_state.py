@@ -1,9 +1,10 @@
 """The Python state that a model refers to: read, compared and restored.
 
 A trace records the tensor operations of one call. A counter `self.pos += 1`, a list
-that grows, or an assigned attribute of a plain object would keep the value of that one
-call. So every object with contents (`object_walker`) is read before and after the
-traced call, and then restored: compiling changes nothing.
+that grows, or an assigned attribute of a plain object would have the value of the
+traced call in every later call. So every object with contents (`object_walker`) is read
+before and after the traced call and restored afterwards, and compiling changes no
+object.
 """
 
 import enum

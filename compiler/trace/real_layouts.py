@@ -2,11 +2,12 @@
 
 While torch traces, a rule gives the strides of the result of each operator; a few rules
 are wrong (torch 2.13: `max_unpool2d`, `roll`, `isin`, batch norm of permuted tensors).
-This matters if a tensor is written through `reshape`, which is a view for some layouts
-and a copy for others. In: nodes of a trace that still writes. Out: the nodes with
-another layout, found by running operators on zeros in the layout of their inputs.
-Operators on contiguous inputs are not run: the rules hold for them. Large tensors, and
-sizes known only at a call, are not tried either: there the trace is believed.
+Wrong strides matter if a tensor is written through `reshape`, which is a view for some
+layouts and a copy for others. In: nodes of a trace that still contains writes. Out: the
+nodes whose layout differs from the trace, found by running operators on zeros in the
+layout of their inputs. Operators on contiguous inputs are not run, since the rules are
+right for them. Operators on large tensors, or on sizes known only at a call, are not
+run either; for these the layout in the trace is assumed to be right.
 """
 
 import operator

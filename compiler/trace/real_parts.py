@@ -25,7 +25,7 @@ def without_complex(method: str, exported: ExportedProgram) -> None:
     """Remove complex numbers from a graph.
 
     Raises:
-        CaptureError: some remain; the error names the line that makes them.
+        CaptureError: complex numbers remain; the error names the line that makes them.
     """
     signature = exported.graph_signature
     constants = {*signature.inputs_to_buffers, *signature.inputs_to_parameters}

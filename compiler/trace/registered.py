@@ -176,7 +176,7 @@ def write_back(
     results: object,
     other_names: Mapping[str, str | None],
 ) -> object:
-    """Write assigned tensors into the original buffers, and restore these.
+    """Write assigned tensors into the original buffers; register the originals again.
 
     Args:
         model: the module.

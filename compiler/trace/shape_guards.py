@@ -1,11 +1,11 @@
 """Check that a trace holds for every declared size, not only for its example's.
 
 While tracing, Python code evaluates conditions on sizes (`if x.shape[1] == 1`), and
-torch answers them for the example, as if no size could be 1. Every condition in the
-user's own code is recorded here. If its answer differs for some declared size, the code
-takes another path there, and the trace would be silently wrong. Most conditions in
-torch's own code only select between ways to compute the same result, and are not
-recorded.
+torch answers them for the example, as if no size could be 1. This module records every
+condition in the user's own code. If the answer differs for some declared size, the code
+takes a different path at that size, and the trace would be silently wrong. Most
+conditions in torch's own code only select between ways to compute the same result, and
+are not recorded.
 """
 
 import itertools

@@ -1,10 +1,10 @@
 """Avoid repeated work of torch while it traces: sizes, graph steps, graph code.
 
-For each tensor torch computes contiguity and strides anew, from the same few dynamic
-sizes; it writes each step of that into the graph, to drop it at the end, and generates
-Python code for graphs that are never called. Within `work_once`, results of size
-operations are cached, and steps and code are made only when used. The trace stays the
-same.
+torch computes contiguity and strides again for each tensor, from the same few dynamic
+sizes. It writes each step of that computation into the graph, drops these steps at the
+end, and generates Python code for graphs that are never called. Within `work_once`,
+results of size operations are cached, and graph steps and code are made only when they
+are used. The trace stays the same.
 """
 
 import functools

@@ -29,9 +29,9 @@ class Lifted:
     """A buffer that is traced as an input.
 
     Attributes:
-        names: each of its names in the model.
+        names: all names of the buffer in the model.
         axes: axis -> Dim, for the axes whose size is chosen later.
-        pattern: the name of the `StateSpec` that matches it.
+        pattern: the name in the `StateSpec` that matches the buffer.
     """
 
     names: tuple[str, ...]
@@ -136,7 +136,8 @@ def swapped(
     """Put traced tensors in the place of the module's buffers.
 
     Raises:
-        Reassigned: a buffer was assigned another tensor meanwhile, which tracing drops.
+        Reassigned: within the context, a different tensor was assigned to a buffer;
+            tracing would drop that assignment.
     """
     places = [
         (model.get_submodule(owner)._buffers, leaf, tensor)
@@ -165,11 +166,12 @@ class Traced:
     """A method and its inputs, prepared for tracing.
 
     Attributes:
-        method: its `dynamic` axes include the lifted buffers, and start at size 0 for
-            carried arguments.
+        method: the method. Its `dynamic` axes include those of the lifted buffers, and
+            have the lower bound 0 for carried arguments.
         inputs: examples by parameter name, the lifted buffers last.
-        lifted: these buffers.
-        lengthened: Dim -> size in the trace, where examples were too short.
+        lifted: the buffers that are traced as inputs.
+        lengthened: Dim name -> size in the trace, for Dims whose examples were too
+            short.
     """
 
     method: Method

@@ -1,9 +1,9 @@
 """Refuse calls that return a view at some declared sizes and a copy at others.
 
-`x.mT.reshape(n, 4)` is a copy, but a view for n = 1. A trace has only one of the two.
-This matters only if the input or the result of such a call is written, and the other
-one is read after that. In: a trace that still writes. Out: nothing, or a
-`CaptureError`.
+`x.mT.reshape(n, 4)` is a view for n = 1 and a copy for any other n. A trace contains
+either a view or a copy. The difference matters if the input of such a call is written
+and the result is read afterwards, or the result is written and the input is read
+afterwards. In: a trace that still contains writes. Out: nothing, or a `CaptureError`.
 """
 
 from collections.abc import Callable, Iterator, Mapping

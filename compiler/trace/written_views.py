@@ -1,4 +1,4 @@
-"""Allow writes through an `expand` that repeats nothing; refuse other ones.
+"""Allow writes through an `expand` that repeats no element; refuse all other expands.
 
 torch's functional form of such a write adds the difference to the old content, which
 rounds, and turns infinities into NaN. In: a trace that still writes. Out: the same

@@ -77,7 +77,7 @@ def quantize_int4(
     Args:
         weight: float [out, in], `out` a multiple of 8 and `in` of 32.
         signed: whether scales may be negative; XNNPACK demands positive ones.
-        factor: of the layer's inputs [in]; None without samples.
+        factor: the factor for the layer's inputs [in]; None without samples.
 
     Returns:
         uint8 [out / 8, in / 8, 8, 4]: each row's values in groups of four bytes; of two

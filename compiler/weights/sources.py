@@ -64,8 +64,8 @@ class StoredSource:
     Attributes:
         stored: the tensor in the file.
         dtype: the model's dtype.
-        through: earlier dtypes of the model's tensor, in order: casts that lose
-            precision.
+        through: earlier dtypes of the model's tensor, in order, to which the values are
+            cast first because these casts lose precision.
     """
 
     stored: StoredTensor
@@ -106,7 +106,7 @@ class Derived:
     Attributes:
         transform: the transform.
         base: the source that it is applied to.
-        moments: of the inputs of the weight, if int4 values are selected by them.
+        moments: the moments of the weight's inputs, if they guide int4 rounding.
     """
 
     transform: Transform
@@ -123,7 +123,7 @@ class Divided:
 
 
 class Make(Protocol):
-    """A function that computes a float tensor from others; equal ones are the same."""
+    """A function that computes a float tensor from others; equal ones agree."""
 
     @property
     def by_rows(self) -> bool:
@@ -188,7 +188,7 @@ def _derived_shape(source: Derived) -> tuple[int, ...]:
 
 
 def base_of(source: Source) -> Base:
-    """Return the model's tensor at the start of a chain of sources (the first one)."""
+    """Return the first of the model's tensors from which a source is derived."""
     while not isinstance(source, TensorSource | StoredSource):
         source = source.bases[0] if isinstance(source, Computed) else source.base
     return source
