@@ -239,5 +239,4 @@ def _given_types(entry: MethodEntry) -> list[TensorType]:
 
 def _most(entry: MethodEntry, longest: int) -> int:
     """Return the greatest number of tokens that a method takes in one call."""
-    kind = entry.signature.types[0]
-    return min(longest, bounds(kind.dims[1], entry.symbols)[1])
+    return min(longest, bounds(entry.signature.types[0].dims[1], entry.symbols)[1])

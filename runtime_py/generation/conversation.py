@@ -208,8 +208,7 @@ class Conversation:
             history=tokens[:common],
             **self._settings,
         )
-        turn = _Turn(said, tokens, marked, shown)
-        pieces = self._run(self.answer, turn)
+        pieces = self._run(self.answer, _Turn(said, tokens, marked, shown))
         self._open = ref(pieces)
         return pieces
 

@@ -200,8 +200,7 @@ class SharedPages:
     def drop(self, start: int, end: int) -> None:
         """Free whole pages, which then read zeros; see `Pages.drop`."""
         self._own.drop(start, end)
-        piece = one_run(start, end)
-        hit = common(self._mapped, piece)
+        hit = common(self._mapped, one_run(start, end))
         if not len(hit):
             return
         if end - start == self.length and mapping.map_nothing(

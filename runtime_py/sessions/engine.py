@@ -160,8 +160,7 @@ class Engine:
         for cursor, starts in enumerate(states.known_positions()):
             added = demand.added_to(cursor)
             if starts is not None and added.advance is not None:
-                none = [0] * len(starts)
-                states.check_room(cursor, none, added.steps(len(starts)))
+                states.check_room(cursor, [0] * len(starts), added.steps(len(starts)))
         states.reset()
 
     def _run_once(

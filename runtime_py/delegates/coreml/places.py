@@ -194,8 +194,7 @@ class Places:
 
     def _start(self, number: int) -> Tensor:
         if number not in self._cursors:
-            cursor = self._program.cursors[number]
-            self._cursors[number] = self._begin(number, cursor)
+            self._cursors[number] = self._begin(number, self._program.cursors[number])
         return self._cursors[number]
 
     def _begin(self, number: int, cursor: Cursor) -> Tensor:

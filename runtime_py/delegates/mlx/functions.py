@@ -299,8 +299,7 @@ def _full(made: Result, _: object, value: Number, __: object) -> mx.array:
 
 
 def _arange(made: Result, start: Number, _: Number, by: Number, __: object) -> mx.array:
-    found = start + by * np.arange(*made.shape)
-    return mx.array(found).astype(made.dtype)
+    return mx.array(start + by * np.arange(*made.shape)).astype(made.dtype)
 
 
 def _softmax(made: Result, x: mx.array, axis: int) -> mx.array:

@@ -97,8 +97,7 @@ class Context(ApartContext[Stored, "Call"]):
         Equal plans give equal bytes, whatever graphs were built before.
         """
         with self._lock:
-            process = self._alive()
-            return self._store(process, plan, read)
+            return self._store(self._alive(), plan, read)
 
     def _store(self, process: Process, plan: Plan, read: Read) -> Graph:
         model = plan.model

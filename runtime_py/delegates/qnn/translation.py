@@ -159,8 +159,7 @@ class _Translator:
             )
         if value in self._names:
             return self._names[value]
-        storage = self._graph.values[value].storage
-        if isinstance(storage, Constant):
+        if isinstance(self._graph.values[value].storage, Constant):
             return self._weight(ref, False)
         name = f"x{value}"
         feed = Whole(name, value)

@@ -238,8 +238,7 @@ class VulkanHandle(Handle):
         accesses = (a for update in self._block.updates for a in update.accesses)
         roots = {access.root for access in accesses}
         roots |= {graph.root_of(value) for value in graph.outputs}
-        pairs = zip(graph.inputs, inputs, strict=True)
-        lent = [(v, b) for v, b in pairs if v in roots]
+        lent = [(v, b) for v, b in zip(graph.inputs, inputs, strict=True) if v in roots]
         return [b for v, b in lent if isinstance(graph.values[v].storage, Caller)]
 
     def pack(self) -> None:
