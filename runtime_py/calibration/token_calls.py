@@ -138,7 +138,6 @@ def read_sequences(
 
 
 def _with_progress(sequences: Sequences, progress: Progress) -> Iterator[Sequence[int]]:
-    """Yield the sequences one by one, and report the progress."""
     for number, tokens in enumerate(sequences):
         item = f"text {number + 1} of {len(sequences)}"
         progress("calibrate", number, len(sequences), item)

@@ -196,7 +196,6 @@ def _row_lengths_of(entry: MethodEntry, inputs: Inputs) -> Array | None:
 
 
 def _take_piece(piece: Piece, tokens: Array, row_lengths: Array | None) -> Inputs:
-    """Return the inputs of one piece of a call."""
     end = piece.first + piece.count
     leaves = [tokens[:, piece.first : end]]
     if piece.entry.row_lengths is not None and row_lengths is not None:

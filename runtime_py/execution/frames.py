@@ -188,7 +188,6 @@ class _Binder:
         return 1 if self._beside_others else settle_threads()
 
     def _bind_one(self, index: int) -> Sequence[TimedStep]:
-        """Bind an instruction, and return its steps."""
         instruction = self._graph.instructions[index]
         try:
             if instruction.op == DELEGATE:
@@ -244,7 +243,6 @@ class _Binder:
                 raise AssertionError("views and control operators have no kernels")
 
     def _kernel(self, instruction: Instruction) -> Kernel:
-        """Return the kernel of an instruction."""
         checks = instruction.op == _CHECK_INDEX
         if checks and checks_rows(self._graph, instruction, self._sizes):
             return load_row_check()

@@ -282,7 +282,6 @@ class Conversation:
         return self._places.in_text(text, [one.picture.grid for one in shown])
 
     def _marked(self, tokens: Sequence[int], shown: Sequence[_Shown]) -> list[int]:
-        """Return tokens with the marks of pictures in their places."""
         if self._places is None:
             return list(tokens)
         places = self._places

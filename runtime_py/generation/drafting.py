@@ -184,7 +184,6 @@ class Drafting(Decoding):
             return False
 
     def _run_draft(self, tokens: Sequence[int]) -> Logits:
-        """Run tokens on the draft, and return the logits after the last token."""
         one = len(tokens) == 1
         logits = self._draft.feed(tokens) if one else self._draft.feed_prompts([tokens])
         return logits.reshape(-1)

@@ -110,7 +110,8 @@ class GrowingArray:
         added = self._take(rows)
         count = added.shape[self.axis]
         self.check_room(self._length, count)
-        copy_into(self._slots(self._length, self._length + count), added)
+        room = slice(self._length, self._length + count)
+        copy_into(self.memory[(slice(None),) * self.axis + (room,)], added)
         self._length += count
 
     def truncate(self, length: int) -> None:
@@ -166,9 +167,6 @@ class GrowingArray:
             found = f"{added.dtype}{list(added.shape)}"
             raise BadSetting(name="rows", expected=wanted, found=found)
         return added
-
-    def _slots(self, low: int, high: int) -> Array:
-        return self.memory[(slice(None),) * self.axis + (slice(low, high),)]
 
     def __repr__(self) -> str:
         return f"<GrowingArray {self.dtype}{list(self.shape)} of {self.capacity}>"

@@ -166,7 +166,6 @@ class Engine:
     def _run_once(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
-        """Run a method in one call."""
         resources, context = self._borrow(states)
         try:
             for file in self._blobs.shown:

@@ -121,7 +121,6 @@ def _limit_memory(nbytes: int) -> None:
 
 
 def _next_request() -> dict[str, Any] | None:
-    """Return the next request, None after the last one."""
     head = sys.stdin.buffer.read(_LENGTH_NBYTES)
     if len(head) < _LENGTH_NBYTES:
         return None

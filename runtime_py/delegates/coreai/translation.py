@@ -105,8 +105,6 @@ def translate(graph: Graph, sizes: Mapping[str, int], names: Names, half: bool) 
 
 
 class _Translator:
-    """The state of one translation."""
-
     def __init__(
         self, graph: Graph, sizes: Mapping[str, int], names: Names, half: bool
     ) -> None:
@@ -379,7 +377,6 @@ class _Translator:
 
 
 def _caches_of(instruction: Instruction) -> Sequence[Argument]:
-    """Return the cache operands of an instruction."""
     if instruction.op == CACHE_UPDATE:
         return instruction.arguments[:1]
     return instruction.arguments[1:3] if instruction.op == ATTENTION else ()

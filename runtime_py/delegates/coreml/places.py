@@ -149,7 +149,6 @@ class Places:
         self._of_states[state] = var
 
     def _content(self, state: int) -> Tensor:
-        """Return the content of a state at the start of the call."""
         var = self._of_states[state]
         if state in self._kept:
             return self._emitter.call("read_state", "fp16", var.shape, input=var)

@@ -54,7 +54,6 @@ def lower(
 
 
 def _made(values: LoweredValues, step: Instruction) -> Sequence[str]:
-    """Return the tensors of the results of an instruction."""
     if step.op == CHECK_INDEX:
         return []
     if step.op == "aten::split_with_sizes":

@@ -67,7 +67,6 @@ class Context(ApartContext[Stored, "Call"]):
         return [model.name]
 
     def _write_graph(self, process: Process, call: "Call") -> str:
-        """Write the files of a graph, and return the request to make for it."""
         model = call.plan.model
         if call.found is None:
             self._write(process, call.plan, call.read)

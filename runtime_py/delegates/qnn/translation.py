@@ -58,8 +58,6 @@ def translate(
 
 
 class _Translator:
-    """The state of one translation."""
-
     def __init__(
         self, graph: Graph, sizes: Mapping[str, int], grids: Grids | None
     ) -> None:

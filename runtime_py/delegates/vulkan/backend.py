@@ -233,7 +233,6 @@ class VulkanHandle(Handle):
         return Bound(device, mirrors, steps, places, binder.fail_at)
 
     def _lent_for_writing(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        """Return the inputs that the code overwrites."""
         graph = self._block.graph
         accesses = (a for update in self._block.updates for a in update.accesses)
         roots = {access.root for access in accesses}

@@ -124,7 +124,6 @@ def _variance_and_mean(
     correction: float | None,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return the corrected variance of x, and its mean."""
     chosen = _chosen(x, axes)
     mean = b.reduce(Reduction.MEAN, x, chosen)
     apart = b.binary(Binary.SUBTRACT, x, mean)
