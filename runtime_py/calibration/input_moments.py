@@ -105,8 +105,7 @@ class _Handle(SteppedHandle):
         moments: InputMoments,
     ) -> None:
         super().__init__(program, partition, data)
-        method = program.methods[partition.method].name
-        self._add = partial(moments.add, method)
+        self._add = partial(moments.add, program.methods[partition.method].name)
         self._names = [named.name for named in program.names]
 
     def before(self, instruction: Instruction, values: Values) -> Sequence[TimedStep]:

@@ -146,8 +146,7 @@ class ObservedHandle(SteppedHandle):
         seen[value] = found if before is None else before.joined(found)
 
     def _not_finite(self, value: int) -> SamplesNotFinite:
-        makers = (s for s in self._graph.instructions if value in s.results)
-        maker = next(makers, None)
+        maker = next((s for s in self._graph.instructions if value in s.results), None)
         what = "an input of a partition" if maker is None else maker.op
         place = f" at {maker.source}" if maker is not None and maker.source else ""
         return SamplesNotFinite(method=self._method, what=what, place=place)

@@ -53,8 +53,7 @@ def text_sequences(source: str, text: str, program: Program, most: int) -> Seque
     if len(tokens) < 2:
         raise BadSamples(source=source, reason="the text has one token, 2 are needed")
     count = max(1, min(most, len(tokens) // length))
-    last = max(0, len(tokens) - length)
-    starts = np.linspace(0, last, count).astype(int).tolist()
+    starts = np.linspace(0, max(0, len(tokens) - length), count).astype(int).tolist()
     return [tuple(tokens[at : at + length]) for at in starts]
 
 
@@ -109,7 +108,11 @@ def run_sequences(
         for tokens in _with_progress(sequences, progress):
             _run_sequence(source, session, tokens, min(_STEPS, len(tokens) // 2))
             for one in sizes:
-                _run_prefill(session, one, tokens)
+                if one.least > len(tokens):
+                    continue
+                session.reset()
+                count = one.greatest(len(tokens))
+                Feeder(session).run(one.method, [tokens[:count]])
             appending = find_all_logits(session)
             if appending is not None:
                 session.reset()
@@ -135,7 +138,6 @@ def read_sequences(
 
 
 def _with_progress(sequences: Sequences, progress: Progress) -> Iterator[Sequence[int]]:
-    """Yield the sequences one by one, and report the progress."""
     for number, tokens in enumerate(sequences):
         item = f"text {number + 1} of {len(sequences)}"
         progress("calibrate", number, len(sequences), item)
@@ -161,15 +163,6 @@ def _prefill_sizes(session: Session) -> list[ChunkSizes]:
     longest = session.longest_call
     methods = find_roles(session, "prefill")
     return [chunk_sizes(one, session.symbols, longest) for one in methods]
-
-
-def _run_prefill(session: Session, sizes: ChunkSizes, tokens: Sequence[int]) -> None:
-    """Run the first tokens of a sequence by a given prefill method, in one call."""
-    if sizes.least > len(tokens):
-        return
-    session.reset()
-    count = sizes.greatest(len(tokens))
-    Feeder(session).run(sizes.method, [tokens[:count]])
 
 
 def _length(program: Program) -> int:

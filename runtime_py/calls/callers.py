@@ -80,30 +80,14 @@ def lend(
             loans.append(lender.lend_growing(borrowed, borrowed.growth, sizes))
         if lender.written is not None:
             written[leaf] = lender.written
-    _check_alone(entry, inputs, written)
-    return tuple(loans)
-
-
-def _check_alone(
-    entry: MethodEntry, inputs: Inputs, written: Mapping[int, Array]
-) -> None:
-    """Check that no other argument shares memory with an input that the call writes.
-
-    Args:
-        entry: the entry of the method.
-        inputs: the inputs of the call.
-        written: index of a written input -> all the memory that the call may write for
-            that input.
-
-    Raises:
-        InputMismatch: another argument shares memory with a written input.
-    """
+    # No other argument may share memory with an input that the call writes.
     shared = _shared(inputs, written)
     if shared is not None:
         leaf, other = shared
         expected = "memory of its own, since the method writes it"
         found = f"memory that input {entry.signature.names[other]} shares"
         raise _mismatch(entry, leaf, expected, found)
+    return tuple(loans)
 
 
 def _shared(inputs: Inputs, written: Mapping[int, Array]) -> tuple[int, int] | None:
@@ -164,7 +148,15 @@ class _Lender:
         length = evaluate(growth.length, sizes)
         reach = max(evaluate(dim, sizes) for dim in growth.reach)
         if not isinstance(self._given, GrowingArray):
-            return self._lend_copy(borrowed, growth, reach)
+            # A copy has room for the new elements.
+            if borrowed.mutated:
+                self._check_writable()
+            shape = list(self._array.shape)
+            shape[growth.axis] = max(reach, shape[growth.axis])
+            memory: Array = np.empty(tuple(shape), self._array.dtype)
+            copy_into(prefix(memory, self._array.shape), self._array)
+            original = self._array if borrowed.mutated else None
+            return Loan(borrowed.value, memory, original, None, 0, ())
         growing, start = self._given, self._given.length
         if growing.axis != growth.axis:
             expected = f"a GrowingArray that grows along axis {growth.axis}"
@@ -176,17 +168,6 @@ class _Lender:
             )
         outputs = borrowed.outputs
         return Loan(borrowed.value, growing.memory, None, growing, length, outputs)
-
-    def _lend_copy(self, borrowed: Borrowed, growth: Growth, reach: int) -> Loan:
-        """Lend a copy of a plain array with room for the new elements."""
-        if borrowed.mutated:
-            self._check_writable()
-        shape = list(self._array.shape)
-        shape[growth.axis] = max(reach, shape[growth.axis])
-        memory: Array = np.empty(tuple(shape), self._array.dtype)
-        copy_into(prefix(memory, self._array.shape), self._array)
-        original = self._array if borrowed.mutated else None
-        return Loan(borrowed.value, memory, original, None, 0, ())
 
     def _check_writable(self) -> None:
         """Check that the input is writable, and store its memory in `written`.

@@ -108,8 +108,7 @@ class ExecutionContext:
                 workspace=self.workspace,
                 callers=moved or {},
             )
-            code = self._shared.code(entry.id)
-            frame = bind_graph(method.graph, sizes, memory, code)
+            frame = bind_graph(method.graph, sizes, memory, self._shared.code(entry.id))
         else:
             frame = old.frame.rebind(sizes, moved)
         fills = [

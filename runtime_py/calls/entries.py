@@ -133,7 +133,10 @@ class MethodEntry:
         """
         if memory is None:
             return self.signature.solve(inputs.shapes, {})
-        sizes = self.signature.solve(inputs.shapes, self._settle(memory))
+        known = dict(memory.sizes)
+        for dim, states in self.slots:
+            settle_symbol(dim, memory.lengths[states[0]], known)
+        sizes = self.signature.solve(inputs.shapes, known)
         for dim, states in self.slots:
             self._check_lengths(dim, states, sizes, memory)
         return sizes
@@ -160,13 +163,6 @@ class MethodEntry:
             reach = max(evaluate(dim, sizes) for dim in reach_dims)
             for state in states:
                 yield state, length, reach
-
-    def _settle(self, memory: StateMemory) -> dict[str, int]:
-        """Return the symbol sizes that the session or its states' lengths determine."""
-        sizes = dict(memory.sizes)
-        for dim, states in self.slots:
-            settle_symbol(dim, memory.lengths[states[0]], sizes)
-        return sizes
 
     def _check_lengths(
         self,
@@ -242,8 +238,7 @@ def make_entry(
 def _find_needs(program: Program, method: Method) -> tuple[int, str] | None:
     """Return the cursor of the encoder states that a method reads, and the encoder."""
     slots = (value.storage for value in method.graph.values)
-    states = [program.states[s.state] for s in slots if isinstance(s, StateSlot)]
-    read = {state.cursor for state in states}
+    read = {program.states[s.state].cursor for s in slots if isinstance(s, StateSlot)}
     for encode in program.methods:
         moved = {advance.cursor for advance in encode.advances} & read
         if encode.role == "encode" and encode is not method and moved:

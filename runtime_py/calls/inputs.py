@@ -142,17 +142,13 @@ def _as_array(signature: InputSignature, index: int, leaf: object) -> Array:
     if isinstance(leaf, GrowingArray):
         return leaf.array
     if is_tensor(leaf):
-        return _from_tensor(signature, index, leaf)
+        try:
+            return tensor_as_array(leaf)  # type: ignore[arg-type]  # is_tensor says so
+        except (TypeError, RuntimeError) as error:
+            found = f"a tensor that numpy cannot view ({error})"
+            raise _mismatch(signature, index, found) from error
     advice = "pass a numpy array or a torch tensor"
     raise _mismatch(signature, index, f"a Python {type(leaf).__name__}; {advice}")
-
-
-def _from_tensor(signature: InputSignature, index: int, leaf: object) -> Array:
-    try:
-        return tensor_as_array(leaf)  # type: ignore[arg-type]  # is_tensor says so
-    except (TypeError, RuntimeError) as error:
-        found = f"a tensor that numpy cannot view ({error})"
-        raise _mismatch(signature, index, found) from error
 
 
 def _describe(array: Array) -> str:

@@ -196,7 +196,6 @@ def _row_lengths_of(entry: MethodEntry, inputs: Inputs) -> Array | None:
 
 
 def _take_piece(piece: Piece, tokens: Array, row_lengths: Array | None) -> Inputs:
-    """Return the inputs of one piece of a call."""
     end = piece.first + piece.count
     leaves = [tokens[:, piece.first : end]]
     if piece.entry.row_lengths is not None and row_lengths is not None:
@@ -239,5 +238,4 @@ def _given_types(entry: MethodEntry) -> list[TensorType]:
 
 def _most(entry: MethodEntry, longest: int) -> int:
     """Return the greatest number of tokens that a method takes in one call."""
-    kind = entry.signature.types[0]
-    return min(longest, bounds(kind.dims[1], entry.symbols)[1])
+    return min(longest, bounds(entry.signature.types[0].dims[1], entry.symbols)[1])

@@ -51,12 +51,7 @@ def host_values(
     """
     memory = partition_memory(graph, sizes, inputs, outputs, arena, constant)
     values = Values(graph, sizes, memory)
-    _place_views(graph, values)
-    return values, checks_of(graph, values, sizes)
-
-
-def _place_views(graph: Graph, values: Values) -> None:
-    """Place the views of values that the host has."""
+    # Views of values that the host has.
     constants = (isinstance(each.storage, Constant) for each in graph.values)
     known = {*graph.inputs, *(i for i, constant in enumerate(constants) if constant)}
     for instruction in graph.instructions:
@@ -65,6 +60,7 @@ def _place_views(graph: Graph, values: Values) -> None:
         if view and isinstance(first, Ref) and first.value in known:
             bind_view(instruction, values)
             known |= {*instruction.results}
+    return values, checks_of(graph, values, sizes)
 
 
 # Run a partition by a vendor's library.

@@ -28,8 +28,7 @@ class ReferenceHandle(Handle):
     def __init__(
         self, program: Program, partition: Delegate, data: Mapping[str, FreeableBuffer]
     ) -> None:
-        method = program.methods[partition.method]
-        block = method.blocks[partition.block]
+        block = program.methods[partition.method].blocks[partition.block]
         self._graph, self._first_write = block.graph, first_write(block)
         self._buffers = {i: data[program.names[i].name] for i in partition.names}
         self._code = code_of(program, partition.method, _refuse_nesting, {})

@@ -42,7 +42,10 @@ class SteppedHandle(ReferenceHandle):
             (self.reached, (value, values.array(value))) for value in graph.inputs
         ]
         places: list[tuple[int, ...]] = [(0,)] * len(steps)
-        by_place = _by_place(frame)
+        # A step belongs to one instruction.
+        by_place: dict[int, list[TimedStep]] = {}
+        for step, (place,) in zip(frame.steps, frame.places, strict=True):
+            by_place.setdefault(place, []).append(step)
         for index, instruction in enumerate(graph.instructions):
             here = [*self.before(instruction, values), *by_place.get(index, ())]
             made = _made(instruction, values)
@@ -50,14 +53,6 @@ class SteppedHandle(ReferenceHandle):
             steps += here
             places += [(index,)] * len(here)
         return replace(frame, steps=tuple(steps), places=tuple(places))
-
-
-def _by_place(frame: Frame) -> dict[int, list[TimedStep]]:
-    """Return the steps of each instruction; a step belongs to one instruction."""
-    found: dict[int, list[TimedStep]] = {}
-    for step, (place,) in zip(frame.steps, frame.places, strict=True):
-        found.setdefault(place, []).append(step)
-    return found
 
 
 def _made(instruction: Instruction, values: Values) -> Sequence[tuple[int, Array]]:

@@ -148,6 +148,5 @@ def _remove(folder: Path, owner: int) -> None:
 
 
 def _signal_name(number: int) -> str:
-    """Return the name of a signal, or a text with its number."""
     named = {int(each): each.name for each in signal.Signals}
     return named.get(number, f"signal {number}")

@@ -241,20 +241,16 @@ def _in_colours(picture: "Image", name: str) -> "Image":
         check_pixels(*picture.size, name)
         transparent = picture.info.get("transparency") is not None
         if transparent or "A" in picture.getbands():
-            return _on_white(picture)
+            from PIL import Image
+
+            white = Image.new("RGBA", picture.size, "white")
+            return Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
         return picture.convert("RGB")
     except BadPicture:
         raise
     except Exception as error:  # a lazy image reads its file now; others may fail, too
         reason = f"it cannot be used ({type(error).__name__}: {error})"
         raise BadPicture(path=name, reason=reason, most=MOST_PIXELS) from error
-
-
-def _on_white(picture: "Image") -> "Image":
-    from PIL import Image
-
-    white = Image.new("RGBA", picture.size, "white")
-    return Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
 
 
 def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:

@@ -51,8 +51,7 @@ def run_texts(
         TextTooLong: a text has more tokens than the model takes; nothing has run.
         ExecutionError: as `Program.call`.
     """
-    method = program.methods[settings.method]
-    taken = _taken(program, method)
+    taken = _taken(program, program.methods[settings.method])
     rows = list(_encoded(program, settings, _checked(texts), prompt, taken.most))
     made = list[Floats | None]([None] * len(rows))
     for chosen in _calls(rows, taken):

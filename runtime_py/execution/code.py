@@ -57,8 +57,7 @@ def code_of(
         if partition.method == method
     }
     found = program.methods[method]
-    blocks = found.graphs[1:]
-    return Code(found.name, blocks, partitions, delegate, prepared, max_turns)
+    return Code(found.name, found.graphs[1:], partitions, delegate, prepared, max_turns)
 
 
 # Importing torch while weights are packed

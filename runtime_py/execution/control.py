@@ -178,8 +178,7 @@ class ControlStep:
 
     def _run_cond(self, bound: BoundOperands) -> None:
         assert bound.pred is not None, "the verifier guarantees it"
-        block = self._blocks[0 if bound.pred.item() else 1]
-        outputs = block.run()
+        outputs = self._blocks[0 if bound.pred.item() else 1].run()
         for i, (target, source) in enumerate(zip(bound.results, outputs, strict=False)):
             if self._control.over[i] is None:
                 copy_into(target, source)

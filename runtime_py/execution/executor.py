@@ -6,14 +6,14 @@ is a frame with the room and tokens that a call needs. This module also writes t
 positions of cursors into the frame's inputs.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import NoReturn
 
 import numpy as np
 
-from kvc.runtime.execution.recording import RECORDERS, Recorder, TimedStep, watch
+from kvc.runtime.execution.recording import RECORDERS, TimedStep, watch
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.native import NativeCall
 from kvc.runtime.states.kind import Demand
@@ -127,7 +127,9 @@ class Frame:
         index, recorders = 0, RECORDERS.get()
         steps: Iterable[TimedStep] = self.steps
         if recorders:
-            steps = self._watched(recorders)
+            steps = watch(
+                recorders, self.method, self.steps, self.places, self.instructions
+            )
         try:
             for index, (function, arguments) in enumerate(steps):  # noqa: B007
                 function(*arguments)
@@ -138,9 +140,6 @@ class Frame:
             if isinstance(error, Exception):
                 fail(self.method, place, self.instructions[place], error)
             raise
-
-    def _watched(self, recorders: Sequence[Recorder]) -> Iterator[TimedStep]:
-        return watch(recorders, self.method, self.steps, self.places, self.instructions)
 
     def _tell(self, progress: RunProgress, index: int, unbegun: bool) -> int:
         """Record where a step failed, and return the index of the instruction."""
@@ -237,19 +236,15 @@ def fill_cursors(
             ends = slot.field is CursorField.END
             found = list(map(add, found, lengths)) if ends else lengths
         if slot.field is CursorField.PLACES or array.size != len(found):
-            _check_together(found, method)
+            if len(set(found)) > 1:
+                raise StateMismatch(
+                    method=method,
+                    state="position",
+                    expected="one position for all rows",
+                    found=listing([str(position) for position in found]),
+                )
             array[...] = found[0]
             if slot.field is CursorField.PLACES:
                 np.add(array, np.arange(array.size), out=array)
         else:
             array[...] = found if array.ndim else found[0]
-
-
-def _check_together(positions: Sequence[int], method: str) -> None:
-    if len(set(positions)) > 1:
-        raise StateMismatch(
-            method=method,
-            state="position",
-            expected="one position for all rows",
-            found=listing([str(position) for position in positions]),
-        )

@@ -112,7 +112,10 @@ class _Binder:
         graph = self._graph
         if self._uses_torch:
             check_torch(f"method {self._code.method}", self._why_torch)
-            import_beside_packing(self._delegates(), self._code.delegate)
+            called = blocks_run(self._graph, DELEGATE)
+            import_beside_packing(
+                [self._code.partitions[block] for block in called], self._code.delegate
+            )
         self._inputs = [self._values.array(i) for i in graph.inputs]
         with self._mode():
             for index in range(len(graph.instructions)):
@@ -129,7 +132,12 @@ class _Binder:
         graph, values = self._graph, self._values
         before, self._sizes = self._sizes, sizes
         names = frozenset(name for name in sizes if sizes[name] != before[name])
-        changed = self._dependence().of(names, callers is not None)
+        # By identity: the cached entry keeps the graph alive, so its id stays unique.
+        found = self._code.dependence.get(id(self._graph))
+        if found is None:
+            found = Dependence(self._graph, self._code.blocks, self._uses_torch)
+            self._code.dependence[id(self._graph)] = found
+        changed = found.of(names, callers is not None)
         with self._mode():
             values.resize(sizes, callers, changed)
             for index in changed.instructions:
@@ -141,22 +149,10 @@ class _Binder:
             self._outputs[i] = values.array(graph.outputs[i])
         return self._frame()
 
-    def _dependence(self) -> Dependence:
-        # By identity: the cached entry keeps the graph alive, so its id stays unique.
-        found = self._code.dependence.get(id(self._graph))
-        if found is None:
-            found = Dependence(self._graph, self._code.blocks, self._uses_torch)
-            self._code.dependence[id(self._graph)] = found
-        return found
-
     def _why_torch(self) -> str:
         blocks = self._code.blocks
         delegated = any(blocks[block] is self._graph for block in self._code.partitions)
         return why_torch(self._graph, blocks, reference=delegated)
-
-    def _delegates(self) -> list[int]:
-        called = blocks_run(self._graph, DELEGATE)
-        return [self._code.partitions[block] for block in called]
 
     def _mode(self) -> AbstractContextManager[object]:
         if not self._uses_torch:
@@ -192,11 +188,22 @@ class _Binder:
         return 1 if self._beside_others else settle_threads()
 
     def _bind_one(self, index: int) -> Sequence[TimedStep]:
-        """Bind an instruction, and return its steps."""
         instruction = self._graph.instructions[index]
         try:
             if instruction.op == DELEGATE:
-                return self._bind_delegate(instruction)
+                inputs, outputs = bind_partition(
+                    instruction, self._graph, self._values, self._makers
+                )
+                (block,) = read_control(instruction.op, instruction.arguments).blocks
+                handle = self._code.delegate(self._code.partitions[block])
+                self._beside_others |= not handle.runs_torch
+                workspace = self._memory.workspace
+                assert workspace is not None, "a graph with delegates runs in a context"
+                run = handle.prepare(inputs, outputs, workspace, self._sizes)
+                owners = {
+                    held.owner for held in inputs if isinstance(held, StateBuffer)
+                }
+                return [(run, ()), *((owner.synchronise, ()) for owner in owners)]
             if instruction.op in CONTROL_OPS:
                 return self._bind_control(index, instruction)
             if index in self._divided:
@@ -236,7 +243,6 @@ class _Binder:
                 raise AssertionError("views and control operators have no kernels")
 
     def _kernel(self, instruction: Instruction) -> Kernel:
-        """Return the kernel of an instruction."""
         checks = instruction.op == _CHECK_INDEX
         if checks and checks_rows(self._graph, instruction, self._sizes):
             return load_row_check()
@@ -302,19 +308,6 @@ class _Binder:
             if view.shape != declared:
                 raise ValueError(f"the view is {tuple(view.shape)}, not {declared}")
             self._values.define(value, view)
-
-    def _bind_delegate(self, instruction: Instruction) -> Sequence[TimedStep]:
-        inputs, outputs = bind_partition(
-            instruction, self._graph, self._values, self._makers
-        )
-        (block,) = read_control(instruction.op, instruction.arguments).blocks
-        handle = self._code.delegate(self._code.partitions[block])
-        self._beside_others |= not handle.runs_torch
-        workspace = self._memory.workspace
-        assert workspace is not None, "a graph with delegates runs in a context"
-        run = handle.prepare(inputs, outputs, workspace, self._sizes)
-        owners = {held.owner for held in inputs if isinstance(held, StateBuffer)}
-        return [(run, ()), *((owner.synchronise, ()) for owner in owners)]
 
     def _bind_control(
         self, index: int, instruction: Instruction

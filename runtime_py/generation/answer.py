@@ -218,7 +218,15 @@ class StopStrings:
         text = self._held + piece
         start = self._find(text)
         if start is None:
-            start = len(text) - self._count_held(text)
+            # The longest suffix that may begin a stop string stays here.
+            beginnings = (
+                string[:length]
+                for string in self._strings
+                for length in range(min(len(string), len(text) + 1))
+            )
+            start = len(text) - max(
+                (len(b) for b in beginnings if text.endswith(b)), default=0
+            )
             self._held = text[start:]
         else:
             self.found, self._held = True, ""
@@ -234,12 +242,3 @@ class StopStrings:
         starts = [(text.find(string), len(string)) for string in self._strings]
         spans = [(start + size, start) for start, size in starts if start >= 0]
         return min(spans)[1] if spans else None
-
-    def _count_held(self, text: str) -> int:
-        """Return the length of the longest suffix that may begin a stop string."""
-        beginnings = (
-            string[:length]
-            for string in self._strings
-            for length in range(min(len(string), len(text) + 1))
-        )
-        return max((len(b) for b in beginnings if text.endswith(b)), default=0)

@@ -208,8 +208,7 @@ class Conversation:
             history=tokens[:common],
             **self._settings,
         )
-        turn = _Turn(said, tokens, marked, shown)
-        pieces = self._run(self.answer, turn)
+        pieces = self._run(self.answer, _Turn(said, tokens, marked, shown))
         self._open = ref(pieces)
         return pieces
 
@@ -283,7 +282,6 @@ class Conversation:
         return self._places.in_text(text, [one.picture.grid for one in shown])
 
     def _marked(self, tokens: Sequence[int], shown: Sequence[_Shown]) -> list[int]:
-        """Return tokens with the marks of pictures in their places."""
         if self._places is None:
             return list(tokens)
         places = self._places

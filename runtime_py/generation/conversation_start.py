@@ -22,7 +22,10 @@ def held_of(session: Session, history: Sequence[int] | None) -> list[int]:
     (given,) = histories_of(() if history is None else history, None)
     if history is None and session.holds_nothing:
         return []
-    count = _count(session)
+    try:
+        count: int | None = int(session.position[0])
+    except NoPosition:
+        count = None
     if history is not None and count in (None, len(given)):
         return list(given)
     found = "an unknown number of tokens" if count is None else f"{count} tokens"
@@ -35,14 +38,6 @@ def held_of(session: Session, history: Sequence[int] | None) -> list[int]:
         "the tokens that it holds, with messages=, their messages",
         found=f"a session that holds {found}",
     )
-
-
-def _count(session: Session) -> int | None:
-    """Return how many tokens a session holds, None if it has no position."""
-    try:
-        return int(session.position[0])
-    except NoPosition:
-        return None
 
 
 def system_of(

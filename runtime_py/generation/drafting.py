@@ -184,7 +184,6 @@ class Drafting(Decoding):
             return False
 
     def _run_draft(self, tokens: Sequence[int]) -> Logits:
-        """Run tokens on the draft, and return the logits after the last token."""
         one = len(tokens) == 1
         logits = self._draft.feed(tokens) if one else self._draft.feed_prompts([tokens])
         return logits.reshape(-1)
@@ -228,7 +227,12 @@ class Drafting(Decoding):
 
     def _guess(self, answer: Answer) -> list[int]:
         """Return the draft's guesses; none if a session has no room for them."""
-        count = self._most_guesses(answer.wanted)
+        # As many as the sessions have room for, up to the limits.
+        (row,) = self._draft.rows
+        limits = [self._draft_tokens + 1, answer.wanted, self._target.rows[0].room]
+        if row.room is not None:
+            limits.append(row.room + row.fed - len(self._sequence) + 2)
+        count = self._that_fit(min(limit for limit in limits if limit is not None) - 1)
         if count < 1:
             return []
         chooser, stop_tokens = answer.chooser.copy(), answer.stop_tokens
@@ -239,14 +243,6 @@ class Drafting(Decoding):
         if guesses[-1] in stop_tokens:  # the target samples it without running it
             guesses.pop()
         return guesses[: self._that_fit(len(guesses))]
-
-    def _most_guesses(self, wanted: int | None) -> int:
-        """Return how many guesses the sessions have room for, up to the limits."""
-        (row,) = self._draft.rows
-        limits = [self._draft_tokens + 1, wanted, self._target.rows[0].room]
-        if row.room is not None:
-            limits.append(row.room + row.fed - len(self._sequence) + 2)
-        return self._that_fit(min(limit for limit in limits if limit is not None) - 1)
 
     def _that_fit(self, count: int) -> int:
         """Return how many guesses, at most `count`, one checking call takes."""

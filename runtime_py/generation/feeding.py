@@ -167,7 +167,6 @@ class Feeder:
         return last
 
     def _plan(self, prompts: Sequence[Sequence[int]]) -> list[TokenFeed]:
-        """Return the calls that run the prompts."""
         if self._picturing is not None:
             return self._picturing.plan(prompts)
         longest, at, planned = max(map(len, prompts)), 0, list[TokenFeed]()

@@ -108,7 +108,11 @@ class Picturing:
         self._bidirectional: ChunkSizes | None = None
         if _PREFILL_PICTURE in session.methods:
             self._bidirectional = _chunk_sizes(session, _PREFILL_PICTURE, len(rows))
-            _check_bidirectional(self._bidirectional, places)
+            sizes = self._bidirectional
+            if not sizes.least == sizes.most == places.positions:
+                expected = f"a method {sizes.method} of {places.positions} embeddings"
+                found = f"{sizes.least} to {sizes.most}"
+                raise BadSetting(name="the bundle", expected=expected, found=found)
         if places.sized is not None and _POSITIONS not in _inputs(session, PREFILL):
             expected = f"a method {PREFILL} of {_POSITIONS}, as pictures vary in size"
             raise BadSetting(name="the bundle", expected=expected, found="none")
@@ -135,8 +139,7 @@ class Picturing:
         queues = [self._parts(prompt, self._bidirectional) for prompt in prompts]
         planned = list[TokenFeed]()
         while any(queues):
-            texts = [_take(queue, shown=False) for queue in queues]
-            planned += self._in_chunks(texts)
+            planned += self._in_chunks([_take(queue, shown=False) for queue in queues])
             pictures = tuple(_take(queue, shown=True) for queue in queues)
             if any(pictures):
                 planned.append(TokenFeed(self._bidirectional.method, pictures))
@@ -251,8 +254,7 @@ def _check_separate(
                 f"all tokens {token} of each picture side by side, and another token "
                 "between two pictures"
             )
-            found = f"{count} at {at}"
-            raise BadSetting(name="prompt", expected=expected, found=found)
+            raise BadSetting(name="prompt", expected=expected, found=f"{count} at {at}")
         at += count
 
 
@@ -342,18 +344,6 @@ def _chunk_sizes(session: Session, name: str, rows: int) -> ChunkSizes:
         expected = f"a method {name} of rows of different lengths"
         raise BadSetting(name="the bundle", expected=expected, found="one of one row")
     return chunk_sizes(method, session.symbols, session.longest_call)
-
-
-def _check_bidirectional(sizes: ChunkSizes, places: PicturePlaces) -> None:
-    """Check that the bidirectional prefill takes exactly one picture.
-
-    Raises:
-        BadSetting: the method takes more or fewer embeddings than a picture has.
-    """
-    if not sizes.least == sizes.most == places.positions:
-        expected = f"a method {sizes.method} of {places.positions} embeddings"
-        found = f"{sizes.least} to {sizes.most}"
-        raise BadSetting(name="the bundle", expected=expected, found=found)
 
 
 def picturing_of(

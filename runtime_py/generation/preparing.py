@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kvc.runtime.embedding.parts import InParts, parts_preparation_of
-from kvc.runtime.embedding.patches import PatchesPreparation, patches_preparation_of
+from kvc.runtime.embedding.patches import patches_preparation_of
 from kvc.runtime.embedding.pictures import (
     check_pictures,
     check_prepared,
@@ -17,7 +17,7 @@ from kvc.runtime.embedding.pictures import (
     preparation_of,
 )
 from kvc.runtime.embedding.rows import Floats
-from kvc.runtime.generation.picture_places import EMBED_PICTURE, PicturePlaces, Sized
+from kvc.runtime.generation.picture_places import EMBED_PICTURE, PicturePlaces
 from kvc.runtime.sessions.methods import parsed
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
@@ -97,7 +97,10 @@ def _preparing(
     """
     if places.sized is not None:
         in_patches = patches_preparation_of(_settings(session))
-        _check_alike(in_patches, places.sized)
+        if in_patches.merge != places.sized.merge:
+            expected = f"groups of {places.sized.merge} x {places.sized.merge} patches"
+            found = f"{in_patches.merge} x {in_patches.merge}"
+            raise BadSetting(name="the bundle", expected=expected, found=found)
         most = most_groups(session, method)
         return lambda one: in_patches.patches(one, most)
     size, grids = _size_of(method), places.grids
@@ -144,18 +147,6 @@ def most_groups(session: Session, method: Method) -> int:
             return bounds(groups, session.symbols)[1]
     expected = f"a method {method.name} of patches [groups, patches, width]"
     raise BadSetting(name="the bundle", expected=expected, found=f"{dims}")
-
-
-def _check_alike(preparation: PatchesPreparation, sized: Sized) -> None:
-    """Check that preprocessing makes groups of the size that the model takes.
-
-    Raises:
-        BadSetting: the groups have different sizes.
-    """
-    if preparation.merge != sized.merge:
-        expected = f"groups of {sized.merge} x {sized.merge} patches"
-        found = f"{preparation.merge} x {preparation.merge}"
-        raise BadSetting(name="the bundle", expected=expected, found=found)
 
 
 def _settings(session: Session) -> Mapping[str, object]:

@@ -139,13 +139,10 @@ class Chooser:
             token = choose_token(allowed, self._settings, self._random)
         self._made = (*self._made, token)
         if penalty != 1:
-            self._note(token)
+            place = np.searchsorted(self._seen, token)
+            if not np.array_equal(self._seen[place : place + 1], [token]):
+                self._seen = np.insert(self._seen, place, token)
         return token
-
-    def _note(self, token: int) -> None:
-        place = np.searchsorted(self._seen, token)
-        if not np.array_equal(self._seen[place : place + 1], [token]):
-            self._seen = np.insert(self._seen, place, token)
 
 
 def choose_token(

@@ -148,7 +148,19 @@ def settings_of(
         BadSetting: a setting is impossible, or kvc does not support it.
         TypeError: an argument is not a setting.
     """
-    _refuse_unknown(given, frozenset(Arguments.__annotations__))
+    known = frozenset(Arguments.__annotations__)
+    for name, value in _missing_settings(given).items():
+        raise BadSetting(
+            name=name,
+            expected="no value: kvc only takes the likeliest token or samples",
+            found=value,
+        )
+    for name in given:
+        if name not in known and name not in _NEUTRAL and name not in _CACHE_SETTINGS:
+            raise TypeError(
+                f"generate() got an unexpected keyword argument {name!r}"
+                f"{meant(name, known)}"
+            )
     config = _config_of(metadata)
     bundle = None if config is None else read_settings(config, f"{_CONFIG}, ")
     settings = _combine(bundle, read_settings(given))
@@ -259,28 +271,6 @@ def _missing_settings(found: Mapping[str, object]) -> dict[str, str]:
         for name, value in found.items()
         if name in _NEUTRAL and value is not None and value not in _NEUTRAL[name]
     }
-
-
-def _refuse_unknown(found: Mapping[str, object], known: frozenset[str]) -> None:
-    """Refuse arguments that kvc does not support.
-
-    Raises:
-        BadSetting: an argument is a setting of transformers that would change the
-            result.
-        TypeError: an argument is not a setting at all.
-    """
-    for name, value in _missing_settings(found).items():
-        raise BadSetting(
-            name=name,
-            expected="no value: kvc only takes the likeliest token or samples",
-            found=value,
-        )
-    for name in found:
-        if name not in known and name not in _NEUTRAL and name not in _CACHE_SETTINGS:
-            raise TypeError(
-                f"generate() got an unexpected keyword argument {name!r}"
-                f"{meant(name, known)}"
-            )
 
 
 def _what_is_ignored(

@@ -230,8 +230,7 @@ def generate(
     if encode is not None:
         check_anew(draft, history)
         encoding = encoding_of(session, encode, prompt, batch, images, find_tokenizer)
-        bos = bos_of(session.metadata)
-        prompt = decoder_prompt_of(decoder_prompt, combined, bos)
+        prompt = decoder_prompt_of(decoder_prompt, combined, bos_of(session.metadata))
         batch = None if batch is None else [prompt] * len(batch)
     elif decoder_prompt is not None:
         expected = "none: the program has no encoder"

@@ -26,8 +26,7 @@ def _rotary_embedding(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
     if cos.shape[-1] == half:
         cos, sin = (torch.cat((table, table), -1) for table in (cos, sin))
     first, second = x[..., :half], x[..., half:]
-    turned = torch.cat((-second, first), -1)
-    torch.add(x * cos, turned.mul_(sin), out=out)
+    torch.add(x * cos, torch.cat((-second, first), -1).mul_(sin), out=out)
 
 
 def _glu(out: Tensor, gate: Tensor, up: Tensor, activation: str) -> None:

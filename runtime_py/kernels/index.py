@@ -9,8 +9,7 @@ from kvc.schema.errors import IndexOutOfRange
 
 def _embedding(out: Tensor, weight: Tensor, indices: Tensor) -> None:
     chosen = indices.reshape(-1)
-    rows = out.view(chosen.shape[0], weight.shape[1])
-    _index_select(rows, weight, 0, chosen)
+    _index_select(out.view(chosen.shape[0], weight.shape[1]), weight, 0, chosen)
 
 
 def _index_select(out: Tensor, x: Tensor, axis: int, indices: Tensor) -> None:

@@ -49,8 +49,7 @@ def _quantize_rows(outs: tuple[Tensor, Tensor, Tensor], x: Tensor) -> None:
     scale.masked_fill_(torch.logical_not(spread), 1)
     zero = zero_points(low.mul_(scale), high.mul_(scale))
     zero_point.copy_(zero)
-    steps = torch.mul(x, scale)
-    q.copy_(steps.round_().add_(zero).clamp_(-128, 127))
+    q.copy_(torch.mul(x, scale).round_().add_(zero).clamp_(-128, 127))
 
 
 def zero_points(low: Tensor, high: Tensor) -> Tensor:
@@ -91,8 +90,7 @@ def linear_qd8(
     """
     product = multiply_int8(q.reshape(-1, q.shape[-1]), weight.t())
     rows = row_sums(weight) if sums is None else sums
-    zero = zero_point.reshape(-1, 1).clamp(-128, 127)
-    product.addcmul_(zero, rows, value=-1)
+    product.addcmul_(zero_point.reshape(-1, 1).clamp(-128, 127), rows, value=-1)
     result = out.view(product.shape)
     torch.div(product, scale.reshape(-1, 1), out=result)
     result.mul_(weight_scale)
@@ -207,8 +205,7 @@ def _widened(weight: Tensor, scale: Tensor) -> Tensor:
     fours, scales = weight.transpose(1, 2), scale.transpose(1, 2)
     pairs = torch.stack((fours & 15, fours >> 4), dim=-1)
     blocks = pairs.view(*scales.shape, -1).float().sub_(8)
-    values = blocks.mul_(scales.float().unsqueeze(-1))
-    return values.view(len(weight) * QB4_ROWS, -1)
+    return blocks.mul_(scales.float().unsqueeze(-1)).view(len(weight) * QB4_ROWS, -1)
 
 
 def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -> None:

@@ -51,7 +51,11 @@ class GrowingArray:
         kind = _element_type(dtype)
         shape = _check_dims(dims)
         self.axis = _check_axis(axis, len(shape))
-        self.capacity = most = _check_capacity(capacity)
+        whole = _whole(capacity)
+        if whole is None or whole < 0:
+            expected = "a whole number from 0 on"
+            raise BadSetting(name="capacity", expected=expected, found=repr(capacity))
+        self.capacity = most = whole
         if min(shape) < 0 or shape[self.axis] > most:
             expected = f"sizes from 0 on, at most {most} along axis {self.axis}"
             raise BadSetting(name="dims", expected=expected, found=tuple(shape))
@@ -106,7 +110,8 @@ class GrowingArray:
         added = self._take(rows)
         count = added.shape[self.axis]
         self.check_room(self._length, count)
-        copy_into(self._slots(self._length, self._length + count), added)
+        room = slice(self._length, self._length + count)
+        copy_into(self.memory[(slice(None),) * self.axis + (room,)], added)
         self._length += count
 
     def truncate(self, length: int) -> None:
@@ -124,10 +129,8 @@ class GrowingArray:
         nbytes = (old - end) * stride
         if nbytes >= PAGE_NBYTES:
             # In C order the axes before the growing axis are outermost.
-            around = int(np.prod(self.memory.shape[: self.axis]))
-            for run in range(around):
-                start = (run * self.capacity + end) * stride
-                self._arena.give_back(start, nbytes)
+            for run in range(int(np.prod(self.memory.shape[: self.axis]))):
+                self._arena.give_back((run * self.capacity + end) * stride, nbytes)
 
     def check_room(self, start: int, count: int) -> None:
         """Check that `count` elements along the axis fit from `start` on.
@@ -164,9 +167,6 @@ class GrowingArray:
             found = f"{added.dtype}{list(added.shape)}"
             raise BadSetting(name="rows", expected=wanted, found=found)
         return added
-
-    def _slots(self, low: int, high: int) -> Array:
-        return self.memory[(slice(None),) * self.axis + (slice(low, high),)]
 
     def __repr__(self) -> str:
         return f"<GrowingArray {self.dtype}{list(self.shape)} of {self.capacity}>"
@@ -214,14 +214,6 @@ def _check_axis(axis: int, rank: int) -> int:
         expected = f"one of the {rank} axes"
         raise BadSetting(name="axis", expected=expected, found=repr(axis))
     return whole % rank
-
-
-def _check_capacity(capacity: int) -> int:
-    whole = _whole(capacity)
-    if whole is None or whole < 0:
-        expected = "a whole number from 0 on"
-        raise BadSetting(name="capacity", expected=expected, found=repr(capacity))
-    return whole
 
 
 def _as_array(rows: object) -> Array:

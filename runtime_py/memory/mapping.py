@@ -90,8 +90,7 @@ class Frozen:
         Raises:
             OSError: the system provides no memfd.
         """
-        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-        self.fd = os.memfd_create("kvc-fork", flags)
+        self.fd = os.memfd_create("kvc-fork", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         end = weakref.finalize(self, os.close, self.fd)
         end.atexit = False
         self.runs: Intervals = NONE

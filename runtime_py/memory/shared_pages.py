@@ -52,7 +52,10 @@ class MapBudget:
     def most(self) -> int:
         """Return how many maps the process may have."""
         if self._most is None:
-            self._most = _read_setting()
+            try:
+                self._most = int(_SETTING.read_text())
+            except (OSError, ValueError):
+                self._most = _COMMON_SETTING
         return self._most
 
     def renew_lock(self) -> None:
@@ -104,13 +107,6 @@ MAPS: Final = MapBudget()
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=MAPS.renew_lock)
-
-
-def _read_setting() -> int:
-    try:
-        return int(_SETTING.read_text())
-    except (OSError, ValueError):
-        return _COMMON_SETTING
 
 
 # Mapped pages of an arena
@@ -200,8 +196,7 @@ class SharedPages:
     def drop(self, start: int, end: int) -> None:
         """Free whole pages, which then read zeros; see `Pages.drop`."""
         self._own.drop(start, end)
-        piece = one_run(start, end)
-        hit = common(self._mapped, piece)
+        hit = common(self._mapped, one_run(start, end))
         if not len(hit):
             return
         if end - start == self.length and mapping.map_nothing(

@@ -126,8 +126,7 @@ class Steps:
     ) -> None:
         """Add a call of a kernel; None in `tensors` stands for an omitted operand."""
         places = len(self._tensors), len(self._integers), len(self._numbers)
-        number = self.library.kernel(kernel)
-        self._steps.append((number, len(tensors), *places))
+        self._steps.append((self.library.kernel(kernel), len(tensors), *places))
         self._tensors += [self._describe(tensor) for tensor in tensors]
         self._integers += integers
         self._numbers += numbers

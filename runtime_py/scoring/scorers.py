@@ -168,8 +168,7 @@ class ByChunks:
         self.most = _most(session)
         self._session = session
         self._sizes = chunk_sizes(method, session.symbols, session.longest_call)
-        decode = find_roles(session, "decode")[0]
-        self._decode = chunk_sizes(decode, session.symbols)
+        self._decode = chunk_sizes(find_roles(session, "decode")[0], session.symbols)
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
         """Yield the rows of logits of one chunk after another; see `Scorer.logits`."""
@@ -201,7 +200,17 @@ class WholeText:
         self._session = session
         self._sizes: ChunkSizes = chunk_sizes(method, session.symbols)
         self.most: int | None = self._sizes.most + 1
-        self._check_causal()
+        # A change of the last token must change only the last row of logits;
+        # a method of a single token is causal in any case.
+        if self._sizes.most < 2:
+            return
+        tokens = np.zeros((1, self._sizes.smallest(2)), np.int64)
+        before = cast(Logits, self._session.call(self.method, tokens))
+        tokens[0, -1] = 1
+        after = cast(Logits, self._session.call(self.method, tokens))
+        if not np.allclose(before[:, :-1], after[:, :-1], rtol=1e-3, atol=1e-3):
+            reason = f"the logits of {self.method} depend on later tokens"
+            raise UnusableLogits(reason=reason)
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
         """Yield the rows of logits of all scored tokens; see `Scorer.logits`.
@@ -214,23 +223,6 @@ class WholeText:
         given = np.array([[*tokens[:-1], *[tokens[0]] * fill]], np.int64)
         made = cast(Logits, self._session.call(self.method, given))
         yield made[0, first - 1 : count]
-
-    def _check_causal(self) -> None:
-        """Check that a change of the last token changes only the last row of logits.
-
-        A method that takes a single token is causal in any case.
-        """
-        if self._sizes.most < 2:
-            return
-        count = self._sizes.smallest(2)
-        tokens = np.zeros((1, count), np.int64)
-        before = cast(Logits, self._session.call(self.method, tokens))
-        tokens[0, -1] = 1
-        after = cast(Logits, self._session.call(self.method, tokens))
-        same = np.allclose(before[:, :-1], after[:, :-1], rtol=1e-3, atol=1e-3)
-        if not same:
-            reason = f"the logits of {self.method} depend on later tokens"
-            raise UnusableLogits(reason=reason)
 
 
 def _most(session: Session) -> int | None:

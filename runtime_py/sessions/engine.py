@@ -160,14 +160,12 @@ class Engine:
         for cursor, starts in enumerate(states.known_positions()):
             added = demand.added_to(cursor)
             if starts is not None and added.advance is not None:
-                none = [0] * len(starts)
-                states.check_room(cursor, none, added.steps(len(starts)))
+                states.check_room(cursor, [0] * len(starts), added.steps(len(starts)))
         states.reset()
 
     def _run_once(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
-        """Run a method in one call."""
         resources, context = self._borrow(states)
         try:
             for file in self._blobs.shown:

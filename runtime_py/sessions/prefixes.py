@@ -108,8 +108,7 @@ def _read(session: "Session", tokens: Array) -> Array:
     logits: object = None
     start = 0
     for chunk in plan_chunks(tokens.shape[1], prefills, last):
-        part = tokens[:, start : start + chunk.count]
-        logits = session.call(chunk.method, part)
+        logits = session.call(chunk.method, tokens[:, start : start + chunk.count])
         start += chunk.count
     assert isinstance(logits, np.ndarray), "the roles say so"
     return logits

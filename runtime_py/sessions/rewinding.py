@@ -33,9 +33,21 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
             same number of tokens.
         Poisoned: an earlier call failed and left states partly written.
     """
-    given = _check_numbers(count)
+    given = _as_integers(count)
+    if given is None or given.ndim > 1 or np.any(np.less(given, 0)):
+        expected = "an int of 0 or more, or an array int64[batch] of them"
+        raise BadSetting(name="count", expected=expected, found=repr(count))
     starts, firsts = _check_goes_back(program, memory)
-    counts = _check_counts(given, starts, firsts)
+    if given.shape not in ((), (len(starts),)):
+        expected = f"an int, or an array int64[{len(starts)}]"
+        raise BadSetting(name="count", expected=expected, found=repr(given))
+    counts: list[int] = np.broadcast_to(given, (len(starts),)).tolist()
+    most = [start - first for start, first in zip(starts, firsts, strict=True)]
+    for row, (some, limit) in enumerate(zip(counts, most, strict=True)):
+        if some > limit:
+            where = f" in row {row}" if len(starts) > 1 else ""
+            expected = f"0..{limit}, the tokens of this session{where}"
+            raise BadSetting(name="count", expected=expected, found=some)
     return _go_back(program, memory, starts, counts, firsts)
 
 
@@ -236,41 +248,6 @@ def why_together(program: Program, cursor: int) -> str:
         if takes_one_position(method, program, cursor):
             return f"method {method.name} takes one position for all rows"
     return ""
-
-
-def _check_numbers(count: object) -> Array:
-    """Return `count` as an int array, [] or [rows], not yet checked for each row.
-
-    Raises:
-        BadSetting: `count` is not an integer or an integer array, or is negative.
-    """
-    given = _as_integers(count)
-    if given is None or given.ndim > 1 or np.any(np.less(given, 0)):
-        expected = "an int of 0 or more, or an array int64[batch] of them"
-        raise BadSetting(name="count", expected=expected, found=repr(count))
-    return given
-
-
-def _check_counts(
-    given: Array, starts: Sequence[int], firsts: Sequence[int]
-) -> list[int]:
-    """Return how many tokens to drop in each row.
-
-    Raises:
-        BadSetting: the shape does not fit the rows, or a count exceeds the tokens of
-            its row.
-    """
-    if given.shape not in ((), (len(starts),)):
-        expected = f"an int, or an array int64[{len(starts)}]"
-        raise BadSetting(name="count", expected=expected, found=repr(given))
-    counts: list[int] = np.broadcast_to(given, (len(starts),)).tolist()
-    most = [start - first for start, first in zip(starts, firsts, strict=True)]
-    for row, (some, limit) in enumerate(zip(counts, most, strict=True)):
-        if some > limit:
-            where = f" in row {row}" if len(starts) > 1 else ""
-            expected = f"0..{limit}, the tokens of this session{where}"
-            raise BadSetting(name="count", expected=expected, found=some)
-    return counts
 
 
 def _as_integers(count: object) -> Array | None:

@@ -297,8 +297,7 @@ class Session(Callables):
             Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "position"):
-            found = self._states.position()
-            return np.array(found, np.int64)
+            return np.array(self._states.position(), np.int64)
 
     @property
     def positions(self) -> Mapping[str, Array]:

@@ -150,8 +150,7 @@ def choose_capacity(
     position, sized = program.position, capacity_symbol(program) is not None
     if position is None:
         if capacity is not None and not sized:
-            known = tuple(sizes)
-            raise UnknownName(kind="session size", name=_CAPACITY, known=known)
+            raise UnknownName(kind="session size", name=_CAPACITY, known=tuple(sizes))
         return sizes.get(_CAPACITY)
     limit = position_limit(program, sizes)
     if capacity is None or sized:

@@ -99,7 +99,13 @@ class SnapshotFile(Closing):
         self._file, self.nbytes = _open(self.path)
         try:
             version, self.start = self._read_lead()
-            self._check_digest()
+            total, left = hashlib.sha256(), self.nbytes - DIGEST_NBYTES
+            self._file.seek(0)
+            while left and (chunk := self._file.read(min(left, _CHUNK_NBYTES))):
+                total.update(chunk)
+                left -= len(chunk)
+            same = self._file.read(DIGEST_NBYTES) == total.digest()
+            self.require(same, "it is damaged: its bytes do not have their digest")
             self.header = self._read_header(version)
         except OSError as error:
             self._file.close()
@@ -144,23 +150,13 @@ class SnapshotFile(Closing):
         lead = head[: LEAD.size]
         looks = f"it is not a saved session, it looks like {guess_kind(head)}"
         self.require(lead[:8] == SESSION_MAGIC, looks)
-        whole = self.nbytes >= LEAD.size + DIGEST_NBYTES
-        self.require(whole, "it is cut short")
+        self.require(self.nbytes >= LEAD.size + DIGEST_NBYTES, "it is cut short")
         _, version, nbytes = LEAD.unpack(lead)
         known = version <= VERSION
         self.require(known, f"it has version {version}, this kvc reads 0 to {VERSION}")
         most = min(_MOST_HEADER, self.nbytes - LEAD.size - DIGEST_NBYTES)
         self.require(nbytes <= most, f"its header has {nbytes} bytes")
         return version, LEAD.size + int(nbytes)
-
-    def _check_digest(self) -> None:
-        total, left = hashlib.sha256(), self.nbytes - DIGEST_NBYTES
-        self._file.seek(0)
-        while left and (chunk := self._file.read(min(left, _CHUNK_NBYTES))):
-            total.update(chunk)
-            left -= len(chunk)
-        same = self._file.read(DIGEST_NBYTES) == total.digest()
-        self.require(same, "it is damaged: its bytes do not have their digest")
 
     def _read_header(self, version: int) -> Header:
         self._file.seek(LEAD.size)

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.memory.arrays import Array, Part, parts_of
+from kvc.runtime.memory.arrays import Part, parts_of
 from kvc.runtime.sessions.sizes import (
     capacity_symbol,
     choose_capacity,
@@ -143,7 +143,10 @@ class Snapshot(Closing):
             self._shapes = self._check_header()
             nbytes = map(_nbytes, program.states, self._shapes)
             self._begins = list(accumulate(nbytes, initial=0))
-            self._check_pending()
+            # Tokens for every row, or for no row.
+            if pending := self.header.pending:
+                rows = count_rows(self._program, self.header.sizes)
+                self._check_number("pending", pending, rows)
             self._check_position()
         except BaseException:
             self._file.close()
@@ -228,12 +231,6 @@ class Snapshot(Closing):
     def _check_number(self, name: str, counts: Sequence[object], number: int) -> None:
         self._require(len(counts) == number, f"{name} is no list of {number}")
 
-    def _check_pending(self) -> None:
-        """Check that the header has pending tokens for every row, or for no row."""
-        if pending := self.header.pending:
-            rows = count_rows(self._program, self.header.sizes)
-            self._check_number("pending", pending, rows)
-
     def _check_position(self) -> None:
         """Check that a session of the header's sizes can have the header's position."""
         position, header = self._program.position, self.header
@@ -267,7 +264,10 @@ class Snapshot(Closing):
         match cursor.kind:
             case CursorKind.STATE:
                 assert cursor.state is not None
-                counts = self._read_state(cursor.state)
+                dtype = self._program.states[cursor.state].type.dtype.numpy
+                counts = self._file.read_array(
+                    self._begins[cursor.state], self._shapes[cursor.state], dtype
+                )
                 return [int(count) for count in counts.reshape(-1)]
             case CursorKind.SESSION:
                 return list((header.counted, *header.others)[number])
@@ -281,11 +281,6 @@ class Snapshot(Closing):
 
     def _goes_round(self) -> bool:
         return any(kind_of(s).recorded == "reached" for s in self._program.states)
-
-    def _read_state(self, state: int) -> Array:
-        """Return the saved content of a state."""
-        dtype = self._program.states[state].type.dtype.numpy
-        return self._file.read_array(self._begins[state], self._shapes[state], dtype)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -301,8 +296,7 @@ def _parts(
     for number, shape in enumerate(shapes):
         kind, span = _place(memory, number, shape)
         for part, _ in _parts_of(memory.states[number].type.dtype, shape):
-            content = kind.store.read(span, part)
-            yield content.reshape(-1).view(np.uint8).data
+            yield kind.store.read(span, part).reshape(-1).view(np.uint8).data
 
 
 def _parts_of(
@@ -318,8 +312,7 @@ def _place(
     """Return the kind object of a state, and the span of slots in the file."""
     kind, index = memory.find(number)
     axis = kind.group.first.axis
-    high = ALL_SLOTS if axis is None else shape[axis]
-    return kind, Span(high=high, state=index)
+    return kind, Span(high=ALL_SLOTS if axis is None else shape[axis], state=index)
 
 
 def _written(memory: StateMemory) -> int:

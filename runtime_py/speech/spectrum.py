@@ -78,7 +78,12 @@ class Spectrum:
         scale (Auditory Toolbox, 1998).
         """
         pitches = np.linspace(0, self.rate // 2, self.window // 2 + 1)
-        corners = _hertz(np.linspace(0, _mel(_HIGHEST), self.bins + 2))
+        # From Slaney's scale to hertz.
+        mels = np.linspace(0, _mel(_HIGHEST), self.bins + 2)
+        curved = _STRAIGHT * np.exp((mels - 15.0) * np.log(6.4) / 27.0)
+        corners: npt.NDArray[np.float64] = np.where(
+            mels < 15.0, mels * 200.0 / 3.0, curved
+        )
         widths = np.diff(corners)
         distances = corners[None, :] - pitches[:, None]
         rising, falling = (
@@ -124,10 +129,3 @@ def _number(settings: object, name: str) -> int:
 def _mel(hertz: float) -> float:
     """Return a frequency of 1000 hertz or more on Slaney's scale."""
     return 15.0 + math.log(hertz / _STRAIGHT) * 27.0 / math.log(6.4)
-
-
-def _hertz(mels: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return frequencies of Slaney's scale in hertz."""
-    curved = _STRAIGHT * np.exp((mels - 15.0) * np.log(6.4) / 27.0)
-    found: npt.NDArray[np.float64] = np.where(mels < 15.0, mels * 200.0 / 3.0, curved)
-    return found

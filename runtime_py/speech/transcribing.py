@@ -150,11 +150,18 @@ class _Hearing:
         asks, at = self.tokens.asks_for_language(language, task), 0
         while at < features.shape[1]:
             window = features[:, at : at + self.frames]
-            self._listen(window)
+            missing = self.frames - window.shape[1]
+            given = np.pad(window, ((0, 0), (0, missing)))[None]
+            self._session.call(self._encode, given)
             if asks and known is None:
                 known = self._heard_language()
             prompt = self.tokens.prompt(known, language is not None, task, moments)
-            said = self._answer(prompt, moments)
+            feeder = Feeder(self._session)
+            feeder.check_prompts([prompt])
+            settings, (row,) = self._settings, feeder.rows
+            rules = self.tokens.moments(settings).allowed if moments else None
+            answer = Answer(prompt, row, settings, lambda: self._tokenizer, rules=rules)
+            said = list(Generation(Decoding(feeder), [answer], settings))
             parts, rest = self._parts(said, window.shape[1])
             start = at * self._spectrum.hop / self._spectrum.rate
             segments += [self._segment(part, start, seconds) for part in parts]
@@ -162,12 +169,6 @@ class _Hearing:
             at += int(rest) * self._stride if rest else window.shape[1]
         codes = {token: code for code, token in self.tokens.languages.items()}
         return Transcription(tuple(segments), None if known is None else codes[known])
-
-    def _listen(self, window: Floats) -> None:
-        """Run the encoder on a window of features, padded with zeros."""
-        missing = self.frames - window.shape[1]
-        given = np.pad(window, ((0, 0), (0, missing)))[None]
-        self._session.call(self._encode, given)
 
     def _heard_language(self) -> int:
         """Return the token of the language that the model detects."""
@@ -177,15 +178,6 @@ class _Hearing:
         self._session.rewind(1)
         known = self.tokens.languages.values()
         return max(known, key=lambda token: float(logits[token]))
-
-    def _answer(self, prompt: tuple[int, ...], moments: bool) -> Sequence[int]:
-        """Return the tokens that the model generates for the encoded window."""
-        feeder = Feeder(self._session)
-        feeder.check_prompts([prompt])
-        settings, (row,) = self._settings, feeder.rows
-        rules = self.tokens.moments(settings).allowed if moments else None
-        answer = Answer(prompt, row, settings, lambda: self._tokenizer, rules=rules)
-        return list(Generation(Decoding(feeder), [answer], settings))
 
     def _parts(
         self, said: Sequence[int], frames: int

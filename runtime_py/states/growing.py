@@ -36,8 +36,7 @@ class Append(Kind):
         before = self._lengths()
         if self.store.shared:
             low = 0 if writes.risks else min(before)
-            reaches = [reach for *_, reach in demand.lengths]
-            self.store.note(low, max(before + reaches))
+            self.store.note(low, max(before + [reach for *_, reach in demand.lengths]))
         keeps = keeps and any(map(self._matters, writes.risks))
         copy = self.copy(Span(0, max(before))) if keeps else None
         return partial(self._undo, before, demand, copy)

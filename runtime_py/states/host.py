@@ -99,8 +99,7 @@ class HostStore:
         states = range(len(self.all)) if span.state is None else (span.state,)
         for state in states:
             part = self._part(self.all, span._replace(state=state))
-            start = self.first(state)[None]
-            copy_into(part, self._part(start, span._replace(state=0)))
+            copy_into(part, self._part(self.first(state)[None], span._replace(state=0)))
 
     def _part(self, array: Array, span: Span) -> Array:
         """Return the view of an array [states, *shape] that a span selects."""
@@ -169,7 +168,14 @@ class HostMemory:
             with PageTable() as table:
                 for rule, arena in self.arenas.items():
                     if arena.nbytes:
-                        pages = self._held(rule, held), self._changed(rule)
+                        pages = (
+                            self._held(rule, held),
+                            pages_of(
+                                (store.layout, store.changed)
+                                for store in self.stores
+                                if store.layout.group.first.reset is rule
+                            ),
+                        )
                         share_arena(arena, twin.arenas[rule], *pages, table)
         except BaseException:
             twin.close()
@@ -196,13 +202,5 @@ class HostMemory:
         return pages_of(
             (store.layout, (0, ALL_SLOTS if store.begins else end))
             for store, end in zip(self.stores, held, strict=True)
-            if store.layout.group.first.reset is rule
-        )
-
-    def _changed(self, rule: ResetRule) -> Intervals:
-        """Return the pages of an arena that may have changed since the last clone."""
-        return pages_of(
-            (store.layout, store.changed)
-            for store in self.stores
             if store.layout.group.first.reset is rule
         )

@@ -40,7 +40,11 @@ class GroupLayout:
         first = group.first
         self.group, self.offset, self.axis = group, offset, first.axis
         self.shape = shape = first.type.shape(sizes)
-        self.strides = _strides(shape, first.layout, first.type.dtype.itemsize)
+        strides, step = [0] * len(shape), first.type.dtype.itemsize
+        for dim in reversed(first.layout):
+            strides[dim] = step
+            step *= shape[dim]
+        self.strides = tuple(strides)
         self.nbytes = math.prod(shape) * first.type.dtype.itemsize
         self.step = align_up(self.nbytes)
         self.slots = 0 if self.axis is None else shape[self.axis]
@@ -127,13 +131,3 @@ def pages_of(spans: Iterable[tuple[GroupLayout, tuple[int, int]]]) -> Intervals:
 
 def _chosen(index: int | None, count: int) -> Offsets:
     return np.arange(count) if index is None else np.array([index])
-
-
-def _strides(
-    shape: Sequence[int], order: Sequence[int], itemsize: int
-) -> tuple[int, ...]:
-    strides, step = [0] * len(shape), itemsize
-    for dim in reversed(order):
-        strides[dim] = step
-        step *= shape[dim]
-    return tuple(strides)

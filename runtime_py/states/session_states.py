@@ -132,7 +132,17 @@ class StateMemory:
             raise NoPosition(reason=_UNCOUNTED)
         match self.cursors[cursor].kind:
             case CursorKind.STATE:
-                return self._counted_by_state(cursor)
+                state = self.cursors[cursor].state
+                assert state is not None
+                counts: list[int] = self.current(state).reshape(-1).tolist()
+                if counts and not -_FAR < min(counts) <= max(counts) < _FAR:
+                    raise StateMismatch(
+                        method="any",
+                        state=self.states[state].name,
+                        expected=f"numbers from {-_FAR} to {_FAR}",
+                        found=str(counts),
+                    )
+                return counts
             case CursorKind.SESSION:
                 return list(self.counted[cursor])
             case CursorKind.LENGTH:
@@ -172,19 +182,6 @@ class StateMemory:
             if positions is not None:
                 found[cursor.name or next(grown, "")] = positions
         return found
-
-    def _counted_by_state(self, cursor: int) -> list[int]:
-        state = self.cursors[cursor].state
-        assert state is not None
-        counts: list[int] = self.current(state).reshape(-1).tolist()
-        if counts and not -_FAR < min(counts) <= max(counts) < _FAR:
-            raise StateMismatch(
-                method="any",
-                state=self.states[state].name,
-                expected=f"numbers from {-_FAR} to {_FAR}",
-                found=str(counts),
-            )
-        return counts
 
     def _common_length(self, cursor: int) -> int:
         """Return the common length of growing states at a cursor.

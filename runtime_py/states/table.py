@@ -54,17 +54,13 @@ def find_writes(
             cursor = group.first.cursor
             extents = _extents(own, cursor, method) if kind.placed else ()
             placed = cursor is not None
-            piecewise = _are_piecewise(own, cursor, method)
+            # Each write covers fewer tokens than a call adds, as in loops.
+            advance = None if cursor is None else method.advance_of(cursor)
+            piecewise = advance is not None and all(
+                write.access.size != advance.tokens for write in own
+            )
             found.append(Writes(number, risks, extents, cursor or 0, placed, piecewise))
     return tuple(found)
-
-
-def _are_piecewise(own: Sequence[Write], cursor: int | None, method: Method) -> bool:
-    """Tell whether each write covers fewer tokens than a call adds, as in loops."""
-    advance = None if cursor is None else method.advance_of(cursor)
-    return advance is not None and all(
-        write.access.size != advance.tokens for write in own
-    )
 
 
 def _extents(

@@ -65,7 +65,6 @@ def _named(found: object) -> dict[str, str]:
 
 
 def _texts(tokens: _Config) -> dict[str, str]:
-    """Return the texts of the values that are tokens, by name."""
     texts = {}
     for name, value in tokens.items():
         text = value.get("content") if isinstance(value, dict) else value

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from kvc.runtime.tokenizers.text_streaming import Decoder, NewStage, Stage, stages_of
 from kvc.schema.errors import BadTokenizer, MissingPackage
@@ -170,7 +170,9 @@ def _library_errors(what: str = "") -> Iterator[None]:
     except BaseException as error:
         if not is_failure(error):
             raise
-        raise BadTokenizer(file=FILE, reason=what + _reason(error)) from error
+        raise BadTokenizer(
+            file=FILE, reason=what + (str(error) or type(error).__name__)
+        ) from error
 
 
 def _stages(decoder: Decoder | None) -> tuple[NewStage, ...]:
@@ -197,16 +199,8 @@ def _library_class() -> "type[Library]":
     try:
         from tokenizers import Tokenizer as Library
     except ImportError as error:
-        _missing(error)
+        what, package = "the bundle's tokenizer.json", "tokenizers"
+        raise MissingPackage(
+            what=what, package=package, reason=str(error), install=INSTALL
+        ) from error
     return Library
-
-
-def _missing(error: ImportError) -> NoReturn:
-    what, package = "the bundle's tokenizer.json", "tokenizers"
-    raise MissingPackage(
-        what=what, package=package, reason=str(error), install=INSTALL
-    ) from error
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -66,8 +66,14 @@ class Limits:
             BadSetting: a limit is not a number or is negative; or the time is zero, or
                 exceeds the range of a system timer.
         """
+        seconds = check_penalty("max_seconds", self.max_seconds)
+        if seconds > _MOST_SECONDS:
+            expected = f"a number above 0, at most {_MOST_SECONDS:,}"
+            raise BadSetting(
+                name="max_seconds", expected=expected, found=repr(self.max_seconds)
+            )
         return Limits(
-            _check_seconds(self.max_seconds),
+            seconds,
             check_count("max_characters", self.max_characters),
             check_count("max_nbytes", self.max_nbytes),
         )
@@ -174,14 +180,6 @@ class Renderer:
             facts = {"what": what, "package": "jinja2", "install": _INSTALL}
             return MissingPackage(**facts, reason=reason)
         return BadChatTemplate(file=self._file, reason=reason)
-
-
-def _check_seconds(found: object) -> float:
-    seconds = check_penalty("max_seconds", found)
-    if seconds > _MOST_SECONDS:
-        expected = f"a number above 0, at most {_MOST_SECONDS:,}"
-        raise BadSetting(name="max_seconds", expected=expected, found=repr(found))
-    return seconds
 
 
 _RENDERERS: Final[weakref.WeakSet[Renderer]] = weakref.WeakSet()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NoReturn
 
-from jinja2 import Environment, Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
@@ -25,10 +25,6 @@ def new_template(text: str) -> Template:
     Raises:
         Exception: any error of parsing.
     """
-    return _environment().from_string(text)
-
-
-def _environment() -> Environment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -41,7 +37,7 @@ def _environment() -> Environment:
         "namespace": _Names,
         "dict": _Dict(),
     }
-    return environment
+    return environment.from_string(text)
 
 
 class _Generation(Extension):

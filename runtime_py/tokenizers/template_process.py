@@ -37,7 +37,14 @@ def main() -> None:
     try:
         import jinja2
 
-        _check_version(jinja2.__version__)
+        numbers = tuple(
+            int(part) for part in jinja2.__version__.split(".")[:3] if part.isdecimal()
+        )
+        if numbers < _LEAST:
+            least = ".".join(map(str, _LEAST))
+            raise ImportError(
+                f"version {jinja2.__version__} is installed, {least} or later is needed"
+            )
         new_template = runpy.run_path(_SANDBOX)["new_template"]
     except ImportError as error:
         _answer(b"m", str(error).encode("utf-8", "replace"))
@@ -113,21 +120,7 @@ def _limit_memory(nbytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (nbytes, most))
 
 
-def _check_version(version: str) -> None:
-    """Check that the version of jinja2 has a safe sandbox.
-
-    Raises:
-        ImportError: the version is too old.
-    """
-    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
-    if numbers < _LEAST:
-        least = ".".join(map(str, _LEAST))
-        reason = f"version {version} is installed, {least} or later is needed"
-        raise ImportError(reason)
-
-
 def _next_request() -> dict[str, Any] | None:
-    """Return the next request, None after the last one."""
     head = sys.stdin.buffer.read(_LENGTH_NBYTES)
     if len(head) < _LENGTH_NBYTES:
         return None

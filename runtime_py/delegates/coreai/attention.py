@@ -58,7 +58,9 @@ def write(
         return emitter.step("write", inputs, emitter.dtype(cache), shape, axis=2)
     source = _sources(emitter, start, ring)  # of each slot, a row of the update
     most = emitter.number(rows, INT) if lengths is None else _column(emitter, lengths)
-    within = _between(emitter, source, most)
+    # Of each element: is it at least 0 and less than `most`?
+    low = emitter.with_number("greater", source, -1)
+    within = emitter.binary("and", low, emitter.binary("greater", most, source))
     if rows > 1:
         source = emitter.with_number("maximum", source, 0)
         source = emitter.with_number("minimum", source, rows - 1)
@@ -79,12 +81,6 @@ def _over(emitter: Emitter, x: str, shape: Shape) -> str:
     """Reshape [batch, slots] to `shape`, with axes of size 1; -1 stands for batch."""
     batch = emitter.shape(x)[0]
     return emitter.reshape(x, tuple(batch if n == -1 else n for n in shape))
-
-
-def _between(emitter: Emitter, x: str, most: str) -> str:
-    """Return for each element whether it is at least 0 and less than `most`, bool."""
-    low = emitter.with_number("greater", x, -1)
-    return emitter.binary("and", low, emitter.binary("greater", most, x))
 
 
 def _sources(emitter: Emitter, start: str | None, ring: Ring) -> str:
@@ -187,8 +183,7 @@ def attend(
     allowed = _allowed(emitter, ahead, at, seen, count)
     bias = None
     if seen.slopes is not None:
-        heads = emitter.shape(seen.slopes)[0]
-        slopes = emitter.reshape(seen.slopes, (1, heads, 1, 1))
+        slopes = emitter.reshape(seen.slopes, (1, emitter.shape(seen.slopes)[0], 1, 1))
         bias = emitter.binary("mul", slopes, emitter.cast(ahead, FLOAT))
     if seen.mask is not None:
         allowed, added = masked(emitter, allowed, seen.mask, slots)
@@ -225,8 +220,7 @@ def _allowed(emitter: Emitter, ahead: str, at: str, seen: Seen, count: str) -> s
         counts = emitter.binary(
             "greater", _column(emitter, count), emitter.places(queries)
         )
-        batch = emitter.shape(counts)[0]
-        counts = emitter.reshape(counts, (batch, 1, queries, 1))
+        counts = emitter.reshape(counts, (emitter.shape(counts)[0], 1, queries, 1))
         allowed = emitter.binary("and", allowed, counts)
     return allowed
 
@@ -302,15 +296,10 @@ def mixed(
         bias = emitter.with_number("minimum", bias, _LARGEST_BIAS[dtype])
         scores = emitter.binary("add", scores, bias)
     if allowed is not None:
-        least = emitter.number(LEAST[dtype], dtype)
-        scores = emitter.where(allowed, scores, least)
+        scores = emitter.where(allowed, scores, emitter.number(LEAST[dtype], dtype))
     weights = emitter.unary("softmax", scores, axis=3)
     if allowed is not None:
         weights = emitter.where(allowed, weights, emitter.number(0, dtype))
-    return _by_groups(emitter, weights, values)
-
-
-def _by_groups(emitter: Emitter, weights: str, values: str) -> str:
     batch, heads, queries, columns = emitter.shape(weights)
     groups, _, width = emitter.shape(values)[1:]
     rows = heads // groups * queries
@@ -341,5 +330,4 @@ def attend_to_tokens(
         mask = emitter.reshape(mask, wide)
         mask = emitter.broadcast(mask, (*wide[:2], queries, columns))
         allowed, bias = masked(emitter, allowed, mask, columns)
-    scores = scored(emitter, q, keys, scale, None)
-    return mixed(emitter, scores, values, allowed, bias)
+    return mixed(emitter, scored(emitter, q, keys, scale, None), values, allowed, bias)

@@ -255,8 +255,7 @@ class CoreAIHandle(Handle):
             try:
                 convert_into(made, found)
             except ValueError as error:
-                where = f"the constant {name!r}"
-                raise _not_taken(self._path, where, error) from error
+                raise _not_taken(self._path, f"the constant {name!r}", error) from error
             return made
 
     def close(self) -> None:

@@ -111,8 +111,7 @@ class Emitter:
         """Apply an operator to pairs of elements, with broadcasting."""
         x, y = self.alike(x, y)
         shape = np.broadcast_shapes(self.shape(x), self.shape(y))
-        dtype = BOOL if op in _TRUTHS else self.dtype(x)
-        return self.step(op, (x, y), dtype, shape)
+        return self.step(op, (x, y), BOOL if op in _TRUTHS else self.dtype(x), shape)
 
     def with_number(self, op: str, x: str, value: float) -> str:
         """Apply an operator to each element and a number."""

@@ -22,7 +22,8 @@ def name_partition(program: Program, number: int) -> Names:
     partition = program.delegates[number]
     method = program.methods[partition.method]
     graph = method.blocks[partition.block].graph
-    call = _call_of(method, partition.block)
+    calls = (i for i in method.graph.instructions if i.op == DELEGATE)
+    call = next((i for i in calls if i.arguments[0] == partition.block), None)
     taken = {OUTSIDE}
     inputs = [f"input_{i}" for i in range(len(graph.inputs))]
     outputs = [f"output_{i}" for i in range(len(graph.outputs))]
@@ -87,12 +88,6 @@ def _function(program: Program, number: int) -> str:
     ]
     own = names[number]
     return own if names.count(own) == 1 else f"{own}_part{number}"
-
-
-def _call_of(method: Method, block: int) -> Instruction | None:
-    """Return the instruction of a method's main graph that runs a block, or None."""
-    calls = (i for i in method.graph.instructions if i.op == DELEGATE)
-    return next((i for i in calls if i.arguments[0] == block), None)
 
 
 def _operand_name(program: Program, method: Method, operand: object, usual: str) -> str:

@@ -182,8 +182,7 @@ def _rotary(line: Line, x: object, cos: object, sin: object) -> Made:
     axis, half = len(line.shape) - 1, line.shape[-1] // 2
     first = emitter.part(name, axis, range(half))
     second = emitter.part(name, axis, range(half, 2 * half))
-    back = emitter.with_number("mul", second, -1)
-    turned = emitter.concat((back, first), axis)
+    turned = emitter.concat((emitter.with_number("mul", second, -1), first), axis)
     c, s = (_table(line, each) for each in (cos, sin))
     one, other = emitter.binary("mul", name, c), emitter.binary("mul", turned, s)
     return emitter.binary("add", one, other)

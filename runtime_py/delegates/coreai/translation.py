@@ -105,8 +105,6 @@ def translate(graph: Graph, sizes: Mapping[str, int], names: Names, half: bool) 
 
 
 class _Translator:
-    """The state of one translation."""
-
     def __init__(
         self, graph: Graph, sizes: Mapping[str, int], names: Names, half: bool
     ) -> None:
@@ -164,7 +162,23 @@ class _Translator:
         elif instruction.op == ATTENTION:
             self._attend(instruction)
         elif instruction.op == _PRODUCT:
-            self._attend_to_tokens(instruction)
+            q, k, v, mask, causal, scale, _ = instruction.arguments
+            assert isinstance(q, Ref)
+            wanted = HALF if self._half else FLOAT
+            operands = [
+                self._emitter.cast(self._read(each, wanted), wanted)
+                for each in (q, k, v)
+            ]
+            (result,) = instruction.results
+            wide = (*self._shape(result)[:2], *self._shape(q.value)[2:])
+            operands[0] = self._emitter.broadcast(operands[0], wide)
+            self._made[result] = attend_to_tokens(
+                self._emitter,
+                operands,
+                self._optional(mask),
+                self._scale(scale, q),
+                causal=bool(causal),
+            )
         elif OPS[instruction.op].aliasing is Aliasing.CHECK:
             for argument in instruction.arguments:
                 if isinstance(argument, Ref):
@@ -202,13 +216,13 @@ class _Translator:
         if value not in self._made:
             name = self._input_names[value]
             self._made[value] = self._feeds[value] = name
-            self._emitter.input(name, self._input_dtype(value), self._shape(value))
+            own = self._dtype(value)
+            self._emitter.input(
+                name,
+                HALF if self._half and value in self._caches and own == FLOAT else own,
+                self._shape(value),
+            )
         return self._made[value]
-
-    def _input_dtype(self, value: int) -> str:
-        """Return the dtype of an input; the host rounds caches."""
-        own = self._dtype(value)
-        return HALF if self._half and value in self._caches and own == FLOAT else own
 
     def _dtype(self, value: int) -> str:
         return _DTYPES[self._graph.values[value].type.dtype]
@@ -308,24 +322,6 @@ class _Translator:
         usual = float(1 / np.sqrt(self._shape(q.value)[-1]))
         return scale if isinstance(scale, float) else usual
 
-    def _attend_to_tokens(self, instruction: Instruction) -> None:
-        q, k, v, mask, causal, scale, _ = instruction.arguments
-        assert isinstance(q, Ref)
-        wanted = HALF if self._half else FLOAT
-        operands = [
-            self._emitter.cast(self._read(each, wanted), wanted) for each in (q, k, v)
-        ]
-        (result,) = instruction.results
-        wide = (*self._shape(result)[:2], *self._shape(q.value)[2:])
-        operands[0] = self._emitter.broadcast(operands[0], wide)
-        self._made[result] = attend_to_tokens(
-            self._emitter,
-            operands,
-            self._optional(mask),
-            self._scale(scale, q),
-            causal=bool(causal),
-        )
-
     def _changed(self) -> list[Changed]:
         """Return the states: inputs whose new content is an output."""
         found: dict[int, Changed] = {}
@@ -337,8 +333,7 @@ class _Translator:
             name = self._read(Ref(root), FLOAT)
             wanted = self._emitter.dtype(name)
             self._made[value] = self._emitter.cast(self._made[value], wanted)
-            own = writes if cache == root else None
-            found[root] = Changed(name, number, root, own)
+            found[root] = Changed(name, number, root, writes if cache == root else None)
         return [*found.values()]
 
     def _written(self, value: int) -> int | None:
@@ -382,7 +377,6 @@ class _Translator:
 
 
 def _caches_of(instruction: Instruction) -> Sequence[Argument]:
-    """Return the cache operands of an instruction."""
     if instruction.op == CACHE_UPDATE:
         return instruction.arguments[:1]
     return instruction.arguments[1:3] if instruction.op == ATTENTION else ()

@@ -195,12 +195,7 @@ class _Builder:
             made = {name: self._get(each) for name, each in function["outputs"].items()}
             after = {f"{n}_after": self._get(each) for n, each in states.items()}
         graph.outputs_spec = [*made.items(), *after.items()]
-        self._mark_states(graph, names, states)
-
-    def _mark_states(
-        self, graph: Thing, names: Sequence[str], states: Mapping[str, str]
-    ) -> None:
-        """Mark the arguments that are states, and name their new contents."""
+        # The states, and the names of their new contents.
         from coreai._compiler.ir import ArrayAttr, DictAttr, StringAttr
 
         marked = []
@@ -254,8 +249,7 @@ class _Builder:
             numbers = self._function["constants"][name]
             return np.array(numbers, dtype).reshape(shape)
         at, count = self._function["weights"][name], int(np.prod(shape))
-        found = np.fromfile(WEIGHTS, dtype, count, offset=at)
-        return found.reshape(shape)
+        return np.fromfile(WEIGHTS, dtype, count, offset=at).reshape(shape)
 
     def _step(
         self, op: str, inputs: list[str], output: str, facts: dict[str, Any]
@@ -285,8 +279,7 @@ class _Builder:
     def _make_cast(self, output: str, x: Value) -> Value:
         import numpy as np
 
-        dtype = self._function["tensors"][output][0]
-        return self._ops.cast(x, np.dtype(dtype).type)
+        return self._ops.cast(x, np.dtype(self._function["tensors"][output][0]).type)
 
     def _make_reshape(self, output: str, x: Value) -> Value:
         return self._ops.reshape(x, self._shape(output))

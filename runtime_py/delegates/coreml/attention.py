@@ -157,12 +157,10 @@ def attend(step: Step, *arguments: object) -> Tensor:
             added.append(given)
     if slopes is not None:
         # Slots after the end are hidden; their distance must not raise the score.
-        last = emitter.pair("sub", end, Number(1, "int32"))
-        near = emitter.pair("minimum", at, last)
+        near = emitter.pair("minimum", at, emitter.pair("sub", end, Number(1, "int32")))
         added.append(_slope(emitter, step.read(slopes, "fp32"), near, own))
     operands = queries, keys, values
-    factor = _factor(scale, queries)
-    return _mixed(step, operands, seen, added, factor, softcap)
+    return _mixed(step, operands, seen, added, _factor(scale, queries), softcap)
 
 
 def _mask(step: Step, mask: object) -> Tensor:
@@ -205,8 +203,7 @@ def _positions(emitter: Emitter, end: Tensor, slots: int, ring: bool) -> Tensor:
     if not ring:
         return at
     last = emitter.pair("sub", end, Number(1, "int32"))
-    back = emitter.pair("sub", last, at)
-    behind = emitter.pair("mod", back, Number(slots, "int32"))
+    behind = emitter.pair("mod", emitter.pair("sub", last, at), Number(slots, "int32"))
     return emitter.pair("sub", last, behind)
 
 
@@ -227,8 +224,7 @@ def attend_product(
     seen: Tensor | None = None
     added: list[Tensor] = []
     if causal:
-        triangle = np.tri(count, slots, dtype=np.bool_)
-        seen = emitter.numbers(triangle[None, None], "bool")
+        seen = emitter.numbers(np.tri(count, slots, dtype=np.bool_)[None, None], "bool")
     if mask is not None:
         given = _mask(step, mask)
         if given.dtype == "bool":

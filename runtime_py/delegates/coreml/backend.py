@@ -134,8 +134,7 @@ class CoreMlHandle(FixedPointHandle):
         self, program: Program, partition: Partition, data: Mapping[str, FreeableBuffer]
     ) -> None:
         graph = program.methods[partition.method].blocks[partition.block].graph
-        rounded = stored_halves(graph) - _kept_as_they_are(graph)
-        halves = dict.fromkeys(rounded, _HALF)
+        halves = dict.fromkeys(stored_halves(graph) - _kept_as_they_are(graph), _HALF)
         super().__init__(program, partition, data, halves, self._store)
         self.names = partition.names
         self._half_weights = _read_by_halves(graph)

@@ -92,8 +92,8 @@ def _check_states(program: Program) -> None:
         for name in sorted(symbols_in([state.type])):
             sizes = by_name[name].sizes
             if len(sizes) > 1:
-                reason = (
+                raise CannotExport(
+                    f"state {state.name!r}",
                     f"its size {name!r} has the buckets {', '.join(map(str, sizes))}; "
-                    "Core ML's functions share a state of one shape, so give it one"
+                    "Core ML's functions share a state of one shape, so give it one",
                 )
-                raise CannotExport(f"state {state.name!r}", reason)

@@ -63,8 +63,7 @@ class Numbers:
     @property
     def array(self) -> Array:
         """Return the constant's elements."""
-        found = np.frombuffer(self.content, DTYPES[self.dtype])
-        return found.reshape(self.shape)
+        return np.frombuffer(self.content, DTYPES[self.dtype]).reshape(self.shape)
 
 
 @frozen

@@ -30,7 +30,6 @@ Emit = Callable[..., Tensor | list[Tensor]]
 
 
 def _operand(step: Step, x: object, dtype: str) -> Operand:
-    """Return an operand that is a tensor or a number."""
     if isinstance(x, Ref):
         return step.read(x, dtype)
     assert isinstance(x, int | float)

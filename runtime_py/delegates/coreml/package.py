@@ -200,17 +200,13 @@ def _archive(package: Path) -> bytes:
         for path in sorted(package.rglob("*"))
         if path.is_file()
     }
-    files[_MANIFEST] = _manifest(files)
+    # Each identifier in the manifest is derived from its file's path.
+    text = files[_MANIFEST].decode()
+    for found, entry in json.loads(text)["itemInfoEntries"].items():
+        text = text.replace(found, str(uuid.uuid5(_SPACE, entry["path"])))
+    files[_MANIFEST] = json.dumps(json.loads(text), indent=4, sort_keys=True).encode()
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(files.items()):
             archive.writestr(zipfile.ZipInfo(name, _DATE), content)
     return made.getvalue()
-
-
-def _manifest(files: Mapping[str, bytes]) -> bytes:
-    """Return the manifest; each identifier in it is derived from its file's path."""
-    text = files[_MANIFEST].decode()
-    for found, entry in json.loads(text)["itemInfoEntries"].items():
-        text = text.replace(found, str(uuid.uuid5(_SPACE, entry["path"])))
-    return json.dumps(json.loads(text), indent=4, sort_keys=True).encode()

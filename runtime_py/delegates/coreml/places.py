@@ -149,7 +149,6 @@ class Places:
         self._of_states[state] = var
 
     def _content(self, state: int) -> Tensor:
-        """Return the content of a state at the start of the call."""
         var = self._of_states[state]
         if state in self._kept:
             return self._emitter.call("read_state", "fp16", var.shape, input=var)
@@ -194,8 +193,7 @@ class Places:
 
     def _start(self, number: int) -> Tensor:
         if number not in self._cursors:
-            cursor = self._program.cursors[number]
-            self._cursors[number] = self._begin(number, cursor)
+            self._cursors[number] = self._begin(number, self._program.cursors[number])
         return self._cursors[number]
 
     def _begin(self, number: int, cursor: Cursor) -> Tensor:

@@ -43,7 +43,7 @@ def computed_halves(graph: Graph) -> frozenset[int]:
         if value.type.dtype is DType.FLOAT16 and not isinstance(value.storage, Constant)
     }
     for step in graph.instructions:
-        if not step.results or not _is_float(graph, step.results[0]):
+        if not step.results or graph.values[step.results[0]].type.dtype not in _FLOATS:
             continue
         if step.op in ANCHORS or found & _read(step):
             found |= {*step.results}
@@ -69,10 +69,6 @@ def stored_halves(graph: Graph) -> frozenset[int]:
         and (number in halves or number not in exact)
         and not isinstance(value.storage, Constant)
     )
-
-
-def _is_float(graph: Graph, value: int) -> bool:
-    return graph.values[value].type.dtype in _FLOATS
 
 
 def _read(step: Instruction) -> set[int]:
@@ -115,10 +111,8 @@ def translate(
     places = Places(program, method, sizes, kept, emitter)
     whole = _Code(program, method, sizes, places, emitter)
     own = program.methods[method].graph
-    values = {v: places.value(v) for v in places.given}
-    found = whole.run(own, values, places.roots)
-    made = [found[value] for value in own.outputs]
-    outputs = places.outputs(made)
+    found = whole.run(own, {v: places.value(v) for v in places.given}, places.roots)
+    outputs = places.outputs([found[value] for value in own.outputs])
     function = Function(
         name,
         tuple(places.inputs),

@@ -224,35 +224,29 @@ class _Binder:
             case Aliasing.UPDATE:
                 self._bind_update(instruction)
             case Aliasing.CHECK if instruction.op == _CHECK_SIZE:
-                self._check_size(instruction)
+                size, expected = self._arguments(instruction)
+                assert isinstance(size, int)
+                assert isinstance(expected, int)
+                if size != expected:
+                    raise BranchMismatch(size=size, expected=expected)
             case Aliasing.CHECK:
                 self._add_call(instruction, [], instruction.arguments, 0)
             case Aliasing.FRESH:
-                self._bind_fresh(instruction)
+                outs = [self._values.written(value) for value in instruction.results]
+                strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
+                made = outs if strided else _side_by_side(outs)
+                if instruction.op == _ATTENTION_PRODUCT:
+                    arguments = self._arguments(instruction)
+                    self._add_attention(made[0], *arguments)  # type: ignore[arg-type]
+                else:
+                    self._add_call(instruction, made, instruction.arguments, 0)
+                self._hand_over(outs, made)
             case Aliasing.CONTROL:
                 raise AssertionError("control flow stays outside")
-
-    def _check_size(self, instruction: Instruction) -> None:
-        size, expected = self._arguments(instruction)
-        assert isinstance(size, int)
-        assert isinstance(expected, int)
-        if size != expected:
-            raise BranchMismatch(size=size, expected=expected)
 
     def _arguments(self, instruction: Instruction) -> list[object]:
         read = self._values.argument
         return [read(each, self._values.array) for each in instruction.arguments]
-
-    def _bind_fresh(self, instruction: Instruction) -> None:
-        outs = [self._values.written(value) for value in instruction.results]
-        strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
-        made = outs if strided else _side_by_side(outs)
-        if instruction.op == _ATTENTION_PRODUCT:
-            arguments = self._arguments(instruction)
-            self._add_attention(made[0], *arguments)  # type: ignore[arg-type]
-        else:
-            self._add_call(instruction, made, instruction.arguments, 0)
-        self._hand_over(outs, made)
 
     def _bind_products(self, *group: Instruction) -> None:
         """Add one step that quantizes rows and computes all products of these rows."""

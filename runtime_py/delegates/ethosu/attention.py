@@ -99,8 +99,7 @@ def _hidden(values: LoweredValues, length: int, seq: int, slots: int) -> str:
         last = np.arange(seq).reshape(1, 1, seq, 1) - seq
         ends = builder.arithmetic("ADD", valid, builder.constant(last, Element.INT32))
         slot = np.arange(slots).reshape(1, 1, 1, slots)
-        places = builder.constant(slot, Element.INT32)
-        left = builder.arithmetic("SUB", ends, places)
+        left = builder.arithmetic("SUB", ends, builder.constant(slot, Element.INT32))
         sign = builder.with_number("ARITHMETIC_RIGHT_SHIFT", left, 31)  # -1 or 0
         by = builder.constant(np.full((1, 1, 1, 1), _HIDDEN), Element.INT32)
         values.shared[key] = builder.multiply(sign, by)

@@ -186,7 +186,6 @@ class EthosUHandle(Handle):
 
 
 def _results(graph: Graph, places: Mapping[int, str]) -> dict[int, list[str]]:
-    """Return a description of each result."""
     told: dict[int, list[str]] = {value: [] for value in results_of(graph)}
     for number, value in enumerate(graph.outputs):
         told[value].append(f"output {number}")

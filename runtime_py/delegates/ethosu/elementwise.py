@@ -101,8 +101,7 @@ def rotary_embedding(values: LoweredValues, step: Instruction) -> str:
     def times(one: str, table: int, part: int) -> str:
         width = values.builder.shape(tables[table])[-1]
         part = part if width > half else 0
-        by = _half(values, tables[table], part, half)
-        return builder.multiply(one, by, shift)
+        return builder.multiply(one, _half(values, tables[table], part, half), shift)
 
     left = builder.arithmetic("SUB", times(first, 0, 0), times(second, 1, 0))
     right = builder.arithmetic("ADD", times(second, 0, 1), times(first, 1, 1))

@@ -14,7 +14,7 @@ from kvc.runtime.delegates.ethosu import attention, elementwise, products
 from kvc.runtime.delegates.ethosu.functions import FUNCTIONS
 from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref, whole
 from kvc.runtime.delegates.ethosu.normalization import rms_norm
-from kvc.runtime.delegates.ethosu.tosa import Shape, TosaGraph
+from kvc.runtime.delegates.ethosu.tosa import TosaGraph
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.ethosu import (
     ADDITIONS,
@@ -54,7 +54,6 @@ def lower(
 
 
 def _made(values: LoweredValues, step: Instruction) -> Sequence[str]:
-    """Return the tensors of the results of an instruction."""
     if step.op == CHECK_INDEX:
         return []
     if step.op == "aten::split_with_sizes":
@@ -71,22 +70,18 @@ def written_inputs(graph: Graph) -> dict[int, int]:
     """Return each input that the code writes, with the id of its new content."""
     found = {}
     inputs = {*graph.inputs}
-    views = _views(graph)
+    views = {
+        value
+        for step in graph.instructions
+        if OPS[step.op].aliasing is Aliasing.VIEW
+        for value in step.results
+    }
     for step in graph.instructions:
         for value in step.results:
             root = graph.root_of(value)
             if root in inputs and value not in views:
                 found[root] = value
     return found
-
-
-def _views(graph: Graph) -> set[int]:
-    return {
-        value
-        for step in graph.instructions
-        if OPS[step.op].aliasing is Aliasing.VIEW
-        for value in step.results
-    }
 
 
 # Copies, views, concatenations and splits, which only move elements.
@@ -142,24 +137,18 @@ def view(values: LoweredValues, step: Instruction) -> str:
             ones = (1,) * (len(shape) - len(old))
             return builder.tile(builder.reshape(name, (*ones, *old)), shape)
         case "aten::slice.Tensor" | "aten::select.int":
-            part = _part(values, step.op, name, old, arguments)
+            axis = whole(arguments[1]) % len(old)
+            if step.op == "aten::select.int":
+                begin = whole(arguments[2]) % old[axis]
+                end = begin + 1
+            else:
+                bounds = (None if a is None else whole(a) for a in arguments[2:4])
+                begin, end, _ = slice(*bounds).indices(old[axis])
+            start, size = [0] * len(old), list(old)
+            start[axis], size[axis] = begin, end - begin
+            part = values.builder.slice(name, tuple(start), tuple(size))
             return builder.reshape(part, shape)
     return builder.reshape(name, shape)
-
-
-def _part(
-    values: LoweredValues, op: str, name: str, old: Shape, arguments: Sequence[object]
-) -> str:
-    axis = whole(arguments[1]) % len(old)
-    if op == "aten::select.int":
-        begin = whole(arguments[2]) % old[axis]
-        end = begin + 1
-    else:
-        bounds = (None if a is None else whole(a) for a in arguments[2:4])
-        begin, end, _ = slice(*bounds).indices(old[axis])
-    start, size = [0] * len(old), list(old)
-    start[axis], size[axis] = begin, end - begin
-    return values.builder.slice(name, tuple(start), tuple(size))
 
 
 _OPERATORS: Final[Mapping[str, Callable[[LoweredValues, Instruction], str]]] = {

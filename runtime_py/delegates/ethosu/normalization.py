@@ -14,8 +14,7 @@ import numpy as np
 from kvc.runtime.delegates.ethosu import functions
 from kvc.runtime.delegates.ethosu.lowered_values import LoweredValues, ref
 from kvc.runtime.delegates.ethosu.tosa import Element, GraphBuilder
-from kvc.runtime.memory.arrays import Array
-from kvc.schema.backends.grids import Integers, Stored, symmetric
+from kvc.schema.backends.grids import Stored, symmetric
 from kvc.schema.calibration import Range
 from kvc.schema.graph import Instruction
 
@@ -50,7 +49,11 @@ def rms_norm(values: LoweredValues, step: Instruction) -> str:
     made = builder.multiply(lifted, root, functions.ROOT_BITS)
     scale = math.ldexp(math.sqrt(width / (1 << bits)), -15 - halvings)
     if weight is not None:
-        factors, factor_scale = _int16_of(values.constant(ref(weight)))
+        # The weight as 16-bit integers, and their scale.
+        exact = values.constant(ref(weight)).astype(np.float32)
+        reach = float(np.abs(exact).max(initial=0.0))
+        grid = symmetric(Range(-reach, reach), Stored.INT16)
+        factors, factor_scale = grid.integers(exact), grid.scale
         shift = (bits + 1) // 2 + 1  # of 30 + bits / 2 bits
         by = builder.constant(factors.reshape(1, 1, width), Element.INT32)
         made = builder.multiply(made, by, shift)
@@ -95,11 +98,3 @@ def _sum_of_squares(values: LoweredValues, numbers: str, bits: int) -> str:
     )
     total = values.rescaled(made, [math.ldexp(1.0, -bits)], Element.INT32)
     return builder.reshape(total, (1, rows, 1))
-
-
-def _int16_of(weight: Array) -> tuple[Integers, float]:
-    """Return a weight as 16-bit integers, and their scale."""
-    exact = weight.astype(np.float32)
-    reach = float(np.abs(exact).max(initial=0.0))
-    grid = symmetric(Range(-reach, reach), Stored.INT16)
-    return grid.integers(exact), grid.scale

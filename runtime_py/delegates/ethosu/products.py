@@ -52,8 +52,7 @@ def convolution(values: LoweredValues, step: Instruction) -> str:
     turned = weight.transpose(0, 2, 3, 1)
     if depthwise:
         # [channels * m, 1, y, x] to [y, x, channels, m]
-        channels = builder.shape(image)[3]
-        shape = (channels, -1, *weight.shape[2:])
+        shape = (builder.shape(image)[3], -1, *weight.shape[2:])
         turned = weight[:, 0].reshape(shape).transpose(2, 3, 0, 1)
     kind = "DEPTHWISE_CONV2D" if depthwise else "CONV2D"
     made = product.made(kind, image, turned, geometry)

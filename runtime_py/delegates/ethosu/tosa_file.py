@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvc.runtime.delegates.ethosu.tosa import (
-    Attribute,
     Element,
     Operator,
     Tensor,
@@ -74,26 +73,6 @@ def tosa_bytes(graph: TosaGraph) -> bytes:
     from flatbuffers.builder import Builder  # reading bundles does without
 
     builder = Builder(1 << 12)
-    block = _block(builder, graph)
-    region = _table(
-        builder, {0: builder.CreateString("main"), 1: _list(builder, [block])}
-    )
-    version = _version(builder)
-    regions = _list(builder, [region])
-    builder.Finish(_table(builder, {0: version, 1: regions}), file_identifier=b"TOSA")
-    return bytes(builder.Output())
-
-
-def _version(builder: "Builder") -> int:
-    builder.StartObject(4)
-    for slot, number in enumerate(VERSION):
-        builder.PrependInt32Slot(slot, number, -1)
-    builder.PrependBoolSlot(3, False, True)  # not a draft
-    made: int = builder.EndObject()
-    return made
-
-
-def _block(builder: "Builder", graph: TosaGraph) -> int:
     constants = [one for one in graph.tensors.values() if one.content is not None]
     operators = [
         Operator(
@@ -114,12 +93,42 @@ def _block(builder: "Builder", graph: TosaGraph) -> int:
         4: _names(builder, graph.outputs),
         5: _list(builder, [_shape(builder, one) for one in shapes]),
     }
-    return _table(builder, fields)
+    block = _table(builder, fields)
+    region = _table(
+        builder, {0: builder.CreateString("main"), 1: _list(builder, [block])}
+    )
+    builder.StartObject(4)
+    for slot, number in enumerate(VERSION):
+        builder.PrependInt32Slot(slot, number, -1)
+    builder.PrependBoolSlot(3, False, True)  # not a draft
+    version: int = builder.EndObject()
+    regions = _list(builder, [region])
+    builder.Finish(_table(builder, {0: version, 1: regions}), file_identifier=b"TOSA")
+    return bytes(builder.Output())
 
 
 def _operator(builder: "Builder", operator: Operator) -> int:
     number, fields = KINDS[operator.kind]
-    attribute = _attribute(builder, fields, operator.attributes)
+    assert operator.attributes.keys() == {*fields}, (
+        "an operator has all of its attributes"
+    )
+    vectors = {
+        name: builder.CreateNumpyVector(np.array(value, np.int32))
+        for name, value in operator.attributes.items()
+        if isinstance(value, tuple)
+    }
+    builder.StartObject(len(fields))
+    for slot, name in enumerate(fields):
+        value = operator.attributes[name]
+        if name in vectors:
+            builder.PrependUOffsetTRelativeSlot(slot, vectors[name], 0)
+        elif isinstance(value, bool):
+            builder.PrependBoolSlot(slot, value, False)
+        elif name in _UNSIGNED:
+            builder.PrependUint32Slot(slot, value, 0)
+        else:
+            builder.PrependInt32Slot(slot, value, 0)
+    attribute: int = builder.EndObject()
     inputs, outputs = (
         _names(builder, operator.inputs),
         _names(builder, [operator.output]),
@@ -130,30 +139,6 @@ def _operator(builder: "Builder", operator: Operator) -> int:
     builder.PrependUOffsetTRelativeSlot(2, attribute, 0)
     builder.PrependUOffsetTRelativeSlot(3, inputs, 0)
     builder.PrependUOffsetTRelativeSlot(4, outputs, 0)
-    made: int = builder.EndObject()
-    return made
-
-
-def _attribute(
-    builder: "Builder", fields: Sequence[str], attributes: Mapping[str, Attribute]
-) -> int:
-    assert attributes.keys() == {*fields}, "an operator has all of its attributes"
-    vectors = {
-        name: builder.CreateNumpyVector(np.array(value, np.int32))
-        for name, value in attributes.items()
-        if isinstance(value, tuple)
-    }
-    builder.StartObject(len(fields))
-    for slot, name in enumerate(fields):
-        value = attributes[name]
-        if name in vectors:
-            builder.PrependUOffsetTRelativeSlot(slot, vectors[name], 0)
-        elif isinstance(value, bool):
-            builder.PrependBoolSlot(slot, value, False)
-        elif name in _UNSIGNED:
-            builder.PrependUint32Slot(slot, value, 0)
-        else:
-            builder.PrependInt32Slot(slot, value, 0)
     made: int = builder.EndObject()
     return made
 
@@ -178,8 +163,7 @@ def _raw(tensor: Tensor) -> bytes:
     raw = tensor.content.tobytes()
     if tensor.element is not Element.INT48:
         return raw
-    wide = np.frombuffer(raw, np.uint8).reshape(-1, 8)
-    return wide[:, :_INT48_NBYTES].tobytes()
+    return np.frombuffer(raw, np.uint8).reshape(-1, 8)[:, :_INT48_NBYTES].tobytes()
 
 
 def _shape(builder: "Builder", shape: Tensor) -> int:

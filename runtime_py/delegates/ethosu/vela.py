@@ -132,8 +132,7 @@ def _run(given: Path, npu: str, target: str, what: str) -> list[str]:
         raise ExportFailed(target=target, what=what, reason=reason) from error
     lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
     if done.returncode:
-        ended = f"Vela ended with {done.returncode}"
-        raise _failed(target, what, ended, lines)
+        raise _failed(target, what, f"Vela ended with {done.returncode}", lines)
     return lines
 
 

@@ -58,8 +58,7 @@ def import_mlx() -> ModuleType:
     try:
         return import_module("mlx.core")
     except (ImportError, OSError) as error:
-        reason = f"it cannot be loaded: {error}"
-        raise _missing(reason) from error
+        raise _missing(f"it cannot be loaded: {error}") from error
 
 
 def check_installed() -> None:
@@ -107,8 +106,7 @@ class Mlx(Delegate):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        found = library_unless(options.reference, import_mlx, "mlx")
-        self._here = found is not None
+        self._here = library_unless(options.reference, import_mlx, "mlx") is not None
         self._held: dict[int, FreeableBuffer] = {}
         self._weights = self._new_weights() if self._here else None
 
@@ -144,8 +142,7 @@ class Mlx(Delegate):
         if self._weights is None:
             return ReferenceHandle(program, partition, data)
         self._held |= {i: data[program.names[i].name] for i in partition.names}
-        method = program.methods[partition.method].name
-        return MlxHandle(method, block, self._weights)
+        return MlxHandle(program.methods[partition.method].name, block, self._weights)
 
     def owner(
         self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue

@@ -66,15 +66,13 @@ def _compare(
 def _gelu(made: Result, x: mx.array, approximate: str) -> mx.array:
     if approximate == "none":
         return x * (1 + mx.erf(x / sqrt(2))) / 2
-    inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-    return x * (1 + mx.tanh(inner)) / 2
+    return x * (1 + mx.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))) / 2
 
 
 def _glu(made: Result, gate: mx.array, up: mx.array, activation: str) -> mx.array:
     if activation == "silu":
         return gate * mx.sigmoid(gate) * up
-    kind = "tanh" if activation == "gelu_tanh" else "none"
-    return _gelu(made, gate, kind) * up
+    return _gelu(made, gate, "tanh" if activation == "gelu_tanh" else "none") * up
 
 
 def _clamp(
@@ -158,8 +156,7 @@ def _layer_norm(
     epsilon: float,
 ) -> mx.array:
     apart = x - mx.mean(x, axis=-1, keepdims=True)
-    variance = mx.mean(apart * apart, axis=-1, keepdims=True)
-    found = apart * mx.rsqrt(variance + epsilon)
+    found = apart * mx.rsqrt(mx.mean(apart * apart, axis=-1, keepdims=True) + epsilon)
     found = found if weight is None else found * weight
     return found if bias is None else found + bias
 
@@ -299,8 +296,7 @@ def _full(made: Result, _: object, value: Number, __: object) -> mx.array:
 
 
 def _arange(made: Result, start: Number, _: Number, by: Number, __: object) -> mx.array:
-    found = start + by * np.arange(*made.shape)
-    return mx.array(found).astype(made.dtype)
+    return mx.array(start + by * np.arange(*made.shape)).astype(made.dtype)
 
 
 def _softmax(made: Result, x: mx.array, axis: int) -> mx.array:

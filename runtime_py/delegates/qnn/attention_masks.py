@@ -100,7 +100,16 @@ class Sight:
         count = count_of(read, self.lengths, self.queries, row)
         at = self._positions(read, row, total)
         queries = total - count + np.arange(self.queries)
-        seen[:] = self._allowed(queries, at, count)
+        # Visibility by position, window and length, bool [queries, columns].
+        distance = at[None, :] - queries[:, None]
+        allowed: Bools = np.broadcast_to(at >= 0, distance.shape).copy()
+        ahead = 0 if self.causal else self.right
+        if ahead is not None:
+            allowed &= distance <= ahead
+        if self.left is not None:
+            allowed &= (distance >= -self.left) | (at < self.keep)
+        allowed[count:] = False
+        seen[:] = allowed
         if self.slopes is not None:
             slopes: Floats = read(self.slopes).astype(np.float32)
             bias += slopes[:, None, None] * (at - queries[:, None])
@@ -132,18 +141,6 @@ class Sight:
         """Return the ranges of positions in a ring: first kept ones, and last ones."""
         first = oldest(total, self.slots, self.keep)
         return (0, min(self.keep, total)), (first, total)
-
-    def _allowed(self, queries: Integers, at: Integers, count: int) -> Bools:
-        """Return visibility by position, window and length, bool [queries, columns]."""
-        distance = at[None, :] - queries[:, None]
-        allowed: Bools = np.broadcast_to(at >= 0, distance.shape).copy()
-        ahead = 0 if self.causal else self.right
-        if ahead is not None:
-            allowed &= distance <= ahead
-        if self.left is not None:
-            allowed &= (distance >= -self.left) | (at < self.keep)
-        allowed[count:] = False
-        return allowed
 
 
 def _apply(mask: Array, row: int, at: Integers, bias: Floats, seen: Bools) -> None:

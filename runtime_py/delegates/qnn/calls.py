@@ -80,7 +80,6 @@ class Bound(HostRun[Plan]):
             target[...] = grid.integers(source.astype(np.float32))
 
     def _numbers(self, name: str) -> Array:
-        """Return a result of the device as numbers."""
         made, grid = self._call.arrays[name], self._call.plan.grids.get(name)
         return made if grid is None else grid.numbers(made.astype(np.int32))
 

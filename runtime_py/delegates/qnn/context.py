@@ -67,7 +67,6 @@ class Context(ApartContext[Stored, "Call"]):
         return [model.name]
 
     def _write_graph(self, process: Process, call: "Call") -> str:
-        """Write the files of a graph, and return the request to make for it."""
         model = call.plan.model
         if call.found is None:
             self._write(process, call.plan, call.read)
@@ -97,8 +96,7 @@ class Context(ApartContext[Stored, "Call"]):
         Equal plans give equal bytes, whatever graphs were built before.
         """
         with self._lock:
-            process = self._alive()
-            return self._store(process, plan, read)
+            return self._store(self._alive(), plan, read)
 
     def _store(self, process: Process, plan: Plan, read: Read) -> Graph:
         model = plan.model

@@ -82,7 +82,6 @@ def read_contexts(raw: bytes, target: str) -> dict[str, Stored]:
 
 
 def _header(raw: bytes) -> tuple[Mapping[str, object], int]:
-    """Return the header, and the offset of the contexts."""
     if raw[: len(MAGIC)] != MAGIC:
         raise BadContexts("it does not begin as such a file does")
     nbytes = int.from_bytes(raw[len(MAGIC) : _START], "little")

@@ -99,15 +99,12 @@ class FixedEmitter(Emitter):
         if op in _FIXED:
             return _FIXED[op], [*inputs]
         if own is None and reach is None:
-            reach = self._derived(op, inputs, output)
+            if op not in REACHES:
+                raise NotTaken(f"there is no grid for {output}")
+            reach = REACHES[op](
+                *(reach_of(self.grids[n]) for n in inputs if n in self.grids)
+            )
         return own or grid_of(self._known(output, reach)), [*inputs]
-
-    def _derived(self, op: str, inputs: Sequence[str], output: str) -> Reach:
-        if op not in REACHES:
-            raise NotTaken(f"there is no grid for {output}")
-        return REACHES[op](
-            *(reach_of(self.grids[n]) for n in inputs if n in self.grids)
-        )
 
     def _product(
         self,
@@ -136,8 +133,7 @@ class FixedEmitter(Emitter):
             return self._halves[name]
         step = max(map(abs, reach_of(self.grids[name]))) / (127 * 256 + 127)
         step = float(np.float32(step))
-        high = Grid(Stored.INT8, 256 * step)
-        upper = self.converted(name, f"{name}_high", high)
+        upper = self.converted(name, f"{name}_high", Grid(Stored.INT8, 256 * step))
         wide = self.converted(upper, f"{name}_upper", Grid(Stored.UINT16, step, 32768))
         fine = grid_of((-_HALF * step, _HALF * step))
         shape = self.shapes[name]
@@ -254,13 +250,9 @@ def grid_of(reach: Reach) -> Grid:
     Raises:
         NotTaken: the range is too wide.
     """
-    return asymmetric(_bounded(reach), Stored.UINT16)
-
-
-def _bounded(reach: Reach) -> Range:
     if not all(math.isfinite(each) and abs(each) < LARGEST**3 for each in reach):
         raise NotTaken(f"numbers from {reach[0]} to {reach[1]}")
-    return Range(*reach)
+    return asymmetric(Range(*reach), Stored.UINT16)
 
 
 # Operators whose nodes differ between integers and float16.

@@ -83,8 +83,7 @@ def _linear(step: Step, x: object, weight: object, bias: object) -> Made:
     if bias is None:
         return step.node("MatMul", step.read(x), turned)
     y = step.node("MatMul", step.read(x), turned, part="product", shape=step.shape)
-    added = step.widened(step.read(bias), len(step.shape), "bias")
-    return step.node("Add", y, added)
+    return step.node("Add", y, step.widened(step.read(bias), len(step.shape), "bias"))
 
 
 def _product(step: Step, one: object, other: object) -> Made:
@@ -260,8 +259,7 @@ def _split(step: Step, x: object, sizes: object, axis: object) -> Made:
     along, start = axis % len(step.shape_of(name)), 0
     made = []
     for output, size in zip(step.names, sizes, strict=True):
-        span = range(start, start + size)
-        made.append(step.emitter.part(name, output, along, span))
+        made.append(step.emitter.part(name, output, along, range(start, start + size)))
         start += size
     return made
 

@@ -112,8 +112,7 @@ class Step:
         keys, values = content
         rows = heads // groups * queries
         emitter, name = self.emitter, self.name
-        factor = self.number("scale", scale)
-        x = self.node("Mul", q, factor, part="scaled", shape=sizes)
+        x = self.node("Mul", q, self.number("scale", scale), part="scaled", shape=sizes)
         x = emitter.reshape(x, f"{name}_grouped", (batch, groups, rows, width))
         turned = (batch, groups, width, columns)
         y = emitter.node(

@@ -58,8 +58,6 @@ def translate(
 
 
 class _Translator:
-    """The state of one translation."""
-
     def __init__(
         self, graph: Graph, sizes: Mapping[str, int], grids: Grids | None
     ) -> None:
@@ -159,8 +157,7 @@ class _Translator:
             )
         if value in self._names:
             return self._names[value]
-        storage = self._graph.values[value].storage
-        if isinstance(storage, Constant):
+        if isinstance(self._graph.values[value].storage, Constant):
             return self._weight(ref, False)
         name = f"x{value}"
         feed = Whole(name, value)

@@ -233,13 +233,11 @@ class VulkanHandle(Handle):
         return Bound(device, mirrors, steps, places, binder.fail_at)
 
     def _lent_for_writing(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        """Return the inputs that the code overwrites."""
         graph = self._block.graph
         accesses = (a for update in self._block.updates for a in update.accesses)
         roots = {access.root for access in accesses}
         roots |= {graph.root_of(value) for value in graph.outputs}
-        pairs = zip(graph.inputs, inputs, strict=True)
-        lent = [(v, b) for v, b in pairs if v in roots]
+        lent = [(v, b) for v, b in zip(graph.inputs, inputs, strict=True) if v in roots]
         return [b for v, b in lent if isinstance(graph.values[v].storage, Caller)]
 
     def pack(self) -> None:

@@ -184,18 +184,18 @@ class Binder:
         index = self._steps.owners[step]
         instruction = self._graph.instructions[index]
         try:
-            error = _error(fault, facts, self._is_index(instruction))
+            checks = instruction.op == _CHECK_INDEX
+            error = _error(
+                fault,
+                facts,
+                checks and not checks_rows(self._graph, instruction, self._sizes),
+            )
             fail(self._method, index, instruction, error)
         except KvcError as error:
             # Steps that write check all their arguments before the first write.
             if index < self._first_write + (fault != _BAD_LENGTH):
                 raise Unbegun from error
             raise
-
-    def _is_index(self, instruction: Instruction) -> bool:
-        """Tell whether an instruction checks an index that selects no cache rows."""
-        checks = instruction.op == _CHECK_INDEX
-        return checks and not checks_rows(self._graph, instruction, self._sizes)
 
     def _bind(self, instruction: Instruction) -> None:
         op = instruction.op

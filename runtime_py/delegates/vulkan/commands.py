@@ -143,8 +143,7 @@ class Commands:
 
     def _dispatch(self, dispatch: Dispatch, faults: int) -> None:
         tell, device = self._device.functions.tell, self._device
-        pipeline = device.pipeline(dispatch.shader)
-        tell("vkCmdBindPipeline", self._buffer, 1, pipeline)
+        tell("vkCmdBindPipeline", self._buffer, 1, device.pipeline(dispatch.shader))
         content = struct.pack(
             "<QQIIII",
             dispatch.step,

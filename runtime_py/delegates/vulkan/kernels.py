@@ -67,8 +67,7 @@ def _binary(op: int) -> Kernel:
         steps: Steps, out: Sequence[Array], a: Array, b: Array | float, alpha: float = 1
     ) -> None:
         tensor = b if isinstance(b, np.ndarray) else None
-        number = 0 if isinstance(b, np.ndarray) else b
-        numbers = _scalars(_2=number, _3=alpha)
+        numbers = _scalars(_2=0 if isinstance(b, np.ndarray) else b, _3=alpha)
         steps.each(_op(op, out), [out[0], a, tensor], **numbers)  # type: ignore[arg-type]
 
     return kernel
@@ -77,8 +76,7 @@ def _binary(op: int) -> Kernel:
 def _compare(op: int) -> Kernel:
     def kernel(steps: Steps, out: Sequence[Array], a: Array, b: Array | float) -> None:
         tensor = b if isinstance(b, np.ndarray) else None
-        number = 0 if isinstance(b, np.ndarray) else b
-        numbers = _scalars(_2=number)
+        numbers = _scalars(_2=0 if isinstance(b, np.ndarray) else b)
         steps.each(_op(op, [a, tensor]), [out[0], a, tensor], **numbers)  # type: ignore[arg-type]
 
     return kernel

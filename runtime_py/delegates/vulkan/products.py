@@ -245,8 +245,7 @@ _MOST_INT8_ROWS: Final = 8  # rows per workgroup of quantized.comp
 def quantize_rows(steps: Steps, out: Sequence[Array], x: Array) -> None:
     q, scale, zero = out
     rows = x.size // x.shape[-1]
-    tensors = [q, scale, zero, x]
-    steps.add("quantized", _ROWS, tensors, count=rows, groups=rows)
+    steps.add("quantized", _ROWS, [q, scale, zero, x], count=rows, groups=rows)
 
 
 def quantize_cache(steps: Steps, out: Sequence[Array], x: Array) -> None:

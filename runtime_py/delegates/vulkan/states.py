@@ -96,8 +96,7 @@ class DeviceStore:
             where = self._where(span._replace(state=state))
             if self.group.declared[state].initial is None:
                 target = self._all[where]
-                zeros = np.zeros((1,) * target.ndim, target.dtype)
-                self._write(target, zeros)
+                self._write(target, np.zeros((1,) * target.ndim, target.dtype))
             else:
                 self._write(self._all[where], self.first(state)[where[1:]])
 

@@ -86,7 +86,8 @@ class Steps:
         for number, value in (integers or {}).items():
             wholes[number] = value
         for number, single in (numbers or {}).items():
-            floats[number] = _single(single)
+            with np.errstate(over="ignore"):  # too large a number becomes infinite
+                floats[number] = float(np.float32(single))
         content = self._encode(wholes, floats, tensors)
         start, number = self._nbytes, len(self._dispatches)
         run = min(groups, _MOST_GROUPS)
@@ -198,12 +199,6 @@ def check_span(array: Array) -> None:
     span = sum((n - 1) * abs(stride) for n, stride in pairs) // array.itemsize
     if span >= _MOST or max(array.shape, default=0) >= _MOST:
         raise ValueError(f"{array.shape} spans more than {_MOST} elements")
-
-
-def _single(value: float) -> float:
-    """Return a number as float32; a number that is too large becomes infinite."""
-    with np.errstate(over="ignore"):
-        return float(np.float32(value))
 
 
 def whole_bits(array: Array) -> Array:

@@ -134,8 +134,7 @@ class Builder:
     def product(self, a: Tensor, b: Tensor, b_transposed: bool = False) -> Tensor:
         """Return products of a [..., m, k] and b [..., k, n], or b [..., n, k]."""
         columns = b.dims[-2 if b_transposed else -1]
-        lead = broadcast(a.dims[:-2], b.dims[:-2])
-        y = Tensor((*lead, a.dims[-2], columns))
+        y = Tensor((*broadcast(a.dims[:-2], b.dims[:-2]), a.dims[-2], columns))
         flags = TRANSPOSE_WEIGHTS if b_transposed else 0
         return self._add("batch_matrix_multiply", a, b, y, flags, result=y)
 

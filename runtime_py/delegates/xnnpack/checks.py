@@ -46,7 +46,16 @@ def check_ops(graph: Graph, where: str) -> None:
             raise BadProgram(path=where, where=f"instruction {index}", what=what)
         if instruction.op == QUANTIZE:
             rows.update(dict.fromkeys(instruction.results, instruction.results))
-    _check_border(graph, rows, where)
+    # Inputs and outputs, even if no instruction uses them.
+    ends = [(f"input {i}", value) for i, value in enumerate(graph.inputs)]
+    ends += [(f"output {i}", value) for i, value in enumerate(graph.outputs)]
+    for place, value in ends:
+        reason = why_not_outside(graph.values[value].type)
+        if value in rows:
+            reason = "quantized rows do not leave it"
+        if reason:
+            what = f"the backend xnnpack does not take the operand: {reason}"
+            raise BadProgram(path=where, where=place, what=what)
     _check_filled(graph, where)
 
 
@@ -71,21 +80,6 @@ def _references(arguments: tuple[Argument, ...]) -> Iterator[int]:
             yield argument.value
         elif isinstance(argument, tuple):
             yield from _references(argument)
-
-
-def _check_border(
-    graph: Graph, rows: Mapping[int, tuple[int, ...]], where: str
-) -> None:
-    """Check the types of inputs and outputs, even if no instruction uses them."""
-    ends = [(f"input {i}", value) for i, value in enumerate(graph.inputs)]
-    ends += [(f"output {i}", value) for i, value in enumerate(graph.outputs)]
-    for place, value in ends:
-        reason = why_not_outside(graph.values[value].type)
-        if value in rows:
-            reason = "quantized rows do not leave it"
-        if reason:
-            what = f"the backend xnnpack does not take the operand: {reason}"
-            raise BadProgram(path=where, where=place, what=what)
 
 
 def _check_filled(graph: Graph, where: str) -> None:
@@ -120,7 +114,12 @@ def check_scales(
     for index, instruction in enumerate(graph.instructions):
         if instruction.op not in QUANTIZED_LINEARS:
             continue
-        name = _scales_of(graph, instruction)
+        # `check_ops` has found the scales constant.
+        argument = instruction.arguments[_SCALES]
+        assert isinstance(argument, Ref)
+        storage = graph.values[argument.value].storage
+        assert isinstance(storage, Constant)
+        name = storage.name
         # In the layout that the library gets, so that only one copy is made.
         layout = ROWS if instruction.op == "kvc::linear_qb4" else PLAIN
         scales = statics.pinned(name, layout).astype(np.float32)
@@ -131,12 +130,3 @@ def check_scales(
                 where=f"instruction {index}",
                 what=f"scales {names[name].name!r} are not all positive and normal",
             )
-
-
-def _scales_of(graph: Graph, instruction: Instruction) -> int:
-    """Return the id of a linear's scales, which `check_ops` has found constant."""
-    argument = instruction.arguments[_SCALES]
-    assert isinstance(argument, Ref)
-    storage = graph.values[argument.value].storage
-    assert isinstance(storage, Constant)
-    return storage.name

@@ -113,9 +113,8 @@ class XnnpackHandle(Handle):
         between = workspace.own(weights, lambda: NativeWorkspace(weights.library))
 
         def build(sizes: Mapping[str, int]) -> Subgraph:
-            library = weights.library
             return build_subgraph(
-                library, self._graph, self._statics, sizes, self._what
+                weights.library, self._graph, self._statics, sizes, self._what
             )
 
         kit = Kit(

@@ -50,17 +50,14 @@ def arrange(weight: Array, layout: str) -> Array:
         return _rows(weight.view(np.uint32) if weight.ndim == 4 else weight)
     spatial = weight if weight.ndim == 4 else weight[:, :, None, :]
     if is_transposed(layout):
-        return _turned(spatial, int(layout.removeprefix(_OHWI_OF_IOHW)))
+        # From [in, out of a group, ...] to [out, height, width, in of a group].
+        groups = int(layout.removeprefix(_OHWI_OF_IOHW))
+        inner, each, high, wide = spatial.shape
+        apart = spatial.reshape(groups, inner // groups, each, high, wide)
+        made = np.ascontiguousarray(apart.transpose(0, 2, 3, 4, 1))
+        return made.reshape(groups * each, high, wide, inner // groups)
     order = (0, 2, 3, 1) if layout == OHWI else (1, 2, 3, 0)
     return np.ascontiguousarray(spatial.transpose(order))
-
-
-def _turned(weight: Array, groups: int) -> Array:
-    """Convert [in, out of a group, ...] to [out, height, width, in of a group]."""
-    inner, each, high, wide = weight.shape
-    apart = weight.reshape(groups, inner // groups, each, high, wide)
-    made = np.ascontiguousarray(apart.transpose(0, 2, 3, 4, 1))
-    return made.reshape(groups * each, high, wide, inner // groups)
 
 
 def _rows(side_by_side: Array) -> Array:

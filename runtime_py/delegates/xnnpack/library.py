@@ -54,7 +54,9 @@ class Library:
         self.invoke = _address_of(self.xnn, "xnn_invoke_runtime")
         self.ask = _address_of(self.xnn, "xnn_get_runtime_profiling_info")
         self.check(self.xnn.xnn_initialize(None), "xnn_initialize")
-        self.build = self._identify()
+        address = self.xnn.xnn_experimental_get_build_identifier_data()
+        nbytes = self.xnn.xnn_experimental_get_build_identifier_size()
+        self.build = ctypes.string_at(address, nbytes).hex()
         # `cpuinfo_isa`: one byte per flag.
         flags = (ctypes.c_char * _FEATURES_NBYTES).in_dll(self._threads, "cpuinfo_isa")
         self.features = bytes(flags)
@@ -109,11 +111,6 @@ class Library:
         run = _address_of(self._threads, "pthreadpool_parallelize_1d")
         made = (ctypes.c_void_p * 2)(run, pool)
         return ctypes.addressof(self._lent.setdefault(pool, made))
-
-    def _identify(self) -> str:
-        address = self.xnn.xnn_experimental_get_build_identifier_data()
-        nbytes = self.xnn.xnn_experimental_get_build_identifier_size()
-        return ctypes.string_at(address, nbytes).hex()
 
 
 def _address_of(library: ctypes.CDLL, name: str) -> int:

@@ -53,8 +53,7 @@ def _layer_norm(
 def _normalized(b: Builder, x: Tensor, shape: tuple[int, ...], eps: float) -> Tensor:
     power = b.reduce(Reduction.MEAN_OF_SQUARES, x, _trailing(x, shape))
     power = b.binary(Binary.ADD, power, b.scalar(eps))
-    factor = b.unary(Unary.RECIPROCAL_SQUARE_ROOT, power)
-    return b.binary(Binary.MULTIPLY, x, factor)
+    return b.binary(Binary.MULTIPLY, x, b.unary(Unary.RECIPROCAL_SQUARE_ROOT, power))
 
 
 def _trailing(x: Tensor, shape: tuple[int, ...]) -> range:
@@ -125,7 +124,6 @@ def _variance_and_mean(
     correction: float | None,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return the corrected variance of x, and its mean."""
     chosen = _chosen(x, axes)
     mean = b.reduce(Reduction.MEAN, x, chosen)
     apart = b.binary(Binary.SUBTRACT, x, mean)

@@ -41,16 +41,14 @@ def _quantized_linear(
     assert isinstance(rows, int), "data has a size"
     if kind == "int4":
         rows, layout = rows * QB4_ROWS, layouts.ROWS
-    shape = (rows, q.dims[-1])
-    packed = weight_of(kind, weight, shape, bias, layout, weight_scale)
+    packed = weight_of(kind, weight, (rows, q.dims[-1]), bias, layout, weight_scale)
     return b.fully_connected(q, packed, bias)
 
 
 def _linear(
     b: Builder, dims: Dims, x: Tensor, weight: Constant, bias: Constant | None
 ) -> Tensor:
-    packed = weight_of("float32", weight, weight.dims, bias)
-    return b.fully_connected(x, packed, bias)
+    return b.fully_connected(x, weight_of("float32", weight, weight.dims, bias), bias)
 
 
 def _matmul(b: Builder, dims: Dims, x: Tensor, y: Tensor) -> Tensor:

@@ -69,17 +69,14 @@ class Timings:
             NativeCallFailed: the library refuses the query.
         """
         if self.question.answer is None:
-            self._ask_first()
+            texts = bytes(self._ask(_NAMES)).split(b"\0")[:-1]
+            self._names = [text.decode(errors="backslashreplace") for text in texts]
+            self._times = self._ask(_TIMES).view(np.uint64)
+            self.question.nbytes = self._times.nbytes
+            self.question.answer = address_of(self._times)
         elif self.question.status:
             self._check(self.question.status)
         return self._names, self._times.copy()
-
-    def _ask_first(self) -> None:
-        texts = bytes(self._ask(_NAMES)).split(b"\0")[:-1]
-        self._names = [text.decode(errors="backslashreplace") for text in texts]
-        self._times = self._ask(_TIMES).view(np.uint64)
-        self.question.nbytes = self._times.nbytes
-        self.question.answer = address_of(self._times)
 
     def _ask(self, what: int) -> Array:
         """Query profiling data of the last run, as bytes."""
@@ -240,8 +237,7 @@ class Runtime:
         steps = Steps(native, kit.threads, kit.weights.library.lent(kit.pool))
         for to, source in externals.before:
             steps.add("aten::copy", [to, source], [], [])
-        invoke = kit.weights.library.invoke
-        steps.add_call(invoke, ctypes.addressof(self._pointer))
+        steps.add_call(kit.weights.library.invoke, ctypes.addressof(self._pointer))
         steps.add_question(self._timings.question)
         for to, source in externals.after:
             steps.add("aten::copy", [to, source], [], [])
@@ -302,14 +298,6 @@ class Runtime:
             self._check(status, f"{what}: xnn_reshape_external_value({index}, {shape})")
         status = self._xnn.xnn_reshape_runtime(self._pointer)
         self._check(status, f"{what}: xnn_reshape_runtime")
-        self._check_externals(call)
-
-    def _check_externals(self, call: "_Call") -> None:
-        """Check that the library's sizes of operands fit the arrays.
-
-        Raises:
-            NativeCallFailed: a size differs.
-        """
         rank, dims = ctypes.c_size_t(), (ctypes.c_size_t * MAX_RANK)()
         for index, array in enumerate(call.externals.kept):
             status = self._xnn.xnn_get_external_value_shape(

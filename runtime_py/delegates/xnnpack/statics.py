@@ -73,8 +73,7 @@ class Statics:
 
     def pinned(self, name: int, layout: str = PLAIN) -> Array:
         """Return data at a fixed address; see `FreeableBuffer.array` for errors."""
-        named = self._program.names[name]
-        return self._copies.get(named, layout, self._data)
+        return self._copies.get(self._program.names[name], layout, self._data)
 
     def packed(
         self,

@@ -175,8 +175,7 @@ class _Emitter:
         """Define all inputs, outputs and nodes."""
         for external, tensor in enumerate(translated.inputs):
             self._define_plain(tensor, None, external, EXTERNAL_INPUT)
-        first = len(translated.inputs)
-        for external, tensor in enumerate(translated.outputs, first):
+        for external, tensor in enumerate(translated.outputs, len(translated.inputs)):
             self._define_plain(tensor, None, external, EXTERNAL_OUTPUT)
         for node in translated.nodes:
             self._define_node(node)
@@ -210,10 +209,18 @@ class _Emitter:
                 return self._define_plain(tensor, array.ctypes.data)
             case Literal():
                 assert tensor.array is not None
-                array = self._with_tail(tensor.array)
-                return self._define_plain(tensor, array.ctypes.data)
+                # The library reads some bytes after the end.
+                copy = np.zeros(tensor.array.nbytes + EXTRA_NBYTES, np.uint8)
+                copy[: tensor.array.nbytes] = np.frombuffer(
+                    tensor.array.tobytes(), np.uint8
+                )
+                self._held.append(copy)
+                return self._define_plain(tensor, copy.ctypes.data)
         if tensor.rows:
-            return self._define_rows(tensor)
+            rank, shape = self._shape(tensor)
+            return self._value(
+                "dynamically_quantized_tensor", Datatype.QDINT8, rank, 1, shape
+            )
         return self._define_plain(tensor, None)
 
     def _define_plain(
@@ -231,16 +238,16 @@ class _Emitter:
         self._ids.setdefault(tensor, made)
         return made
 
-    def _define_rows(self, tensor: Tensor) -> int:
-        rank, shape = self._shape(tensor)
-        return self._value(
-            "dynamically_quantized_tensor", Datatype.QDINT8, rank, 1, shape
-        )
-
     def _define_weight(self, weight: Weight, node: Node) -> int:
         rank, shape = self._shape(weight)
+        # More than most packings depend on: strides, for example, matter only where
+        # they decide which kind of operator a convolution uses.
+        numbers = [each for each in node.arguments if isinstance(each, int | float)]
         address = self._statics.packed(
-            weight.names, weight.layout, tuple(shape), _call_of(weight, node)
+            weight.names,
+            weight.layout,
+            tuple(shape),
+            f"{node.function} {weight.kind} {' '.join(map(str, numbers))}",
         )
         if weight.kind == "float32":
             return self._define_plain(weight, address)
@@ -259,13 +266,6 @@ class _Emitter:
             *(scales, rank, 0, block, shape, address),
         )
 
-    def _with_tail(self, array: Array) -> Array:
-        """Return an array's bytes in a stored copy with readable bytes after them."""
-        copy = np.zeros(array.nbytes + EXTRA_NBYTES, np.uint8)
-        copy[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
-        self._held.append(copy)
-        return copy
-
     def _shape(self, tensor: Tensor) -> tuple[int, "ctypes.Array[ctypes.c_size_t]"]:
         shape = shape_of(tensor.dims, self._sizes)
         return len(shape), size_array(shape)
@@ -281,13 +281,3 @@ class _Emitter:
         name = f"xnn_define_{function}"
         status = getattr(self._library.xnn, name)(self._graph, *arguments)
         self._library.check(status, f"{self._what}: {name}")
-
-
-def _call_of(weight: Weight, node: Node) -> str:
-    """Return a key for how a node packs its weight, apart from the data and its shape.
-
-    The key has more arguments than most packings depend on: strides, for example,
-    matter only where they decide which kind of operator a convolution uses.
-    """
-    numbers = [each for each in node.arguments if isinstance(each, int | float)]
-    return f"{node.function} {weight.kind} {' '.join(map(str, numbers))}"

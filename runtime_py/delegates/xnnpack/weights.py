@@ -133,7 +133,9 @@ class Weights:
         self._expected: dict[_Token, None] = {}  # in order
         self._asked: Callable[[], None] = _nothing
         self._failure: BaseException | None = None
-        self._provider: Provider | None = self._make_provider()
+        self._provider: Provider | None = Provider(
+            self.library, self._look_up, self._reserve, self._insert
+        )
 
     def address(self, identity: Identity, data: Data) -> int:
         """Return the address that represents a weight, within `packing`.
@@ -180,7 +182,8 @@ class Weights:
                     raise _failure(f"{token.identity.weight!r} was not asked for")
             finally:  # this error says more than the library's own
                 failure, self._failure = self._failure, None
-                self._empty_tokens()
+                while self._filled:
+                    self._filled.pop().empty()
                 if failure is not None:
                     raise failure
 
@@ -230,9 +233,6 @@ class Weights:
                 token.region.close()
             self._tokens.clear()
             self._heap.close()
-
-    def _make_provider(self) -> Provider:
-        return Provider(self.library, self._look_up, self._reserve, self._insert)
 
     def _look_up(self, asked: CacheKey) -> int:
         """Return the offset of a packing; `NOT_FOUND` if the library must pack.
@@ -295,11 +295,6 @@ class Weights:
         if token not in self._filled:
             self._filled.append(token)
         token.fill()
-
-    def _empty_tokens(self) -> None:
-        """Free the bytes of weights that were written for the library."""
-        while self._filled:
-            self._filled.pop().empty()
 
     def _fill_ahead(self, token: _Token) -> None:
         if token in self._expected:
