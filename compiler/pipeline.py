@@ -67,7 +67,7 @@ from kvc.compiler.request.hints import (
 from kvc.compiler.request.requests import check_mapping, check_request
 from kvc.compiler.request.spec import Method, StateSpec
 from kvc.compiler.trace import CapturedMethod, Unchanged, capture
-from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.int4 import Moments
 from kvc.recipes import DefaultRecipe, Recipe, Wanted, default_recipe, load_recipes
 from kvc.schema.container import Content, Progress
 from kvc.schema.errors import CaptureError, CompileError, FitTooSmall

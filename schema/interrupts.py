@@ -162,3 +162,13 @@ def _is_held(frame: FrameType | None, again: bool) -> bool:
 # An interrupt between two lines of these methods would leave half of their work.
 for _method in (KeptInterrupts.__enter__, KeptInterrupts.__exit__):
     hold_interrupts(_method.__code__)
+
+
+# Distinguish failures of a Rust library from interrupts and lack of memory.
+
+
+def is_failure(error: BaseException) -> bool:
+    """Tell whether an error is a failure, not an interrupt or lack of memory."""
+    if isinstance(error, MemoryError):
+        return False
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -94,7 +94,7 @@ def test_each_part_imports_only_the_parts_below_it():
 # stands together in braces imports neither of the others.
 LAYERS = {
     "schema": "{_generated closing dtypes errors frozen garbage interrupts "
-    "panics pictures stacks text two_threads version} {digests provenance records "
+    "pictures stacks text two_threads version} {digests provenance records "
     "rings setting_checks torch_package types} {calibration generation_config graph "
     "ops roles torch_ops trees} model {control uses} {accesses left} verify {buckets "
     "codec row_products} {backends identity} container",

@@ -23,8 +23,8 @@ from kvc.schema.errors import (
     reason_of,
 )
 from kvc.schema.generation_config import read_settings
+from kvc.schema.interrupts import is_failure
 from kvc.schema.model import Program
-from kvc.schema.panics import is_failure
 from kvc.schema.uses import is_plain_name
 
 Files = Mapping[str, bytes | Path]

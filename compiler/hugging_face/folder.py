@@ -28,7 +28,6 @@ from kvc.compiler.hugging_face.encoder.pooling import (
     read_pooling,
 )
 from kvc.compiler.hugging_face.reading.headless import POOLER, has_pooler, unused
-from kvc.compiler.hugging_face.reading.json_files import read_json
 from kvc.compiler.hugging_face.reading.model_lines import line_of, words_of
 from kvc.compiler.hugging_face.reading.picture_places import PicturePlaces, read_places
 from kvc.compiler.hugging_face.reading.picture_settings import (
@@ -36,7 +35,7 @@ from kvc.compiler.hugging_face.reading.picture_settings import (
     read_pictures,
     takes_pictures,
 )
-from kvc.compiler.hugging_face.reading.spectrum_settings import spectrum_in
+from kvc.compiler.hugging_face.reading.preprocessor_files import read_json, spectrum_in
 from kvc.compiler.hugging_face.reading.tasks import (
     Task,
     class_of,

@@ -22,7 +22,7 @@ from kvc.compiler.ir import Method, Value
 from kvc.compiler.lower.lowering import Parts
 from kvc.compiler.lower.variants import Emitted
 from kvc.compiler.passes.quantize_weights import NARROW, may_be_int4
-from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.int4 import Moments
 from kvc.compiler.weights.sources import Source
 from kvc.recipes import Recipe
 from kvc.schema import model

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.passes.quantize_weights import NARROW
-from kvc.compiler.weights.int4 import quantize_int4, widened
-from kvc.compiler.weights.moments import Factors
+from kvc.compiler.weights.int4 import Factors, quantize_int4, widened
 from kvc.compiler.weights.sources import INT4, SCALE, Derived, Source, Transform
 from kvc.compiler.weights.weight_reader import WeightReader
 from kvc.recipes import Recipe

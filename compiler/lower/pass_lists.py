@@ -34,7 +34,7 @@ from kvc.compiler.passes.sink_indices import SinkIndices
 from kvc.compiler.passes.split_stacks import SplitStacks
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
-from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.int4 import Moments
 from kvc.recipes import Recipe
 
 _FIRST: Final[tuple[Pass, ...]] = (

@@ -19,7 +19,7 @@ from typing import ClassVar, Final, Literal
 
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.passes.weight_book import MethodBuilder, WeightBook, kept_weights
-from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.int4 import Moments
 from kvc.compiler.weights.sources import Transform
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from kvc.compiler.ir import Argument, Constant, Method, Node, Program, Value
-from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.int4 import Moments
 from kvc.compiler.weights.sources import Derived, Divided, Transform
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import UnmatchedPattern

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.int4 import Moments
 from kvc.compiler.weights.tensor_identity import Identity
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import weight_blocks

@@ -14,9 +14,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvc.compiler.weights.int4 import quantize_int4
+from kvc.compiler.weights.int4 import Factors, quantize_int4
 from kvc.compiler.weights.int8 import quantize_channels, quantize_int8_blocks
-from kvc.compiler.weights.moments import Factors
 from kvc.compiler.weights.sources import (
     INT4,
     SCALES,

@@ -9,14 +9,44 @@ complete at the same character, before the longest.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from kvc.runtime.generation.row import Row
 from kvc.runtime.generation.sampling import Chooser, Logits, Placing, Rules
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
+
+# `Row`: the token count of one row of a session in a generation.
+
+
+@dataclass(slots=True)
+class Row:
+    """The number of tokens that one row of a session has run in a generation.
+
+    Attributes:
+        start: the row's position before the first token, None if unknown.
+        capacity: the row's greatest position, None for no limit.
+        fed: how many tokens the row has run.
+    """
+
+    start: int | None
+    capacity: int | None
+    fed: int = 0
+
+    @property
+    def room(self) -> int | None:
+        """Return how many more tokens fit into the row, None for no limit."""
+        return (
+            None
+            if self.start is None or self.capacity is None
+            else self.capacity - self.start - self.fed
+        )
+
+
+# `Answer`: the tokens that follow one prompt; `Spelling`: their text.
+
 
 EndReason = Literal["stop", "stop_string", "length", "max_tokens"]
 

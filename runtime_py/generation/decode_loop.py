@@ -7,9 +7,8 @@ second model.
 
 from collections.abc import Sequence
 
-from kvc.runtime.generation.answer import Answer
+from kvc.runtime.generation.answer import Answer, Row
 from kvc.runtime.generation.feeding import Feeder
-from kvc.runtime.generation.row import Row
 
 
 class Decoding:

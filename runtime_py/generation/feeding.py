@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.calls.entries import find_tokens
+from kvc.runtime.generation.answer import Row
 from kvc.runtime.generation.encoding import Encoding
 from kvc.runtime.generation.image_prefill import Picturing, TokenFeed
-from kvc.runtime.generation.row import Row
 from kvc.runtime.generation.sampling import Logits
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.methods import find_roles

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from kvc.runtime.tokenizers.text_streaming import Decoder, NewStage, Stage, stages_of
 from kvc.schema.errors import BadTokenizer, MissingPackage
-from kvc.schema.panics import is_failure
+from kvc.schema.interrupts import is_failure
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library

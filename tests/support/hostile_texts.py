@@ -29,7 +29,7 @@ from tokenizers import (
 from kvc.recipes import load_recipes
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 from kvc.schema.errors import KvcError
-from kvc.schema.panics import is_failure
+from kvc.schema.interrupts import is_failure
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ("", "a cab is bad", "  Ab\u00e9\u0301 \u4e2d\x00 [B] abcabc\n", "dab " * 40)

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvc.compiler.hugging_face.reading.json_files import read_json
+from kvc.compiler.hugging_face.reading.preprocessor_files import read_json
 from kvc.schema.errors import BadModelFolder, UnsupportedModel, reason_of
 
 MODULES: Final = "modules.json"

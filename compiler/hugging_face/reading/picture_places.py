@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kvc.compiler.hugging_face.reading.json_files import read_json
 from kvc.compiler.hugging_face.reading.model_lines import words_of
 from kvc.compiler.hugging_face.reading.picture_settings import PATCHES, check_pillow
+from kvc.compiler.hugging_face.reading.preprocessor_files import read_json
 from kvc.schema.errors import BadModelFolder, UnsupportedModel
 
 if TYPE_CHECKING:

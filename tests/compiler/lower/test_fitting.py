@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kvc.compiler.lower.fitting import gains
-from kvc.compiler.weights.moments import Moments
+from kvc.compiler.weights.int4 import Moments
 from kvc.compiler.weights.sources import Derived, TensorSource, Transform
 from kvc.schema.dtypes import DType
 from kvc.schema.model import NamedData

@@ -12,7 +12,8 @@ from typing import Final
 
 from transformers import WhisperFeatureExtractor
 
-from kvc.schema.errors import BadModelFolder
+from kvc.compiler.checkpoints.header import Problems, parse_object
+from kvc.schema.errors import BadModelFolder, reason_of
 
 _COUNTS: Final = {
     "rate": "sampling_rate", "bins": "feature_size", "window": "n_fft",
@@ -49,3 +50,21 @@ def spectrum_in(
             raise BadModelFolder(path=str(folder), reason=reason)
         checked[ours] = count
     return checked
+
+
+# Read the JSON files of a model's folder.
+
+
+def read_json(folder: Path, name: str) -> dict[str, object]:
+    """Return the content of a JSON file in a folder.
+
+    Raises:
+        BadModelFolder: the file cannot be read, or is not a JSON object.
+    """
+    try:
+        return parse_object((folder / name).read_bytes())
+    except OSError as error:
+        reason = f"cannot read {name}: {reason_of(error)}"
+    except Problems as error:
+        reason = f"{name}: {'; '.join(error.reasons)}"
+    raise BadModelFolder(path=str(folder), reason=reason)
