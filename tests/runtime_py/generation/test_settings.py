@@ -151,8 +151,6 @@ def test_a_bundles_settings_are_an_object(text):
 def test_one_setting_under_two_names_is_refused():
     told = "max_tokens: .* max_new_tokens means the same"
     with pytest.raises(BadSetting, match=told):
-        BadSetting, match=r"max_tokens: .* max_new_tokens means the same"
-    ):
         settled(max_tokens=3, max_new_tokens=3)
 
 
