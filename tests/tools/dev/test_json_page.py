@@ -19,8 +19,8 @@ def test_the_page_is_up_to_date():
 def test_fields_are_told_from_docstrings():
     lines = page().splitlines()
     assert "| `kind` | text |  |" in lines
-    said = "most bytes live at one time, as the file states it; no plan can be smaller."
-    assert f"| `peak_live` | integer | {said} |" in lines
+    said = "the most bytes in use at one time, as the file states them; no plan can be"
+    assert f"| `peak_live` | integer | {said} smaller. |" in lines
 
 
 def test_every_command_that_prints_json_is_there_with_a_version():
