@@ -3,11 +3,11 @@
 `cache[:, p] = x` fails while tracing if `p` is a number read from a tensor, or an
 integer tensor [], although `cache[:, p]` and `cache[:, p : p + 1] = x` work. It is
 replaced by a write into the view `cache[:, p]`. A copy into another dtype or into more
-dims becomes a cast or an expand, and a clone after it (`explicit_copy`), since torch
-drops the last copy into a buffer together with its cast. `x.data`, which would return a
-tensor that is not traced, is replaced by `x.detach()`, which has the same memory. A
-write into a slice of dynamic length is traced even if the slice can be as long as the
-axis (`overlaps_by_strides`).
+dims becomes a cast or an expand, followed by a clone (`explicit_copy`). Without the
+clone, torch would drop the last copy into a buffer together with the cast. `x.data`,
+which would return a tensor that is not traced, is replaced by `x.detach()`, which has
+the same memory. A write into a slice of dynamic length is traced even if the slice can
+be as long as the axis (`overlaps_by_strides`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 class TraceableAssignments(TorchFunctionMode):
-    """A mode for tracing a method, with untraceable calls replaced."""
+    """A mode that replaces untraceable assignments while a method is traced."""
 
     def __torch_function__(
         self,
@@ -111,7 +111,7 @@ def overlaps_by_strides() -> Iterator[None]:
 
 
 def _overlap(tensor: Tensor) -> int:
-    """Return 1 if elements share memory, as in expanded tensors, or else 2."""
+    """Return torch's code 1 if elements of a tensor share memory, 2 if they may not."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     known = statically_known_true
     repeated = (known(step == 0) and not known(size == 1) for size, step in pairs)

@@ -22,7 +22,7 @@ TRACERS: Final = (str(Path(torch.__file__).parent), *OURS)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A condition on sizes in the user's code, and its line.
+    """A condition on sizes, and the line of the user's code that evaluates it.
 
     Attributes:
         expression: the condition, over torch's symbols.
@@ -46,8 +46,7 @@ NOTED: ContextVar[list[Question]] = ContextVar("noted")  # the list of the runni
 def claim(count: int | torch.SymInt) -> int:
     """Return the value of a size expression for the example, as a number.
 
-    The equality is recorded as a condition: the trace holds only for sizes with the
-    same value.
+    A condition is recorded: the trace is valid only for sizes that give this number.
     """
     if isinstance(count, int) or count.node.hint is None:
         return int(count)  # torch refuses sizes that depend on values

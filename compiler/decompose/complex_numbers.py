@@ -28,7 +28,7 @@ def with_complex(
 
 
 def _or_else(rule: Rule, usual: Rule | None) -> Rule:
-    """Return a rule for calls with complex tensors; other calls are as usual."""
+    """Return `rule` for calls with complex tensors, and `usual` for other calls."""
 
     def chosen(*args: object, **kwargs: object) -> object:
         if any(map(_is_complex, tree_leaves((args, kwargs)))):
@@ -57,7 +57,7 @@ def parts_of(x: object) -> tuple[Part, Part]:
 
 
 def together(real: Part, imaginary: Part, like: Tensor | None = None) -> Tensor:
-    """Build a complex tensor; a part that is a number holds for all elements."""
+    """Build a complex tensor from parts; a number is the part of every element."""
     tensors = [each for each in (real, imaginary) if isinstance(each, Tensor)]
     shape = torch.broadcast_shapes(*(each.shape for each in tensors))  # type: ignore[no-untyped-call]
     first = tensors[0]
@@ -104,7 +104,7 @@ def _joined(op: torch._ops.OperatorBase) -> Rule:
 
 
 def _written(op: torch._ops.OperatorBase, place: int) -> Rule:
-    """Return the rule of an operator that writes values, its argument `place`."""
+    """Return the rule of an operator that writes the values of argument `place`."""
 
     def rule(x: Tensor, *args: object, **kwargs: object) -> object:
         values = args[place - 1]
@@ -170,7 +170,7 @@ def _reciprocal(x: Tensor) -> Tensor:
 
 
 def _power(x: object, exponent: object) -> object:
-    """Raise to a small integer power."""
+    """Raise a complex tensor to a small integer power."""
     if exponent not in _EXPONENTS or not _is_complex(x):
         return NotImplemented
     found = x
@@ -264,7 +264,7 @@ def _scalar(value: object, **kwargs: object) -> object:
 
 
 def _known(*_: object, **__: object) -> None:
-    """Drop a check that the trace has already made: dtype, layout, device."""
+    """Drop an operator that checks dtype, layout or device, as tracing checks them."""
 
 
 _ALIKE = (

@@ -89,7 +89,7 @@ def _cholesky(self: Tensor, upper: bool = False) -> Tensor:
 
 
 def _cholesky_solve(self: Tensor, input2: Tensor, upper: bool = False) -> Tensor:
-    """Solve x y = self, where input2 holds a triangular factor of x."""
+    """Solve x y = self for y, where input2 is a triangular factor of x."""
     lower = input2.mT if upper else input2
     half = torch.linalg.solve_triangular(lower, self, upper=False)
     made: Tensor = torch.linalg.solve_triangular(lower.mT, half, upper=True)
@@ -108,7 +108,7 @@ def _pseudoinverse(
     rtol: Tensor | None = None,
     hermitian: bool = False,
 ) -> object:
-    """Invert the singular values that are above the tolerance."""
+    """Return the pseudoinverse: only singular values above the tolerance count."""
     sizes: Sequence[int | torch.SymInt] = self.shape
     if 0 in sizes:
         return self.new_zeros((*sizes[:-2], sizes[-1], sizes[-2]))

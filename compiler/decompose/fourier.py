@@ -108,7 +108,7 @@ def _ihfft(
 
 
 def _length(x: Tensor, n: int | None, dim: int) -> int | None:
-    """Return the length of a transform, None if it does not fit a matrix."""
+    """Return the length of a transform; None if it is dynamic or over the limit."""
     if not x.dim() or not -x.dim() <= dim < x.dim():
         return None
     length: object = x.shape[dim] if n is None else n
@@ -117,7 +117,7 @@ def _length(x: Tensor, n: int | None, dim: int) -> int | None:
 
 
 def _lines(x: Tensor, length: int, dim: int) -> Parts:
-    """Return the parts with the axis last, cut or zero-padded to a length."""
+    """Return x's real and imaginary parts, axis last, cut or padded to a length."""
     if x.is_complex():
         return _line(x.real, length, dim), _line(x.imag, length, dim)
     real = x if x.is_floating_point() else x.to(torch.get_default_dtype())
@@ -137,8 +137,8 @@ def _matrices(
 ) -> "tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], ...]":
     """Return scaled cosines and sines; a transform is x @ cosines - i x @ sines.
 
-    The inverse has sines of the other sign. Multiples of the angle are integers modulo
-    the length.
+    The inverse transform has sines of the opposite sign. Angles are computed from
+    integers modulo the length.
     """
     counts = np.arange(length)
     angles = (2 * math.pi / length) * (counts[:, None] * counts[None, :] % length)
@@ -250,7 +250,7 @@ def _fits(window: Tensor | None, width: int) -> bool:
 def _window(
     window: Tensor | None, width: int, length: int, dtype: torch.dtype
 ) -> Tensor:
-    """Return a window centered in zeros [length]; the window defaults to ones."""
+    """Return zeros [length] with the window in the middle; None means ones."""
     shape = torch.ones(width, dtype=dtype) if window is None else window
     left = (length - width) // 2
     return functional.pad(shape, (left, length - width - left))
@@ -302,7 +302,7 @@ def _istft(
 def _added_up(
     lines: Tensor, hop: int, begin: int, length: int | torch.SymInt | None
 ) -> Tensor:
-    """Add up windows [batch, windows, samples], each `hop` samples after the last.
+    """Add up windows [batch, windows, samples] that start `hop` samples apart.
 
     The first `begin` samples are cut off. If `length` is None, the last `begin` samples
     are cut off too; otherwise `length` samples are returned.

@@ -74,14 +74,14 @@ def _to_real(x: Tensor, *, dim: tuple[int, ...], last_dim_size: int) -> Tensor:
 
 
 def _of_zeros(x: Tensor) -> Tensor:
-    """Return zeros with the strides and the example's sizes of a tensor."""
+    """Return zeros with a tensor's strides, and its sizes in the example."""
     sizes, steps = ([_now(n) or 2 for n in some] for some in (x.shape, x.stride()))
     last = sum((n - 1) * step for n, step in zip(sizes, steps, strict=True))
     return torch.zeros(last + 1, dtype=x.dtype).as_strided(sizes, steps)
 
 
 def _order_of(x: Tensor) -> list[int] | None:
-    """Return the axes by their strides, the largest first; None if one is unknown."""
+    """Return the axes by stride, the largest first; None if a stride is unknown."""
     steps = [_now(n) for n in x.stride()]
     if None in steps:
         return None
@@ -89,6 +89,6 @@ def _order_of(x: Tensor) -> list[int] | None:
 
 
 def _now(n: int | SymInt) -> int | None:
-    """Return a size as it is in the example, None if it is not known."""
+    """Return a size's value in the example; None if the value is unknown."""
     known: int | None = n.node.hint if isinstance(n, SymInt) else n
     return known

@@ -1,7 +1,8 @@
-"""Norms that also return the statistics that they normalise by.
+"""Norms that also return the statistics by which they normalise.
 
-In: the arguments of a norm while it is traced. Out: its results, computed by
-operators of the table; NotImplemented keeps the call.
+In: the arguments of a norm while it is traced. Out: the results of the norm, computed
+by operators that kvc has kernels for; or NotImplemented, with which torch keeps the
+original call.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ def batch_statistics(
 ) -> object:
     """Normalise channels by the statistics of a batch, without running statistics.
 
-    A batch of one is kept: torch traces norms of single channels so.
+    A batch of one item stays a call, since torch traces some other norms as such a
+    call.
     """
     batch: int | torch.SymInt = input.shape[0]
     if isinstance(batch, int) and batch == 1:
@@ -45,7 +47,7 @@ def layer_norm_and_statistics(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise the last axes; return the means and factors too."""
+    """Normalise the last axes; also return the means and the scale factors."""
     made = layer_norm(input, normalized_shape, weight, bias, eps)
     axes = range(input.dim() - len(normalized_shape), input.dim())
     return made, *_statistics(input, [*axes], eps, weight, bias)
@@ -61,7 +63,7 @@ def group_norm_and_statistics(
     group: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise groups of channels; return the means and factors too."""
+    """Normalise groups of channels; also return the means and the scale factors."""
     made = group_norm(input, group, weight, bias, eps)
     groups = input.reshape(N, group, C // group * HxW)
     mean, factor = _statistics(groups, [2], eps, weight, bias)

@@ -1,7 +1,7 @@
 """Decompositions of kvc's own, for operators that torch keeps or decomposes wrongly.
 
-In: a call of an operator while it is traced. Out: its result, computed by
-operators of the table; NotImplemented, which keeps the call, if that is impossible.
+In: a call of an operator while it is traced. Out: the result of the call, computed by
+operators that kvc has kernels for; or NotImplemented, with which torch keeps the call.
 """
 
 import math
@@ -41,7 +41,7 @@ def _addbmm(
 
 
 def _average_planes(self: Tensor, output_size: Sequence[int]) -> Tensor:
-    """Average planes to a size; torch's own decomposition depends on the strides."""
+    """Average planes to a size, whatever the strides, unlike torch's decomposition."""
     if all(size == 1 for size in output_size):
         return self.mean((-1, -2), keepdim=True)
     pooled: Tensor = _aten._adaptive_avg_pool2d.default(self, output_size)
@@ -73,7 +73,7 @@ def _rrelu(
     training: bool = False,
     generator: torch.Generator | None = None,
 ) -> object:
-    """Use the mean slope, as torch does outside of training."""
+    """Apply a leaky ReLU with the mean slope, as torch does outside of training."""
     if training:
         return _LEFT
     return leaky_relu(self, (lower + upper) / 2)
@@ -150,8 +150,8 @@ def _unsafe_masked_index(
 ) -> Tensor:
     """Gather elements by indices; return a number where the mask is false.
 
-    Negative indices count from the end, and indices out of bounds are clamped. Along an
-    axis without elements the result is the number.
+    Negative indices count from the end, and indices out of bounds are clamped. If an
+    indexed axis has no elements, all results are the number.
     """
     sizes: Sequence[int] = self.shape
     if any(type(size) is int and size == 0 for size in sizes):
@@ -169,7 +169,7 @@ def _unsafe_masked_index(
 
 
 def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> object:
-    """Return each index as often as `repeats` says, if the total is known.
+    """Return each index i `repeats[i]` times, if the total is known.
 
     If the total differs at run time, or a count is negative, all indices are out of
     range.
@@ -183,7 +183,7 @@ def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> ob
 
 
 def _copy_strided(a: Tensor, stride: Sequence[int]) -> object:
-    """Copy into an order of axes in memory, without gaps between elements."""
+    """Copy to memory without gaps, with the axes in the order of the strides."""
     order = sorted(range(a.dim()), key=stride.__getitem__, reverse=True)
     copied = a.permute(order).clone(memory_format=torch.contiguous_format)
     copied = copied.permute([order.index(axis) for axis in range(a.dim())])
@@ -191,7 +191,7 @@ def _copy_strided(a: Tensor, stride: Sequence[int]) -> object:
 
 
 def _windows(self: Tensor, dimension: int, size: int, step: int) -> object:
-    """Return the only window of a tensor without axes."""
+    """Return the only window that a tensor without axes has in `unfold`."""
     return _LEFT if self.dim() else self.reshape(1)[:size]
 
 
@@ -256,7 +256,7 @@ def _search_sorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> object:
-    """Apply a sorter before a search; `side="right"` and `right` mean the same."""
+    """Apply a sorter before a search, and `side="right"` as `right=True`."""
     if side is None and sorter is None:
         return _LEFT
     rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
@@ -274,7 +274,7 @@ def _search_number(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Search for a number in the common dtype: a fraction is in no integer row."""
+    """Search for a number in the common dtype: fractions are not truncated."""
     common = torch.result_type(sorted_sequence, self)
     kind = torch.int64 if isinstance(self, int) else torch.float64
     number = torch.full((), self, dtype=kind).to(common)
@@ -289,9 +289,10 @@ def _isin(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Tensor:
-    """Tell which numbers are among others; NaN never is.
+    """Tell which elements are among the test elements; a NaN never is.
 
-    torch's decomposition searches sorted numbers, where a NaN hides those before it.
+    torch's decomposition searches sorted test elements, and a NaN among them makes the
+    search miss elements.
     """
     nan, tests = test_elements.isnan(), test_elements
     if tests.is_floating_point() and tests.numel():

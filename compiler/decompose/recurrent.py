@@ -1,9 +1,9 @@
 """LSTM, GRU and RNN over a dynamic number of steps, as scans.
 
-torch traces its recurrent layers for one number of steps, which it unrolls. In: such a
-call over a dynamic length. Out: its results, computed by a `scan` for each layer and
-direction; the carried state of a step is updated in place. Sums may round differently
-than in torch's own loop.
+torch traces its recurrent layers for one number of steps, which it unrolls. In: a call
+of a recurrent layer over a dynamic length. Out: the results of the call, computed by a
+`scan` for each layer and direction, which updates the carried state in place. Sums may
+round differently than in torch's own loop.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ Cell = Callable[[Sequence[Tensor], Tensor, Tensor], list[Tensor]]
 
 
 def _lstm(carried: Sequence[Tensor], given: Tensor, kept: Tensor) -> list[Tensor]:
-    """Compute h, c from h, c [batch, hidden] and both gates [batch, 4 * hidden]."""
+    """Compute new h, c [batch, hidden] from gates of x and h [batch, 4 * hidden]."""
     i, f, g, o = (given + kept).chunk(4, 1)
     c = f.sigmoid() * carried[1] + i.sigmoid() * g.tanh()
     return [o.sigmoid() * c.tanh(), c]
 
 
 def _gru(carried: Sequence[Tensor], given: Tensor, kept: Tensor) -> list[Tensor]:
-    """Compute h from h [batch, hidden] and both gates [batch, 3 * hidden]."""
+    """Compute a new h [batch, hidden] from gates of x and h [batch, 3 * hidden]."""
     (r, z, n), (kept_r, kept_z, kept_n) = given.chunk(3, 1), kept.chunk(3, 1)
     new = (n + (r + kept_r).sigmoid() * kept_n).tanh()
     return [new + (z + kept_z).sigmoid() * (carried[0] - new)]
@@ -61,8 +61,8 @@ def _run(
         params: for each layer and direction: the weights for x and for h, then optional
             biases of both, then an optional projection of h.
         has_biases: whether there are biases.
-        num_layers: how many layers.
-        dropout: probability between layers, if `train`.
+        num_layers: number of layers.
+        dropout: probability of dropout between layers, if `train`.
         train: whether dropout is active.
         bidirectional: whether each layer runs backwards too.
         batch_first: whether the batch comes first in x and in the result.

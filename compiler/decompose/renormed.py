@@ -1,11 +1,11 @@
 """Look up rows of a table with bounded norms, without writing a model's table.
 
 `functional.embedding(..., max_norm=)` shortens rows in the table itself before it looks
-them up. In: a call of it. Out: the rows, shortened after the lookup: the same numbers
-up to rounding. In torch, other readers of the table would see shortened rows, so the
-trace is searched for other readers, and they are refused. `ingest/program.py` checks
-that methods shorten rows to the same bound. A table that the method itself computes is
-written, as in torch.
+them up. In: a call of this function. Out: the rows, shortened after the lookup, which
+are the same numbers up to rounding. In torch, other readers of the table would see
+shortened rows, so the trace is searched for other readers, and they are refused.
+`ingest/program.py` checks that methods shorten rows to the same bound. A table that the
+method itself computes is written, as in torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class Bound:
 
 
 class TablePlace(NamedTuple):
-    """The memory of a tensor, the offset of its first byte, and of its end."""
+    """The memory of a tensor, and the tensor's first and end byte offset in it."""
 
     memory: object
     start: IntLikeType
@@ -89,7 +89,7 @@ def bounded_embedding(
     """Return rows of `weight`, none longer than `max_norm`; None without a bound.
 
     Raises:
-        ValueError: rows lie in the same memory.
+        ValueError: rows of `weight` share memory.
     """
     noted = _BOUNDED.get()
     if max_norm is None or noted is None:
@@ -117,7 +117,7 @@ def _shortened(rows: Tensor, most: float, norm_type: float) -> Tensor:
 
 
 def _is_computed(tensor: Tensor) -> bool:
-    """Tell whether a method computes a tensor, rather than takes it from outside."""
+    """Tell whether a method computes a tensor instead of reading it from outside."""
     mode = get_proxy_mode()
     if mode is None or not isinstance(tensor, FakeTensor):  # such as an attribute
         return False
@@ -131,8 +131,8 @@ def bounds_of(
     """Return place -> bound for the tables of the model.
 
     Raises:
-        CaptureError: other code reads such a table, the table is an argument of the
-            method, or its rows would change with each call.
+        CaptureError: other code reads a table whose rows are shortened, such a table is
+            an argument of the method, or its rows would change with each call.
     """
     found: dict[TablePlace, Bound] = {}
     given, attributes = exported.graph_signature.user_inputs, _attributes(exported)

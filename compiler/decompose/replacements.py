@@ -46,7 +46,11 @@ def _window(
     requires_grad: object = None,
     **named: float,
 ) -> Tensor | None:
-    """Return a window [window_length]; a periodic one drops the last of one more."""
+    """Return a window [window_length]; None if the length is dynamic.
+
+    A periodic window is a symmetric window with one element more, without the last
+    element.
+    """
     kind = torch.get_default_dtype() if dtype is None else dtype
     fixed = isinstance(window_length, int) and window_length >= 0
     if not fixed or not kind.is_floating_point:
@@ -100,7 +104,7 @@ def rephrased(
 
 
 def rephrase_bodies(module: fx.GraphModule) -> None:
-    """Replace functions in the bodies that torch has read."""
+    """Replace functions in the bodies of branches and loops once torch has them."""
     for body in module.modules():
         if isinstance(body, fx.GraphModule):
             for node in body.graph.nodes:
@@ -163,7 +167,7 @@ def _max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | Pieces | None:
-    """Pool along the second of two axes; the first has size 1."""
+    """Pool along one axis by pooling planes [1, length]."""
     if _size(x, -1) is None:
         return None
     kernel, padded, apart = (_one(each) for each in (kernel_size, padding, dilation))
@@ -190,7 +194,7 @@ def _narrow(x: Tensor, dim: int, start: object, length: Size) -> Tensor | None:
 
 
 def _polygamma_(x: Tensor, n: int) -> Tensor:
-    """Overwrite x; torch does not trace this function."""
+    """Compute polygamma and copy it into x, since torch cannot trace `polygamma_`."""
     return x.copy_(torch.polygamma(n, x))
 
 
@@ -229,8 +233,8 @@ def _may_be_itself(
 ) -> Callable[..., Tensor | None]:
     """Keep a conversion that may return x itself, as a call on an alias of x.
 
-    Whether it returns x depends on the layout of x, which torch's trace may have wrong;
-    the alias keeps the result separate from x: see `kept_layouts`.
+    Whether the conversion returns x depends on the layout of x, which may be wrong in
+    torch's trace. With the alias, the result is not x itself: see `kept_layouts`.
     """
 
     def apart(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
@@ -245,7 +249,7 @@ def _may_be_itself(
 def _contiguous(
     x: Tensor, memory_format: torch.memory_format = torch.contiguous_format
 ) -> Tensor:
-    """Keep the call: Python returns x itself if its traced layout is contiguous."""
+    """Call the operator: torch's Python method may return x itself in a trace."""
     made: Tensor = _aten.contiguous.default(_aten.alias(x), memory_format=memory_format)
     return made
 

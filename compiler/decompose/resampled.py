@@ -3,7 +3,8 @@
 In: a call of `torch.nn.functional.interpolate` while it is traced. Out: its result, in
 which each number is the weighted sum of two neighbours along each axis; None, which
 keeps the call, if a size is dynamic. torch's own decomposition adds a part of the
-neighbours' difference, which is NaN if both are infinite.
+difference of both neighbours to one neighbour, and the difference is NaN if both are
+infinite.
 """
 
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ def interpolate(
 
 
 def _each(given: Setting | Sequence[Setting] | None, axes: int) -> list[Setting] | None:
-    """Return a setting for each axis; None if it is not given."""
+    """Return one setting for each axis; None if no setting is given."""
     if given is None:
         return None
     return list(given) if isinstance(given, list | tuple) else [given] * axes  # type: ignore[list-item]  # one setting

@@ -1,7 +1,7 @@
 """`as_strided`, read and written, by indices into a tensor without gaps.
 
-In: the operator's arguments while it is traced. Out: its result; NotImplemented keeps
-the call.
+In: the operator's arguments while it is traced. Out: the operator's result; or
+NotImplemented, with which torch keeps the call.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,10 @@ def as_strided_scatter(
     stride: Sequence[int],
     storage_offset: int | None = None,
 ) -> object:
-    """Write strided elements of a tensor without gaps, each at most once."""
+    """Write strided elements of a tensor whose memory has no gaps.
+
+    Each element is written at most once.
+    """
     found = _order_and_places(self, size, stride, storage_offset)
     if found is None:
         return NotImplemented
@@ -67,9 +70,9 @@ def _order_in_memory(self: Tensor) -> list[int] | None:
 def _places(
     self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
 ) -> Tensor | None:
-    """Return the indices of strided elements in a tensor without gaps.
+    """Return the indices of strided elements in a tensor whose memory has no gaps.
 
-    None if sizes are dynamic, or elements lie outside of the tensor.
+    The result is None if sizes are dynamic, or elements lie outside of the tensor.
     """
     if not all(isinstance(n, int) for n in (*size, *stride)) or 0 in size:
         return None

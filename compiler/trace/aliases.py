@@ -66,7 +66,7 @@ def is_real(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredView:
-    """The registered tensor that contains a tensor, and the views that lead there."""
+    """A registered tensor, and the views of it that give a tensor in its memory."""
 
     name: str
     views: Views
@@ -77,8 +77,8 @@ class Table:
     """A table of a module with names that are hidden from torch.
 
     Attributes:
-        table: the parameters or buffers, by name.
-        whole: the content of the table with nothing hidden.
+        table: the module's dict of parameters or of buffers, by name.
+        whole: a copy of the table in which no name is hidden.
         hidden: the hidden names.
     """
 
@@ -124,7 +124,7 @@ class RegisteredMemory:
         self._slots = [f"{p}.{n}" if p else n for p, table in tables for n in table]
 
     def whole_of(self, name: str) -> str | None:
-        """Return the name of the registered tensor that contains this one, if any."""
+        """Return the name of the tensor that contains the tensor `name`, or None."""
         return self._wholes.get(name)
 
     def other_name(self, name: str) -> str | None:
@@ -134,7 +134,7 @@ class RegisteredMemory:
         return next((other for other in others if other != name), None)
 
     def alias(self, tensor: Tensor) -> RegisteredView | None:
-        """Return the registered tensor that contains a real tensor, with views."""
+        """Return a registered tensor and the views of it that give a real tensor."""
         extent, layout = Extent.of(tensor), StridedLayout.of(tensor)
         for name, own in self._extents.items():
             if own.holds(extent):
@@ -153,7 +153,7 @@ class RegisteredMemory:
 
 
 def _slot(model: nn.Module, name: str) -> tuple[int, str]:
-    """Return where a tensor is registered, which does not depend on module names."""
+    """Return a module's id and the name under which it registers a tensor."""
     owner, _, leaf = name.rpartition(".")
     return id(model.get_submodule(owner)), leaf
 
@@ -200,8 +200,9 @@ class AliasMode(TorchFunctionMode):
     Attributes:
         used: name of a registered tensor -> a real tensor over its memory that an
             operator was given.
-        given: a real tensor that code gave other memory (`.data = ...`), or None.
-        failed: an error that only a trace raises; code may have caught it.
+        given: a real tensor whose memory code replaced (`.data = ...`), or None.
+        failed: an error that tracing raised, kept here because the model's code may
+            catch it; None if there was no error.
     """
 
     def __init__(
@@ -215,8 +216,8 @@ class AliasMode(TorchFunctionMode):
         Args:
             memory: the memory of the model, before it is traced.
             traced: name of a registered tensor -> the traced tensor that replaces it.
-            sized: name -> axes whose size is chosen later. A view that cuts such an
-                axis would be another part of the memory at another size.
+            sized: name -> axes whose size is chosen when a session is opened. If a view
+                cuts such an axis, it lies elsewhere in memory for a different size.
         """
         super().__init__()
         self.used: dict[str, Tensor] = {}
@@ -328,8 +329,8 @@ def _mapped(thing: object, change: Callable[[Tensor], Tensor]) -> object:
 def one_name_each(memory: RegisteredMemory) -> Iterator[None]:
     """Show torch each part of a model's memory under one name.
 
-    torch cannot trace two inputs over the same bytes if one of them is written. Other
-    threads still see all names of other models.
+    torch cannot trace two inputs over the same bytes if one of them is written. Only
+    this model is changed, so other threads can use other models.
     """
     thread = threading.get_ident()
 
@@ -355,7 +356,7 @@ def one_name_each(memory: RegisteredMemory) -> Iterator[None]:
 
 @contextmanager
 def all_names(memory: RegisteredMemory, aliases: AliasMode) -> Iterator[None]:
-    """Show the traced method every name, with one traced tensor for each memory.
+    """Show the traced method every name; names of one memory have one traced tensor.
 
     Names hidden from torch get the traced tensors of the same memory.
     """

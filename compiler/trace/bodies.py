@@ -1,9 +1,9 @@
 """Trace the bodies of branches and loops under the same modes as their caller.
 
-torch first reads a body by its bytecode, and would read the code of a mode as well. In:
-modes. Out: a context that removes the modes while torch reads a body, and restores them
-when torch calls the branch or loop operator with the captured tensors. Function calls
-in the body are replaced as in the method (`rephrase_bodies`).
+torch first reads the bytecode of a body, and would read the code of active modes too.
+In: modes. Out: a context that removes the modes while torch reads a body, and restores
+them when torch calls the branch or loop operator with the captured tensors. Function
+calls in the body are replaced as in the method (`rephrase_bodies`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +36,7 @@ _without_aliases = _make_temp_remove_mode_context_manager(AliasMode)
 
 @contextmanager
 def outside_of_bodies(aliases: AliasMode, guard: Guard) -> Iterator[None]:
-    """Enter modes, and leave them whenever torch reads a body."""
+    """Enter the modes, and suspend them whenever torch reads a body."""
     set_up = utils.setup_compilation_env
 
     @contextmanager
@@ -93,7 +93,7 @@ _CAPTURED: Mapping[object, int] = {
 
 
 def pass_constants(exported: ExportedProgram) -> None:
-    """Pass each constant of a body from outside, through the enclosing bodies."""
+    """Turn each constant of a body into an input that the method passes to the body."""
     root = exported.graph_module
     passed = _pass_into_bodies(root, _names_taken(exported))
     if not passed:
@@ -114,7 +114,7 @@ def _names_taken(exported: ExportedProgram) -> set[str]:
 
 
 def _pass_into_bodies(module: fx.GraphModule, taken: set[str]) -> list[fx.Node]:
-    """Return the constants that a module now passes to its bodies, as nodes."""
+    """Pass the bodies' constants from a module; return the module's nodes for them."""
     passed: list[fx.Node] = []
     for node in [*module.graph.nodes]:
         if node.target in _CAPTURED:
@@ -176,7 +176,7 @@ def _added_input(graph: fx.Graph, name: str) -> fx.Node:
 
 
 def _fake(tensor: Tensor, module: fx.GraphModule) -> Tensor:
-    """Return a fake tensor like a constant, in memory of its own."""
+    """Return a fake tensor of a constant's type, which shares no memory."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, FakeTensor):
@@ -185,7 +185,7 @@ def _fake(tensor: Tensor, module: fx.GraphModule) -> Tensor:
 
 
 def _unused(taken: set[str]) -> str:
-    """Return an unused name; torch puts a prefix before some names."""
+    """Return a name that no taken name ends with, since torch prefixes some names."""
     number = 0
     while any(name.endswith(f"constant_of_body_{number}") for name in taken):
         number += 1

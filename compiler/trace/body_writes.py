@@ -104,7 +104,7 @@ def _writes(
 
 
 def views_of(node: object) -> Iterator[fx.Node]:
-    """Yield a node, then the tensor that it is a view of, and so on to the base."""
+    """Yield a node, then the tensor that the node is a view of, and so on."""
     while isinstance(node, fx.Node):
         yield node
         # An item of the list of views that split returns.
@@ -156,7 +156,7 @@ def unused_kept() -> Iterator[None]:
     """Keep torch from dropping unused nodes that have an effect.
 
     Otherwise torch drops unused cache updates and norms in training mode from bodies,
-    and checks without a message from methods and bodies.
+    and drops checks without a message from methods and bodies.
     """
     kept = fx_node._side_effectful_functions
     update, check = torch.ops.kvc.cache_update, torch.ops.aten._assert_async.default
@@ -187,8 +187,10 @@ def _lost(
 
     Args:
         module: a method or a body, with the bodies that it runs.
-        caller: the line that runs the module; torch keeps no lines of bodies.
-        reason: the reason for updates in the module itself.
+        caller: the source line that runs the module, named because torch keeps no
+            source lines of bodies.
+        reason: the reason to refuse updates in the module itself; bodies have reasons
+            of their own.
     """
     for node in module.graph.nodes:
         place = source_of(node.meta) or caller
@@ -203,7 +205,7 @@ def _lost(
 
 
 def _leaves(cond: fx.Node, body: fx.GraphModule) -> bool:
-    """Tell whether a branch returns an update that nothing else uses, in or outside."""
+    """Tell whether a branch only returns an update, and the result is never used."""
     taken = {
         user.args[1]
         for user in cond.users

@@ -146,7 +146,7 @@ def _check_axis(
 def _check_same_dim(
     method: Method, dim: Dim, size: int, seen: dict[str, tuple[Dim, int]]
 ) -> None:
-    """Check that each name is one Dim, with one size; 0 and 1 fit any size."""
+    """Check that a name has one Dim and one example size; 0 and 1 fit any size."""
     before, other = seen.get(dim.name, (dim, 1))
     if before != dim:
         raise _refused(
@@ -223,7 +223,7 @@ def _lengths(arguments: Mapping[str, object], method: Method) -> dict[str, int]:
 
 
 def _repeated(example: Tensor, axis: int, length: int) -> Tensor:
-    """Return a tensor of size 0 or 1 along an axis, enlarged to another size there."""
+    """Return an example whose axis of size 0 or 1 is lengthened to `length`."""
     if example.shape[axis] == 0:
         shape = list(example.shape)
         shape[axis] = length
@@ -286,7 +286,7 @@ def names_of_sizes(method: Method, traced: Mapping[str, object]) -> dict[str, st
 
     Args:
         method: as the user declared it.
-        traced: its inputs by parameter name, while it is traced.
+        traced: the method's inputs while it is traced, by parameter name.
     """
     found: dict[str, str] = {}
 

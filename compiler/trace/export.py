@@ -149,7 +149,8 @@ class CapturedMethod:
         lifted: the buffers that are inputs after the arguments, in order.
         exported: the functional trace: mutations are outputs.
         observed: how the method accessed the model's memory.
-        bounds: place of a table -> the bound to which its rows are shortened.
+        bounds: place of a table in memory -> the greatest norm of its rows, to which
+            lookups shorten longer rows.
     """
 
     method: Method
@@ -205,9 +206,9 @@ def _export(
 def _attempt(
     model: nn.Module, traced: Traced, asked: list[Question]
 ) -> tuple[ExportedProgram, Bounds]:
-    """Export a method, with weaker checks if the first try fails.
+    """Export a method; if that fails, export it again with weaker checks.
 
-    The conditions on sizes that the code evaluates are added to `asked`.
+    The conditions on sizes that the model's code evaluates are added to `asked`.
     """
     try:
         return _trace(model, traced, asked)

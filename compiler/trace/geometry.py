@@ -1,9 +1,9 @@
-"""Express a tensor that lies within another one as a chain of views.
+"""Express a tensor that lies in the memory of another tensor as a chain of views.
 
 In: two tensors of one memory. Out: `Views`, which select, slice, split, merge, permute
 and expand axes, and apply in the same way to any tensor that replaces the whole; or
-None if there are none. This uses arithmetic only, since operators on the tensors would
-become part of the trace.
+None if no chain of views gives the tensor. The views are found by arithmetic alone,
+since operators on the tensors would become part of the trace.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,20 +43,20 @@ class StridedLayout:
         return cls(tensor.data_ptr(), kind, tensor.itemsize, shape, stride)
 
     def select(self, axis: int, place: int) -> "StridedLayout":
-        """Return the layout of one index along an axis."""
+        """Return the layout of the elements at index `place` of an axis."""
         at = self.slice(axis, place, place + 1, 1)
         shape = at.shape[:axis] + at.shape[axis + 1 :]
         return replace(at, shape=shape, stride=at.stride[:axis] + at.stride[axis + 1 :])
 
     def slice(self, axis: int, start: int, stop: int, step: int) -> "StridedLayout":
-        """Return every `step`-th index of an axis, from `start` to before `stop`."""
+        """Return the layout of every `step`-th index in [start, stop) of an axis."""
         shape, stride = [*self.shape], [*self.stride]
         begin = self.begin + start * stride[axis] * self.itemsize
         shape[axis], stride[axis] = -(-(stop - start) // step), stride[axis] * step
         return replace(self, begin=begin, shape=tuple(shape), stride=tuple(stride))
 
     def permute(self, order: Sequence[int]) -> "StridedLayout":
-        """Return the axes in another order."""
+        """Return the layout with its axes in the given order."""
         shape = tuple(self.shape[axis] for axis in order)
         return replace(self, shape=shape, stride=tuple(self.stride[a] for a in order))
 
@@ -75,7 +75,7 @@ class StridedLayout:
         return replace(self, shape=tuple(shape), stride=stride)
 
     def view(self, shape: Sequence[int]) -> "StridedLayout":
-        """Return the elements of a contiguous tensor in another shape."""
+        """Return the layout of a contiguous tensor in another shape."""
         return replace(self, shape=tuple(shape), stride=_contiguous(shape))
 
     @property
@@ -126,7 +126,7 @@ def _through(layout: StridedLayout, views: Views) -> StridedLayout:
 
 
 def touched_axes(views: Views, rank: int) -> set[int]:
-    """Return the axes of a tensor of some rank that views cut."""
+    """Return the axes that views cut, of a tensor with `rank` axes."""
     if any(name == "view" for name, _ in views):
         return set(range(rank))
     # Slices come first, then selections from the last axis on, so axes keep their
@@ -153,7 +153,7 @@ def _split(whole: StridedLayout, part: StridedLayout) -> Views:
 
 
 def _views(whole: StridedLayout, part: StridedLayout) -> Views | None:
-    """Return views from a tensor to a part of it that start with slices of its axes."""
+    """Return views that slice a tensor to a part of it; None if there are none."""
     starts = _starts(whole, part)
     if starts is None:
         return None
@@ -175,7 +175,7 @@ def _views(whole: StridedLayout, part: StridedLayout) -> Views | None:
 def _arranged(
     part: StridedLayout, order: Sequence[int], matched: dict[int, int]
 ) -> list[View]:
-    """Return the views that permute axes and add axes of stride 0."""
+    """Return the views that permute the part's axes and add its axes of stride 0."""
     views: list[View] = []
     if list(order) != sorted(order):
         views.append(("permute", (list(order),)))
@@ -187,7 +187,7 @@ def _arranged(
 
 
 def _starts(whole: StridedLayout, part: StridedLayout) -> list[int] | None:
-    """Return the start of a part along each axis; None if it starts at no element."""
+    """Return the index of a part's first element in the whole; None if not in it."""
     nbytes = part.begin - whole.begin
     left, between = divmod(nbytes, whole.itemsize)
     steps, starts = whole.steps, [0] * len(whole.shape)

@@ -35,7 +35,7 @@ _REASON = (
 
 
 def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
-    """Raise if a write into such a result would change a tensor that is read later.
+    """Refuse a write into a result that may be an input if both are used later.
 
     Raises:
         CaptureError: with the line and the remedy.
@@ -49,7 +49,7 @@ def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
 
 
 def _seen_elsewhere(module: fx.GraphModule) -> Iterator[fx.Node]:
-    """Yield writes into a tensor that may be the same as a tensor read later."""
+    """Yield writes into tensors that may be identical to a tensor read afterwards."""
     nodes, roots = [*module.graph.nodes], _Roots()
     for start, node in enumerate(nodes):
         if node.target in _TAKEN:
@@ -72,7 +72,7 @@ def _writes_seen(
 
 
 def _changes_nothing(write: fx.Node, maybe_one: set[fx.Node]) -> bool:
-    """Tell whether a call copies a tensor into one that may be the same tensor."""
+    """Tell whether a write copies a tensor into one that may be the same tensor."""
     if write.target is not torch.ops.aten.copy_.default:
         return False
     into, given = write.args[:2]
@@ -99,7 +99,7 @@ class _Roots:
     def maybe_one(
         self, module: fx.GraphModule, call: fx.Node
     ) -> Iterator[set[fx.Node]]:
-        """Yield sets of inputs and results of a call that may be one tensor."""
+        """Yield sets of a call's inputs and results that may be one tensor."""
         results: dict[object, list[fx.Node]] = {}
         for user in call.users:
             if user.target is operator.getitem:
@@ -113,7 +113,10 @@ class _Roots:
                 yield given | self._taken(module, call, body, root)
 
     def _of_results(self, body: fx.GraphModule, call: fx.Node) -> list[set[fx.Node]]:
-        """Return the possible roots of each result; `scan` copies step results."""
+        """Return, for each result of a body, the tensors that it may be a view of.
+
+        The outputs of a `scan` step are left out, since `scan` copies them.
+        """
         (given,) = body.graph.output_node().args
         if not isinstance(given, Sequence):
             return []  # the condition of a loop
@@ -142,7 +145,7 @@ class _Roots:
     def _handed_back(
         self, module: fx.GraphModule, call: fx.Node, index: object
     ) -> set[fx.Node]:
-        """Return the inputs of a call of bodies that one of its results may be."""
+        """Return the inputs of a branch or loop that its result `index` may be."""
         found = set[fx.Node]()
         for body in bodies_of(module, call):
             for place, roots in enumerate(self._of_results(body, call)):
@@ -153,7 +156,7 @@ class _Roots:
     def _taken(
         self, module: fx.GraphModule, call: fx.Node, body: fx.GraphModule, root: fx.Node
     ) -> set[fx.Node]:
-        """Return the roots of the argument that a call passes for an input of a body.
+        """Return the tensors that the argument for a body's input `root` may be.
 
         The set is empty if `root` is no input.
         """

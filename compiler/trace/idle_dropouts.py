@@ -61,8 +61,8 @@ def is_idle(node: fx.Node) -> bool:
 def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
     """Return memory -> index of its last write, for inputs and results of dropouts.
 
-    The input and the result of a dropout count as one memory. Writes also count into a
-    copy that would be a view for some layouts.
+    The input and the result of a dropout count as one memory. A write into a copy that
+    would be a view for some layouts counts as a write into the copied memory too.
     """
     one: dict[object, object] = {}
     for node in idle:
@@ -81,7 +81,7 @@ def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
 
 
 def _trace_again(graph: fx.Graph, moved: dict[fx.Node, object]) -> None:
-    """Recompute the fake values of nodes whose memory changed, and of their users."""
+    """Recompute the fake values of nodes that are now views of other memory."""
     for node in graph.nodes:
         known = isinstance(node.target, torch._ops.OpOverload)
         if node not in moved or not (known or node.target is operator.getitem):
@@ -96,7 +96,7 @@ def _trace_again(graph: fx.Graph, moved: dict[fx.Node, object]) -> None:
 
 
 def _clone_repeats(graph: fx.Graph, is_body: bool) -> None:
-    """Clone arguments and results of bodies that share memory with each other."""
+    """Clone each body argument or result that shares memory with an earlier one."""
     for node in graph.nodes:
         runs_bodies = isinstance(node.target, torch._ops.HigherOrderOperator)
         if runs_bodies or (is_body and node.op == "output"):
@@ -104,7 +104,7 @@ def _clone_repeats(graph: fx.Graph, is_body: bool) -> None:
 
 
 def _cloner_of_repeats(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
-    """Return a function that clones a tensor whose memory was already passed."""
+    """Return a function that clones a tensor if its memory was passed to it before."""
     come = set[object]()
 
     def cloned_if_repeated(given: fx.Node) -> fx.Node:

@@ -116,9 +116,9 @@ def _in_one_piece(method: str, node: fx.Node, order: Order | None) -> Order:
 
 
 def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[object]:
-    """Return the memory of layout-dependently viewed tensors that are written.
+    """Return the memory of written tensors that a layout-dependent operator views.
 
-    A write through the view counts too.
+    A write through the view counts as a write into the tensor.
     """
     found: dict[object, None] = {}
     for node in nodes:
@@ -135,7 +135,7 @@ def written_by(node: fx.Node) -> list[object]:
 
 
 def written_into(node: fx.Node) -> list[fx.Node]:
-    """Return the tensors that a call writes into, with `out=` and items of lists."""
+    """Return the tensors that a call writes into, also by `out=` or in a list."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     found: list[object] = []
@@ -145,7 +145,7 @@ def written_into(node: fx.Node) -> list[fx.Node]:
 
 
 def made_of(node: fx.Node) -> set[fx.Node]:
-    """Return a node and all nodes that follow from it and lie in its memory."""
+    """Return a node and all nodes computed from it whose result is in its memory."""
     found, left = {node}, [node]
     while left:
         for user in left.pop().users:
@@ -174,9 +174,9 @@ def memory_of(node: fx.Node) -> object:
 def _added(
     node: fx.Node, target: torch._ops.OpOverload, *args: list[int], **kwargs: Argument
 ) -> fx.Node:
-    """Insert a node after another one, which becomes its first argument.
+    """Insert a call after a node, with the node as its first argument.
 
-    Return the other node itself if the arguments are all axes in order.
+    If the other arguments are all axes in order, insert nothing and return the node.
     """
     if args == ([*range(node.meta["val"].ndim)],):
         return node

@@ -1,9 +1,10 @@
-"""Read and restore the contents of Python objects that hold other objects.
+"""Read and restore the contents of Python objects that contain other objects.
 
 In: any object. Out: its `Holder`s, each of one kind: attributes, slots, attributes of a
 class, items, elements, variables of a closure, globals of a function, bytes of an
-array, cached results of a function. `python_state` walks them; this module does not
-look at the contents. Objects may be hostile: their own methods are never called.
+array, cached results of a function. `python_state` visits the contents in turn; this
+module does not look at the contents. The methods of objects are never called, since
+they can run any code.
 """
 
 import array
@@ -41,18 +42,21 @@ _INSTALLED: Final = ("site-packages", "dist-packages")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One way in which an object holds others.
+    """One way in which an object contains other objects.
 
     Attributes:
-        path: the path of the object.
-        read: return the current contents.
-        write: replace the contents, in place.
-        label: the path of the object under a key.
-        whole: report added or removed keys as a change of the object, not of a key.
-        ignored: tell whether the value under a key is checked elsewhere.
-        remembered: tell whether the value under a new key is only a cached result.
+        path: function that returns the path of the object.
+        read: function that returns the current contents.
+        write: function that replaces the contents in place.
+        label: function that returns the path of the value under a key.
+        whole: whether an added or removed key is reported with the path of the object
+            instead of the path of the key.
+        ignored: function that tells whether the value under a key is checked elsewhere.
+        remembered: function that tells whether the value under a new key is only a
+            cached result.
         compared: whether the contents are compared at all.
-        opened: tell whether an object in the contents is walked too.
+        opened: function that tells whether the contents of an object among the
+            contents are read too.
     """
 
     path: Path
@@ -67,12 +71,12 @@ class Holder:
 
 
 def is_closed(thing: object) -> bool:
-    """Tell whether nothing may be asked of an object, not even its class."""
+    """Tell whether an object is a weak proxy, whose attributes must not be read."""
     return type(thing) in weakref.ProxyTypes
 
 
 def holders_of(path: Path, thing: object) -> Iterator[Holder]:
-    """Yield the ways in which an object holds others; none for most objects."""
+    """Yield the ways in which an object contains other objects; mostly none."""
     match thing:
         case dict():
             yield _items(path, thing)
@@ -158,7 +162,7 @@ def _is_ignored(owner: object, name: object) -> bool:
 def _table(
     path: Path, table: dict[Any, object], label: Label, compared: bool
 ) -> Holder:
-    """Return a module's table of tensors or modules; tensors are compared elsewhere."""
+    """Return the holder of a module's table of parameters, buffers or submodules."""
     return Holder(path, lambda: dict(table), _into(table), label, compared=compared)
 
 
@@ -268,7 +272,7 @@ def _members(path: Path, members: set[object]) -> Holder:
 
 
 def _is_small(memory: Memory) -> bool:
-    """Tell whether an array is small enough to keep, and has no objects in it."""
+    """Tell whether an array is small enough to copy, and contains no objects."""
     if isinstance(memory, np.ndarray):
         return memory.nbytes <= _LARGEST and not memory.dtype.hasobject
     return len(memory) * getattr(memory, "itemsize", 1) <= _LARGEST
@@ -292,7 +296,7 @@ def _bytes(path: Path, memory: Memory) -> Holder:
 
 
 def _remembered(path: Path, function: Any) -> Holder:  # noqa: ANN401 it has no type
-    """Return the cache of `functools.lru_cache`; results of a trace are cleared."""
+    """Return the holder of a `functools.lru_cache`; restoring clears the cache."""
 
     def write(contents: Contents) -> None:
         function.cache_clear()
@@ -304,7 +308,7 @@ def _remembered(path: Path, function: Any) -> Holder:  # noqa: ANN401 it has no 
 
 
 def of_tensor(path: Path, tensor: Tensor) -> Iterator[Holder]:
-    """Yield the Python attributes of a tensor; torch stores its own there too."""
+    """Yield the holder of a tensor's attributes; "_" names, torch's, are ignored."""
     own = _dictionary(tensor)
     if own is not None:
         read, write = (lambda: dict(own)), _into(own)
@@ -360,7 +364,7 @@ def _of_cells(path: Path, cells: Mapping[str, CellType]) -> Holder:
 
 
 def _of_space(module: str, space: dict[str, Any], names: list[str]) -> Holder:
-    """Return the globals of a module under some names."""
+    """Return the holder of the globals of a module that have the given names."""
     return Holder(
         lambda: module,
         lambda: {name: space[name] for name in names if name in space},

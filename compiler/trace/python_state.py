@@ -46,11 +46,11 @@ _WRAPPED = {
 
 
 class PythonState:
-    """The contents of objects at one moment.
+    """The contents of objects when this snapshot was taken.
 
     Attributes:
         tensors: path -> tensor, for every path to every tensor.
-        arrays: path -> numpy array, one path each.
+        arrays: path -> numpy array, with one path for each array.
     """
 
     def __init__(self, *roots: object) -> None:
@@ -118,20 +118,20 @@ class PythonState:
         return next(filter(None, (_difference(*pair) for pair in compared)), None)
 
     def restore(self) -> None:
-        """Restore all contents."""
+        """Restore the contents of all objects."""
         for holder, before in self._held:
             if not _identical(holder.read(), before):
                 holder.write(before)
 
     def path_of(self, tensor: Tensor, besides: str = "") -> str:
-        """Return a path of a tensor, `besides` only if it is the only one, or ""."""
+        """Return a path of a tensor, preferably other than `besides`; "" if none."""
         paths = [path for path, one in self.tensors.items() if one is tensor]
         others = (path for path in paths if path != besides)
         return next(others, paths[0] if paths else "")
 
 
 def _parts(path: Path, thing: object) -> Iterator[tuple[Path, object]]:
-    """Yield the parts of an object that cannot be replaced."""
+    """Yield the contained objects of an object that cannot replace them."""
     match thing:
         case tuple() | frozenset():
             for i, one in enumerate(thing):
@@ -173,7 +173,7 @@ def _same_under(key: object, a: Contents, b: Contents) -> bool:
 
 
 def _same(a: object, b: object) -> bool:
-    """Tell whether two values are equal to code; tensors and objects by identity."""
+    """Tell whether two values are equal; tensors and objects must be identical."""
     if a is b:
         return True
     if type(a) is not type(b) or is_closed(a):

@@ -36,7 +36,7 @@ def wrong_in_trace(seen: Sequence[fx.Node]) -> Mapping[fx.Node, Order | None]:
 
 
 def _with_sources(seen: Sequence[fx.Node]) -> list[fx.Node]:
-    """Return nodes and all nodes that they depend on, in the order of their graph."""
+    """Return `seen` and all nodes that `seen` depends on, in graph order."""
     left, found = [*seen], set[fx.Node]()
     while left:
         node = left.pop()
@@ -50,7 +50,7 @@ class _Layouts:
     """The memory layouts of the results of nodes: tensors without values, or None.
 
     Attributes:
-        other: node -> layout, if that differs from the trace.
+        other: node -> its layout, for the nodes whose layout differs from the trace.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Layouts:
         self._ran: dict[str, object] = {}  # call -> layout: equal layers run once
 
     def add(self, node: fx.Node) -> None:
-        """Find the layout of a node's result, after those of its inputs."""
+        """Find the layout of a node's result, from the layouts of the node's inputs."""
         traced = tree_map(_at_example, node.meta.get("val"))
         real = self._of[node] = self._real(node, traced)
         if isinstance(real, Tensor) and not _alike(traced, real):
@@ -90,7 +90,7 @@ def _is_turned(given: object) -> bool:
 
 
 def _is_small(layouts: object) -> bool:
-    """Tell whether all sizes are known, and small in sum."""
+    """Tell whether all sizes are known, and the tensors are small in total."""
     known = tree_leaves(layouts)
     sizes = (_nbytes(each) for each in known if isinstance(each, Tensor))
     return all(each is not None for each in known) and sum(sizes) <= _MOST_NBYTES
@@ -127,7 +127,7 @@ def _described(each: object) -> object:
 
 
 def _at_example(value: object) -> object:
-    """Return a layout at the sizes of the example; None if a size is not known."""
+    """Return a layout for the sizes of the example; None if a size is not known."""
     if isinstance(value, SymInt | SymFloat | SymBool):
         return value.node.hint
     if not isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""Remove complex numbers: let readers of real parts read the tensors they come from.
+"""Remove complex numbers: nodes that read parts read the real tensors directly.
 
 In: an exported graph after decompositions, in which `aten.complex` puts parts together
 and `view_as_real` takes them apart again. Out: the same graph without complex numbers;

@@ -1,9 +1,9 @@
 """Trace data classes and named tuples as plain containers, unseen by user code.
 
-torch.export supports no data classes unless they are registered with torch for ever. So
-arguments are traced as dicts of their fields and rebuilt inside the traced call;
-results are returned from it as a `Typed`, which is registered with torch. The caller's
-instances are not changed.
+torch.export supports a data class only if it is registered with torch, and a
+registration is permanent. So arguments are traced as dicts of their fields and rebuilt
+inside the traced call. Results are returned from the call as `Typed`, a class that is
+registered with torch. The caller's instances are not changed.
 """
 
 import copy
@@ -32,7 +32,7 @@ _KINDS = "tensors, constants, and tuples, lists, dicts, named tuples and data cl
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A named container among the results of a traced call."""
+    """The fields of a data class or named tuple in the results of a traced call."""
 
     type: RecordType
     values: tuple[object, ...]
@@ -52,7 +52,7 @@ register_pytree_node(
 
 
 def plain(path: str, structure: object) -> object:
-    """Convert an argument for the trace: records become dicts, arrays tensors.
+    """Convert an argument for the trace, with data classes as dicts, arrays as tensors.
 
     Raises:
         Unknown: a part of it is neither tensor, constant nor container.
@@ -103,7 +103,7 @@ def _tensor(path: str, array: np.ndarray) -> Tensor:
 
 
 class Unknown(Exception):
-    """An object cannot be part of an argument or result; the text names its type."""
+    """An argument or result contains an unsupported type, which the text names."""
 
     def __init__(self, path: str, thing: object) -> None:
         name = f"{type(thing).__module__}.{type(thing).__qualname__}"
@@ -119,7 +119,7 @@ def rebuilt(example: object, given: object) -> object:
 
     Args:
         example: the user's example, which gives the types.
-        given: the traced form, see `plain`.
+        given: the traced form of the argument, as `plain` returns it.
     """
     kind = record_type(example)
     if kind is not None and isinstance(given, dict):
@@ -151,7 +151,7 @@ def _with_values(example: object, kind: RecordType, values: list[object]) -> obj
 
 
 def opened(path: str, result: object) -> object:
-    """Convert a result for torch: records become `Typed`.
+    """Replace data classes and named tuples in a result by `Typed` containers.
 
     Raises:
         Unknown: a part of it is neither tensor, constant nor container.
@@ -183,7 +183,7 @@ def closed(result: object) -> object:
 
 
 def typed_method(model: nn.Module, method: Method) -> Callable[..., object]:
-    """Return a method that takes traced arguments and returns `Typed` records."""
+    """Return a method that takes `plain` arguments and returns `opened` results."""
     function = getattr(model, method.name)
     examples = named_arguments(model, method)
 

@@ -65,7 +65,7 @@ def same_shape(a: torch.Size, b: torch.Size) -> bool:
 
 
 def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Registered:
-    """Return the same table with real memory replaced by traced tensors."""
+    """Return the table of tensors with real memory replaced by traced tensors."""
     found: Registered = {}
     for name, (tensor, held) in slots.items():
         found[name] = (tensor, held)
@@ -118,7 +118,7 @@ def _same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
 
 
 def other_memory(name: str) -> str:
-    """Return the reason to refuse a tensor that is given other memory."""
+    """Return the reason to refuse a tensor whose memory is replaced."""
     return f"it gives {name!r} other memory (.data = ...); {_REMEDY}"
 
 
@@ -183,10 +183,10 @@ def write_back(
         replaced: the buffers that were assigned anew.
         before: all tensors of the module and the arguments, before the call.
         results: the results of the method.
-        other_names: buffer -> another name for the same memory.
+        other_names: buffer's name -> another name for the memory of the buffer.
 
     Returns:
-        The results; those that lie in an old buffer are cloned.
+        The results of the method; results in the memory of an old buffer are cloned.
 
     Raises:
         Shared: two names would share memory afterwards.
@@ -212,7 +212,7 @@ def write_back(
 def _check_apart(
     replaced: Replaced, before: Registered, other_names: Mapping[str, str | None]
 ) -> None:
-    """Check that every buffer has memory of its own before and after."""
+    """Check that no replaced buffer shares memory with others, before or afterwards."""
     staying = {held: name for name, (_, held) in before.items() if name not in replaced}
     taken: dict[object, str] = {}
     for name, (_, new) in replaced.items():

@@ -1,8 +1,8 @@
-"""Install a method as `forward`, where torch looks for it, and watch it.
+"""Install a method as `forward`, which torch traces, and record what it accesses.
 
-An attribute of the instance shadows the class's `forward`, so that names stay as the
-user wrote them. Changes that tracing would lose are refused: changes of Python state,
-assignments to buffers. The model is restored afterwards.
+An attribute of the instance shadows the class's `forward`, so the names of modules stay
+as the user wrote them. Changes that tracing would lose are refused: changes of Python
+state, assignments to buffers. The model is restored afterwards.
 """
 
 import functools
@@ -117,7 +117,7 @@ def shadowed_forward(
 
 @contextmanager
 def _default_dtype_kept(model: nn.Module, method: Method) -> Iterator[None]:
-    """Refuse another default dtype, which no trace records."""
+    """Refuse a method that changes torch's default dtype, which no trace records."""
 
     def refuse(dtype: object) -> None:
         # torch itself sets the same dtype again.
@@ -163,7 +163,7 @@ def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
 
 @contextmanager
 def _forward(model: nn.Module, forward: Callable[..., object] | None) -> Iterator[None]:
-    """Make a function the instance's `forward`; None restores the class's."""
+    """Make a function the instance's `forward`; None means the class's `forward`."""
     own = vars(model)
     before = own.pop("forward", None)
     if forward is not None:
@@ -178,7 +178,7 @@ def _forward(model: nn.Module, forward: Callable[..., object] | None) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """The objects that are watched while a method is traced, and the record of it."""
+    """A model's tensors and Python state before a trace, and the accesses to them."""
 
     model: nn.Module
     method: Method
@@ -197,7 +197,7 @@ class _Watch:
         return AliasMode(self.memory, traced, sized)
 
     def note(self, aliases: AliasMode, guard: Guard) -> None:
-        """Record the findings of the modes; raise a refused write that code caught."""
+        """Record the modes' findings; raise errors that the model's code caught."""
         paths = {n: self.state.path_of(t, n) for n, t in aliases.used.items()}
         self.observed.aliases.update(paths)
         self.observed.missed.update(guard.missed)
@@ -222,7 +222,7 @@ class _Watch:
 
 
 def _watched(watch: _Watch) -> Callable[..., object]:
-    """Return the method, refusing calls with changes that tracing cannot follow."""
+    """Return the method, but with an error for changes that tracing would lose."""
     model, method = watch.model, watch.method
     function, forward = typed_method(model, method), vars(model).get("forward")
     hooks = {name: vars(model)[name] for name in _HOOKS}

@@ -1,4 +1,4 @@
-"""Check that a trace holds for every declared size, not only for its example's.
+"""Check that a trace is valid for every declared size, not only for the example's.
 
 While tracing, Python code evaluates conditions on sizes (`if x.shape[1] == 1`), and
 torch answers them for the example, as if no size could be 1. This module records every
@@ -50,7 +50,7 @@ _COMPARISONS: Mapping[str, Callable[..., sympy.Basic]] = {
 
 @contextmanager
 def noted_questions(questions: list[Question]) -> Iterator[None]:
-    """Record every truth value of sizes that code outside of torch evaluates."""
+    """Record the conditions on sizes that code outside of torch evaluates."""
     asking: list[tuple[type, str, Asked]] = [
         (kind, "__bool__", _noting(kind.__bool__, questions))
         for kind in (torch.SymBool, torch.SymInt)
@@ -87,7 +87,8 @@ def _noting(ask: Callable[..., bool], questions: list[Question]) -> Asked:
 def _noting_inside(ask: Callable[..., object], questions: list[Question]) -> Asked:
     """Record conditions in the bodies of branches and loops, which dynamo traces.
 
-    dynamo has symbols of its own for sizes in bodies, so their Dims are unknown.
+    dynamo uses separate symbols for sizes in bodies, so the Dims of these sizes are
+    unknown.
     """
 
     def noting(variable: object, *rest: object) -> object:
@@ -181,7 +182,7 @@ def check_questions(
 
 
 def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> None:
-    """Check an answer in a body for every assignment of Dims to its sizes."""
+    """Check a body's answer for every assignment of Dims to the question's sizes."""
     symbols = sorted(question.expression.free_symbols, key=str)
     for chosen in itertools.product(dims, repeat=len(symbols)):
         for sizes in samples(chosen):
@@ -208,7 +209,7 @@ def dims_of(
 
 
 def samples(dims: Sequence[Dim]) -> Iterator[tuple[int, ...]]:
-    """Yield sizes to try: all sizes of one Dim; both ends and small ones of several."""
+    """Yield sizes to try: all of a single Dim; the ends and small sizes of several."""
     if len(dims) == 1 and dims[0].upper - dims[0].lower < _ALL:
         yield from ((n,) for n in range(dims[0].lower, dims[0].upper + 1))
         return
@@ -246,7 +247,7 @@ _CONSTANT = re.compile(r"marked (?P<dim>\w+) as dynamic.*?constant \((?P<size>\d
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A dynamic size that became a constant, and the line."""
+    """A dynamic size that became a constant, and the source line that fixed it."""
 
     size: int
     place: str
@@ -280,7 +281,7 @@ def refuse_fixed(
     """Translate torch's error for buffers whose size is chosen later.
 
     Raises:
-        CapacityFixed: the code holds only for some of these sizes.
+        CapacityFixed: the trace is valid only for some sizes of such a buffer.
     """
     text = str(error)
     violated = _VIOLATED.search(text)
@@ -307,7 +308,7 @@ def refuse_fixed(
 def _constant(
     one: Lifted, axis: int, size: int, fixed: Sequence[Fixed]
 ) -> tuple[str, str]:
-    """Return the line and the reason for a size that became constant."""
+    """Return the source line and the reason for which a size became constant."""
     places = [f.place for f in fixed if f.size == size and f.place]
     reason = (
         f"the code takes it for {size}; read the size from the buffer, "
@@ -317,7 +318,7 @@ def _constant(
 
 
 def _narrowed(number: int, questions: Sequence[Question], text: str) -> tuple[str, str]:
-    """Return the line and the reason for code that holds only for some sizes."""
+    """Return the source line and the reason if code is valid only for some sizes."""
     source = f"['{PARAMETER}'][{number}]"
     places = [q.place for q in questions if any(source in s for s in q.sources)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -49,8 +49,8 @@ class _Known:
         by_operands: results by the operation and the ids of the operands.
         by_meaning: nodes by the operation and the expressions of the operands.
         numbers: nodes of constants.
-        environments: the ShapeEnvs of these sizes; kept alive, so that their ids stay
-            unique.
+        environments: the ShapeEnvs of the sizes, referenced here so that the id of a
+            freed ShapeEnv is not reused.
     """
 
     by_operands: dict[object, _Result] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Known:
 
 @contextmanager
 def work_once() -> Iterator[None]:
-    """Cache torch's operations on sizes; make graph steps and code only when used."""
+    """Cache torch's operations on sizes; make graph steps and code only on use."""
     known, thresholds = _Known(), gc.get_threshold()
     changed: dict[str, Callable[..., object]] = {
         name: _remembering(name, getattr(SymNode, name), known) for name in _PURE
@@ -114,7 +114,7 @@ def _by_meaning(
 
 
 def _meaning(node: SymNode) -> tuple[object, ...]:
-    """Return everything about a size that an operation's result depends on."""
+    """Return the properties of a size that the result of an operation depends on."""
     return node.expr, node.pytype, node.hint, node._optimized_summation
 
 

@@ -1,6 +1,6 @@
 """The source of a traced node, as `package.module:line (module path)`.
 
-File paths never leave this module: with them, two builds would differ.
+File paths are never returned, since builds in different folders would then differ.
 """
 
 import inspect

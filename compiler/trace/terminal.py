@@ -38,7 +38,7 @@ def interruptible() -> Iterator[None]:
 
 
 def below_torch(frame: FrameType | None) -> bool:
-    """Tell whether the frame is in torch or kvc, or in Python code that they call."""
+    """Tell whether a frame runs torch or kvc, or Python code called by torch or kvc."""
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_TRACERS):

@@ -1,4 +1,4 @@
-"""The inputs of a traced method: its arguments, and the buffers of open size.
+"""The inputs of a traced method: arguments, and buffers whose size is chosen later.
 
 In: the declared method, its arguments, the lifted buffers. Out: the same method with
 the Dims of all dynamic axes, and examples for all inputs.
@@ -121,7 +121,7 @@ def examples_of(model: nn.Module, lifted: Sequence[Lifted]) -> tuple[Tensor, ...
 
 
 def paths_of(lifted: Sequence[Lifted]) -> dict[str, Mapping[int, Dim]]:
-    """Return the path of each buffer among the inputs -> its dynamic axes."""
+    """Return the path of each buffer among the inputs -> the buffer's dynamic axes."""
     return {f"{PARAMETER}[{i}]": one.axes for i, one in enumerate(lifted)}
 
 

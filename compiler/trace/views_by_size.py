@@ -85,7 +85,7 @@ def _seen_by_both(graph: fx.Graph) -> Iterator[fx.Node]:
 
 
 def _is_seen(nodes: set[fx.Node], place: int, order: Mapping[fx.Node, int]) -> bool:
-    """Tell whether one of the nodes is read after a place, or by the caller."""
+    """Tell whether one of the nodes is an input or is read after position `place`."""
     return any(
         node.op == "placeholder" or any(order[user] > place for user in node.users)
         for node in nodes
@@ -135,7 +135,7 @@ def _symbols(values: object) -> set[sympy.Symbol]:
 
 
 def _at(values: OpArguments, sizes: SymbolSizes) -> OpArguments:
-    """Return arguments at given sizes: numbers, and tensors without content."""
+    """Return arguments for given sizes, with tensors that have no content."""
 
     def number(size: object) -> object:
         if isinstance(size, torch.SymInt):

@@ -36,7 +36,7 @@ _REASON = (
 
 
 def write_unexpanded(method: str, exported: ExportedProgram) -> None:
-    """Replace written expands that repeat nothing by other views, also in bodies.
+    """Replace written `expand`s that repeat no element by other views, also in bodies.
 
     Raises:
         CaptureError: a write goes through an expand that repeats elements; names the
