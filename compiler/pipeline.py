@@ -131,22 +131,23 @@ def compile_program(
             them.
         methods: the methods to compile; at least one.
         recipe: a recipe, its name, or the path of a recipe file. Several recipes, in a
-            sequence or with commas between names, make one bundle for several backends;
-            `load` picks the first backend that can run. None means `cpu_fp32` if that
-            leaves no operator to PyTorch, else `fp32`.
-        metadata: settings to keep in the bundle; values that JSON can hold.
+            sequence or with commas between names, make one bundle for several backends,
+            of which `load` selects the first that can run. None means `cpu_fp32` if
+            that recipe leaves no operator to PyTorch, else `fp32`.
+        metadata: settings to keep in the bundle, with values that JSON can represent.
         progress: called for each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
         max_copy_bytes: method -> the most bytes that writing its states may copy in a
             call, not counting the bytes written.
         files: files to store in the bundle, such as a tokenizer, by plain name: the
             bytes, or the path of a file that is read when the bundle is saved.
-        max_length: the most tokens of a session. Ring caches set no such limit; a cache
-            of a fixed size does, and then the lower of both limits holds.
+        max_length: the greatest number of tokens in a session. Ring caches set no such
+            limit. A cache of a fixed size sets one, and the lower of the two limits
+            applies.
         calibrate: samples, such as `kvc.runtime.calibration.Samples("text.txt")`, for a
             recipe whose backend stores values as integers, or whose weights are int4.
-        fit: the most bytes of the bundle, for an int4 recipe: as many weights as fit
-            become int8, those with the largest rounding error first.
+        fit: the greatest number of bytes of the bundle, for an int4 recipe. As many
+            weights as fit become int8, those with the largest rounding error first.
 
     Warns:
         LeftToPyTorch: backends leave operators to PyTorch, so the bundle needs PyTorch.
@@ -158,10 +159,12 @@ def compile_program(
         UnsupportedOps: some operators have no kernel; the error lists all of them.
         StateConflict: two names share memory that a method writes, or two methods
             disagree about a state.
-        CopyBudgetExceeded: writing the states of a method copies more than it may.
+        CopyBudgetExceeded: writing the states of a method copies more bytes than
+            `max_copy_bytes` allows.
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe or its backend is unknown or wrong.
-        RecipesApart: several recipes do not make one program of the model.
+        RecipesApart: the programs that several recipes make of the model differ for a
+            caller, or the backend of one of the recipes runs no node.
         BadBuckets: the recipe's buckets do not fit the sizes of the model.
         CalibrationNeeded: a backend needs samples and none are given.
         CalibrationUnused: samples are given and no backend needs them.
@@ -169,13 +172,13 @@ def compile_program(
         FitTooSmall: the bundle is larger than `fit` even with every possible weight as
             int4.
         BadSamples, NotCalibrated, SamplesNotFinite, RangeUnbounded: the samples are not
-            for this model, do not run all of it, or show that it cannot be stored as
-            integers.
+            for this model, do not run all of the model, or show that its values cannot
+            be stored as integers.
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend returned something wrong.
         CacheDtypeRefused: the recipe stores caches as int8 or float16, and one of the
-            caches cannot be stored so.
+            caches cannot be stored in that dtype.
     """
     wanted = _recipes_of(recipe)
     recipes = (wanted.first,) if isinstance(wanted, DefaultRecipe) else wanted
@@ -236,9 +239,9 @@ class _Making:
 
     Attributes:
         imported: the model's methods.
-        metadata, max_copy_bytes: as of `compile_program`.
+        metadata, max_copy_bytes: the arguments of `compile_program`.
         samples: the samples to calibrate with.
-        first: the first recipe; it says how the model is run on samples.
+        first: the first recipe, which determines how the model is run on samples.
         report: called for each stage.
     """
 
@@ -252,7 +255,7 @@ class _Making:
     def by(self, recipe: Recipe, wide: frozenset[str] = frozenset()) -> Emitted:
         """Compile the program by a recipe.
 
-        `wide` holds the names of weights that become int8 where others become int4.
+        `wide` contains the names of the weights that become int8 instead of int4.
         """
         backends, samples = _backends_of(recipe), self.samples
         narrowing, used = Narrowing(wide), None
@@ -284,7 +287,7 @@ class _Making:
 
     @cached_property
     def moments(self) -> tuple[Mapping[str, Moments], Calibration]:
-        """Return the moments of the inputs of weights, and the calibration."""
+        """Return the second moments of linear layers' inputs, and the calibration."""
         assert self.samples is not None
         program, _ = run_passes(observing_passes(self.first), self.imported)
         program = DropDeadCode().run(declare(program))

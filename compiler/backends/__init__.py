@@ -1,4 +1,4 @@
-"""The ahead-of-time halves of backends, by name: those of kvc and of other packages.
+"""The ahead-of-time halves of the backends of kvc and of other packages, by name.
 
 A backend of another package is registered, or found by the entry point of its name in
 the group `kvc.backends`, which is looked up only for names that are not registered.
@@ -40,8 +40,8 @@ def register_backend(backend: type[Backend]) -> None:
     """Register a backend's ahead-of-time half under its `name`, for recipes.
 
     Raises:
-        BackendTaken: there is a backend of this name.
-        BadSetting: it is no subclass of `Backend` with a name.
+        BackendTaken: there is already a backend of this name.
+        BadSetting: `backend` is no subclass of `Backend` with a name.
     """
     name = _check(backend)
     if name in BACKENDS:
@@ -53,7 +53,7 @@ def find_backend(name: str) -> type[Backend]:
     """Return a backend by its name.
 
     Raises:
-        UnknownBackend: there is none here, or its package cannot be imported.
+        UnknownBackend: no backend has this name, or its package cannot be imported.
     """
     if name in BACKENDS:
         return BACKENDS[name]
@@ -74,7 +74,7 @@ def _check(backend: object) -> str:
     """Return the name of a backend class.
 
     Raises:
-        BadSetting: it is no subclass of `Backend` with a name.
+        BadSetting: `backend` is no subclass of `Backend` with a name.
     """
     known = isinstance(backend, type) and issubclass(backend, Backend)
     name = getattr(backend, "name", None)

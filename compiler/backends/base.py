@@ -1,8 +1,8 @@
 """The interface of a backend's ahead-of-time half: take nodes, lower partitions.
 
-A backend gets all partitions of all methods at once, so it can find what they share.
-The code of a partition is in the file in any case, as a block of its method; weights
-stay in the blob store under their names.
+A backend gets all partitions of all methods at once, so it can find data that they
+share. Whatever a backend returns, the bundle contains a partition's code as a block of
+its method, and the weights under their names.
 """
 
 from abc import ABC, abstractmethod
@@ -22,17 +22,17 @@ class Backend(ABC):
 
     Attributes:
         name: the name of the backend in recipes and bundles.
-        in_place: whether its partitions may write their inputs, states above all, piece
-            by piece and while they read them, and take memory of any strides. For other
-            backends, a node that overwrites the old content of a state that its
+        in_place: whether the backend's partitions can overwrite parts of their inputs,
+            such as states, while they read the inputs, and accept tensors of any
+            strides. If not, a node that overwrites the old content of a state that its
             partition reads is left outside of the partitions.
-        fixed_shapes: whether it needs to know all sizes that a partition is called
-            with. Recipes must then give buckets for each size of its partitions.
-        fuses: whether it is faster with fused operators: linear layers for all
-            products, gated units, rotary embeddings; and with adjacent products of the
+        fixed_shapes: whether the backend must know all sizes with which a partition is
+            called. If so, recipes must give buckets for each size of its partitions.
+        fuses: whether the backend is faster with fused operators (linear layers for all
+            products, gated units, rotary embeddings), and with adjacent products of the
             same rows.
-        calibrated: whether it stores values as integers, and needs their ranges: the
-            caller must then give samples.
+        calibrated: whether the backend stores values as integers and needs their
+            ranges. If so, the caller must give samples.
     """
 
     name: ClassVar[str]
@@ -42,7 +42,7 @@ class Backend(ABC):
     calibrated: bool = False
 
     def __init__(self, options: Mapping[str, Option]) -> None:
-        """Take the options of the recipe; here there must be none.
+        """Take the options of the recipe; this base class accepts no option.
 
         Raises:
             RecipeError: this backend does not have the option, or the value is wrong.
@@ -73,7 +73,7 @@ class Backend(ABC):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return the payload and memory needs of each partition; here, none.
+        """Return the payload and memory needs of each partition; by default, none.
 
         Args:
             partitions: the proven partitions of all methods, by the name of the caller:
@@ -82,7 +82,8 @@ class Backend(ABC):
             symbols: the program's symbols.
 
         Returns:
-            for each name one `Lowered` for each of its partitions, in order.
+            For each name of a caller, one `Lowered` for each of its partitions, in
+            order.
         """
         return {name: (Lowered(),) * len(some) for name, some in partitions.items()}
 
@@ -118,14 +119,14 @@ def _operand(argument: Argument, constants: set[int]) -> object:
 
 
 class BlockBackend(Backend):
-    """A backend that runs all of its nodes from the block."""
+    """A backend whose runtime half reads the code in the partition's block."""
 
     in_place = True
 
     @property
     @abstractmethod
     def supported(self) -> WhyNot:
-        """Return the predicate for supported nodes."""
+        """Return the function that says why a node is not supported, if it is not."""
 
     def supports(self, method: Method) -> frozenset[int]:
         """Return the nodes to take."""

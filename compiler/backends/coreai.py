@@ -73,13 +73,13 @@ class CoreAI(BlockBackend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return the precision as the payload: the code is the partition's block."""
+        """Return the precision as the payload; the block has the partition's code."""
         lowered = Lowered(payload=str(self._precision).encode())
         return {name: (lowered,) * len(some) for name, some in partitions.items()}
 
 
 def _unfit(taken: Mapping[int, Node]) -> frozenset[int]:
-    """Return the nodes with host-read arguments that Core AI would compute."""
+    """Return the nodes with arguments that the host reads but Core AI would compute."""
     made: set[int] = set()
     wrong: set[int] = set()
     for index, node in sorted(taken.items()):

@@ -10,7 +10,7 @@ from kvc.schema.ops import OPS, Aliasing
 
 
 class CoreMl(BlockBackend):
-    """Takes whole methods, since a package has a function for each."""
+    """Takes whole methods; a Core ML package has one function for each method."""
 
     name: ClassVar[str] = "coreml"
     fixed_shapes = True

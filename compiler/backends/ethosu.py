@@ -2,8 +2,9 @@
 
 Takes the operators that `kvc.schema.backends.ethosu` lists, with states that are
 written whole or from a position on. Values become int8 or int16: the payload of a
-partition is their grids (quantization scales and zero points). `kvc.runtime` makes a
-TOSA graph of the code, and a command stream from it.
+partition contains the grids (quantization scales and zero points) of its values.
+`kvc.runtime` converts a partition's code to a TOSA graph, and the graph to a command
+stream.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ def payload(partition: Partition, stored: Stored) -> bytes:
 
 
 def _grid(found: Range, fine: bool) -> Grid:
-    """Return a grid; int16 grids have zero point 0, as TOSA demands."""
+    """Return the grid for a range; int16 grids have zero point 0, as TOSA demands."""
     if found.low == found.high == 0:
         return Grid(Stored.INT16 if fine else Stored.INT8, _NEVER)
     if fine:
@@ -71,10 +72,11 @@ def _grid(found: Range, fine: bool) -> Grid:
 
 
 def _fine(graph: Method) -> frozenset[int]:
-    """Return the values that are int16 among int8, by id.
+    """Return the ids of the values that are int16 in an otherwise int8 graph.
 
-    A view is like its base, a sum like its readers. Values in the memory of an input
-    that is written stay int8, since other partitions may read it.
+    A view has the type of its base, and the operands of a sum have the type of the sum.
+    Values in the memory of an input that is written stay int8, since other partitions
+    may read that input.
     """
     fine: set[int] = set()
     read = {value.id for node in graph.nodes for value in node.inputs}
@@ -142,7 +144,7 @@ class EthosU(Backend):
         self._why_not: WhyNot = why_not if chosen["npu"] == "u85" else why_not_u55
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take; writers only of whole states or inputs.
+        """Return the nodes to take; nodes that write must write a whole state or input.
 
         Nodes that compute angles are left out: they need more than 16 bits.
         """

@@ -20,9 +20,9 @@ class Mlx(BlockBackend):
         return mlx.why_not
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take; writers only of whole states or inputs.
+        """Return the nodes to take; nodes that write must write a whole state or input.
 
-        MLX's arrays are values: a part of one cannot be written in place.
+        MLX's arrays are immutable: a part of an array cannot be written in place.
         """
         whole = {value.id for value in (*method.inputs, *method.bound)}
         return frozenset(

@@ -1,12 +1,13 @@
 """The backend `qnn`, ahead of time: computes in float16, or on integers.
 
-The option `activations = "uint16"` selects integers; samples give their grids
-(quantization scales and zero points). Matrix products and nodes that depend on them are
-taken. Nodes that depend on no product are left to other backends: positions, angles and
-tables computed from token counts need more than float16. Also left is a cache that
-other operators than attention read, since the device never has its new content in one
-piece; and nodes with an argument that the host reads but the device computes: a cache,
-a position in it, a mask.
+The option `activations = "uint16"` selects integers, whose grids (quantization scales
+and zero points) are computed from samples. Matrix products and nodes that depend on
+them are taken. Nodes that depend on no product are left to other backends: positions,
+angles and tables computed from token counts need more than float16. Two more kinds of
+nodes are left. One is the writes of a cache that operators other than attention read,
+since the device never has the cache's new content in one piece. The other is nodes with
+an argument that the host reads but the device computes: a cache, a position in the
+cache, a mask.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,15 +59,16 @@ def payloads(
 
 
 def _keys(graph: Method, place: int, numbers: dict[object, int]) -> dict[int, int]:
-    """Return a key for each value, equal for values that are computed alike.
+    """Return a key for each value, equal for values that are computed in the same way.
 
-    Inputs of partitions are alike if the first weight that the partition reads is the
-    same.
+    Inputs of two partitions get equal keys if both partitions read the same weight
+    first.
 
     Args:
         graph: a partition.
-        place: its index in its method; distinguishes partitions without weights.
-        numbers: the keys so far, by description; new ones are added.
+        place: the partition's index in its method, which distinguishes partitions
+            without weights.
+        numbers: the keys so far, by description; new keys are added.
     """
     keys: dict[int, int] = {}
     names = {value.id: name for value, name in graph.constants}
@@ -94,7 +96,7 @@ def _keys(graph: Method, place: int, numbers: dict[object, int]) -> dict[int, in
 
 
 def _settings(node: Node) -> tuple[object, ...]:
-    """Return the numbers among a node's arguments, each with its parameter index."""
+    """Return the numbers among a node's arguments, each with its argument index."""
     return tuple(
         (parameter, each)
         for parameter, each in enumerate(node.arguments)
@@ -272,7 +274,7 @@ def _values(argument: object) -> tuple[Value, ...]:
 
 
 def _alike(node: Node, taken: dict[int, Node], writers: dict[int, int]) -> bool:
-    """Tell whether keys and values are written at the same positions, and read so."""
+    """Tell whether keys and values are written and read in the same layout."""
     pair = [
         writers.get(v.id) for n in (_KEYS, _VALUES) for v in _values(node.arguments[n])
     ]
@@ -290,7 +292,7 @@ def _alike(node: Node, taken: dict[int, Node], writers: dict[int, int]) -> bool:
 
 
 def _is_float(node: Node) -> bool:
-    """Tell whether a view is of a tensor that the device supports."""
+    """Tell whether a node is no view, or a view of a tensor the device supports."""
     if OPS[node.op].aliasing is not Aliasing.VIEW:
         return True
     return not qnn.why_not_float32([value.type for value in node.inputs])

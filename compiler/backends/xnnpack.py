@@ -1,9 +1,9 @@
 """The XNNPACK backend, ahead of time.
 
 Takes the nodes that `kvc.schema.backends.xnnpack` lists, in methods that include a
-matrix product or a convolution: other methods are not worth a call. `kvc.runtime`
-translates a partition's block into an XNNPACK subgraph, or runs it with its own
-kernels, which compute with XNNPACK's numerics.
+matrix product or a convolution: for other methods, calling the library would cost more
+than it saves. `kvc.runtime` translates a partition's block into an XNNPACK subgraph, or
+runs it with its own kernels, which compute with XNNPACK's numerics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class Xnnpack(Backend):
     name: ClassVar[str] = "xnnpack"
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take; none unless there is a product to accelerate."""
+        """Return the nodes to take: none in a method without product or convolution."""
         able = _without_read_indices(method, able_nodes(method, why_not))
         taken = _with_whole_quantization(method, able)
         if any(method.nodes[i].op in PRODUCTS for i in taken):
@@ -43,7 +43,7 @@ class Xnnpack(Backend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return the memory needs of the library; the code is the partition's block."""
+        """Return the library's memory needs; the block has the partition's code."""
         made = Lowered(memory=MemoryKind.OPAQUE, tail_nbytes=TAIL_NBYTES)
         return {name: (made,) * len(some) for name, some in partitions.items()}
 
@@ -65,9 +65,9 @@ def _with_whole_quantization(
 ) -> frozenset[int]:
     """Return the supported nodes such that quantized rows stay within a partition.
 
-    XNNPACK holds them as one value that only its linear operators can read. So
-    `quantize_rows` is taken only if all its readers are such operators, and these are
-    taken only together with it.
+    XNNPACK keeps quantized rows as one value that only its linear operators can read.
+    So `quantize_rows` is taken only if all its readers are linear operators, and these
+    operators are taken only together with the `quantize_rows` that they read.
     """
     makers = {v.id: i for i, n in able.items() if n.op == QUANTIZE for v in n.outputs}
     outside = {makers[v.id] for v in method.results if v.id in makers}

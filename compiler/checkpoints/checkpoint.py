@@ -47,8 +47,8 @@ class Checkpoint(Closing):
 
         Args:
             path: a .safetensors file, the .index.json of a sharded checkpoint, or a
-                folder that has either as model.safetensors[.index.json], or one
-                .safetensors file of any name.
+                folder that contains model.safetensors, model.safetensors.index.json, or
+                a single .safetensors file of any name.
 
         Raises:
             PickleCheckpoint: the file is a pickle.
@@ -89,8 +89,8 @@ class Checkpoint(Closing):
     ) -> Loaded:
         """Fill the tensors of a model with the values of this checkpoint.
 
-        Parameters made in `empty_parameters` stay empty, and compiling reads them from
-        here; they are read-only from now on. Buffers, and parameters with memory, are
+        Parameters made in `empty_parameters` stay empty and become read-only; compiling
+        reads their values from the checkpoint. Buffers, and parameters with memory, are
         filled at once. If a tensor does not fit, nothing is changed; if a file cannot
         be read, the tensors read before stay filled.
 
@@ -98,14 +98,14 @@ class Checkpoint(Closing):
             model: the module; tied tensors stay tied.
             rename: name in the checkpoint -> name in the model. Names that a mapping
                 lacks stay the same.
-            strict: refuse tensors that the checkpoint lacks, and those that the model
-                lacks.
+            strict: whether to refuse tensors that only the model has, and tensors that
+                only the checkpoint has.
 
         Raises:
             CheckpointMismatch: a tensor is missing, unexpected, of another shape, or of
                 a dtype that cannot be converted to the model's; or two names of one
-                tensor of the model have different values here. The error lists all of
-                them.
+                tensor of the model have different values in the checkpoint. The error
+                lists all such tensors.
             CheckpointChanged: a file changed after it was opened, or is closed.
             CheckpointError: `rename` is neither a mapping nor a function.
         """
@@ -120,7 +120,8 @@ class Checkpoint(Closing):
         """Check that each tensor is in the file that the index names, and in no other.
 
         Raises:
-            BadCheckpoint: a tensor is in another file, or in two; lists all of them.
+            BadCheckpoint: a tensor is in a different file or in two files; the error
+                lists all such tensors.
         """
         wrong = [
             f"{file}: tensor {name!r} is not in it, although the index says so"
@@ -231,7 +232,7 @@ def _weight_map(main: Path) -> dict[str, str]:
 
 
 def _is_plain(name: object) -> bool:
-    """Tell whether a name is that of a file in the same folder."""
+    """Tell whether `name` is the plain name of a file, without a folder."""
     if not isinstance(name, str) or not name.endswith(".safetensors"):
         return False
     return Path(name).name == name and name.isprintable() and "\\" not in name

@@ -1,8 +1,8 @@
 """Parameters without memory: `empty_parameters` makes them on torch's meta device.
 
-They cannot take part in real computations. Once a checkpoint has recorded the source of
-their values (`filled.py`), they are read-only: a change could not be kept, so it is
-refused. Casts are kept.
+Such parameters cannot take part in real computations. Once a checkpoint has recorded
+the source of their values (`filled.py`), changing them is refused, since nothing would
+store the change. Casts are allowed and recorded.
 """
 
 import threading
@@ -76,8 +76,8 @@ class Empty(Tensor):
         """Run an operator of torch.
 
         Raises:
-            ParametersEmpty: it needs the values of an empty tensor, or changes those of
-                a checkpoint.
+            ParametersEmpty: the operator needs the values of an empty tensor, or
+                changes values that a checkpoint gave.
         """
         if func in _OF_THE_TYPE:
             with torch._C.DisableTorchFunctionSubclass():
@@ -106,13 +106,13 @@ class Empty(Tensor):
 
 
 def _mixes(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether there are empty and real tensors; a real scalar is allowed."""
+    """Tell whether there are both empty and real tensors, not counting real scalars."""
     real = any(not t.is_meta and (t.dim() or t.is_inference()) for t in tensors)
     return real and any(t.is_meta for t in tensors)
 
 
 def _overwrites(name: str, args: Sequence[object]) -> bool:
-    """Tell whether an operator would initialize an empty tensor: nothing happens."""
+    """Tell whether an operator overwrites its first argument, an empty tensor."""
     written = name == "__setitem__" or (name.endswith("_") and name[:2] != "__")
     return written and any(isinstance(a, Tensor) and a.is_meta for a in args[:1])
 
@@ -127,7 +127,7 @@ def _mixed(name: str) -> ParametersEmpty:
 
 
 def _run(name: str, run: Callable[[], object]) -> object:
-    """Run an operator; while a method is traced, only one that reads dtype or shape.
+    """Run an operator; in a trace, refuse all but those that read a dtype or shape.
 
     Raises:
         ParametersEmpty: a traced method uses an empty tensor.
@@ -145,10 +145,11 @@ def _run(name: str, run: Callable[[], object]) -> object:
 
 
 def _check_kept(name: str, before: Sequence[tuple[Tensor, int]]) -> None:
-    """Check that an operator has changed no real tensor, and none that was filled.
+    """Check that an operator has changed neither a real nor a filled tensor.
 
     Raises:
-        ParametersEmpty: it has changed one; a filled tensor then loses its values.
+        ParametersEmpty: the operator has changed such a tensor. A filled tensor loses
+            its values in this case.
     """
     mixed = any(tensor.is_meta for tensor, _ in before)
     for tensor, version in before:
@@ -253,7 +254,7 @@ def can_be_empty(tensor: Tensor) -> bool:
 
 
 def make_empty(tensor: Tensor) -> None:
-    """Convert a tensor on the meta device that is not an `Empty` to an `Empty`."""
+    """Convert a tensor on the meta device to an `Empty` if it is none."""
     if type(tensor) is Empty:
         return
     is_parameter = isinstance(tensor, nn.Parameter)

@@ -2,7 +2,7 @@
 
 In: a tensor on the meta device, or its stand-in, and a `StoredTensor`. The record
 contains the offset and shape of the tensor in the storage. So every alias of the tensor
-has the values, but no other view of the storage has values. A cast copies the record to
+has the values, but other views of the storage have none. A cast copies the record to
 the result, and the values are cast when they are read.
 """
 
@@ -23,8 +23,8 @@ class _Values:
 
     Attributes:
         place: the identity of the tensor over the storage.
-        stored: its values.
-        dtypes: the dtypes that they are cast to, in order.
+        stored: the values of the tensor.
+        dtypes: the dtypes to which the values are cast, in order.
         name: the tensor's name in the model.
     """
 

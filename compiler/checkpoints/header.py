@@ -70,7 +70,7 @@ class TensorEntry:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return the dtype, None for a kind that kvc does not have."""
+        """Return the dtype; None for a kind that kvc does not support."""
         return DTYPES.get(self.kind)
 
 
@@ -78,7 +78,8 @@ def read_header(fd: int, size: int) -> tuple[dict[str, TensorEntry], int]:
     """Return the tensors of a file by name, and the offset of their bytes.
 
     Raises:
-        Problems: a tensor is wrong; lists all of them.
+        Problems: the entries of some tensors are wrong; the error lists all such
+            entries.
         Pickled: the file is a pickle.
     """
     head = os.pread(fd, _LENGTH_NBYTES, 0)
@@ -182,7 +183,7 @@ def _check_places(entries: Mapping[str, TensorEntry], nbytes: int, size: int) ->
     """Check that tensors are contiguous and fill the file.
 
     Raises:
-        Problems: tensors overlap or leave gaps; lists all of them.
+        Problems: tensors overlap or leave gaps; the error lists all such tensors.
     """
     wrong, reached = [], 0
     for name, entry in sorted(entries.items(), key=lambda e: (e[1].begin, e[1].end)):

@@ -1,7 +1,8 @@
 """Match the tensors of a checkpoint with those of a model, then fill the model.
 
 In: a model and named tensors in files. Out: every empty parameter has a source of
-values, all other tensors have the values. All checks come before the first change.
+values, and every other tensor holds its values. All checks are made before the first
+change.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ class NamedTensor(StoredTensor, Protocol):
 
     Attributes:
         name: the name in the checkpoint.
-        dtype: None if torch or kvc does not have this dtype.
+        dtype: the dtype of the tensor; None if torch or kvc does not have it.
         kind: the checkpoint's name of the dtype.
         path: the path of the file that contains the tensor.
     """
@@ -47,11 +48,11 @@ class NamedTensor(StoredTensor, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The tensors that were left out, with `strict=False`.
+    """The names of the tensors that `load_into` left out, with `strict=False`.
 
     Attributes:
-        missing: names of the model that the checkpoint lacks.
-        unexpected: names of the checkpoint that the model does not have.
+        missing: names of tensors of the model that the checkpoint lacks.
+        unexpected: names of tensors of the checkpoint that the model lacks.
     """
 
     missing: tuple[str, ...] = ()
@@ -117,7 +118,7 @@ def _left_out(
 
 
 def _lines(problems: Sequence[str]) -> list[str]:
-    """Return the lines of a message: the first problems of a kind."""
+    """Return the message lines for problems: the first few, and how many more."""
     lines = [f"  {text}" for text in problems[:_SHOWN]]
     if len(problems) > _SHOWN:
         lines.append(f"  and {len(problems) - _SHOWN} more like this")
@@ -137,7 +138,7 @@ def _check_rename(rename: object, path: str) -> None:
 
 
 def _slots(model: nn.Module) -> list[_Slot]:
-    """Return the tensors that a checkpoint may fill, tied ones together."""
+    """Return a slot for each tensor that a checkpoint can fill, with all its names."""
     slots: dict[Identity, _Slot] = {}
     for name, tensor in _saved_tensors(model):
         slot = slots.setdefault(Identity.of(tensor), _Slot([]))
@@ -147,7 +148,7 @@ def _slots(model: nn.Module) -> list[_Slot]:
 
 
 def _saved_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters and persistent buffers, each under all its names."""
+    """Yield the parameters and persistent buffers, once under each of their names."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         unsaved = module._non_persistent_buffers_set
         kept = {n: b for n, b in module._buffers.items() if n not in unsaved}
@@ -185,7 +186,7 @@ def _renamed(name: str, rename: Rename) -> object:
 
 
 def _misfits(slot: _Slot) -> Iterator[str]:
-    """Yield the reasons why a stored tensor cannot fill the model's."""
+    """Yield the reasons for which a stored tensor cannot fill the model's tensor."""
     tensor = slot.tensors[0]
     for stored in slot.found:
         name = _told(slot.names[0], stored)
@@ -227,7 +228,7 @@ def _overlaps(slots: list[_Slot]) -> Iterator[str]:
 def _was_shared(slots: list[_Slot], model: nn.Module) -> Iterator[str]:
     """Yield real tensors over the memory that a parameter had before it was empty.
 
-    In the original model, filling the parameter would have changed them, too.
+    In the original model, filling the parameter would have changed these tensors too.
     """
     emptied: dict[int, list[_Slot]] = {}
     for slot in slots:
@@ -252,7 +253,7 @@ def _differing(slot: _Slot) -> Iterator[str]:
 
 
 def have_same_values(one: NamedTensor, other: NamedTensor, dtype: torch.dtype) -> bool:
-    """Tell whether two stored tensors of one shape are equal, converted to a dtype."""
+    """Tell whether two stored tensors are equal after a conversion to a dtype."""
     sources = (StoredSource(one, dtype), StoredSource(other, dtype))
     blocks = zip(*map(WeightReader().chunks, sources), strict=True)
     return all(a == b for a, b in blocks)

@@ -2,7 +2,7 @@
 
 torch cannot trace with tensors on the meta device beside real ones. A stand-in has the
 type of the parameter and lies in reserved address space that is never read or written,
-so it costs no memory; its `attached` source has the values.
+so it costs no memory; the source of its values is recorded with it (`attach`).
 """
 
 import mmap
@@ -31,8 +31,9 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
     """Replace empty parameters and empty buffers by stand-ins in this context.
 
     Raises:
-        ParametersEmpty: tensors are on the meta device, and no checkpoint filled them;
-            or a traced method uses empty tensors that are neither parameter nor buffer.
+        ParametersEmpty: tensors are on the meta device and no checkpoint has filled
+            them, or a traced method uses empty tensors that are neither parameters nor
+            buffers.
     """
     named = tensors_of(model).items()
     empty = [name for name, t in named if t.is_meta and attached(t) is None]
@@ -63,10 +64,10 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _named(model: nn.Module) -> Iterator[None]:
-    """Add the names of the empty tensors that a traced method used, where known.
+    """Replace a tracer's error about empty tensors by one with the tensors' names.
 
     Raises:
-        ParametersEmpty: instead of the tracer's error.
+        ParametersEmpty: a traced method used an empty tensor.
     """
     try:
         yield
@@ -114,7 +115,7 @@ def _stand_in(tensor: Tensor, memory: Tensor) -> Tensor:
 
 
 def _reserved(tensor: Tensor) -> Tensor:
-    """Return a tensor like another one, in reserved memory.
+    """Return a tensor of the type of `tensor`, in reserved address space.
 
     Raises:
         CompileError: the system gives no address space.

@@ -23,8 +23,8 @@ class TensorFile:
     """An open file; the tensors taken from it keep it open.
 
     Attributes:
-        path: as it was given.
-        entries: the tensors of its header, by name.
+        path: the path of the file as the caller gave it.
+        entries: the tensors that the header describes, by name.
     """
 
     def __init__(self, path: str) -> None:
@@ -49,11 +49,13 @@ class TensorFile:
             raise
 
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
-        """Fill `target` with bytes of a tensor, from an offset in the tensor part on.
+        """Fill `target` with bytes of a tensor.
+
+        `offset` counts from the first byte after the header.
 
         Raises:
-            CheckpointChanged: the file is closed, cannot be read, or has changed since
-                it was opened, by its size and time.
+            CheckpointChanged: the file is closed, cannot be read, or has another size
+                or time of change than when it was opened.
         """
         if not self.close.alive:
             closed = "the Checkpoint was closed before the bundle was saved"
@@ -105,7 +107,7 @@ class FileTensor:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return the dtype, None if torch or kvc does not have it."""
+        """Return the dtype; None if torch or kvc does not have it."""
         return self.entry.dtype
 
     @property

@@ -111,7 +111,7 @@ def overlaps_by_strides() -> Iterator[None]:
 
 
 def _overlap(tensor: Tensor) -> int:
-    """Return torch's code 1 if elements of a tensor share memory, 2 if they may not."""
+    """Return torch's code: 1 if elements of a tensor share memory, 2 if unknown."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     known = statically_known_true
     repeated = (known(step == 0) and not known(size == 1) for size, step in pairs)

@@ -22,8 +22,8 @@ def batch_statistics(
 ) -> object:
     """Normalise channels by the statistics of a batch, without running statistics.
 
-    A batch of one item stays a call, since torch traces some other norms as such a
-    call.
+    A call with a batch of one is kept: torch traces norms of single channels as such
+    calls.
     """
     batch: int | torch.SymInt = input.shape[0]
     if isinstance(batch, int) and batch == 1:

@@ -19,14 +19,14 @@ Cell = Callable[[Sequence[Tensor], Tensor, Tensor], list[Tensor]]
 
 
 def _lstm(carried: Sequence[Tensor], given: Tensor, kept: Tensor) -> list[Tensor]:
-    """Compute new h, c [batch, hidden] from gates of x and h [batch, 4 * hidden]."""
+    """Return the next h, c [batch, hidden]; gates of x and h: [batch, 4 * hidden]."""
     i, f, g, o = (given + kept).chunk(4, 1)
     c = f.sigmoid() * carried[1] + i.sigmoid() * g.tanh()
     return [o.sigmoid() * c.tanh(), c]
 
 
 def _gru(carried: Sequence[Tensor], given: Tensor, kept: Tensor) -> list[Tensor]:
-    """Compute a new h [batch, hidden] from gates of x and h [batch, 3 * hidden]."""
+    """Return the next h [batch, hidden]; gates of x and h: [batch, 3 * hidden]."""
     (r, z, n), (kept_r, kept_z, kept_n) = given.chunk(3, 1), kept.chunk(3, 1)
     new = (n + (r + kept_r).sigmoid() * kept_n).tanh()
     return [new + (z + kept_z).sigmoid() * (carried[0] - new)]

@@ -98,7 +98,8 @@ class Bundle:
     def nbytes(self) -> int:
         """Return the bytes that `save` will write into one file, or a few more.
 
-        It is more if weights that are not known to be equal turn out to be equal.
+        The result is too large if weights turn out to be equal that were not known to
+        be equal.
         """
         return foretold_nbytes(self.program, partial(self._content, WeightReader()))
 
@@ -114,14 +115,14 @@ class Bundle:
         """Write the bundle, whole or not at all.
 
         Args:
-            path: the file; an existing one is replaced at the very end.
-            progress: called before each weight is written, with bytes.
+            path: the path of the bundle; an existing file is replaced at the very end.
+            progress: called before each weight is written, with the bytes so far.
             data: where weights go: into the bundle, or into a data file beside it,
                 NAME-<digest>.kvd, that bundles with the same weights share.
             reuse: data files of other bundles. The bundle refers to the weights in
-                these, and only the others are written.
-            accept: called with the bundle before it gets its name; if it raises,
-                nothing is written.
+                these files, and only other weights are written.
+            accept: called with the written bundle before it is moved to `path`; if
+                `accept` raises an error, nothing is left behind.
 
         Raises:
             CannotWrite: a file cannot be written; existing files are untouched.
@@ -149,7 +150,7 @@ class Bundle:
         """Return a bundle with additional files; this one stays unchanged.
 
         Raises:
-            BadFile: a name is not a plain one or taken, or a file cannot be read.
+            BadFile: a name is not plain or is already used, or a file cannot be read.
         """
         added = take_files(files)
         for name in added.keys() & self._files.keys():
@@ -161,7 +162,7 @@ class Bundle:
         return f"<Bundle, not saved: {methods}>"
 
     def _quantized_names(self) -> dict[Source, str]:
-        """Return the original names of the weights that are transformed."""
+        """Return source -> the model's name of the weight, for transformed weights."""
         return {
             source.base: name.removesuffix(f".{source.transform.value}").removesuffix(
                 ROTATED
@@ -180,7 +181,7 @@ class Bundle:
 
 
 class _Threads:
-    """torch's number of threads before the saves that are running."""
+    """The number of torch threads to restore after the saves that are running."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -195,11 +196,12 @@ _threads: Final = _Threads()
 def _one_thread() -> Iterator[None]:
     """Let torch use one thread.
 
-    A block is transformed faster than it is hashed, and two threads would have to meet
-    after every step: if other processes use the cores too, that takes longer than the
-    work (ten times, measured 2026-11 on two busy cores). The number applies to this
-    thread, and to threads that start using torch meanwhile: a save that begins within
-    another one must not take it for the usual number.
+    A block is transformed faster than it is hashed. Two threads would have to wait for
+    each other after every step, and if other processes use the cores too, the waiting
+    takes longer than the work (ten times, measured 2026-11 on two busy cores). The
+    setting applies to this thread, and to threads that first use torch during the save.
+    So a save that begins during another save must not take the setting for the usual
+    number.
     """
     with _threads.lock:
         if not _threads.saving:
@@ -217,7 +219,7 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _own_mistakes(path: str) -> Iterator[None]:
-    """Distinguish errors in the new program from damaged files to reuse.
+    """Convert errors about the new program; errors about files to reuse stay.
 
     Raises:
         CompileError: the program does not pass the checks, which is a bug in kvc, or a

@@ -71,7 +71,7 @@ class _DiskFile:
     """A file on disk, in the version that was given.
 
     Attributes:
-        identity: size, time of change, device and inode.
+        identity: size, time of change, device and inode of the file.
     """
 
     name: str
@@ -83,7 +83,7 @@ class _DiskFile:
         """Record the identity of a file.
 
         Raises:
-            BadFile: it does not exist, or is no plain file.
+            BadFile: the file does not exist, or is no regular file.
         """
         try:
             status = path.stat()
@@ -97,7 +97,7 @@ class _DiskFile:
         """Yield the file's bytes.
 
         Raises:
-            BadFile: it cannot be read, or has changed.
+            BadFile: the file cannot be read, or has changed.
         """
         try:
             with self.path.open("rb") as file:
@@ -131,7 +131,7 @@ def check_generation_config(found: object) -> None:
     """Check the generation settings for a bundle; None means no settings.
 
     Raises:
-        CompileError: it is no mapping, or a setting in it is impossible.
+        CompileError: the settings are no mapping, or a setting has an impossible value.
     """
     if found is None:
         return
@@ -154,15 +154,16 @@ def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
     """Check that a tokenizer encodes, and that the model has all its tokens.
 
     An added special token beyond the model's vocabulary, as some published tokenizers
-    have for padding or images, is allowed if the vocabulary itself fits: text contains
-    it only where it is spelled out, and a call with it is refused.
+    have for padding or images, is allowed if the vocabulary itself fits: the tokenizer
+    returns such a token only if the text spells it out, and a call with the token is
+    refused.
 
     Args:
         tokenizer: the content of a tokenizer.json, or its path.
-        vocabulary: how many tokens the model has.
+        vocabulary: number of tokens of the model.
 
     Raises:
-        BadFile: it is no tokenizer.json, cannot be read, or cannot encode a text.
+        BadFile: the file is no tokenizer.json, cannot be read, or cannot encode a text.
         TokenizerTooLarge: the tokenizer has tokens that the model lacks.
     """
     parsed = _parsed(tokenizer)
@@ -196,8 +197,8 @@ def check_declared(
     """Check the tokenizer.json that metadata name, if they name one.
 
     Raises:
-        BadFile: it is not among the files, or as `check_tokenizer`.
-        TokenizerTooLarge: as `check_tokenizer`.
+        BadFile: the tokenizer is not among the files; or as for `check_tokenizer`.
+        TokenizerTooLarge: as for `check_tokenizer`.
     """
     if metadata.get("tokenizer") != TOKENIZER:
         return
@@ -211,7 +212,7 @@ def check_declared(
 
 
 def _vocabulary(program: Program) -> int | None:
-    """Return the size of a model's vocabulary, from the logits of a method."""
+    """Return the size of a model's vocabulary, from the shape of a method's logits."""
     for method in program.methods:
         if method.role and method.graph.outputs:
             dims = method.graph.values[method.graph.outputs[0]].type.dims

@@ -1,4 +1,4 @@
-"""Turn one method's nodes into a graph of the file, with its memory planned."""
+"""Turn a method's nodes into a graph of the file, and plan the graph's memory."""
 
 from collections.abc import Mapping
 
@@ -25,10 +25,10 @@ def emit_graph(
 
     Args:
         method: a proven method in which every view can share memory.
-        constant_ids: number of each constant's name.
-        state_ids: number of each state.
+        constant_ids: name of a constant -> its number in the file.
+        state_ids: name of a state -> its number in the file.
         symbols: the program's symbols.
-        tail_nbytes: bytes of the arena that must lie after every value.
+        tail_nbytes: number of bytes of the scratch memory that must follow every value.
 
     Raises:
         PlanFailed: the memory plan does not pass its check, or new content of a state
@@ -56,7 +56,7 @@ def emit_graph(
 
 
 def _check_homes(method: Method, aliases: Aliases) -> None:
-    """Check that new contents of states and callers' inputs lie in their memory."""
+    """Check that the new content of each state or changed input lies in its memory."""
     makers = method.makers()
     states = {name: value.id for value, name in method.state_in}
     named = zip(method.input_names, method.inputs, strict=True)
@@ -71,7 +71,7 @@ def _check_homes(method: Method, aliases: Aliases) -> None:
 
 
 def _home(number: int, aliases: Aliases, makers: Mapping[int, Node]) -> int:
-    """Return the value whose memory another one fills, apart from reshapes."""
+    """Return the value whose whole memory the value `number` occupies."""
     while number in aliases.base:
         op = makers[number].op
         if OPS[op].aliasing is Aliasing.VIEW and op not in RESHAPING_VIEWS:
@@ -86,10 +86,10 @@ def _all_values(method: Method) -> list[Value]:
 
 
 def value_numbers(method: Method) -> dict[int, int]:
-    """Return IR id -> id in the file, dense and in order of definition.
+    """Return IR id -> number, where numbers are dense and in order of definition.
 
-    A backend that writes ids into its payload takes them from here. They equal the ids
-    in the file unless the method runs blocks, whose scratch memory is added later.
+    A backend that writes ids into its payload uses these numbers. They are the ids in
+    the file, unless the method runs blocks, whose scratch memory gets ids later.
     """
     return {value.id: i for i, value in enumerate(_all_values(method))}
 

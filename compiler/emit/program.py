@@ -100,7 +100,7 @@ class _Emitter:
         return blocks_of(method, self._blocks)
 
     def emit(self, method: Method, tail: int) -> model.Method:
-        """Return a method of the file; `tail` bytes lie after its scratch memory."""
+        """Return a method of the file, with `tail` bytes after its scratch memory."""
         blocks = self.blocks_of(method)
         numbers = {one.block: i for i, one in enumerate(blocks)}
         needs: dict[int, int] = {}  # number of a block -> bytes of its scratch memory
@@ -141,7 +141,7 @@ class _Emitter:
 
 
 def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update, ...]:
-    """Return the verdicts by instruction, one for each instruction that writes."""
+    """Return one verdict for each instruction that writes."""
     places = {v.id: i for i, node in enumerate(method.nodes) for v in node.outputs}
     found: dict[int, model.Update] = {}
     for verdict in verdicts:

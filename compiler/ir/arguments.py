@@ -16,7 +16,7 @@ def named(node: Node) -> dict[str, Argument]:
 
 
 def arguments_of(op: str, given: Mapping[str, Argument]) -> tuple[Argument, ...]:
-    """Return the arguments of an operator, given by name; others are the defaults."""
+    """Return an operator's arguments: those given by name, and otherwise defaults."""
     params = OPS[op].params
     assert given.keys() <= {param.name for param in params}, given
     return tuple(given.get(param.name, param.default) for param in params)
@@ -28,7 +28,7 @@ def with_named(node: Node, changes: Mapping[str, Argument]) -> Node:
 
 
 def argument_faults(spec: OpSpec, arguments: tuple[Argument, ...]) -> Iterator[str]:
-    """Yield the faults of arguments; there is one argument for each parameter."""
+    """Yield the faults of a call's arguments, of which each parameter must have one."""
     for param, argument in zip(spec.params, arguments, strict=True):
         if argument is None and param.optional:
             continue

@@ -1,7 +1,8 @@
 """Control flow in the IR: nodes that run blocks, and blocks, which are methods.
 
-A block is a `Method` with a number, which one argument of one node names. It has
-neither role nor state: it works on its inputs, one for each operand of the node.
+A block is a `Method` with a number. One node in the program runs the block, and has the
+number as an argument. A block has neither role nor state; it computes on its inputs,
+one for each operand of the node.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ def arguments_of(control: Control[Value]) -> tuple[Argument, ...]:
 
 
 def with_over(node: Node, over: tuple[int | None, ...]) -> Node:
-    """Return a control node with results in the memory of the operands `over`."""
+    """Return a control node whose results overwrite the operands `over`."""
     control = control_of(node)
     assert control is not None
     return replace(node, arguments=arguments_of(replace(control, over=over)))

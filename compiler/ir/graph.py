@@ -1,9 +1,9 @@
 """The IR's values: programs, methods, nodes. All frozen; passes build new ones.
 
 A method is a list of nodes in running order over values in SSA form. Nothing is ever
-overwritten here: a cache write is a node with a new value, and a state is a value at
-the method's start (`state_in`) and another at its end (`state_out`). Memory is assigned
-to values later, in side tables.
+overwritten in the IR: a cache write is a node with a new value, and a state is one
+value at the method's start (`state_in`) and a different value at its end (`state_out`).
+Memory is assigned to values later, in side tables.
 """
 
 from collections import Counter
@@ -37,8 +37,8 @@ class Node:
 
     Attributes:
         op: full name of the op.
-        arguments: one for each parameter of its signature.
-        outputs: the values it defines.
+        arguments: one argument for each parameter of the op.
+        outputs: the values that the node computes.
         source: `package.module:line (module path)` of the user's code, or "".
     """
 
@@ -58,27 +58,27 @@ class Method:
     """An entry point, or a block that a node runs; see `ir/control.py`.
 
     Attributes:
-        name, role: as the user gave them.
+        name, role: the method's name and role, as the user gave them.
         inputs: values that the caller provides.
         input_names: a name for each input, for messages.
         position: name of the input that a session fills with its position, or "".
         input_tree, output_tree: how arguments and results nest (`kvc.schema.trees`).
-        constants: (value, name of its constant).
-        state_in: (value, name of the state whose old content it is).
-        state_out: (value, name of the state whose new content it is), for changed
-            states.
-        input_out: (value, name of the input whose array it is written to), if a method
-            changes the caller's arrays.
-        nodes: in running order.
-        outputs: values that the caller gets.
+        constants: (value, name of the constant that the value is).
+        state_in: (value, name of the state whose content at the start is the value).
+        state_out: (value, name of the state whose content at the end is the value), for
+            changed states.
+        input_out: (value, name of the input whose array the value is written to), if a
+            method changes the caller's arrays.
+        nodes: the nodes, in running order.
+        outputs: values that are returned to the caller.
         block: the number of a block, unique in the program; None for an entry point.
-        filled: the inputs of a block that are slices of operands: these are copied into
-            memory of the block; all other inputs lie in the caller's memory.
-        cursor_in: (value, the field of a cursor that it holds).
-        advances: (cursor, tokens that a call adds to it, name of the input that counts
-            them for each row, or "").
-        in_place: whether a block may overwrite inputs while it reads them; the library
-            of a backend may not.
+        filled: the inputs of a block that are slices of operands. Slices are copied
+            into memory of the block; all other inputs lie in the caller's memory.
+        cursor_in: (value, the cursor's field that the value holds).
+        advances: (cursor, number of tokens that a call adds to the cursor, name of the
+            input that gives the number for each row, or "").
+        in_place: whether a block can overwrite an input while it reads the input; False
+            for the partitions of a backend whose library cannot.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Method:
 
     @property
     def results(self) -> tuple[Value, ...]:
-        """Return every value that outlives the last node."""
+        """Return every value that is needed after the last node has run."""
         kept = self.state_out + self.input_out
         return self.outputs + tuple(value for value, _ in kept)
 
@@ -117,7 +117,7 @@ class Method:
         return {value.id: node for node in self.nodes for value in node.outputs}
 
     def reads(self) -> Counter[int]:
-        """Return value id -> how often it is read, results included."""
+        """Return value id -> how often the value is read, results included."""
         read = (value.id for node in self.nodes for value in node.inputs)
         return Counter(chain(read, (value.id for value in self.results)))
 
@@ -134,8 +134,8 @@ class Constant:
 
     Attributes:
         name: unique in the program.
-        type: static.
-        source: the source of its bytes; equal sources are equal data.
+        type: dtype and shape, without symbols.
+        source: the source of the constant's bytes; equal sources give equal data.
         provenance: its origin: "parameter", "buffer", "literal" or a pass.
     """
 
@@ -151,12 +151,13 @@ class State:
 
     Attributes:
         name: unique in the program.
-        type: dims may use symbols that a session fixes; along `grows` the greatest
-            possible size.
+        type: dtype and shape. Sizes can contain symbols whose sizes a session fixes;
+            the size along `grows` is the greatest possible.
         initial: name of the constant with its initial content; None means zeros.
-        grows: the axis along which its size changes from call to call; values of the
-            state have sizes of their own there. None for a state of one size.
-        kind, axis, cursor, window: as in the file; known once the program has been
+        grows: the axis along which the state's size changes from call to call; each
+            value of the state has its own size along this axis. None for a state of
+            fixed size.
+        kind, axis, cursor, window: as in the bundle file; set when the program has been
             analysed (`kvc.compiler.analysis`).
     """
 
@@ -175,7 +176,8 @@ class Program:
     """All methods of a model, with the data that they share.
 
     Attributes:
-        cursors: the counters of token positions, once the program has been analysed.
+        cursors: the counters of token positions; set when the program has been
+            analysed.
     """
 
     symbols: tuple[Symbol, ...]

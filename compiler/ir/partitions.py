@@ -17,14 +17,14 @@ class Partition:
             cross the border, its constants are bound by name. States are inputs like
             any other; `input_out` has the outputs that lie in the memory of an input,
             once the block is proven.
-        sizes: all combinations of sizes that its symbols can have, if each has buckets;
-            None if one may be any size within its bounds.
+        sizes: all combinations of sizes of the partition's symbols, if every symbol has
+            buckets; None if a symbol can have any size within its bounds.
         ranges: for a `calibrated` backend, value id -> the least and greatest number,
             for each floating-point value, including inputs and constants. A value
-            without elements has none. Values in the memory of one state have one range
-            in all methods. Empty for other backends.
-        scores: likewise, id of the result of an attention -> the range of its scaled
-            products of queries and keys.
+            without elements has no range. Values in the memory of one state have one
+            range in all methods. Empty for other backends.
+        scores: for a `calibrated` backend, id of the result of an attention -> the
+            range of the attention's scaled products of queries and keys.
     """
 
     graph: Method
@@ -35,13 +35,13 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """The data that the runtime needs for a partition beside its code.
+    """The data that the runtime needs for a partition in addition to its code.
 
     Attributes:
-        payload: data of the backend, in a format of its own.
-        memory: who lays out its workspace.
-        workspace_nbytes: bound of its workspace, beyond the workspace of the reference
-            implementation.
+        payload: data of the backend, in the backend's own format.
+        memory: who lays out the partition's workspace.
+        workspace_nbytes: upper bound of the bytes of the partition's workspace, not
+            counting the workspace of the reference implementation.
         tail_nbytes: bytes that must be readable after each input and output in the
             method's scratch memory. The memory plan provides for that; the ends of
             states, constants and callers' arrays are not known ahead of time.

@@ -6,8 +6,8 @@
 
 In: a pattern, a value, the node that computes each value. Out: for each way in which
 the value is an instance of the pattern, the arguments by the pattern's names. A name
-that stands in several places is the same argument in all of them. Products and sums are
-matched both ways round. The caller checks types and readers.
+that occurs several times stands for the same argument each time. Products and sums are
+matched with their operands in both orders. The caller checks types and readers.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ LAST = -1  # among an operator's arguments: the last axis, alone or in a tuple
 
 
 class Pattern(ABC):
-    """A formula; `*`, `+`, `-` are those of tensors, `|` is a choice of formulas."""
+    """A formula. `*`, `+` and `-` mean tensor operators, `|` a choice of formulas."""
 
     @abstractmethod
     def match(
@@ -53,7 +53,7 @@ class Pattern(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Any(Pattern):
-    """Any argument; or that which a formula gives, where there is one."""
+    """A named argument: any argument, or an instance of `formula` if there is one."""
 
     name: str
     formula: Pattern | None = None
@@ -73,7 +73,7 @@ class Any(Pattern):
 
 @dataclass(frozen=True, slots=True)
 class Either(Pattern):
-    """One of some formulas."""
+    """A choice of formulas."""
 
     formulas: tuple[Pattern, ...]
 

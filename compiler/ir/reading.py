@@ -62,8 +62,8 @@ def read_program(text: str, sources: Mapping[str, Source] | None = None) -> Prog
     """Parse the text of a program.
 
     Args:
-        text: as `program_text` writes it.
-        sources: of the constants, by name.
+        text: the text of a program, as `program_text` writes it.
+        sources: the sources of the constants, by name.
 
     Raises:
         ValueError: a line cannot be parsed; the text names it.
@@ -173,7 +173,7 @@ class _Reader:
             self._cursors.append(Cursor(name, CursorKind[kind], None, rows, most))
 
     def _inside(self, line: str) -> None:
-        """Parse a line of the last method."""
+        """Parse a line inside the method whose first line was parsed last."""
         method = self._methods[-1]
         word, _, rest = line.partition(" ")
         if word == "return":
@@ -244,7 +244,7 @@ _NUMBERS: tuple[Callable[[str], int | float], ...] = (int, float)
 
 
 def _fields(pattern: re.Pattern[str], line: str) -> list[str]:
-    """Return the groups of a matched line, "" for missing ones."""
+    """Match a line with a pattern; return the groups, "" for missing groups."""
     match = pattern.fullmatch(line)
     assert match, "the line does not match"
     return [text or "" for text in match.groups()]

@@ -26,7 +26,7 @@ def rename_node(node: Node, names: Mapping[int, Value]) -> Node:
 
 
 def rename_results(method: Method, names: Mapping[int, Value]) -> Method:
-    """Return a method with its outputs, states and changed inputs replaced, by id."""
+    """Return a method with the values of its results replaced, by id."""
     return replace(
         method,
         outputs=tuple(names.get(v.id, v) for v in method.outputs),
@@ -38,10 +38,11 @@ def rename_results(method: Method, names: Mapping[int, Value]) -> Method:
 def read_through(
     method: Method, stand_in: Callable[[Node], Node | tuple[Value, ...]]
 ) -> Method:
-    """Remove nodes whose results equal other values; their readers read those.
+    """Remove nodes whose results equal other values, and let readers use those values.
 
-    `stand_in` gets each node in order, with renamed operands, and returns the values
-    that replace its results, or the node that replaces it: mostly the node itself.
+    `stand_in` is called with each node in order, after its operands are renamed. It
+    returns either the values that replace the node's results, or the node to keep in
+    its place: mostly the node itself.
     """
     names: dict[int, Value] = {}
     kept = []
@@ -63,7 +64,7 @@ class NodeList:
         self._count = method.next_id()
 
     def keep(self, node: Node) -> None:
-        """Add a node with its own output values."""
+        """Add a node without changing its output values."""
         self.nodes.append(node)
         self.makers.update((value.id, node) for value in node.outputs)
 

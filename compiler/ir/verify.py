@@ -33,8 +33,8 @@ class Malformed(Exception):
 class VerifiedNodes:
     """Nodes that have been found well formed, so that unchanged nodes are checked once.
 
-    The result holds at any position of a node: it does not include whether its inputs
-    are defined before it.
+    Whether a node's inputs are defined before the node depends on the node's position,
+    so this class does not record it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class VerifiedNodes:
         self._nodes: dict[int, Node] = {}
 
     def try_at(self, samples: tuple[dict[str, int], ...]) -> None:
-        """Set the sizes at which nodes are checked; a change clears the set."""
+        """Set the sizes with which nodes are checked; new sizes clear the set."""
         if samples != self._samples:
             self._samples = samples
             self._nodes.clear()
@@ -61,7 +61,7 @@ def verify(program: Program, known: VerifiedNodes | None = None) -> None:
 
     Args:
         program: the result of a step.
-        known: nodes found well formed before; those found here are added.
+        known: nodes that were found well formed before; newly checked nodes are added.
 
     Raises:
         Malformed: with the method, the node and the rule that it breaks.
@@ -80,7 +80,7 @@ def verify(program: Program, known: VerifiedNodes | None = None) -> None:
 
 
 def sample_sizes(symbols: tuple[Symbol, ...]) -> Iterator[dict[str, int]]:
-    """Yield sizes to try: all at the least, all at the most, some in between."""
+    """Yield sizes to try: the least of all symbols, the greatest, some in between."""
     yield {s.name: s.lower for s in symbols}
     if symbols:
         yield {s.name: s.upper for s in symbols}
@@ -118,7 +118,7 @@ def _verify_method(
 
 
 def _verify_blocks(program: Program) -> None:
-    """Check that each block is run by exactly one node, which fits it."""
+    """Check that exactly one node runs each block, and fits the block's signature."""
     blocks, taken = blocks_by_number(program), list[int]()
     for method in program.methods:
         for node in method.nodes:
@@ -169,7 +169,7 @@ def _verify_ends(method: Method, states: Mapping[str, State]) -> None:
 
 
 def _is_of(value: Value, state: State) -> bool:
-    """Tell whether a value fits a state: along `grows` any size does."""
+    """Tell whether a value has the type of a state, with any size along `grows`."""
     if state.grows is None:
         return value.type == state.type
     dims, wanted = list(value.type.dims), list(state.type.dims)
@@ -235,7 +235,7 @@ def _labels(results: Sequence[Inferred]) -> str:
 
 
 def concrete(argument: Argument, sizes: Mapping[str, int]) -> Concrete:
-    """Return an argument in the form of shape rules, with symbols replaced by sizes."""
+    """Return an argument as shape rules take it, with sizes in place of symbols."""
     if isinstance(argument, tuple):
         return tuple(_concrete_item(item, sizes) for item in argument)
     return _concrete_item(argument, sizes)

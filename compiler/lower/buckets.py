@@ -1,7 +1,7 @@
 """Restrict the sizes of a program to the buckets of a recipe.
 
-In: a program with symbols, a recipe, the partitions of a backend. Out: the program,
-whose symbols list the only sizes they may have; or an error that names the size.
+In: a program with symbols, a recipe, the partitions of a backend. Out: the program, in
+which each symbol lists the sizes that it can have; or an error that names the size.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,8 +53,8 @@ def check_fixed(
     """Check that every size in the partitions of a fixed-shape backend is listed.
 
     Raises:
-        BadBuckets: a size may have any value within its bounds, or makes a tensor
-            without elements, which fixed-shape backends do not have.
+        BadBuckets: a size may have any value within its bounds, or gives a tensor
+            without elements, which fixed-shape backends do not support.
     """
     types = {value.type for graph in graphs for value in values_of(graph)}
     used = symbols_in(types)

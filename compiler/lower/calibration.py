@@ -1,9 +1,9 @@
 """Run a program on samples: for fixed-point backends, and for int4 weights.
 
 In: a program whose partitions are cut and whose writes are proven, and a calibrator
-that runs the program. Out: the range of each value of the partitions, by IR value; or,
-if the partitions are linear layers, the moments of the inputs of these layers. The
-program is saved to a temporary bundle, which is as large as the weights.
+that runs the program. Out: the range of the numbers in each IR value of the partitions;
+or, if the partitions are linear layers, the second moments of the inputs of these
+layers. The program is saved to a temporary bundle, which is as large as the weights.
 """
 
 import tempfile
@@ -50,7 +50,7 @@ class Calibrator(Protocol):
         """
 
     def sum_inputs(self, bundle: Path, progress: Progress) -> SeenInputs:
-        """Return the summed products of the inputs of a bundle's linear layers.
+        """Return for each linear layer of a bundle the sum of x x' over its inputs x.
 
         Raises:
             KvcError: the samples are not for this model, or a call fails.
@@ -80,7 +80,7 @@ def check_calibration(
 
 
 def plain_calls(parts: Parts) -> list[DelegateCall]:
-    """Return the delegate calls of a program that only the reference kernels run."""
+    """Return delegate calls without payloads, for runs by the reference kernels."""
     return [
         DelegateCall(backend.name, partition.graph, Lowered())
         for backend, by_name in parts.items()
@@ -110,13 +110,13 @@ class Calibrating:
 
         Args:
             program: a program with the calls of `plain_calls`.
-            sources: the sources of its constants, by name.
-            parts: its partitions, by backend and by calling method.
+            sources: the sources of the program's constants, by name.
+            parts: the program's partitions, by backend and by calling method.
 
         Raises:
             NotCalibrated: the samples do not run a partition that needs ranges.
             NeverSeen: a value of a partition has no elements in any sample.
-            KvcError: as `Calibrator.observe`, or the bundle cannot be written.
+            KvcError: as for `Calibrator.observe`, or the bundle cannot be written.
         """
         with self._saved(program, sources) as path:
             observed = self.calibrator.observe(path, self.progress)
@@ -136,14 +136,14 @@ class Calibrating:
     def moments(
         self, program: model.Program, sources: Mapping[str, Source]
     ) -> tuple[Mapping[str, Moments], Calibration]:
-        """Return the moments of the inputs of weights, and the calibration used.
+        """Return the second moments of linear layers' inputs, and the calibration used.
 
         Args:
             program: a program whose linear layers are partitions of `LinearLayers`.
-            sources: the sources of its constants, by name.
+            sources: the sources of the program's constants, by name.
 
         Raises:
-            KvcError: as `Calibrator.sum_inputs`, or the bundle cannot be written.
+            KvcError: as for `Calibrator.sum_inputs`, or the bundle cannot be written.
         """
         with self._saved(program, sources) as path:
             seen = self.calibrator.sum_inputs(path, self.progress)
@@ -197,7 +197,7 @@ def _ranged(
 
 
 def _check_run(program: model.Program, observed: Observed, backend: str) -> None:
-    """Check that every partition that needs ranges has run, and has all of them.
+    """Check that every partition that needs ranges has run, and has every range.
 
     Raises:
         NotCalibrated: a partition has not run.

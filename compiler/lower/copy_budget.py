@@ -18,10 +18,11 @@ def check_budgets(methods: Sequence[str], budget: Mapping[str, int]) -> None:
 
     Args:
         methods: names of the methods to compile.
-        budget: method -> bytes in a call.
+        budget: method -> bytes that a call may copy.
 
     Raises:
-        CompileError: a budget names no method to compile, or is no number of bytes.
+        CompileError: a budget is for a method that is not compiled, or is no number of
+            bytes.
     """
     for method, allowed in budget.items():
         if method not in methods:
@@ -42,7 +43,8 @@ def check_copy_budget(
 
     Args:
         verdicts: the verdicts on the writes of each method.
-        budget: method -> bytes in a call, with every size at its greatest.
+        budget: method -> bytes that a call may copy when every size has its greatest
+            value.
 
     Raises:
         CopyBudgetExceeded: a method exceeds its budget; the error lists its copies, the
@@ -94,7 +96,7 @@ _WHOLE: Final = frozenset({"aten::copy", "aten::clone"})
 
 
 class PlainCache(UserWarning):
-    """A session does not treat a state as a cache; the message gives the reason."""
+    """A state is written like a cache but not declared as one; the text says why."""
 
 
 def warn_of_plain_caches(program: Program) -> None:
@@ -133,8 +135,9 @@ def _text(places: Mapping[str, str]) -> str:
 def _writes(method: Method, names: set[str]) -> Iterator[tuple[str, Node]]:
     """Yield the nodes that write tokens into the named states, with the state's name.
 
-    A state that nodes of any other kind change is left out. For example, a method with
-    a sliding window also moves the content of the state, which so never fills up.
+    A state that other kinds of nodes also change is left out. For example, a method
+    with a sliding window also moves the content of the state, so the state never fills
+    up.
     """
     held = {value.id: name for value, name in method.state_in if name in names}
     makers = method.makers()

@@ -1,6 +1,6 @@
-"""Cut the nodes that a backend takes out of a method, as few partitions.
+"""Move the nodes that a backend runs out of a method, into few partitions.
 
-Nodes are grouped by depth: how many times the path to them enters the backend's nodes.
+Nodes are grouped by depth: how many times a path to a node enters the backend's nodes.
 All of the backend's nodes of one depth are one partition, a block that a
 `kvc::delegate` runs. No path leads from a partition through other nodes back into it,
 since that would increase the depth; so each partition can run as one call. The caller
@@ -25,7 +25,7 @@ from kvc.schema.ops import AFTER, DELEGATE, OPS, Aliasing
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
-    """A method that calls its partitions; their graphs are its blocks."""
+    """A method that calls partitions, and the partitions' graphs, which are blocks."""
 
     method: Method
     partitions: tuple[Partition, ...]
@@ -48,7 +48,7 @@ def outline(
         base: number of the first partition's block.
         growable: the values whose memory has spare capacity.
         waits: index of a write -> indices of the readers that must run before it.
-        in_place: the attribute of the backend, see `Backend`.
+        in_place: the attribute `Backend.in_place` of the backend.
         foreign: indices of the views that the backend cannot make itself.
     """
     taken = frozenset(i for i in taken if not _grows_array(method.nodes[i], i, waits))
@@ -98,12 +98,12 @@ def _starts_that_leave(
 
 
 def _grows_array(node: Node, index: int, waits: Waits) -> bool:
-    """Tell whether a node lengthens a tensor that is no state: an input or a copy."""
+    """Tell whether a node appends to a tensor that is no state: an input or a copy."""
     return node.op == "kvc::append" and index not in waits
 
 
 def _call(method: Method, partition: Method) -> Node:
-    """Return the call of a partition, preferably at the line of a state write."""
+    """Return the call of a partition, with the source line of a state write if any."""
     kept = {v.id for v, _ in (*method.state_out, *method.input_out)}
     writers = [n for n in partition.nodes if any(v.id in kept for v in n.outputs)]
     source = next((n.source for n in (*writers, *partition.nodes) if n.source), "")
@@ -126,7 +126,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _without_fringe(method: Method, taken: frozenset[int]) -> frozenset[int]:
-    """Leave out views at the edge of a partition: outside they cost nothing.
+    """Remove views at the edge of partitions from `taken`; outside they cost nothing.
 
     A partition returns only memory that it fills itself.
     """
@@ -186,7 +186,7 @@ class _Cutter:
         self.clones: list[Node] = []
 
     def partition(self, block: int, indices: Sequence[int]) -> Method:
-        """Return some nodes as a block; its outputs are the values read outside."""
+        """Return nodes as a block, whose outputs are the values that others read."""
         method = self._method
         nodes = [method.nodes[i] for i in indices]
         if self._in_place:
@@ -229,7 +229,7 @@ class _Cutter:
         )
 
     def _with_views(self, nodes: Sequence[Node]) -> list[Node]:
-        """Add the views that nodes read, made once more, except `foreign` ones."""
+        """Add copies of the view nodes that `nodes` read, except `foreign` views."""
         names: dict[int, Value] = {}
         found: list[Node] = []
 
@@ -251,7 +251,7 @@ class _Cutter:
         return found
 
     def _in_order(self, nodes: Sequence[Node]) -> list[Node]:
-        """Let nodes read clones of the values that they cannot read in place."""
+        """Let nodes read clones of the values that they cannot read directly."""
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):
             if value.id in self._strided and value.id not in self._cloned:
                 clone = self._cloned[value.id] = self._fresh(value)

@@ -31,7 +31,7 @@ def check_fit(recipes: Sequence[Recipe], fit: object) -> None:
 
     Raises:
         CompileError: the limit is no number of bytes.
-        FitUnused: the recipe has no int4, or there are several recipes.
+        FitUnused: the recipe has no int4 weights, or there are several recipes.
     """
     if fit is None:
         return
@@ -49,11 +49,11 @@ class Gain:
 
     Attributes:
         name: the name of the weight in the model.
-        sizes: bytes of its int8 values and scales, by the names under which the int4
-            ones are stored.
-        nbytes: the number of bytes that int8 needs in addition to those of int4.
-        error: the squared error of the layer's results with int4, as a share of their
-            squares.
+        sizes: bytes of its int8 values and of its int8 scales, by the names under which
+            its int4 values and scales are stored.
+        nbytes: number of bytes by which the int8 form is larger than the int4 form.
+        error: the squared error of the layer's results with int4, as a share of the
+            squared results.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Gain:
 
 
 def gains(program: model.Program, sources: Mapping[str, Source]) -> list[Gain]:
-    """Return the gain of each int4 weight as int8, the largest per byte first.
+    """Return the gain of int8 for each int4 weight, the largest per byte first.
 
     Args:
         program: a program whose weights are int4.
@@ -105,10 +105,10 @@ def _gain(
 
 
 def _square(weight: Tensor, moments: Tensor | None) -> float:
-    """Return the expected sum of squares of a matrix applied to its inputs.
+    """Return the expected sum of squares of the results of a matrix.
 
-    `moments` are those of the inputs; without them, return the sum of squares of the
-    matrix itself.
+    `moments` are the second moments of the matrix's inputs. If they are None, return
+    the sum of squares of the matrix itself.
     """
     reached = weight if moments is None else weight @ moments
     return float((reached * weight).sum(dtype=torch.float64))
@@ -140,7 +140,7 @@ def _sizes(program: model.Program) -> dict[str, int]:
 
 
 def _end(sizes: Mapping[str, int]) -> int:
-    """Return the end offset of blobs of some sizes that follow each other in a file."""
+    """Return the end offset in a file of consecutive blobs with the given sizes."""
     end = 0
     for nbytes in sizes.values():
         end = align_up(end, default_align(nbytes)) + nbytes

@@ -1,9 +1,9 @@
-"""Keep nodes out of partitions that could then not write a state in place.
+"""Leave nodes out of a partition if they could write a state in place only outside.
 
 A node that reads the old content of a state element by element can overwrite the state
 element by element, even if its operands were computed from the old content. A partition
-that reads the old content cannot, since it runs as one call; the whole state would be
-copied.
+that reads the old content runs as one call, so it cannot overwrite the state while
+reading it, and the whole state would have to be copied.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -22,7 +22,8 @@ class WholeWrite:
     Attributes:
         old: the content of the buffer when the method begins.
         index: the index of the node.
-        maker: the node; updates and reshapes of its one result may follow.
+        maker: the node, which has one result; updates and reshapes of the result may
+            follow.
     """
 
     old: Value
@@ -31,7 +32,7 @@ class WholeWrite:
 
 
 def whole_writes(method: Method) -> Iterator[WholeWrite]:
-    """Yield the nodes that compute a whole new content of the type of the old one."""
+    """Yield the nodes that compute a whole new content of a state or array."""
     olds = {name: value for value, name in method.state_in}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
     pairs = [(olds.get(name), new) for new, name in method.state_out]
@@ -48,7 +49,7 @@ def whole_writes(method: Method) -> Iterator[WholeWrite]:
 
 
 def _maker(method: Method, makers: dict[int, int], new: Value) -> int | None:
-    """Return the node at the end of a chain of updates and reshapes."""
+    """Return the node whose result becomes `new` by updates and reshapes only."""
     while (index := makers.get(new.id)) is not None:
         node = method.nodes[index]
         update = OPS[node.op].aliasing is Aliasing.UPDATE
@@ -93,7 +94,7 @@ def groups_of(method: Method, taken: frozenset[int], waits: Waits) -> list[list[
 def without_writers(
     method: Method, taken: frozenset[int], waits: Waits
 ) -> frozenset[int]:
-    """Leave out the taken nodes that write memory that their own partition reads.
+    """Remove the taken nodes that overwrite memory that their own partition reads.
 
     If a pointwise writer is left out, so are the pointwise nodes between the old
     content and the writer, unless another node needs them. All updates of states and of
@@ -141,7 +142,7 @@ def _readers(method: Method, old: int) -> list[int]:
 
 
 def _chain(method: Method, taken: frozenset[int], write: WholeWrite) -> set[int]:
-    """Return a writer and the pointwise nodes between the old content and it."""
+    """Return a writer, and the pointwise nodes between the old content and it."""
     chain = {write.index}
     reached = _pointwise_from(method, taken, write)
     users: dict[int, set[int]] = {value.id: {-1} for value in method.results}
@@ -157,10 +158,10 @@ def _chain(method: Method, taken: frozenset[int], write: WholeWrite) -> set[int]
 def _pointwise_from(
     method: Method, taken: frozenset[int], write: WholeWrite
 ) -> set[int]:
-    """Return the pointwise nodes before a writer that follow from the old content.
+    """Return the pointwise nodes that compute a writer's operands from the old content.
 
-    A node that reads a view of a value made inside the partition is left out: the view
-    would have to move outside too, and separate its other readers inside.
+    A node is left out if it reads a view of a value that the partition computes:
+    otherwise the view would move out of the partition too, away from its other readers.
     """
     values, found = {write.old.id}, set()
     views: set[int] = set()

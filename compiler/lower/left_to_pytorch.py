@@ -47,7 +47,7 @@ def warn_of_left(program: Program, recipe: Recipe, offered: Collection[str]) -> 
     Args:
         program: the program, compiled by this recipe.
         recipe: the recipe.
-        offered: backends of all recipes of the bundle.
+        offered: names of the backends of all recipes of the bundle.
     """
     if recipe.backend and left_in(program):
         so = "without which these do not run"
@@ -70,7 +70,7 @@ def _warn(program: Program, recipe: Recipe, so: str, advice: str) -> None:
 def without_pytorch(
     recipe: DefaultRecipe, make: Callable[[Recipe], Emitted]
 ) -> Emitted:
-    """Compile by the first default recipe, or by the other if that needs PyTorch.
+    """Compile by the first default recipe, or by the second if the first needs PyTorch.
 
     The choice depends on the model only, not on this machine.
 
@@ -105,7 +105,7 @@ def _warn_of_copies(recipe: DefaultRecipe, error: CopyBudgetExceeded) -> None:
 
 
 def left_text(left: Left) -> str:
-    """Name the operators left; methods that leave the same operators share an entry."""
+    """Name each method's operators left to PyTorch, equal ones in one entry."""
     names: dict[str, list[str]] = {}
     for method, ops in left.items():
         names.setdefault(_counted(ops), []).append(method)
@@ -119,12 +119,12 @@ def _counted(ops: Mapping[str, int]) -> str:
 
 
 def backends_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of a recipe's backends, including the backend of the rest."""
+    """Return the names of a recipe's backends, including that of remaining nodes."""
     return tuple(filter(None, (recipe.backend, recipe.rest)))
 
 
 def _advice(program: Program, recipe: Recipe, offered: Collection[str]) -> str:
-    """Name the other backends that run some of the operators left."""
+    """Name the other backends that run some operators left to PyTorch."""
     left = {op for method in program.methods for op in left_of(method)}
     return "".join(
         f", or {_how(recipe, backend)}, which runs "
@@ -134,7 +134,7 @@ def _advice(program: Program, recipe: Recipe, offered: Collection[str]) -> str:
 
 
 def _how(recipe: Recipe, backend: str) -> str:
-    """Say how to give the operators left to another backend."""
+    """Say how to have a backend run the operators left to PyTorch."""
     if backend == "cpu" and not recipe.rest:  # recipes that come with kvc have one
         return 'write `rest = "cpu"` below `[backend]` in the recipe'
     return f"compile by a recipe of the backend {backend}"

@@ -1,7 +1,7 @@
-"""Give parts of a program to backends, and prove which of its writes are in place.
+"""Give parts of a program to backends, and prove which writes happen in place.
 
 In: a program after all passes. Out: the same program with each backend's partitions as
-blocks that delegates run, and the verdicts on its writes.
+blocks that delegates run, and for each write the verdict: in place, or the copies.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -143,14 +143,14 @@ def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
 
 
 def _whole(makers: Mapping[int, Node], value: Value) -> Value:
-    """Return the value before any views that only reshape it."""
+    """Return the value of which `value` is a reshape; itself if it is no reshape."""
     while value.id in makers and makers[value.id].op in RESHAPING_VIEWS:
         value = makers[value.id].inputs[0]
     return value
 
 
 def _root(makers: Mapping[int, Node], value: Value) -> Value:
-    """Return the value that this value is a view of; itself if it is no view."""
+    """Return the value of which `value` is a view; itself if it is no view."""
     while value.id in makers and _is_view(makers[value.id]):
         value = makers[value.id].inputs[0]
     return value
@@ -168,7 +168,7 @@ Parts = Mapping[Backend, Mapping[str, Sequence[Partition]]]
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """A program whose partitions are cut and proven.
+    """A program with its partitions as blocks, and its writes proven.
 
     Attributes:
         program: the program, with nodes in write order.
@@ -185,7 +185,7 @@ class Lowering:
     def partitions(self, recipe: Recipe | None = None) -> Parts:
         """Return the partitions of each backend, by calling method.
 
-        `recipe` lists the sizes for backends that need fixed shapes.
+        `recipe` lists the sizes of symbols, for backends that need fixed shapes.
 
         Raises:
             BadBuckets: a backend needs fixed shapes, and the recipe does not list them.
@@ -232,7 +232,7 @@ class Lowering:
 
 
 def lower(program: Program, backends: Sequence[Backend]) -> Lowering:
-    """Cut the partitions of backends, in order, and prove the writes of a program.
+    """Cut partitions for each backend, in order, and prove the program's writes.
 
     Raises:
         BadBackend: a backend takes a node that it cannot take.
@@ -245,12 +245,12 @@ def lower(program: Program, backends: Sequence[Backend]) -> Lowering:
 
 
 def _cut(program: Program, backend: Backend, owners: dict[int, Backend]) -> Program:
-    """Cut a backend's partitions out of all methods and of the blocks not yet taken.
+    """Cut a backend's partitions out of all methods, and of blocks of no backend.
 
     Args:
         program: the program; earlier backends may have partitions in it.
         backend: the backend that takes nodes.
-        owners: block of a partition -> its backend; this backend's are added.
+        owners: block of a partition -> its backend; the new partitions are added.
     """
     blocks, growable = blocks_by_number(program), find_growable(program)
     done: list[Method] = []
@@ -298,9 +298,9 @@ def _blocks_at(node: Node) -> tuple[int, ...]:
 def update_in_place(
     program: Program,
 ) -> tuple[Program, dict[str, tuple[Verdict, ...]]]:
-    """Order each method so that its writes happen in place.
+    """Order the nodes of each method so that its writes happen in place.
 
-    This follows lowering, which reorders nodes.
+    This is called after lowering, which reorders nodes.
     """
     proofs = prove_all(program)
     proven = replace(

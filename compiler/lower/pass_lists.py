@@ -57,7 +57,7 @@ class Narrowing:
     """The weights that become int8 in an int4 recipe, and the moments of inputs.
 
     Attributes:
-        wide: names of weights that become int8 instead.
+        wide: names of weights that become int8 instead of int4.
         moments: name of a weight -> moments of its inputs; empty without samples.
     """
 
@@ -76,7 +76,7 @@ def passes_for(
     Args:
         recipe: the recipe.
         backends: the backends of the recipe.
-        narrowing: the selection of its int4 and int8 weights.
+        narrowing: the selection of the recipe's int4 and int8 weights.
     """
     passes = list(_FIRST)
     # Without a backend, results equal eager bit by bit (a product of one row rounds
@@ -105,8 +105,8 @@ def passes_for(
 def observing_passes(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes that expose the linear layers that a recipe quantizes.
 
-    Weights stay float32. All positions are computed, even if nothing reads them: the
-    layers before the last token's logits would otherwise see few tokens.
+    Weights stay float32. All positions are computed, even if only the logits of the
+    last token are read: otherwise the last layers would be observed with few tokens.
     """
     linear: list[Pass] = [LinearProducts(), DivideMatrices()]
     linear += _rotating(recipe)
@@ -114,7 +114,7 @@ def observing_passes(recipe: Recipe) -> tuple[Pass, ...]:
 
 
 def _weight_passes(recipe: Recipe, narrowing: Narrowing) -> Iterator[Pass]:
-    """Yield the passes that store matrices in another form."""
+    """Yield the passes that change the format in which matrices are stored."""
     yield from _rotating(recipe)
     embedding, keep = recipe.embedding == "int8", recipe.keep
     if recipe.linear != "float32" or embedding:

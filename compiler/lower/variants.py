@@ -1,8 +1,8 @@
 """Merge the programs that several recipes made of a model.
 
 In: emitted programs, by recipes that compute the same numbers, and the sources of their
-constants. Out: the first program, with the others as its variants over the same names,
-so that equal constants are stored once.
+constants. Out: the first program, with the other programs as its variants. All of them
+refer to one list of names, so that equal constants are stored once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ class Emitted:
 
 
 def together(emitted: Sequence[Emitted]) -> Emitted:
-    """Return the program of the first recipe, with the others as variants.
+    """Return the program of the first recipe, with the other programs as variants.
 
     Raises:
-        RecipesApart: the programs differ for a caller, or a recipe's backend takes
-            nothing.
+        RecipesApart: the programs differ for a caller, or a recipe's backend runs no
+            node.
     """
     if len(emitted) == 1:
         return emitted[0]
@@ -101,7 +101,7 @@ def _variant(program: Program) -> Variant:
 def _moved(
     program: Program, ids: Mapping[str, int], names: tuple[NamedData, ...]
 ) -> Program:
-    """Return a program over a larger list of names, which includes its own."""
+    """Return a program that refers to `names`, which includes the program's names."""
     new = [ids[named.name] for named in program.names]
     return replace(
         program,

@@ -21,9 +21,10 @@ class DecoderConfig:
         vocab: number of tokens.
         dim: width of the residual stream.
         layers: number of blocks.
-        heads, kv_heads: query heads and key/value heads; `heads` is a multiple.
+        heads, kv_heads: numbers of query heads and of key/value heads; `heads` is a
+            multiple of `kv_heads`.
         ffn: hidden width of the feed-forward block.
-        capacity: positions that the cache holds.
+        capacity: number of positions that the cache holds.
         rope_base: base of the rotary wavelengths.
         eps: epsilon of RMSNorm.
     """
@@ -71,7 +72,7 @@ class Attention(nn.Module):
         return self._merge(y)
 
     def cached(self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor) -> Tensor:
-        """Append x [1, seq, dim] to the cache at `position` and attend to it all."""
+        """Append x [1, seq, dim] to the cache at `position`; attend to the cache."""
         q, k, v = self._project(x, cos, sin)
         self.k_cache.copy_(torch.ops.kvc.cache_update(self.k_cache, k, position))
         self.v_cache.copy_(torch.ops.kvc.cache_update(self.v_cache, v, position))

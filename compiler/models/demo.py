@@ -52,7 +52,8 @@ def decoder_methods(
 ) -> tuple[Method, ...]:
     """Return prefill, for up to `max_chunk` tokens at a time, and decode.
 
-    With `all_logits` also prefill_all, which returns the logits of every position.
+    With `all_logits`, also return prefill_all, which computes the logits of every
+    position.
     """
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     seq = {"tokens": {1: Dim("seq", 1, min(max_chunk, config.capacity))}}

@@ -11,7 +11,7 @@ from kvc.schema.interrupts import check_interrupts
 def reporting(progress: Progress | None) -> Progress:
     """Return a function that reports progress, if there is a callback.
 
-    It also raises an interrupt whose exception was swallowed.
+    The function also raises an interrupt whose exception was caught before and dropped.
     """
 
     def report(stage: str, done: int, total: int, item: str = "") -> None:

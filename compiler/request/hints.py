@@ -1,7 +1,8 @@
 """Limit the position to the caller's `max_length`, if caches do not limit it.
 
-In: an emitted program, the most positions. Out: the program with that capacity. A ring
-has no limit, but the positions that a model was trained for have.
+In: an emitted program, the greatest number of positions. Out: the program with that
+number as the capacity of its cursor. A ring cache does not limit the position, but a
+model can be trained for a limited number of positions.
 """
 
 import re
@@ -84,7 +85,7 @@ _HUB_NAME: Final = re.compile(
 
 
 def why_not_fetched(name: str) -> str:
-    """Say that there is no such folder, and how to download a model of a hub."""
+    """Say that `name` is no folder, and how to download a model from a hub."""
     text = "there is no such folder, and kvc downloads nothing from a hub"
     found = _HUB_NAME.fullmatch(name)
     if found is None:

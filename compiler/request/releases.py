@@ -1,7 +1,7 @@
 """The releases of torch and of transformers that the compiler supports.
 
-It patches undocumented functions of both; with an untested release it might silently
-make a wrong program.
+The compiler patches undocumented functions of both packages, so with an untested
+release it might silently make a wrong program.
 """
 
 import re
@@ -11,7 +11,7 @@ from kvc.schema.frozen import frozen
 
 @frozen
 class Releases:
-    """A range of a package's minor releases: from `first` on, before `before`."""
+    """A range of a package's minor releases, from `first` to just before `before`."""
 
     package: str
     first: tuple[int, int]

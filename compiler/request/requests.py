@@ -1,7 +1,7 @@
 """Check the request to compile, before anything is traced.
 
 In: the arguments of `compile_program`. Out: nothing, or an error that names the wrong
-argument. Whether the arguments fit the model's code is found later.
+argument. Later stages check whether the arguments fit the model's code.
 """
 
 from collections.abc import Mapping, Sequence

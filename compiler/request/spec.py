@@ -52,20 +52,21 @@ class Method:
     """A method of the model to compile.
 
     Attributes:
-        name: attribute of the model; any name.
+        name: name of the model's attribute that is the method.
         args: example positional arguments: tensors, constants, nested containers.
         kwargs: example keyword arguments.
         dynamic: input -> axis -> Dim, for dynamic axes; an input is a parameter name,
             or a path into a container such as "past[0]" or "cache.key".
-        role: the method's role in a generation loop: "prefill", "decode", "prefill_all"
-            or ""; or "encode": each call of it starts a session anew, and methods that
-            read cursors can only run after it.
+        role: the method's role in a generation loop: "prefill", "decode",
+            "prefill_all", "encode" or "". Each call of an "encode" method starts the
+            session anew, and methods that read cursors can only run after such a call.
         carry: arguments that the session keeps from call to call. The key is the
-            argument's name, or a path into it; a whole container is allowed. The value
-            is the result that replaces it: a key of a returned dict, a path such as
-            "present[0]" or "[1]" for a returned tuple, or the index of a returned
-            tensor. Both disappear from the call. Methods that carry the same path share
-            one state; a method without the argument may create it.
+            argument's name, or a path into the argument; a whole container is allowed.
+            The value names the result that replaces the argument in the next call: a
+            key of a returned dict, a path such as "present[0]" or "[1]" for a returned
+            tuple, or the index of a returned tensor. Callers neither pass the argument
+            nor get the result. Methods that carry the same path share one state; a
+            method without the argument may create it.
         position: the int64 input that the session fills with its position, or with the
             positions of the new tokens; "" if there is none.
     """
@@ -85,7 +86,7 @@ class StateSpec:
 
     Attributes:
         name: the buffer's name, or a pattern such as "layers.*.k" (`fnmatch`).
-        axis: the axis of `capacity`; may count from the end.
+        axis: the axis of `capacity`; a negative number counts from the end.
         capacity: the possible sizes along `axis`.
         batch: the possible sizes along axis 0, if a session chooses them too.
     """
@@ -99,8 +100,8 @@ class StateSpec:
         """Check that the spec is consistent.
 
         Raises:
-            CompileError: an axis without a capacity or the other way round, nothing to
-                choose, axis 0 both as capacity and as batch, or no Dims.
+            CompileError: only one of `axis` and `capacity` is given, neither `capacity`
+                nor `batch` is given, axis 0 has both, or one of them is no Dim.
         """
         name: object = self.name
         axis: object = self.axis
@@ -130,7 +131,7 @@ class ModelSpec:
         model: the module; in evaluation mode.
         methods: the methods to compile.
         states: buffers whose size is chosen when a session is opened.
-        metadata: settings to keep in the bundle; values that JSON can hold.
+        metadata: settings to keep in the bundle, with values that JSON can represent.
         files: files to store in the bundle, such as a tokenizer, by plain name: the
             bytes, or the path of a file that is read when the bundle is saved.
     """

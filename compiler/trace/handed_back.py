@@ -35,7 +35,7 @@ _REASON = (
 
 
 def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
-    """Refuse a write into a result that may be an input if both are used later.
+    """Refuse a write into a tensor that may be the same tensor as one read later.
 
     Raises:
         CaptureError: with the line and the remedy.

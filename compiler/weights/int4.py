@@ -1,8 +1,8 @@
 """Quantization of a matrix to int4: each block of 32 inputs of a row has one scale.
 
 With a `Factor`, the statistics of the layer's inputs are used, too: columns are rounded
-one after another, and each column's error is compensated in those after it (GPTQ:
-Frantar and others, 2022).
+one after another, and the error of each column is compensated in the later columns
+(GPTQ: Frantar and others, 2022).
 """
 
 from dataclasses import dataclass
@@ -44,8 +44,8 @@ class Factor:
     def of(cls, moments: Tensor) -> "Factor":
         """Return the factor of moments, float [in, in], symmetric, of finite numbers.
 
-        An input that is always zero counts as independent of all others, with the mean
-        of all; if all are zero, the moments are the identity.
+        An input that is always zero counts as independent of the other inputs, with the
+        mean of all mean squares. If all inputs are zero, the moments are the identity.
         """
         # The lower Cholesky factor of the moments in reversed order is upper triangular
         # in the original order: moments = R R', and U is R's inverse.
@@ -78,13 +78,13 @@ def quantize_int4(
 
     Args:
         weight: float [out, in], `out` a multiple of 8 and `in` of 32.
-        signed: whether scales may be negative; XNNPACK demands positive ones.
+        signed: whether scales may be negative; XNNPACK demands positive scales.
         factor: the factor for the layer's inputs [in]; None without samples.
 
     Returns:
-        uint8 [out / 8, in / 8, 8, 4]: each row's values in groups of four bytes; of two
-        values the first is in the low and the second in the high half of a byte, each
-        stored as value + 8; and bfloat16 [out / 8, in / 32, 8], the scales.
+        The values, uint8 [out / 8, in / 8, 8, 4]: each row in groups of four bytes. A
+        byte holds two values, the first in its low half and the second in its high
+        half, each stored as value + 8. And the scales, bfloat16 [out / 8, in / 32, 8].
     """
     rows, columns = weight.shape
     if factor is None:
@@ -191,7 +191,7 @@ _KEPT: Final = 2  # factors: the inputs of queries and of the weights written ne
 
 
 class Moments:
-    """Second moments of the inputs of layers: equal by identity.
+    """Second moments of the inputs of layers, compared by identity.
 
     Attributes:
         sums: float32 [in, in], the sum of x x' over all inputs x of the samples.
@@ -204,13 +204,13 @@ class Moments:
 
 
 class Factors:
-    """The factors of the moments that were used last."""
+    """A cache of the factors of the last few moments."""
 
     def __init__(self) -> None:
         self._made: dict[Moments, Factor] = {}
 
     def of(self, moments: Moments) -> Factor:
-        """Return the factor of moments, computed unless it is one of the last few."""
+        """Return the factor of moments, from the cache if it is there."""
         known = self._made.pop(moments, None)
         factor = Factor.of(torch.from_numpy(moments.sums)) if known is None else known
         self._made[moments] = factor

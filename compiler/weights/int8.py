@@ -30,7 +30,8 @@ def quantize_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
         weight: float [out, in].
 
     Returns:
-        int8 [out, in] within +-127, and float32 [out] of `channel_scales`.
+        The values, int8 [out, in] within +-127, and the scales, float32 [out], as of
+        `channel_scales`.
     """
     values = weight.float()
     scale = channel_scales(values)
@@ -39,13 +40,14 @@ def quantize_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_int8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize the rows of a matrix in blocks of the size of `weight_blocks`.
+    """Quantize the rows of a matrix in blocks, as `weight_blocks` divides them.
 
     Args:
         weight: float [out, in].
 
     Returns:
-        int8 [out, in] within +-127, and float32 [out, blocks] as of `channel_scales`.
+        The values, int8 [out, in] within +-127, and the scales, float32 [out, blocks],
+        computed as in `channel_scales`.
     """
     values, scale = quantize_channels(_int8_parts(weight))
     rows, columns = weight.shape
@@ -53,7 +55,7 @@ def quantize_int8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _int8_parts(weight: Tensor) -> Tensor:
-    """Return the blocks of each row as rows of their own, in order."""
+    """Return a matrix with one row for each block of a row, in order."""
     rows, columns = weight.shape
     count = weight_blocks(columns)
     return weight.reshape(rows * count, columns // count)

@@ -1,11 +1,11 @@
 """Rotate weights by a fixed orthogonal matrix R, to the same bits on any machine.
 
-R spreads each coordinate over many. It consists of signs, a Walsh-Hadamard transform of
-blocks of the greatest power of two in the width, a reflection across the blocks, and a
-reflection that takes the image of (1, 1, ...) back to it. So R keeps means, and layer
-norms without a weight commute with it like root mean square norms. All of it is sums
-and products in float64 in an order that is fixed here, without a linear algebra
-library. Each class here is the `Make` of a `Computed` source.
+R spreads each coordinate over many coordinates. It consists of signs, a Walsh-Hadamard
+transform of blocks of the greatest power of two in the width, a reflection across the
+blocks, and a reflection that maps the image of (1, 1, ...) back to (1, 1, ...). So R
+keeps means, and layer norms without a weight commute with it like root mean square
+norms. R is applied by sums and products in float64 in a fixed order, without a linear
+algebra library. Each class of this module is the `Make` of a `Computed` source.
 """
 
 from dataclasses import dataclass
@@ -86,8 +86,8 @@ class Rotated:
     """Rotate the inputs, the outputs, or both, of a matrix or a vector.
 
     Attributes:
-        rows: whether its outputs are rotated.
-        columns: whether its inputs are rotated.
+        rows: whether the outputs are rotated.
+        columns: whether the inputs are rotated.
     """
 
     rows: bool

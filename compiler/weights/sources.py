@@ -1,7 +1,7 @@
-"""The sources of the bytes of constants, as values: nothing is read here.
+"""Descriptions of where the bytes of constants come from.
 
-Two equal sources are the same data, so sharing is found without reading a byte.
-`weight_reader.py` reads them.
+Two equal sources give the same data, so shared data is found without reading a byte.
+`weight_reader.py` reads the bytes.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ ROTATED: Final = ".rotated"  # the end of the name of a rotated constant
 
 
 class TensorSource:
-    """The bytes of a tensor of the user's model; equal by identity."""
+    """The bytes of a tensor of the user's model; sources of one tensor are equal."""
 
     __slots__ = ("identity", "tensor")
 
@@ -39,7 +39,7 @@ class TensorSource:
 
 
 class StoredTensor(Protocol):
-    """A contiguous tensor in a file; equal ones are the same bytes."""
+    """A contiguous tensor in a file; equal instances stand for the same bytes."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,8 +64,8 @@ class StoredSource:
     Attributes:
         stored: the tensor in the file.
         dtype: the model's dtype.
-        through: earlier dtypes of the model's tensor, in order, to which the values are
-            cast first because these casts lose precision.
+        through: earlier dtypes of the model's tensor, in order. The values are cast to
+            each of these dtypes first, because such a cast loses precision.
     """
 
     stored: StoredTensor
@@ -74,7 +74,7 @@ class StoredSource:
 
 
 class Transform(Enum):
-    """The transforms of a weight before it is stored."""
+    """The ways in which a weight can be transformed before it is stored."""
 
     INT8 = "int8"  # int8 values, per row of a matrix
     INT8_SCALE = "int8_scale"  # float32 scale of each row
@@ -116,14 +116,14 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """A matrix split into `count` matrices, which follow each other in it."""
+    """A matrix divided along its rows into `count` matrices of equal size."""
 
     base: "Source"
     count: int
 
 
 class Make(Protocol):
-    """A function that computes a float tensor from others; equal ones agree."""
+    """A function of float tensors; equal functions must give equal results."""
 
     @property
     def by_rows(self) -> bool:
@@ -139,7 +139,7 @@ class Make(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A tensor computed from other sources, perhaps row by row of the first one."""
+    """A tensor computed from the tensors of other sources."""
 
     make: Make
     bases: tuple["Source", ...]
@@ -188,7 +188,7 @@ def _derived_shape(source: Derived) -> tuple[int, ...]:
 
 
 def base_of(source: Source) -> Base:
-    """Return the first of the model's tensors from which a source is derived."""
+    """Return the first of the model's tensors that a source is computed from."""
     while not isinstance(source, TensorSource | StoredSource):
         source = source.bases[0] if isinstance(source, Computed) else source.base
     return source

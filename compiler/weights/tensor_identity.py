@@ -24,7 +24,7 @@ class Identity:
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Identity":
-        """Return the identity of a tensor; valid while its storage lives."""
+        """Return the identity of a tensor, valid until its storage is freed."""
         return cls(
             tensor.untyped_storage()._cdata,
             int(tensor.storage_offset()),
@@ -36,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The range of bytes of a tensor: from its first byte to after its last one.
+    """The range of bytes of a tensor, from its first byte to the end of its last.
 
     Attributes:
         space: 0 if `begin` and `end` are addresses, else the id of a storage without an
@@ -49,7 +49,7 @@ class Extent:
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Extent":
-        """Return the extent of a tensor; one on the meta device has no address."""
+        """Return the extent of a tensor; meta tensors have a storage but no address."""
         space, begin = 0, 0
         if tensor.is_meta:
             space = tensor.untyped_storage()._cdata
@@ -73,7 +73,7 @@ class Extent:
         return self.space == other.space and begin < end
 
     def holds(self, other: "Extent") -> bool:
-        """Tell whether all bytes of another extent are in this one."""
+        """Tell whether all bytes of another extent are in this extent."""
         if self.space != other.space:
             return False
         return self.begin <= other.begin and other.end <= self.end
@@ -92,7 +92,7 @@ def overlapping(tensor: Tensor, named: Mapping[str, Tensor]) -> list[str]:
 def overlaps_itself(tensor: Tensor) -> bool:
     """Tell whether elements of a tensor share memory, as after `expand`.
 
-    Interleaved strides that only a search could decide count as overlapping.
+    If strides are interleaved so that only a search could decide, the answer is True.
     """
     steps = zip(tensor.stride(), tensor.shape, strict=True)
     reached = 0  # the last element that the preceding dimensions cover

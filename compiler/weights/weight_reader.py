@@ -51,7 +51,7 @@ class WeightReader:
     """
 
     def __init__(self, names: Mapping[Source, str] | None = None) -> None:
-        """Take the names of the matrices to quantize, for errors."""
+        """Create a reader; `names` has the names of weights, which errors mention."""
         self._names = names or {}
         self._scales: dict[Derived, Tensor] = {}
         self._factors = Factors()
@@ -84,7 +84,7 @@ class WeightReader:
                 return self._derived(source, whole_rows)
 
     def _divided(self, source: Divided, whole_rows: bool) -> Iterator[Tensor]:
-        """Yield a divided matrix; with `whole_rows` each block has whole matrices."""
+        """Yield a divided matrix in blocks, of whole matrices if `whole_rows`."""
         if not whole_rows:
             yield from self.blocks(source.base)
             return
@@ -138,7 +138,7 @@ class WeightReader:
                 return partial(quantize_int4, signed=signed, factor=factor)
 
     def _quantized(self, kept: Derived, quantize: Quantizer) -> Iterator[Tensor]:
-        """Yield the values of a matrix; keep its scales under the source `kept`."""
+        """Yield the quantized values of a matrix; keep the scales for source `kept`."""
         scales = []
         for block in self.rows_to_quantize(kept):
             values, scale = quantize(block)
@@ -155,9 +155,9 @@ class WeightReader:
             yield quantize(block)[1]
 
     def rows_to_quantize(self, source: Derived) -> Iterator[Tensor]:
-        """Yield rows in blocks that can be quantized: multiples of eight for int4.
+        """Yield rows in blocks that can be quantized: multiples of eight rows for int4.
 
-        With moments, columns are rounded one by one, so larger blocks save steps.
+        With moments, columns are rounded one by one, so larger blocks need fewer steps.
         """
         blocks = self._finite_blocks(source)
         if source.transform not in (*INT4, *_INT4_SCALES):
@@ -169,8 +169,8 @@ class WeightReader:
     def _finite_blocks(self, source: Derived) -> Iterator[Tensor]:
         """Yield the rows of the matrix, or matrices, that a source is quantized from.
 
-        The first block that is not finite and all later blocks are not yielded: they
-        are only counted, for the error.
+        From the first block with a NaN or an infinity on, blocks are only examined to
+        count such numbers for the error, and are not yielded.
         """
         bad = 0
         for block in self.blocks(source.base, whole_rows=True):
@@ -195,7 +195,7 @@ def _is_finite(block: Tensor) -> bool:
 
 
 def _gathered(least: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yield the same rows in blocks of at least `least` elements, except the last."""
+    """Join blocks of rows to blocks of at least `least` elements, except the last."""
     held: list[Tensor] = []
     for block in blocks:
         held.append(block)
@@ -207,7 +207,7 @@ def _gathered(least: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _in_multiples(count: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Yield the same rows in blocks of a multiple of `count` rows."""
+    """Divide the rows of blocks anew, into blocks of a multiple of `count` rows."""
     kept: Tensor | None = None
     for block in blocks:
         rows = block if kept is None else torch.cat((kept, block))
@@ -219,7 +219,7 @@ def _in_multiples(count: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _cut(tensor: Tensor, whole_rows: bool) -> Iterator[Tensor]:
-    """Yield a tensor in parts, each made contiguous on its own."""
+    """Yield a tensor in parts; each part is made contiguous separately."""
     if tensor.numel() <= BLOCK_ELEMENTS:
         yield tensor.contiguous()
         return
