@@ -82,7 +82,8 @@ def check_roles(program: Program) -> None:
     """Check that every method with a role has the role's signature.
 
     Raises:
-        CompileError: with the signature that was expected and the one found.
+        CompileError: a method has a different signature; the error has the expected
+            signature and the one found.
     """
     for method in program.methods:
         taken, given = ([v.type for v in vs] for vs in (method.inputs, method.outputs))
@@ -176,7 +177,8 @@ def compile_program(
             be stored as integers.
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
-        BadBackend: the backend returned something wrong.
+        BadBackend: a backend took a node that it cannot take, or did not return one
+            valid `Lowered` for each partition.
         CacheDtypeRefused: the recipe stores caches as int8 or float16, and one of the
             caches cannot be stored in that dtype.
     """

@@ -115,7 +115,7 @@ _OF_ANGLES: Final = ("aten::cos", "aten::sin")
 
 
 class EthosU(Backend):
-    """Runs fixed shapes of integers."""
+    """Runs graphs on integers, with fixed shapes."""
 
     name: ClassVar[str] = "ethosu"
     in_place = True

@@ -8,7 +8,7 @@ from kvc.schema.backends.operands import WhyNot
 
 
 class Vulkan(BlockBackend):
-    """Runs float32 and int8 graphs with kvc's shaders, states on the device."""
+    """Runs float32 and int8 graphs with kvc's shaders; keeps states on the device."""
 
     name: ClassVar[str] = "vulkan"
 

@@ -160,7 +160,7 @@ def _saved_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _assign(
     tensors: Mapping[str, NamedTensor], rename: Rename, by_name: Mapping[str, _Slot]
 ) -> tuple[list[str], dict[str, NamedTensor]]:
-    """Put tensors into their slots; return problems, and tensors without a slot."""
+    """Assign tensors to slots by name; return problems, and tensors without a slot."""
     problems, unexpected, taken = [], dict[str, NamedTensor](), dict[str, str]()
     for stored_name, stored in tensors.items():
         name = _renamed(stored_name, rename)

@@ -155,7 +155,7 @@ def _evenly_spaced(
     dtype: torch.dtype | None = None,
     **_: object,
 ) -> Tensor:
-    """Compute a linspace; an integer one starts and ends at integers."""
+    """Compute a linspace; for an integer dtype, truncate `start` and `end` first."""
     if dtype is None or dtype.is_floating_point or dtype.is_complex:
         made: Tensor = torch._refs.linspace(start, end, steps, dtype=dtype, device=_CPU)
         return made

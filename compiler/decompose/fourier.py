@@ -62,7 +62,7 @@ def _irfft(
     *,
     out: object = None,
 ) -> Tensor | None:
-    """Return the real signal whose transform begins with the half x."""
+    """Return the real signal whose transform has x as its first half."""
     half = _length(x, None if n is None else n // 2 + 1, dim)
     if half is None or out is not None:
         return None
@@ -89,7 +89,7 @@ def _hfft(
     *,
     out: object = None,
 ) -> Tensor | None:
-    """Return the real transform of a Hermitian signal that begins with the half x."""
+    """Return the real transform of the Hermitian signal with first half x."""
     other = _OTHER_NORM.get(norm, norm)
     return _irfft(torch.conj(x), n, dim, other, out=out)
 

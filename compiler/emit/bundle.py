@@ -38,13 +38,13 @@ class SaveReport:
     """The sizes of a saved bundle and of its data file.
 
     Attributes:
-        file_nbytes: size of the bundle.
-        blob_nbytes: bytes of the weights that it refers to, each once.
-        named_nbytes: bytes that its names would take without sharing.
-        blobs, names: how many.
-        data_path: the data file of its weights; None if the bundle holds them itself,
-            or if data files of other bundles have all of them.
-        data_nbytes: size of that file, 0 if there is none.
+        file_nbytes: size of the bundle in bytes.
+        blob_nbytes: bytes of the weights that the bundle refers to, each counted once.
+        named_nbytes: bytes that the weights would take if each name had its own copy.
+        blobs, names: numbers of blobs and of names of weights.
+        data_path: the data file of the bundle's weights; None if the bundle contains
+            the weights itself, or if data files of other bundles contain all of them.
+        data_nbytes: size of the file `data_path` in bytes; 0 if there is none.
         reused: data file of another bundle -> bytes of its weights that this bundle
             refers to; files without such weights are left out.
     """
@@ -67,7 +67,8 @@ class Bundle:
 
     Attributes:
         program: the content of the file, except for the places of its blobs.
-        model_nbytes: bytes of the model's tensors that it uses, each once.
+        model_nbytes: bytes of the model's tensors that the program uses, each counted
+            once.
     """
 
     def __init__(

@@ -239,7 +239,7 @@ def _parsed(tokenizer: bytes | Path) -> Mapping[str, object]:
 def _tokens(tokenizer: Mapping[str, object]) -> Iterator[tuple[int, str]]:
     """Yield id and text of all tokens except added special ones.
 
-    An added token may have an id within the vocabulary.
+    An added token that is not special can have an id within the vocabulary.
     """
     model = tokenizer["model"]
     assert isinstance(model, Mapping), "parsed"

@@ -23,7 +23,7 @@ PLACELESS = -1  # the blob number of names whose blob has not been written yet
 
 @dataclass(frozen=True, slots=True)
 class DelegateCall:
-    """A lowered partition: its backend, its block, and the backend's answer for it."""
+    """A lowered partition: the backend, the block, and the `Lowered` of the backend."""
 
     backend: str
     partition: Method

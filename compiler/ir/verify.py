@@ -64,7 +64,7 @@ def verify(program: Program, known: VerifiedNodes | None = None) -> None:
         known: nodes that were found well formed before; newly checked nodes are added.
 
     Raises:
-        Malformed: with the method, the node and the rule that it breaks.
+        Malformed: a rule is broken; the error names the method, the node and the rule.
     """
     constants = {c.name: c.type for c in program.constants}
     states = {s.name: s for s in program.states}

@@ -131,7 +131,7 @@ def _next_write(
 
 
 def _readers(method: Method, old: int) -> list[int]:
-    """Return the nodes that read a value or a view of it."""
+    """Return the nodes that read a value or a view of the value."""
     views, readers = {old}, []
     for i, node in enumerate(method.nodes):
         if any(value.id in views for value in node.inputs):

@@ -211,10 +211,11 @@ class Lowering:
         return partitions
 
     def delegates(self, parts: Parts) -> list[DelegateCall]:
-        """Have each backend lower its partitions.
+        """Have each backend lower its partitions; return one call for each partition.
 
         Raises:
-            BadBackend: a backend returns something wrong.
+            BadBackend: a backend does not return one valid `Lowered` for each
+                partition.
         """
         return [call for one, some in parts.items() for call in self._calls(one, some)]
 

@@ -28,7 +28,8 @@ def check_request(model: object, methods: object, states: object = ()) -> None:
     """Check the arguments of a compilation, without the model's code.
 
     Raises:
-        CompileError: with the expected and the found argument.
+        CompileError: an argument is wrong; the error has the expected and the found
+            one.
     """
     if isinstance(model, ModelSpec):
         raise _unexpected("the model", "a torch.nn.Module", model, _SPEC)

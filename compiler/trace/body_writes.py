@@ -34,7 +34,8 @@ def refuse_body_writes(method: str, exported: ExportedProgram) -> None:
     """Refuse bodies that write into tensors passed to them or captured from outside.
 
     Raises:
-        CaptureError: with the line and the remedy.
+        CaptureError: a body writes into such a tensor; the error has the line and a
+            remedy.
     """
     module = exported.graph_module
     named = exported.graph_signature.inputs_to_buffers

@@ -108,7 +108,7 @@ def check_dynamic(arguments: Mapping[str, object], method: Method) -> None:
     """Check `dynamic`: its paths and axes exist, and its Dims fit the examples.
 
     Raises:
-        CaptureError: with the path, the axis or the Dim that is wrong.
+        CaptureError: a path, an axis or a Dim is wrong; the error names it.
     """
     shapes: dict[str, tuple[int, ...]] = {}
 

@@ -282,7 +282,7 @@ hold_interrupts(_trace.__code__, below_torch)
 
 
 def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
-    """Raise if two tensors over the same bytes explain the failure of torch."""
+    """Raise an error if torch failed because two tensors lie over the same bytes."""
     for name, place in observed.missed.items():
         raise unseen(method, name, place)
     named = tensors_of(model)
@@ -298,7 +298,7 @@ def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
 def _translated(
     traced: Traced, error: Exception, sizes_named: Mapping[str, str]
 ) -> CaptureError:
-    """Translate an error of the trace to one paragraph, with advice and the line."""
+    """Convert an error of the trace to an error with one paragraph, advice and line."""
     refused = body_write_of(traced.method.name, error)
     if refused is not None:
         return refused

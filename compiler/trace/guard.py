@@ -1,4 +1,4 @@
-"""Refuse writes into real memory while a method is traced, before they happen.
+"""Refuse writes into real memory before they happen, while a method is traced.
 
 A trace computes with tensors that have no values. With a real tensor that is not part
 of the trace, torch computes real values, and really writes. In: every operator of a

@@ -38,7 +38,7 @@ def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
     """Refuse a write into a tensor that may be the same tensor as one read later.
 
     Raises:
-        CaptureError: with the line and the remedy.
+        CaptureError: there is such a write; the error has its line and a remedy.
     """
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):

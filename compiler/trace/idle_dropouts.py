@@ -23,7 +23,10 @@ _DROPOUTS = (_aten.dropout.default, _aten.dropout_.default)
 
 
 def hand_on(exported: ExportedProgram) -> None:
-    """Replace dropouts that drop nothing by their inputs, also in bodies."""
+    """Replace dropouts that drop nothing by their inputs if either is written later.
+
+    Bodies of branches and loops are changed too.
+    """
     root = exported.graph_module
     for module in root.modules():
         if isinstance(module, fx.GraphModule) and _hand_on(module.graph):

@@ -143,7 +143,7 @@ Replaced = Mapping[str, tuple[Tensor, Tensor]]
 
 
 class Shared(Exception):
-    """Two names would share memory after the call; the text names them."""
+    """Two tensors of a model would share memory after the call; the text names them."""
 
 
 @contextmanager

@@ -194,7 +194,7 @@ def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> No
 def dims_of(
     method: Method, arguments: Mapping[str, object], exported: ExportedProgram
 ) -> dict[sympy.Symbol, Dim]:
-    """Return the Dim of each of torch's symbols."""
+    """Return torch's symbol of a size -> the Dim of the size."""
     paths = tensor_paths(arguments)
     values = {n.name: n.meta.get("val") for n in exported.graph.nodes}
     inputs = [values.get(name) for name in exported.graph_signature.user_inputs]

@@ -126,7 +126,7 @@ def paths_of(lifted: Sequence[Lifted]) -> dict[str, Mapping[int, Dim]]:
 
 
 class Reassigned(Exception):
-    """A lifted buffer is another tensor after the call; the text is its name."""
+    """Code assigned a new tensor to a lifted buffer, whose name is the text."""
 
 
 @contextmanager

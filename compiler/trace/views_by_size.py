@@ -49,7 +49,8 @@ def check_views(
         exported: the trace, before it is decomposed.
 
     Raises:
-        CaptureError: a result is a view at one size and a copy at another; names both.
+        CaptureError: a result is a view at one size and a copy at another size; the
+            error names both sizes.
     """
     dims = dims_of(method, arguments, exported)
     for module in exported.graph_module.modules():
@@ -59,7 +60,7 @@ def check_views(
 
 
 def _seen_by_both(graph: fx.Graph) -> Iterator[fx.Node]:
-    """Yield calls whose input or result is written before the other is read."""
+    """Yield calls whose input is written before a read of the result, or vice versa."""
     order = {node: place for place, node in enumerate(graph.nodes)}
     writes = [(order[node], into) for node in order for into in written_into(node)]
     last = {memory_of(into): place for place, into in writes}

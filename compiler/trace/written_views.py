@@ -39,8 +39,8 @@ def write_unexpanded(method: str, exported: ExportedProgram) -> None:
     """Replace written `expand`s that repeat no element by other views, also in bodies.
 
     Raises:
-        CaptureError: a write goes through an expand that repeats elements; names the
-            line.
+        CaptureError: a write goes through an expand that repeats elements; the error
+            has the line.
     """
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
@@ -152,7 +152,7 @@ def refuse_written_windows(method: str, exported: ExportedProgram) -> None:
     """Refuse writes through windows of `unfold` that overlap or leave gaps.
 
     Raises:
-        CaptureError: with the line and the remedy.
+        CaptureError: there is such a write; the error has its line and a remedy.
     """
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
