@@ -1,9 +1,10 @@
 """Peers of `kvc bench --against`: other runtimes, which run the same tests.
 
 In: a GGUF file, which llama.cpp's own llama-bench runs, or an ONNX model as Optimum
-exports them, which ONNX Runtime does: whose file it is tells which. Out: the seconds of
-each test. llama-bench warms up before each test by itself, and counts neither loading
-nor the tokens that a depth takes. ONNX Runtime runs in a process of its own, of a
+exports it, which ONNX Runtime runs. The kind of file decides which runtime runs. Out:
+the seconds of each test. llama-bench warms up before each test by itself, and counts
+neither loading nor the tokens that are in the cache before the test. ONNX Runtime runs
+in a process of its own, of a
 Python that has onnxruntime: `onnx_process.py`.
 """
 
@@ -121,7 +122,7 @@ def check_onnxruntime(python: str) -> None:
     """Check that a Python has onnxruntime.
 
     Raises:
-        ClickException: it has not, or is none.
+        ClickException: the Python has no onnxruntime, or the path is no Python.
     """
     if output_of([python, "-P", "-c", "import onnxruntime"]).returncode:
         raise click.ClickException(
