@@ -87,7 +87,7 @@ class _Uses:
                 yield from ((one, seen) for seen in self._seen(node, value, one))
 
     def _handed_out(self) -> Iterator[str]:
-        """Yield the rings that the method returns or leaves short of the end."""
+        """Yield rings that the method returns, or does not fill to the call's end."""
         method = self._view.method
         for value in (*method.outputs, *(value for value, _ in method.input_out)):
             one = self._fills.of(value)
@@ -101,7 +101,7 @@ class _Uses:
                 yield name
 
     def most(self, ring: str) -> int:
-        """Return the largest count of writes that do not cover the whole call."""
+        """Return the most slots of a write that covers only some tokens of a call."""
         counts = [
             bounds(write.count, self._symbols)[1]
             for state, node in self._view.method.writes
@@ -125,7 +125,7 @@ class _Uses:
         return all_of_it == (0, self._view.step.tokens)
 
     def _seen(self, node: Node, value: Value, one: Fill) -> Iterator[Window | None]:
-        """Yield a node's window on a ring; None if the node may read any slot."""
+        """Yield the window through which a node reads a ring; None for any slot."""
         ring, control = self._rings[one.held.state], control_of(node)
         if control is not None:
             fixed = control.operands[control.carried :] if control.is_loop else ()
@@ -134,7 +134,7 @@ class _Uses:
         arguments = named(node)
         keep = arguments.get("keep")
         if node.op == CACHE_UPDATE and isinstance(keep, int):
-            # Whether an update continues at the end of a ring's fill.
+            # Whether an update starts where the filled part of a ring ends.
             write = cache_write(ring.name, node, self._view.method)
             on = self._is_all(write) or self._fills.place(write.index) in one.ends
             first = value == node.inputs[0] and value not in node.inputs[1:]

@@ -159,7 +159,7 @@ def _viewed(value: Value, makers: Mapping[int, Node]) -> int:
 def _through(
     node: Node, result: Value, axis: int, blocks: Mapping[int, Method]
 ) -> tuple[Value, list[Node]] | None:
-    """Return the operand that both branches lengthen, and the concatenations used."""
+    """Return the operand that both branches lengthen, and their concatenations."""
     control, at = control_of(node), node.outputs.index(result)
     assert control is not None
     for i, operand in enumerate(control.operands):

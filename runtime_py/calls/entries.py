@@ -61,8 +61,8 @@ class MethodEntry:
         growing: the indices of inputs whose shapes follow growing lengths.
         steady: the indices of the other inputs.
         restarts: whether a call of the method resets the session first.
-        needs: a cursor that must have left its first position, and the method that
-            advances this cursor; None if every position is allowed.
+        needs: an encoder's cursor, which must not be at its first position, and the
+            method that advances this cursor; None if every position is allowed.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Bind a graph to sizes and memory, which gives a `Frame`; rebind a frame.
+"""Make a `Frame` by binding a graph to sizes and memory; rebind a frame.
 
 In: a graph, sizes of its symbols, memory, code. Out: a frame. View operators run during
 binding, once for each set of sizes; operators that compute become steps. When sizes
@@ -211,7 +211,7 @@ class _Binder:
             if OPS[instruction.op].aliasing is Aliasing.VIEW:
                 self._bind_view(index, instruction)
                 return ()
-            if not self._uses_torch:  # then the operator only moves elements
+            if not self._uses_torch:  # if so, the operator only moves elements
                 return self._bind_move(instruction)
             return self._bind_kernel(instruction)
         except Exception as error:

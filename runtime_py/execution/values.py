@@ -100,7 +100,7 @@ class GraphMemory:
 
 
 class Values:
-    """Arrays and tensors by value id; the two of one value share memory."""
+    """Arrays and tensors by value id; the array and tensor of a value share memory."""
 
     def __init__(
         self, graph: Graph, sizes: Mapping[str, int], memory: GraphMemory

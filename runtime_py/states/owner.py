@@ -161,7 +161,7 @@ class Store(Protocol):
         """Free whole pages within a span; the span must hold its initial content."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Record for the next clone that a call may write slots `low` to `high`."""
+        """Note that a call may write slots `low` to `high`, for the next clone."""
 
     def first(self, state: int) -> Array:
         """Return a copy of the initial value of a state."""

@@ -38,8 +38,8 @@ OTHERS = (
     "tests/hostile",
     *(f"{RUNTIME}/{n}" for n in ("generation", "forks", "kernels", "delegates")),
 )
-# Cut so that both take about as long: what runs whole models, but transformers' ones,
-# and a few folders more.
+# All tests in two parts that take about as long. The second part has the tests of whole
+# models, except those of transformers, and a few more folders.
 SECOND = [WHOLE, f"--ignore={WHOLE}/hugging_face", *OTHERS]
 FIRST = [f"--ignore={WHOLE}/{folder}" for folder in ("state", "control_flow")]
 # The two runs do not write files that the other run reads.

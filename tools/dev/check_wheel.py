@@ -104,7 +104,7 @@ def install(wheel: Path, home: Path, packages: str) -> Path:
     run(home, *pip, "install", "--no-deps", "--no-index", "-q", str(wheel))
     site = run(home, str(python), "-c", "import site; print(*site.getsitepackages())")
     # Path files inside that folder are not read, so this repository's editable
-    # install is not borrowed with it.
+    # install is not imported.
     (Path(site.strip()) / "borrowed.pth").write_text(packages + "\n")
     return python.parent
 

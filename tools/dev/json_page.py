@@ -32,7 +32,7 @@ from kvc.tools.reports.recipes import RecipeGroup
 from kvc.tools.reports.savings import Saving
 
 PAGE = Path(__file__).parents[1] / "reports" / "JSON.md"
-# The command; the key beside `version`, "" where the fields themselves stand there, and
+# The command; the key beside `version`, "" if the fields are beside `version`, and
 # what is under it; the class.
 PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
     ("kvc dump BUNDLE --json", "", "", DumpReport),

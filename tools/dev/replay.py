@@ -1,7 +1,7 @@
 """Compare results of the native kernels on two machines; the second needs no torch.
 
-    python tools/dev/replay.py record FOLDER on a machine that can compile python
-    tools/dev/replay.py replay FOLDER on the other, for each instruction set
+    python tools/dev/replay.py record FOLDER     on a machine that can compile
+    python tools/dev/replay.py replay FOLDER     on the other, for each instruction set
 
 Kernels are called with numbers that both machines make. `record` also compiles bundles
 of a tiny decoder. Integers and int8 products must have the same bits. Floats must agree

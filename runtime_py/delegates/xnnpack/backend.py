@@ -51,7 +51,7 @@ _FLAGS: Final = (
     *("avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("avx_vnni", "avx_vnni_int8", "amx_int8"),
 )
-# Lines of /proc/cpuinfo on other processors: extensions and manufacturer.
+# Lines of /proc/cpuinfo for processors that are not x86: extensions and manufacturer.
 _OTHERS: Final = re.compile(r"(?:Features|CPU (?:implementer|part|variant))\s*:.*")
 
 

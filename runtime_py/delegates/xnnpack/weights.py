@@ -345,7 +345,7 @@ class Weights:
 
 
 def _nothing() -> None:
-    """Do nothing when the library looks up a weight, while nothing is read ahead."""
+    """Do nothing at a lookup of the library, while no weights are read ahead."""
 
 
 def _failure(reason: str) -> NativeCallFailed:
