@@ -224,7 +224,7 @@ def sides(kind: TensorType) -> tuple[Dim, ...]:
 
 
 def _first_picked(node: Node, old: TensorType, result: TensorType) -> Dim | None:
-    """Return where the first element of a view lies in `old`, None if unknown.
+    """Return the index in `old` of a view's first element, None if unknown.
 
     If the view counts the index from the end, the index must exist for all sizes.
     """

@@ -86,8 +86,8 @@ def find_streams(program: Program, done: frozenset[str]) -> Streams:
 def _is_long(matrix: Constant) -> bool:
     """Tell whether a [width, width] product is cheap compared with a matrix.
 
-    The matrix must have many more rows than columns, as an output layer has, also if
-    the matrix is the embedding's table.
+    The matrix must have many more rows than columns, as the output layer's matrix has,
+    which can also be the embedding's table.
     """
     rows, width = matrix.type.dims
     return isinstance(rows, int) and isinstance(width, int) and rows >= 8 * width
@@ -288,7 +288,7 @@ class _Reading:
         return self._method.name, value.id
 
     def _key(self, value: Value) -> Key:
-        """Return the key of a value; for a constant, that of its last axis.
+        """Return the key of a value; for a constant, the key of its last axis.
 
         If a node reads a constant as a value, no norm's weight can be multiplied into
         that constant.

@@ -49,9 +49,8 @@ TORCH_DTYPES: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,
 }
 
-_EXACT = (
-    1 << 16
-)  # a size times a fraction with at most this denominator is an exact float
+# A size times a fraction with at most this denominator is a float without rounding.
+_EXACT = 1 << 16
 
 
 class SizeReader:

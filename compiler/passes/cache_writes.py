@@ -62,7 +62,7 @@ def _without_empty_parts(node: Node) -> Node | tuple[Value, ...]:
 
 
 def _parts(node: Node) -> tuple[Value, ...]:
-    """Return the parts of a `cat`, without empty ones of the result's dtype."""
+    """Return the parts of a `cat`, without empty parts of the result's dtype."""
     axis, result = _axis(node), node.outputs[0].type
     return tuple(
         part

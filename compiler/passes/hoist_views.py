@@ -175,7 +175,7 @@ class _Hoister:
         return replace(method, nodes=tuple(rebuilt.nodes))
 
     def _trace(self, method: Method, new: Value, old: Value) -> list[_Mark] | None:
-        """Return a mark for each control node between old and new content of memory.
+        """Return a `_Mark` for each control node between an old and a new content.
 
         Return None if no path leads from the old to the new content.
         """

@@ -24,7 +24,7 @@ _ALONG = (
     "aten::scatter_reduce.two",
 )
 _WHOLE = (DType.INT32, DType.INT64, DType.BOOL)  # bool: the mask of rows that take part
-_LONGEST = 64  # most nodes that compute an index
+_LONGEST = 64  # the most nodes of an index computation
 # The values that decide a check, its operator and its arguments.
 Check = tuple[tuple[Value, ...], str, tuple[Argument, ...]]
 

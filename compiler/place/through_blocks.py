@@ -69,7 +69,7 @@ class Placer:
     def _trace(
         self, method: Method, new: Value, old: Value
     ) -> tuple[_Mark, ...] | None:
-        """Return a mark for each control node between old and new content of memory.
+        """Return a `_Mark` for each control node between an old and a new content.
 
         Return None if every path from the old to the new content needs a copy.
         """

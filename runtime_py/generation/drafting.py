@@ -140,10 +140,11 @@ class Drafting(Decoding):
         super().leave_pending(tokens)
 
     def _level_target(self) -> None:
-        """Rewind the target to the token count in `rows`.
+        """Bring the target to the token count in `rows`.
 
-        If the target's states cannot reach that count, the target is rewound to a
-        nearby count, and `rows` is set to the new count.
+        The target is rewound, to a nearby count if its states cannot reach the count in
+        `rows`, and runs missing tokens again. Afterwards `rows` has the count that the
+        target holds.
         """
         fed = self._row.fed
         known = max(self._prompt_length, fed + 1)  # tokens that were handed out

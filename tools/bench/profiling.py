@@ -21,7 +21,7 @@ from kvc.tools.reports.instructions import line_of, module_of
 
 OUTSIDE: Final = "outside the steps"
 _MADE_BY: Final = {"otherData": {"made by": "kvc profile"}}
-# What the JSON of every trace begins with, by which one is known.
+# The beginning of every trace's JSON, by which a trace is recognized.
 TRACE_START: Final = json.dumps(_MADE_BY).removesuffix("}").encode()
 
 

@@ -21,7 +21,7 @@ from kvc.tools.bench.peers import Peer
 from kvc.tools.bench.plan import Figures, Memory, Plan, SpeedTest, figures_of
 from kvc.tools.options import Loading
 
-Progress = Callable[[str, int, int], None]  # what runs, processes done, of how many
+Progress = Callable[[str, int, int], None]  # what runs, processes done, all processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +89,15 @@ def run_rounds(
 
     Args:
         bundles: one or more paths of bundles.
-        tests: to run.
-        rows: of the sessions.
-        rounds: how often.
+        tests: tests to run.
+        rows: number of rows of each session.
+        rounds: number of rounds.
         loading: how to load bundles.
         peers: files of other runtimes, which take turns with the bundles.
-        progress: told what runs.
+        progress: function that is called before each process, with what runs.
 
     Raises:
-        ClickException: a process fails; the message says why.
+        ClickException: a process fails; the message has the reason.
     """
     report = progress or (lambda what, done, total: None)
     in_all, done = rounds * (len(bundles) + len(peers)), 0

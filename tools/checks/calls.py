@@ -31,8 +31,8 @@ from kvc.schema.types import TensorType, evaluate
 _SEED: Final = 20
 _PROMPT, _PIECE, _STEPS, _BACK = 12, 5, 3, 2
 _HELD: Final = _PROMPT + _STEPS
-_SIZE: Final = 4  # of what a caller chooses, where it may be that
-_SHORT: Final = 4096  # elements that the methods of a short call take together, at most
+_SIZE: Final = 4  # size of symbols that a caller chooses, within their bounds
+_SHORT: Final = 4096  # most elements of all arguments of a short call
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def sample_results(program: Program, short: Sequence[int]) -> Iterator[Result]:
     """Make the calls; yield the results of each, or the kind of error that ended it.
 
     Args:
-        program: open.
+        program: open program.
         short: numbers of the short calls, which are made first.
 
     Raises:

@@ -54,8 +54,8 @@ class Reading:
         name: common name of the results.
         kind: dtype and shape of each result, or the error in place of the result.
         short: whether the results come from short calls.
-        rows: float64 [results, sums], the sums of each divided by the root of how many
-            numbers it has.
+        rows: float64 [results, sums]: the sums of each result, divided by the root of
+            its number of numbers.
     """
 
     name: str
@@ -121,8 +121,8 @@ def rounded(number: float, digits: int) -> float:
 def differences(before: Numbers, here: Numbers) -> Numbers:
     """Return how much each result of one name differs, as a share of its size.
 
-    Sizes are root mean squares. If a result is smaller than the mean of the results of
-    its name, the mean is taken as its size.
+    Sizes are root mean squares. If a result is smaller than the root mean square of all
+    results of its name, this root mean square is taken as its size.
 
     Args:
         before: expected sums of each result, float64 [results, sums].
@@ -262,5 +262,5 @@ def _change(
         left -= buffer.nbytes
         done.add(address)  # several names can share memory
         factors = 1 + size * random.uniform(-1, 1, weights.shape)
-        small = np.abs(weights) < np.finfo(np.float32).max / 2  # not those of masks
+        small = np.abs(weights) < np.finfo(np.float32).max / 2  # no mask values
         np.multiply(weights, factors, out=weights, where=small, casting="same_kind")

@@ -1,10 +1,10 @@
 """Write the pages of architectures and recipes in compiler/hugging_face.
 
 `python tools/dev/hf_table.py [PAGE...]` builds the tiny random models of
-`tests/support`, compiles each, and compares logits: float32 with transformers' own for
-MODELS.md, and each recipe with float32 for QUALITY.md. A run takes about an hour. With
-`--new`, existing lines of the pages stay as they are, and only missing lines are made.
-Each line is written at once, so `--new` continues an interrupted run.
+`tests/support`, compiles each, and compares logits: those of float32 with transformers'
+own for MODELS.md, and those of each recipe for QUALITY.md. A run takes about an hour.
+With `--new`, existing lines of the pages stay as they are, and only missing lines are
+made. Each line is written at once, so `--new` continues an interrupted run.
 `tests/benchmarks/real_models.py` writes the part of QUALITY.md on trained models. Not
 shipped.
 """

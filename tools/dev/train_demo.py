@@ -21,7 +21,7 @@ from torch.nn import functional
 from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.models.demo import CONFIG, WEIGHTS
 
-SEPARATOR = b"\0"  # stands between modules; generation stops at it
+SEPARATOR = b"\0"  # separates modules, and ends generation
 SKIPPED = {"test", "tests", "idle_test", "site-packages", "lib2to3", "__pycache__"}
 BATCH, SEQ = 10, 512
 

@@ -30,7 +30,7 @@ from kvc.tools.executorch.tables import Buffer, Table
 
 _EXTENDED: Final = b"eh00"
 _MOST_NBYTES: Final = (1 << 31) - 1  # of a FlatBuffer
-_MOST_DIMS: Final = 16  # of a tensor, as ExecuTorch's runtime has it
+_MOST_DIMS: Final = 16  # of a tensor, as in ExecuTorch's runtime
 _HEADER_NBYTES: Final = 40  # up to the end of the extended header, as long as ever
 # The fields of each table, in the order of the schema.
 _PROGRAM = (
@@ -71,7 +71,7 @@ _CALLS = {
     4: ("jump unless", ("cond_value_index", "destination_instruction")),
     5: ("free", ("value_index",)),
 }  # fmt: skip
-# Names as kvc has them, and bits of an element, by the number of a scalar type.
+# kvc's name of a scalar type, and bits of an element, by the type's number.
 SCALARS: Final = {
     0: ("uint8", 8), 1: ("int8", 8), 2: ("int16", 16), 3: ("int32", 32),
     4: ("int64", 64), 5: ("float16", 16), 6: ("float32", 32), 7: ("float64", 64),
