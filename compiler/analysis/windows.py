@@ -125,7 +125,7 @@ class _Uses:
         return all_of_it == (0, self._view.step.tokens)
 
     def _seen(self, node: Node, value: Value, one: Fill) -> Iterator[Window | None]:
-        """Yield the window through which a node reads a ring; None for any slot."""
+        """Yield a node's window on a ring; None if the node may read any slot."""
         ring, control = self._rings[one.held.state], control_of(node)
         if control is not None:
             fixed = control.operands[control.carried :] if control.is_loop else ()

@@ -150,7 +150,7 @@ def _plan(method: Method) -> dict[int, tuple[_Places, _Way]]:
     """
     makers = method.makers()
     found: dict[int, tuple[_Places, _Way]] = {}
-    read: dict[int, set[_Places | None]] = defaultdict(set)  # None: all positions
+    read: dict[int, set[_Places | None]] = defaultdict(set)  # None means all positions
     kept = (method.state_out, method.input_out)
     for value in (*method.outputs, *(v for pairs in kept for v, _ in pairs)):
         read[value.id].add(None)

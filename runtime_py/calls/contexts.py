@@ -157,7 +157,7 @@ class ExecutionContext:
 
 
 class ContextPool:
-    """The contexts of a program that no call uses; safe to use from many threads."""
+    """The idle execution contexts of a program; safe to use from many threads."""
 
     def __init__(self, make: Callable[[], ExecutionContext]) -> None:
         self._make = make

@@ -321,7 +321,7 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
 
 
 def find_row_lengths(method: Method) -> RowLengthsInput | None:
-    """Return the input of a method that holds row lengths, None without one."""
+    """Return a method's input that holds row lengths, None without such an input."""
     leaf = next((a.lengths for a in method.advances if a.lengths is not None), None)
     if leaf is None:
         return None
@@ -336,7 +336,7 @@ def find_row_lengths(method: Method) -> RowLengthsInput | None:
 def _beside(
     types: Sequence[TensorType], leaf: int, rows: Dim
 ) -> tuple[int, int] | None:
-    """Return an input other than `leaf`, and its axis of size `rows`; or None."""
+    """Return an input other than `leaf` with an axis of size `rows`, and that axis."""
     for i, kind in enumerate(types):
         for axis, dim in enumerate(kind.dims):
             if i != leaf and dim == rows:

@@ -249,7 +249,7 @@ class _Binder:
         return self._prepared(instruction) or load_kernels()[instruction.op]
 
     def _out(self, result: int) -> "Tensor":
-        """Return the tensor that a fresh result is written to; it may alias a state."""
+        """Return the tensor for a fresh result; the tensor may alias a state."""
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
             self._values.define(result, self._values.tensor(storage.base))

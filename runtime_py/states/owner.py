@@ -196,7 +196,7 @@ class Owner(Protocol):
         """Free the memory of states with a given reset rule; restore initial values."""
 
     def synchronise(self) -> None:
-        """Wait until the owner and partitions have done all work on the states.
+        """Wait until the owner and its partitions have done all work on the states.
 
         Raises:
             KvcError: work that had not been done yet has failed.

@@ -71,7 +71,7 @@ def _nbytes(model: str) -> int:
     """Return the size of a file, and of an ONNX model with its data files.
 
     Raises:
-        ClickException: there is none.
+        ClickException: a file is missing.
     """
     path = Path(model)
     try:
@@ -105,7 +105,7 @@ def run_llama_bench(
     """Return the seconds of each test, run once after llama-bench's own warm-up.
 
     Raises:
-        ClickException: it fails, or prints something else.
+        ClickException: the program fails, or prints something else.
     """
     return tuple(_run_test(program, model, test, threads) for test in tests)
 
@@ -138,7 +138,8 @@ def run_onnx(
     """Return the seconds of each test, run once after a warm-up.
 
     Raises:
-        ClickException: it fails, or the model is no decoder with growing caches.
+        ClickException: the process fails, or the model is no decoder with growing
+            caches.
     """
     plan = {
         "model": model,
@@ -157,7 +158,7 @@ def _failures(name: str, model: str, command: Sequence[str]) -> Iterator[str]:
     The reason is the last line that the program wrote to stderr, if there is one.
 
     Raises:
-        ClickException: it fails, or prints something else.
+        ClickException: the program fails, or prints something else.
     """
     done = output_of(command)
     try:

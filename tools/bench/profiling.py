@@ -141,7 +141,7 @@ def _pairs(session: Session, test: SpeedTest, turn: int) -> Iterator[tuple[Call,
 
 
 def _run(session: Session, test: SpeedTest, turn: int) -> list[Call]:
-    """Make the calls of a test; record every other one, the first if `turn` is odd."""
+    """Make a test's calls; record every second call, the first if `turn` is odd."""
     feeder = feeder_at(session, 1, test.depth)
     tokens = random_prompts(feeder, 1, test.tokens)
     feeder.check_prompts(tokens)
@@ -250,7 +250,7 @@ def own_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:
             outer ones.
     """
     found: list[tuple[Span, int]] = []
-    open_spans: list[tuple[int, int]] = []  # (began, whole time) of what has no outer
+    open_spans: list[tuple[int, int]] = []  # (began, whole time) of outermost spans
     for span in spans:
         inside = 0
         while open_spans and open_spans[-1][0] >= span.began:

@@ -166,7 +166,7 @@ class Xnnpack(Delegate):
         """Return a handle for a partition at sizes that the library refuses.
 
         If kvc's native kernels, which need no torch, support the whole partition, the
-        handle uses these; otherwise the reference.
+        handle uses these kernels; otherwise it uses the reference.
         """
         if native_library() is not None:
             with suppress(BadProgram):
