@@ -1,9 +1,10 @@
 """Follow values through a method and the blocks that it runs.
 
-In: a method, the values to start from, and a predicate for nodes that pass their first
-operand on to their results. Out: method or block name -> the values that were reached
-in it. An operand of a control-flow node leads to the matching input of each block, and
-an output of a block leads to the matching result of the control-flow node.
+In: a method, the values to start from, and a predicate that is true for nodes that pass
+their first operand on to their results. Out: method or block name -> the values that
+were reached in it. An operand of a control-flow node leads to the matching input of
+each block, and an output of a block leads to the matching result of the control-flow
+node.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -58,7 +59,7 @@ class CacheFlow:
         known: Values,
         found: Mapping[str, Values],
     ) -> Values:
-        """Return the results of a control node that follow from known values."""
+        """Return the results of a control node that follow from values in `known`."""
         results: Values = {}
         makers = [
             self.blocks[number]
@@ -79,7 +80,7 @@ class CacheFlow:
 def passed_inputs(
     control: Control[Value], block: Method, known: Mapping[int, object]
 ) -> list[Value]:
-    """Return the block inputs whose operands are known values and not scanned."""
+    """Return the block inputs whose operands are in `known` and are not scanned."""
     return [
         block.inputs[i]
         for i, value in enumerate(control.operands)

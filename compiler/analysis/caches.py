@@ -120,7 +120,7 @@ def _has_caches_of(program: Program, dtype: DType) -> bool:
 
 
 def _check_pairs(method: Method, read: set[int]) -> None:
-    """Check that attention reads both keys and values from caches, or neither."""
+    """Check that no attention reads only its keys, or only its values, from a cache."""
     for node in method.nodes:
         if node.op == ATTENTION:
             keys, values = (value.id in read for value in node.inputs[1:3])
@@ -153,7 +153,7 @@ class _UseOfState:
         self._read: dict[int, Value] = {**self._versions, **swapped}
 
     def check(self) -> Iterator[tuple[str, set[int]]]:
-        """Yield method or block name, and ids of the values that attention may read.
+        """Yield method or block name, and the ids of values that attention may read.
 
         Raises:
             CacheDtypeRefused: another operator reads or writes the state.
@@ -179,7 +179,7 @@ class _UseOfState:
     def _check_control(
         self, node: Node, control: Control[Value]
     ) -> Iterator[tuple[str, set[int]]]:
-        """Check a node's blocks for uses of the state and results that hold it."""
+        """Check the blocks of a control node, and the results that hold the state."""
         if self._reads(control.pred) or any(
             self._reads(v) for i, v in enumerate(control.operands)
             if control.is_scanned(i)
@@ -200,7 +200,7 @@ class _UseOfState:
     def _check_given(
         self, node: Node, control: Control[Value], result: int, is_cache: bool
     ) -> None:
-        """Check that either all blocks return the state as a result or none does.
+        """Check that either all blocks return the state at a result, or no block does.
 
         A loop that carries the state must return the state at the index of the input.
         """
@@ -239,7 +239,7 @@ class _UseOfState:
 def _refusal(
     what: str, does: str, method: Method | None = None, node: Node | None = None
 ) -> CacheDtypeRefused:
-    """Return the error for a state and the operator that prevents its dtype."""
+    """Return the error for an operator that prevents the dtype of a state."""
     reader, source = ("", "") if node is None else (node.op, node.source)
     name = "" if method is None else method.name
     place = f" at {source}" if source else ""

@@ -32,11 +32,11 @@ class CursorAdvance:
     """The tokens that a call adds to a cursor.
 
     Attributes:
-        least: tokens added to each row, without those added in loops; None if unknown.
+        least: number of tokens added to each row, except by loops; None if unknown.
         lengths: the input with the number of tokens that each row adds, int64 or bool
             [rows]; None if each row adds all tokens of the call.
-        totals: values that represent the tokens added by loops and branches, which are
-            known only at run time.
+        totals: values that represent the numbers of tokens added by loops and branches,
+            which are known only at run time.
     """
 
     least: Dim | None
@@ -98,7 +98,7 @@ class CursorView:
         return self.rows is not None and not one
 
     def offset(self, value: Value | None) -> Dim | None:
-        """Return the distance of a value after the call's start, None if unknown."""
+        """Return by how much a value exceeds the call's start, None if unknown."""
         found = self.further(value)
         return None if found is None or found.addends else found.constant
 
@@ -131,11 +131,11 @@ class CursorView:
         return bounds(found.constant, symbols)[0] >= 0
 
     def follows(self, one: Joined, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether branches advance only over positions that the call adds."""
+        """Tell whether branches never advance a position beyond the call's tokens."""
         return self._adds(one.end, 0, symbols, self.method.within[one.end.id])
 
     def carries(self, one: CarriedSum, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a loop advances only over positions that the call adds."""
+        """Tell whether a loop never advances a position beyond the call's tokens."""
         alike = (self._same_type(value, one.own) for value in (one.first, one.given))
         if not all(alike) or not self.joins(one.given, symbols):
             return False
@@ -156,7 +156,7 @@ class CursorView:
         )
 
     def _same_type(self, value: Value, other: Value) -> bool:
-        """Tell whether `other` has the type of the mark that `value` follows."""
+        """Tell whether the mark that `value` follows has the type of `other`."""
         after = self.after_mark(value)
         return after is None or after.mark.type == other.type
 
@@ -261,7 +261,7 @@ class CursorView:
         return self.field(lengths) is CursorField.LENGTHS
 
     def writes(self) -> Iterator[CacheWrite]:
-        """Yield the cache updates that begin at the start of the call."""
+        """Yield the cache updates that begin at the position before the call."""
         for write in cache_writes(self.method):
             if self.field(write.index) is CursorField.START:
                 yield write

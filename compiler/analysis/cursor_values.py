@@ -24,7 +24,7 @@ from kvc.schema.ops import AFTER
 from kvc.schema.types import Dim, TensorType
 
 _Field = tuple[CursorSlot, TensorType]
-# A Value is one of the flat method: a mark of a loop or branch.
+# A Value is a mark of a loop or branch, in the flat method.
 _Wanted = _Field | Value
 # The operands of cache operators that can be fields of a cursor.
 _OPERANDS: Mapping[str, Mapping[str, Field]] = {
@@ -51,7 +51,7 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
 
 @dataclass(slots=True)
 class _Lent:
-    """The cursor fields that a method or block takes, as values."""
+    """The values that hold cursor fields in a method or block."""
 
     method: Method
     count: int
@@ -159,7 +159,7 @@ class _Rewriter:
         value: Value,
         block: int | None,
     ) -> bool:
-        """Tell whether an operand is to be computed from the start or from a mark."""
+        """Tell whether an operand must be computed from the start or from a mark."""
         if wanted is Field.START:
             # Whether a write covers tokens that a call without row lengths adds.
             here = view.method.here(node.outputs[0], block)
@@ -181,7 +181,7 @@ class _Rewriter:
             value: a position in the flat method, at which added tokens start.
             method: the entry or block that needs the position.
             lent: the cursor values of the method.
-            made: the list to which nodes are added.
+            made: list to which the added nodes are appended.
         """
         view, symbols = self._views[number], self._program.symbols
         after = view.after_mark(value)
@@ -231,7 +231,7 @@ class _Rewriter:
     def _counted(
         self, pair: tuple[Value, str], method: Method, lent: _Lent, made: list[Node]
     ) -> tuple[Value, str]:
-        """Return a state's new value; for a counter, the end of the last loop."""
+        """Return a state's new value; for a counter, its value after the last loop."""
         new, name = pair
         for number, cursor in enumerate(self._program.cursors):
             if cursor.state is None or not self._views[number].step.totals:

@@ -222,7 +222,7 @@ class _Finder:
             yield self._counting(cursor, steps)
 
     def _is_told(self, view: CursorView, step: CursorAdvance, state: State) -> bool:
-        """Tell whether the number of added tokens, or the end of loops, is known."""
+        """Tell whether the number of added tokens, or the final position, is known."""
         if not step.totals:
             return step.tokens is not None
         (new,) = (value for value, n in view.method.state_out if n == state.name)
@@ -260,7 +260,7 @@ class _Finder:
     def _added(
         self, method: FlatMethod, new: Value, state: State
     ) -> CursorAdvance | None:
-        """Return the tokens that a method adds to a state, None if it does not add."""
+        """Return the tokens that a method adds to a state, None if it adds none."""
         found = method.sums.of(new)
         olds = {value.id for value, name in method.state_in if name == state.name}
         added = [value for value in found.addends if value.id not in olds]
@@ -276,7 +276,7 @@ class _Finder:
         return CursorAdvance(None, lengths) if fits and found.constant == 0 else None
 
     def _by_length(self, known: Sequence[Counting]) -> Iterator[Counting]:
-        """Yield the common lengths of growing states that no other cursor counts."""
+        """Yield cursors for lengths of growing states that no other cursor counts."""
         groups: dict[object, list[State]] = {}
         for state in self._program.states:
             if state.grows is not None:
@@ -328,7 +328,7 @@ def _generating(methods: Sequence[FlatMethod]) -> list[FlatMethod]:
 
 
 def _extents(view: CursorView) -> set[Dim]:
-    """Return the slot counts of the writes of states that begin at the call's start."""
+    """Return the slot counts of writes that begin at the position before the call."""
     found: dict[str, dict[Dim, Dim]] = {}
     different: set[Dim] = set()
     for write in cache_writes(view.method):
@@ -350,7 +350,7 @@ def _extents(view: CursorView) -> set[Dim]:
 
 
 def _in_loops(view: CursorView) -> bool:
-    """Tell whether loops write caches at positions after the call's start."""
+    """Tell whether caches are written at positions that loops or branches compute."""
     return any(view.after_mark(write.index) for write in cache_writes(view.method))
 
 

@@ -26,7 +26,7 @@ from kvc.schema.errors import CompileError
 from kvc.schema.model import CursorKind, StateKind
 from kvc.schema.ops import CACHE_UPDATE
 
-# Find the kind of each state: how it is written, and whether at the cursor.
+# Find the kind of each state: how methods write it, and whether at the cursor.
 
 
 _KINDS = {"linear": StateKind.LINEAR, "circular": StateKind.RING}
@@ -81,7 +81,7 @@ def _with_kind(
 
 
 def _updates_whole(state: State, node: Node, held: Mapping[int, InState]) -> bool:
-    """Tell whether a node is a cache update of a whole state, not of a view of it."""
+    """Tell whether a node is a cache update of a whole state, not of a view."""
     if node.op != CACHE_UPDATE or node.inputs[0].type != state.type:
         return False
     one = held.get(node.inputs[0].id)

@@ -31,15 +31,16 @@ def check_equal(
     offset: Dim = 0,
     own: Value | None = None,
 ) -> None:
-    """Check that a value equals a field of the cursor at any start of a call.
+    """Check that a value equals a field of the cursor, wherever the call starts.
 
     Args:
-        value: the value, one of the method.
+        value: the value of the method to check.
         field: the expected field.
         view: the view of the method.
         symbols: the symbols of the program.
         offset: a number added to the field.
-        own: the carried value or end of a loop to compute from instead of the start.
+        own: value from which the check computes instead of the call's start: a carried
+            value of a loop, or the value after the loop.
 
     Raises:
         PassFailed: the value and the field differ, which is a bug.

@@ -1,4 +1,4 @@
-"""Follow up to which position a call has written rings without a gap.
+"""Find the position up to which a call has written rings without a gap.
 
 A ring is a cache whose slots are reused in a circle. In: a view of a method for a
 cursor, and the rings at the cursor. Out: for each value in a ring's memory, the
@@ -25,7 +25,7 @@ START: FillPlace = ((), 0)
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The state of a ring at some point of a call.
+    """How far a ring is filled at one point of a call.
 
     Attributes:
         held: the ring, and the order of the axes in which the value views it.
@@ -75,7 +75,7 @@ class Fills:
         return None if found is None else _place(found)
 
     def _started(self, value: Value) -> Fill | None:
-        """Return the fill of a ring at the start of an iteration or a loop's test."""
+        """Return the fill of a ring when a loop's iteration or condition starts."""
         method = self._view.method
         if value.id in method.asked:
             one = self.of(method.asked[value.id])

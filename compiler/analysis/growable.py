@@ -3,8 +3,8 @@
 In: a program whose growing caches use `kvc::append`. Out: for each method and block,
 the values with spare capacity and the axis of each. Spare capacity leaves gaps between
 rows, so some views of these values are impossible, and a backend must not treat their
-memory as contiguous. Results of branches count as values with spare capacity if a
-branch can return one.
+memory as contiguous. A result of branches has spare capacity if a branch can return
+such a value.
 """
 
 from collections.abc import Mapping

@@ -24,10 +24,10 @@ _SEEN_THROUGH = ops_that_keep(Keeps.ALL, Keeps.SOME, Keeps.REPEATED)
 
 
 class Along(Enum):
-    """How the elements of a sum differ from each other."""
+    """How the elements of a tensor that equals an `IndexSum` differ from each other."""
 
     ALIKE = "alike"  # all are equal
-    COUNTING = "counting"  # each is one more than the one before
+    COUNTING = "counting"  # each element is one more than the element before
     APART = "apart"  # they differ like those of the addends
 
 
@@ -103,8 +103,8 @@ class IndexSums:
     Args:
         makers: value id -> the node that computes it.
         joins: the results of branches, by id.
-        counting: id of a value of consecutive integers -> a value that represents its
-            first element.
+        counting: id of a value of consecutive integers -> a value that represents the
+            first of these integers.
         loops: the carried values to which loops add.
     """
 
@@ -176,7 +176,7 @@ class IndexSums:
         return self._viewed(node, node.inputs[0], value) if known else None
 
     def _joined(self, one: Joined) -> IndexSum | None:
-        """Return the sum of a branch result: the branches' common sum or a total."""
+        """Return the sum that a result of branches equals, None if it is unknown."""
         ways = [self.of(way) for way in one.ways]
         if len(set(ways)) == 1:
             return ways[0]
@@ -314,7 +314,7 @@ _KEEPING = {
     "aten::cat", "aten::stack", "aten::copy", "aten::flip", "aten::amax",
     "aten::sum.dim_IntList", "aten::cumsum",
 }  # fmt: skip
-# The same, with numbers that must not be negative either.
+# Such operators whose number arguments must not be negative either.
 _WITH_NUMBER = {"aten::add.Tensor", "aten::add.Scalar", "aten::mul.Scalar"}
 
 

@@ -84,9 +84,10 @@ def find_streams(program: Program, done: frozenset[str]) -> Streams:
 
 
 def _is_long(matrix: Constant) -> bool:
-    """Tell whether a matrix has so many rows that a [width, width] product is cheap.
+    """Tell whether a [width, width] product is cheap compared with a matrix.
 
-    The output layer has so many rows, also if its matrix is the embedding's table.
+    The matrix must have many more rows than columns, as the output layer's matrix has,
+    which can also be the embedding's table.
     """
     rows, width = matrix.type.dims
     return isinstance(rows, int) and isinstance(width, int) and rows >= 8 * width
@@ -287,7 +288,7 @@ class _Reading:
         return self._method.name, value.id
 
     def _key(self, value: Value) -> Key:
-        """Return the key of a value; for a constant, that of its last axis.
+        """Return the key of a value; for a constant, the key of its last axis.
 
         If a node reads a constant as a value, no norm's weight can be multiplied into
         that constant.
@@ -316,7 +317,7 @@ def _is_row(value: Value) -> bool:
     return floats and isinstance(width, int) and block_of(width) >= LEAST_BLOCK
 
 
-# Operator -> how many of its next arguments name an axis, which must not be the last.
+# Operator -> the number of its next arguments that name an axis, but not the last axis.
 _ALONG_AXES: Final = {
     "aten::slice.Tensor": 1,
     "aten::select.int": 1,

@@ -109,11 +109,11 @@ def held_by(node: Node, one: InState | None) -> InState | None:
     return one if node.op == "aten::alias" else replace(one, order=None)
 
 
-# How methods lengthen growing states: by how much, and whether old rows stay.
+# By how much methods lengthen growing states, and whether old rows stay.
 
 
 def growth(method: FlatMethod, state: State) -> Dim | None:
-    """Return by how much a method lengthens a state; None if it drops the old rows."""
+    """Return by how much a method lengthens a state, None if it drops old rows."""
     assert state.grows is not None
     olds = {name: value.type.dims for value, name in method.state_in}
     news = {name: value.type.dims for value, name in method.state_out}
@@ -146,7 +146,7 @@ def one_length(method: FlatMethod, growing: Sequence[State]) -> bool:
 
 
 def _lengthened(method: FlatMethod) -> set[str]:
-    """Return the states whose new content starts with their old content."""
+    """Return the growing states whose new content starts with the old content."""
     makers = method.makers()
     return {
         name

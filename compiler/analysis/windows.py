@@ -87,7 +87,7 @@ class _Uses:
                 yield from ((one, seen) for seen in self._seen(node, value, one))
 
     def _handed_out(self) -> Iterator[str]:
-        """Yield the rings that the method returns or leaves short of the end."""
+        """Yield rings that the method returns, or does not fill to the call's end."""
         method = self._view.method
         for value in (*method.outputs, *(value for value, _ in method.input_out)):
             one = self._fills.of(value)
@@ -101,7 +101,7 @@ class _Uses:
                 yield name
 
     def most(self, ring: str) -> int:
-        """Return the largest count of writes that do not cover the whole call."""
+        """Return the most slots of a write that covers only some tokens of a call."""
         counts = [
             bounds(write.count, self._symbols)[1]
             for state, node in self._view.method.writes
@@ -134,7 +134,7 @@ class _Uses:
         arguments = named(node)
         keep = arguments.get("keep")
         if node.op == CACHE_UPDATE and isinstance(keep, int):
-            # Whether an update continues at the end of a ring's fill.
+            # Whether an update starts where the filled part of a ring ends.
             write = cache_write(ring.name, node, self._view.method)
             on = self._is_all(write) or self._fills.place(write.index) in one.ends
             first = value == node.inputs[0] and value not in node.inputs[1:]

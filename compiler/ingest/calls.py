@@ -13,10 +13,11 @@ NamedArguments = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """A call to make: an operator and its arguments by parameter name.
+    """A call of an operator, with the arguments by parameter name.
 
-    The operator returns the first `results` results of the traced call; None means all.
-    `checks` are calls without results that must run before the operator.
+    The operator returns the first `results` results of the traced call, or all results
+    if `results` is None. `checks` are calls without results that must run before the
+    operator.
     """
 
     op: str
@@ -64,7 +65,7 @@ def places(start: Dim, end: Dim, step: Dim, count: Dim) -> MadeArgument:
 
 
 def plus(tensor: Tensor, other: Tensor | Dim) -> Tensor:
-    """Return the sum of an integer tensor and a tensor without dims, or a size."""
+    """Return the sum of an integer tensor and a size, or a tensor without dims."""
     if other == 0:
         return tensor
     op = (

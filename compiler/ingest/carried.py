@@ -1,4 +1,4 @@
-"""Resolve `Method.carry`: the arguments and results that the session keeps.
+"""Resolve `Method.carry`: arguments and results that are states of the session.
 
 In: the methods' declarations and signatures. Out: for each method, pairs of an argument
 and a result; the argument is the content of a state before a call, and the result is
@@ -96,7 +96,7 @@ class _Reader:
         return CarriedTensors(tuple(pairs), frozenset(taken), frozenset(gone))
 
     def _result_root(self, key: str, value: str | int) -> str:
-        """Return the path of the result that a value of `carry` names."""
+        """Return the path of the result that an entry of `carry` names."""
         if isinstance(value, int) and not isinstance(value, bool):
             if 0 <= value < len(self._results):
                 return list(self._results)[value]

@@ -1,8 +1,8 @@
-"""Make states of carried arguments: their types, and the axis they grow along.
+"""Make states of the arguments in `Method.carry`: types, and axes of growth.
 
-In: for each carried path, the types of the argument and of the result in every method.
-Out: one state for each path. Methods that carry the same path must have equal types
-except for the current length.
+In: for each path of an argument in `Method.carry`, the types of the argument and of the
+result in every method. Out: one state for each path. The types must be equal in all
+methods except for the current length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from kvc.schema.types import Dim, Symbol, TensorType, only_symbol
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The types of a carried path in one method.
+    """The types of a state made from `Method.carry`, in one method.
 
     Attributes:
         method: the name of the method.
@@ -31,18 +31,19 @@ class Use:
 def carried_state(
     name: str, uses: Sequence[Use], symbols: Mapping[str, Symbol]
 ) -> State:
-    """Return the state of a carried path.
+    """Return the state that an argument in `Method.carry` becomes.
 
     Args:
         name: the name of the state.
-        uses: the uses of the path in all methods that carry the path; at least one
-            method takes it as an argument.
+        uses: types of the state in all methods that use it; at least one method takes
+            the state as an argument.
         symbols: the program's symbols by name.
 
     Raises:
         StateConflict: the types differ between methods, or between the argument and the
             result of a method.
-        CaptureError: the length that grows cannot be 0.
+        CaptureError: the declared length cannot be 0, but a new session's state is
+            empty.
     """
     first = next(use for use in uses if use.old is not None)
     assert first.old is not None
@@ -64,7 +65,7 @@ def _same_rank(kind: TensorType, other: TensorType) -> bool:
 
 
 def _axis(name: str, uses: Sequence[Use], first: Use) -> int | None:
-    """Return the axis along which a call changes the size, None if none does."""
+    """Return the axis whose size a call changes, None if there is no such axis."""
     changed: dict[int, Use] = {}
     for use in uses:
         old = use.old or first.old

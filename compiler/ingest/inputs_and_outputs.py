@@ -65,7 +65,7 @@ NOTHING_LEFT = MethodEnd((), (), ())
 
 
 class MethodInterface:
-    """Collects values at the start of a method; `leave` returns those at the end."""
+    """Collects the values at a method's start; `leave` returns the final values."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class MethodInterface:
             is_tensor = isinstance(spec.arg, TensorArgument)
             return self._argument(node) if is_tensor else None
         if not node.users or spec.kind is InputKind.TOKEN:
-            return None  # a token orders calls that have effects
+            return None  # torch's token, which orders calls that have effects
         kind = spec.kind.name.lower().replace("_tensor", "")
         tensor = tensor_of(self._captured, spec.target, self._tensors.named)
         return self._bind(tensor, kind.replace("constant", "literal"))

@@ -105,7 +105,7 @@ def _longest(
 
 
 def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
-    """Check that the size of the rows that the shorter branch lacks can be 0.
+    """Check that the number of rows that the shorter branch lacks can be 0.
 
     Raises:
         CaptureError: the rows are never empty.
@@ -122,7 +122,7 @@ def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
 def with_joined_outputs(
     blocks: Sequence[Method], results: Sequence[TensorType]
 ) -> list[Method]:
-    """Return the blocks of a cond, with shorter outputs appended to the past.
+    """Return the blocks of a cond; outputs without past rows are appended to the past.
 
     Raises:
         Unsupported: an output differs from the result in another way.
@@ -159,7 +159,7 @@ def _find_past(blocks: Sequence[Method], output: int, kind: TensorType) -> int:
 
 
 def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Method:
-    """Return a block that appends an output to a past that it checks to be empty.
+    """Return a block that checks that the past is empty, and appends an output to it.
 
     A block that returns the past itself appends nothing; it checks that the rows which
     the other branch would compute are empty.

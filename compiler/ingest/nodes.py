@@ -48,7 +48,7 @@ class NodeImporter:
 
     def __init__(self, model: Model, module: torch.nn.Module, place: str = "") -> None:
         self._model, self._module = model, module
-        self._place = place  # the source line of nodes that have none
+        self._place = place  # the source line for nodes without one
         self._sizes = model.sizes
         self._numbers = NumberReader(model.sizes, model.ranges)
         self._count = 0
@@ -268,7 +268,7 @@ class NodeImporter:
         pred = self._pred(call)
         numbers = [self._block(body, call, given, source) for body in call.bodies]
         if call.op == COND and not self.missing:
-            # Make outputs of branches one size if one branch has no past.
+            # Give the outputs of branches one size if a branch has no past.
             blocks = self._model.blocks
             joined = with_joined_outputs([blocks[n] for n in numbers], types)
             for number, block in zip(numbers, joined, strict=True):
@@ -318,7 +318,7 @@ class BodyImporter(NodeImporter):
         given: Sequence[Value | str | None],
         place: str,
     ) -> None:
-        """Take the call's operands: values, names of constants, or None."""
+        """Store the call's operands: values, names of constants, or None."""
         super().__init__(model, module, place)
         self._graph = module.graph
         self._given = iter(given)

@@ -134,7 +134,7 @@ def _whole(op: str) -> OpRule:
 
 
 def _filled(value: object) -> OpRule:
-    """Return the rule for a tensor filled with `value`, or for None with the call's."""
+    """Return the rule for a tensor filled with `value`, or the call's if it is None."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         fill = named["fill_value"] if value is None else value

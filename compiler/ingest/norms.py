@@ -64,7 +64,7 @@ _TRANSPOSED = {
 
 
 def convolution(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Keep a convolution; a transposed one becomes the operator for its rank."""
+    """Keep a convolution; a transposed convolution becomes the operator of its rank."""
     axes = len(given(named, "weight", Value).type.dims) - 2
     named = _for_each_axis(named, axes)
     values = {name: value for name, value in named.items() if name != "transposed"}
@@ -83,7 +83,7 @@ _SETTINGS = {"kernel_size", "stride", "padding", "dilation", "output_padding"}
 
 
 def _for_each_axis(named: NamedArguments, axes: int) -> NamedArguments:
-    """Return settings with a number for each axis, where torch gives one for all."""
+    """Return settings with a number for each axis; torch may give a single number."""
     return {
         name: value * axes
         if name in _SETTINGS and isinstance(value, tuple) and len(value) == 1

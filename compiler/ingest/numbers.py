@@ -26,7 +26,7 @@ _OF_TENSORS = {
     "aten::where.self",
 }
 
-# number op tensor -> the op that takes them the other way round
+# number op tensor -> the op for tensor and number
 _SWAPPED = {
     "aten::add.Tensor": "aten::add.Scalar",
     "aten::mul.Tensor": "aten::mul.Scalar",
@@ -49,7 +49,7 @@ def place_numbers(call: OpCall, result: TensorType | None) -> OpCall:
 
 
 def _with_tensors(call: OpCall) -> OpCall:
-    """Take the operator's Tensor overload for numbers known only at run time."""
+    """Use the operator's Tensor overload for numbers known only at run time."""
     read = {n: v for n, v in call.named.items() if isinstance(v, Number | Real)}
     dtypes = [v.type.dtype for v in call.named.values() if isinstance(v, Value)]
     name, _, overload = call.op.partition(".")
@@ -81,7 +81,7 @@ def _is_number(value: object) -> bool:
 
 
 def _scalar_variant(call: OpCall) -> OpCall:
-    """Take the operator's Scalar overload if the second operand is a number."""
+    """Use the operator's Scalar overload if the second operand is a number."""
     other = call.named.get("other", call.named.get("value"))
     name, _, overload = call.op.partition(".")
     if not _is_number(other) or not overload.startswith("Tensor"):

@@ -272,7 +272,8 @@ def _check_all_sizes(program: Program) -> None:
     """Refuse code that does not hold for all of the declared sizes.
 
     torch traces a method at one size, so it does not notice that `x[:, 1]` fails at a
-    smaller size. Nor does it check everything that an operator refuses at run time.
+    smaller size. It also does not check everything that an operator refuses at run
+    time.
     """
     try:
         verify(program)

@@ -49,8 +49,8 @@ def check_one_meaning(
 
     Args:
         captured: all captured methods.
-        names: names of the sizes in the program; "method.dim" if methods declare
-            different bounds.
+        names: names of the sizes in the program. The name is "method.dim" if methods
+            declare different bounds for the Dim.
 
     Raises:
         CompileError: a size is declared with different bounds.

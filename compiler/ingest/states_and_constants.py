@@ -88,7 +88,7 @@ class TensorTable:
             raise StateConflict(state=state, reason=reason)
 
     def _source(self, tensor: Tensor) -> Source:
-        """Return the source of a tensor's values; a stand-in's source is a file."""
+        """Return the source of a tensor's values, which is a file for a stand-in."""
         return self._stored.get(Identity.of(tensor)) or TensorSource(tensor)
 
     def _free_name(self, stem: str) -> str:

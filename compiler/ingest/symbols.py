@@ -49,16 +49,15 @@ TORCH_DTYPES: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,
 }
 
-_EXACT = (
-    1 << 16
-)  # times a size, a fraction of so many parts is a float without rounding
+# A size times a fraction with at most this denominator is a float without rounding.
+_EXACT = 1 << 16
 
 
 class SizeReader:
     """Converts torch's sizes in one method to `Dim`s."""
 
     def __init__(self, method: str, found: Mapping[sympy.Symbol, Symbol]) -> None:
-        """Take `found`: torch's symbol -> the program's symbol of a declared Dim."""
+        """Store `found`: torch's symbol -> the program's symbol of a declared Dim."""
         self._method = method
         self._names = {one: symbol.name for one, symbol in found.items()}
         self._symbols = {symbol.name: symbol for symbol in found.values()}
@@ -146,7 +145,7 @@ class SizeReader:
         )
 
     def _extreme(self, expression: sympy.Expr) -> Dim | None:
-        """Return the minimum or maximum of sizes, if the same size always is it."""
+        """Return the minimum or maximum of sizes, if it is always the same size."""
         first, *others = (self._size(sympy.expand(each)) for each in expression.args)
         for other in others:
             if first is None or other is None:
@@ -272,7 +271,7 @@ def size_reader(
 
 
 def _check_static(method: Method, dim: DeclaredDim, size: int) -> None:
-    """Check that a size that torch made constant is declared with that value only."""
+    """Check that a size that torch made constant is declared with only that value."""
     if dim.lower < dim.upper:
         reason = (
             f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the code holds "

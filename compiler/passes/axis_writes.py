@@ -61,7 +61,7 @@ def axis_write(node: Node, *, lean: bool = False) -> AxisWrite | None:
 
 
 def _is_whole(write: AxisWrite, *, lean: bool) -> bool:
-    """Tell whether the source has a value for each element, and the index one axis."""
+    """Tell whether the source is not broadcast, and the index has one axis."""
     dims, given = write.dims, write.source.type.dims
     lacking = max(0, len(dims) - len(given)) if lean else 0
     whole = (*(1,) * lacking, *given) == dims

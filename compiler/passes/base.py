@@ -17,7 +17,7 @@ class Pass(Protocol):
     name: ClassVar[str]
 
     def run(self, program: Program) -> Program:
-        """Return the program as the pass rewrites it."""
+        """Return the rewritten program."""
         ...
 
 

@@ -62,7 +62,7 @@ def _without_empty_parts(node: Node) -> Node | tuple[Value, ...]:
 
 
 def _parts(node: Node) -> tuple[Value, ...]:
-    """Return the parts of a `cat`, without empty ones of the result's dtype."""
+    """Return the parts of a `cat`, without empty parts of the result's dtype."""
     axis, result = _axis(node), node.outputs[0].type
     return tuple(
         part
@@ -159,7 +159,7 @@ def _viewed(value: Value, makers: Mapping[int, Node]) -> int:
 def _through(
     node: Node, result: Value, axis: int, blocks: Mapping[int, Method]
 ) -> tuple[Value, list[Node]] | None:
-    """Return the operand that both branches lengthen, and the concatenations used."""
+    """Return the operand that both branches lengthen, and their concatenations."""
     control, at = control_of(node), node.outputs.index(result)
     assert control is not None
     for i, operand in enumerate(control.operands):

@@ -1,8 +1,8 @@
 """Fuse operators that a model writes one by one: RMS norms, gated units, rotary turns.
 
-Each formula is a pattern in this file. The last node that a pattern matches is replaced
-by one operator, and the other matched nodes become dead code. kvc's kernels round as
-the matched nodes do, so that results in float32 stay the same.
+Each formula is a pattern in this file. One operator replaces the last of the nodes that
+a pattern matches; the other matched nodes become dead code. kvc's kernels round as the
+matched nodes do, so that results in float32 stay the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +58,7 @@ def _fuse_norms(method: Method) -> Method:
 
 
 def _is_norm(found: Bindings, normed: Value) -> bool:
-    """Tell whether kvc's kernel of the norm takes its input, and gives its result."""
+    """Tell whether kvc's norm kernel supports a norm's input and result types."""
     (x,) = _values(found, "x")
     static = bool(x.type.dims) and isinstance(x.type.dims[-1], int)
     same = normed.type == x.type and isinstance(found["eps"], float)

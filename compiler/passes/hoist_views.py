@@ -52,7 +52,7 @@ def without_undone_views(method: Method) -> Method:
 
 
 def _undone_by(node: Node, rebuilt: NodeList) -> Value | None:
-    """Return the earlier value that a view is equal to, None if there is none."""
+    """Return the earlier value that a view restores, None if there is none."""
     view = whole_view(node)
     return None if view is None else _base(view, node.inputs[0], rebuilt)
 
@@ -71,7 +71,7 @@ def _base(view: WholeView, value: Value, rebuilt: NodeList) -> Value | None:
 def _done_to_base(
     node: Node, rebuilt: NodeList, reads: Mapping[int, int]
 ) -> Value | None:
-    """Apply a pointwise node to its operand's base, if its result is viewed back."""
+    """Apply a pointwise node to the base of its operand, if a view undoes the views."""
     view = whole_view(node)
     inner = rebuilt.makers.get(node.inputs[0].id) if view else None
     if view is None or inner is None or not _is_even(inner):
@@ -175,9 +175,9 @@ class _Hoister:
         return replace(method, nodes=tuple(rebuilt.nodes))
 
     def _trace(self, method: Method, new: Value, old: Value) -> list[_Mark] | None:
-        """Return marks for the control flow between an old and a new content.
+        """Return a `_Mark` for each control node between an old and a new content.
 
-        None if no path leads from the old to the new content.
+        Return None if no path leads from the old to the new content.
         """
         makers = method.makers()
         current, seen = unviewed(new, makers)
@@ -316,7 +316,7 @@ def _undone(views: Views) -> Views:
 
 
 def _add_views(base: Value, views: Views, last: Value, rebuilt: NodeList) -> None:
-    """Add views of a base; the last one computes `last`."""
+    """Add views of a base; the last view computes `last`."""
     for i, view in enumerate(views):
         made = last if i == len(views) - 1 else rebuilt.value(view.after)
         rebuilt.keep(Node(view.op, (base, *view.settings), (made,), view.source))

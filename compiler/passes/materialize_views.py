@@ -91,7 +91,7 @@ def _follow(
     layouts: dict[int, tuple[Tensor, ...]],
     samples: tuple[dict[str, int], ...],
 ) -> Node:
-    """Record the layout of a view's results; return a reshape if it must copy."""
+    """Record the layout of a view's results; return a reshape if the view must copy."""
     base = node.arguments[0]
     assert isinstance(base, Value)
     operands = layouts.get(base.id) or tuple(

@@ -166,7 +166,7 @@ def _gather(method: Method) -> Method:
 
 
 def _may_move(node: Node, made: set[int]) -> bool:
-    """Tell whether a node is a product by weights that are not in `made`."""
+    """Tell whether a node is a product with weights that are not in `made`."""
     rows = ROW_ARGUMENTS.get(node.op)
     return rows is not None and not made & {v.id for v in node.inputs[rows:]}
 

@@ -1,12 +1,13 @@
 """Make caches int8: quantize rows as they are written, and let attention read them.
 
-A float state that `kvc::cache_update` writes and `kvc::attention` reads becomes two:
-int8 rows under its own name, and a float32 scale for each row under `NAME.scale`, with
-the same axis of slots. Each write becomes `kvc::quantize_cache` and two updates at the
-same slots; attention takes the scales. Branches and loops that take a cache take and
-return rows and scales. Between a state and attention, views can permute axes, except
-the last axis, and can take parts of rows. Any other reader or writer of a cache is an
-error, since it would compute different results.
+A float state that `kvc::cache_update` writes and `kvc::attention` reads becomes two
+states: int8 rows under the name of the float state, and a float32 scale for each row
+under `NAME.scale`, with the same axis of slots. Each write becomes
+`kvc::quantize_cache` and two updates at the same slots; attention takes the scales.
+Branches and loops that take a cache take and return rows and scales. Between a state
+and attention, views can permute axes, except the last axis, and can take parts of rows.
+Any other reader or writer of a cache is an error, since it would compute different
+results.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -272,7 +273,7 @@ def _narrow_state(state: State, caches: Iterable[str]) -> State:
 
 
 def _with(method: Method, names: Mapping[int, Value]) -> Method:
-    """Return a method or block with the values of some ids replaced."""
+    """Return a method or block with some values replaced, given by id."""
 
     def named(values: Iterable[Value]) -> tuple[Value, ...]:
         return tuple(names.get(value.id, value) for value in values)

@@ -205,7 +205,7 @@ def _int8_weight(
     book: WeightBook,
     turned: bool = False,
 ) -> tuple[Value, Value]:
-    """Return the int8 values [..., out, in] of one or several weights, and the scales.
+    """Return the int8 values [..., out, in] of a weight or stack, and the scales.
 
     The scales are [..., out], or [..., out, m] for m blocks in a row. `turned`
     exchanges the last two axes of the weights before they are quantized.

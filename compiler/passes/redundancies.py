@@ -105,7 +105,7 @@ def _exact(argument: Argument) -> object:
 # Let readers skip copies that change nothing: a whole `copy`, `clone`, `alias`.
 
 
-# Operator -> index of the argument that the result equals if the types are equal.
+# Operator -> index of the argument that equals the result if their types are equal.
 _REPEATS = {
     "aten::copy": 1,
     "aten::alias": 0,

@@ -31,7 +31,7 @@ def is_read_at(
 def selected_at(
     read: Value, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether `read` is the position `index` of `base`, without the axis."""
+    """Tell whether `read` holds the position `index` of `base`, without the axis."""
     node = makers.get(read.id)
     return node is not None and _selects(node, base, axis, index, makers)
 

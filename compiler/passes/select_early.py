@@ -130,7 +130,7 @@ class _Selecting:
             self._selected[whole.id, places] = part
 
     def _take(self, places: _Places, source: str, value: Value) -> Value:
-        """Return positions of a value; add a slice unless they were computed."""
+        """Return positions of a value; add a slice if they were not computed alone."""
         found = self._selected.get((value.id, places))
         if found is None:
             whole = self.names.get(value.id, value)
@@ -150,7 +150,7 @@ def _plan(method: Method) -> dict[int, tuple[_Places, _Way]]:
     """
     makers = method.makers()
     found: dict[int, tuple[_Places, _Way]] = {}
-    read: dict[int, set[_Places | None]] = defaultdict(set)  # None: all positions
+    read: dict[int, set[_Places | None]] = defaultdict(set)  # None means all positions
     kept = (method.state_out, method.input_out)
     for value in (*method.outputs, *(v for pairs in kept for v, _ in pairs)):
         read[value.id].add(None)
@@ -275,7 +275,7 @@ def _way_of_attention_product(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_attention(node: Node, places: _Places) -> _Way | None:
-    """Select the last queries of an attention, whose positions are the last ones."""
+    """Select the last queries of an attention, which have the last positions."""
     q, *_, row_lengths, _ = node.arguments
     size = node.outputs[0].type.dims[2]
     last = add_dims(places.start, places.count) == size
@@ -326,7 +326,7 @@ def _way_of_split(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_view(node: Node, places: _Places) -> _Way | None:
-    """Select along the same axis before a view, if the axes before it are the same."""
+    """Select along the same axis before a view, if the view keeps all axes up to it."""
     before, after = node.inputs[0].type.dims, node.outputs[0].type.dims
     front = [d for d in after[: places.axis] if d != 1]
     for axis, size in enumerate(before):

@@ -7,7 +7,7 @@ state for each position, `k[0]`, `k[1]`, ..., or `k[:,0]` for the second axis, w
 later passes treat like other caches. A buffer with two such axes, one for layers and
 one for keys and values, is split along one axis after the other. A method that writes
 no single part, such as a method that clears the buffer, can read and set the whole
-buffer; a whole that is read is concatenated from the parts.
+buffer. If a method reads the whole buffer, the parts are concatenated.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -178,7 +178,7 @@ def _uses(method: Method, stack: _Stack) -> _Uses:
 
 
 def _place_read(node: Node, stack: _Stack) -> int | None:
-    """Return the position that a node selects of the axis, None if it is no part."""
+    """Return the position that a node selects of the axis, None if it selects none."""
     rank, size = len(stack.state.type.dims), stack.state.type.dims[stack.axis]
     match node.op, node.arguments:
         case "aten::select.int", (Value(), int(dim), int(place)):
@@ -278,7 +278,7 @@ class _Splitter:
         self._rebuilt.keep(replace(node, op="aten::view", arguments=arguments))
 
     def _part_of(self, source: Value, node: Node) -> Value:
-        """Return a new part without the axis; undo a view that added the axis."""
+        """Return the new content of a part, without the stack's axis of size 1."""
         maker = self._rebuilt.makers.get(source.id)
         if maker is not None and maker.op in RESHAPING_VIEWS:
             without = maker.inputs[0]

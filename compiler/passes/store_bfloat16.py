@@ -1,8 +1,9 @@
-"""Store matrices as bfloat16: linear layers compute in it, embeddings widen rows.
+"""Store matrices as bfloat16, for linear layers and embeddings.
 
 A linear layer rounds its input to bfloat16, multiplies with float32 sums like torch's
-bfloat16 kernel, and widens the rounded result; everything else stays float32. Widening
-whole weights in each call instead would cost more memory than it saves.
+bfloat16 kernel, and widens the rounded result. An embedding widens the rows that it
+looks up. Everything else stays float32. Widening whole weights in each call instead
+would cost more memory than it saves.
 """
 
 from collections.abc import Iterator

@@ -50,7 +50,7 @@ class WeightBook:
         return self.derived[derived_name]
 
     def divide(self, name: str, kind: TensorType) -> Constant:
-        """Return the named matrix, split into a stack of matrices [count, out, in]."""
+        """Return the named matrix as a stack of smaller matrices [count, out, in]."""
         divided_name = f"{name}.divided"
         if divided_name not in self.derived:
             count = kind.dims[0]

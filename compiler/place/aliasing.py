@@ -4,7 +4,7 @@ In: a method in its final order, as `kvc.compiler.place` returns it. In that ord
 nodes on the path to the new content of a state, or of an input in the caller's array,
 can write to the memory of the state or the array. Out: for each value, the value whose
 memory it shares. An update of any other value reuses the memory of its operand if that
-is scratch memory that no later node reads.
+memory is scratch memory and no later node reads it.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def analyse(method: Method) -> Aliases:
 
 
 def _over_operands(node: Node) -> dict[int, int]:
-    """Return result id -> operand id, for results that share an operand's memory."""
+    """Return result id -> operand id, for results in the memory of an operand."""
     control = control_of(node)
     if control is None:
         return {}

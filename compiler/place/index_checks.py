@@ -14,7 +14,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.types import Dim
 
-# Writes whose indices count along one axis, from 0.
+# Writes with indices along one axis, counted from 0.
 _ALONG = (
     "aten::index_copy",
     "aten::index_add",
@@ -24,7 +24,7 @@ _ALONG = (
     "aten::scatter_reduce.two",
 )
 _WHOLE = (DType.INT32, DType.INT64, DType.BOOL)  # bool: the mask of rows that take part
-_LONGEST = 64  # nodes that compute an index; longer chains are no index computation
+_LONGEST = 64  # the most nodes of an index computation
 # The values that decide a check, its operator and its arguments.
 Check = tuple[tuple[Value, ...], str, tuple[Argument, ...]]
 
@@ -40,7 +40,7 @@ def add_index_checks(schedule: Schedule, writes: Sequence[int]) -> None:
             wanted.setdefault(key_of, (check, schedule.nodes[key].source))
     overwriting = set(writes)
     for check, source in wanted.values():
-        # The nodes that compute all values of the check, None if one has no way.
+        # The nodes that compute the check's values, None if a value cannot be computed.
         ways = [_way_to(schedule, value) for value in check[0]]
         found = [way for way in ways if way is not None]
         way = set().union(*found) if len(found) == len(ways) else None
@@ -80,7 +80,7 @@ def _size(target: Value, dim: int) -> Dim:
 def _way_to(schedule: Schedule, index: Value) -> set[int] | None:
     """Return the nodes that compute an index.
 
-    None if the computation reads floats, or if the index is the same in each call.
+    Return None if the computation reads floats, or if the index is constant.
     """
     way: set[int] = set()
     fixed = {value.id for value, _ in schedule.method.constants}

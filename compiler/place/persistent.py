@@ -50,7 +50,7 @@ HANDED_OUT: Final = CopyReason(
 
 
 def other_length(op: str) -> CopyReason:
-    """Return the reason to copy a new content whose length differs from the old."""
+    """Return the reason to copy a new content of another length than the old one."""
     return CopyReason(
         f"{op} makes a value of another length",
         "keep a state of the greatest length, and write rows into it (cache_update)",
@@ -74,7 +74,7 @@ def branches_elsewhere(op: str, state: str) -> CopyReason:
 
 
 def written_elsewhere(op: str, state: str) -> CopyReason:
-    """Return the reason to copy a result written outside the state's memory."""
+    """Return the reason to copy a state's new content that is computed elsewhere."""
     return CopyReason(
         f"{op} does not write over the old value of {state}",
         f"let {op} write into {state} itself, not into another value",
@@ -82,7 +82,7 @@ def written_elsewhere(op: str, state: str) -> CopyReason:
 
 
 def both_read(op: str, source: str) -> CopyReason:
-    """Return the reason to copy an old value that a node reads beside the new value."""
+    """Return the reason to copy an old value that is read beside the new value."""
     place = f" at {source}" if source else ""
     return CopyReason(
         f"{op}{place} reads the old value and needs the new one",
@@ -218,7 +218,7 @@ def _chain(
 
 
 def _target(node: Node, result: Value) -> Value | None:
-    """Return the operand that a node overwrites with a result, or None."""
+    """Return the operand that a node overwrites with a result, None without one."""
     control = control_of(node)
     if control is None:
         return node.inputs[0]

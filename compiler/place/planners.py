@@ -31,7 +31,7 @@ def plan_memory(requests: Sequence[Request]) -> MemoryPlan:
 
 
 def _raised(requests: Sequence[Request], bound: int) -> Iterator[MemoryPlan]:
-    """Yield plans; each first places what the previous plan put above `bound`."""
+    """Yield plans; each first places what the last plan put above `bound`."""
     keys = [request.key for request in sorted(requests, key=by_size)]
     plan = greedy(requests, by_size)
     for _ in range(_ROUNDS):

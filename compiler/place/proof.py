@@ -151,7 +151,7 @@ def in_write_order(method: Method, program: Program) -> WriteOrder:
 
 
 def _order_readers(schedule: Schedule, write: Write) -> set[int]:
-    """Put the readers of an old content before a write, unless they need its result."""
+    """Put readers of an old content before a write, except readers of its result."""
     if schedule.nodes[write.key].op == "kvc::append":
         return set()
     readers = {
@@ -172,7 +172,7 @@ def _placed(block: Method) -> dict[int, str]:
 
 
 def _with_placed(final: Method, block: Method) -> Method:
-    """Return a proven block with all outputs, also those in the memory of inputs."""
+    """Return a proven block with all its outputs, as the block had before the proof."""
     placed, left = _placed(block), {name: value for value, name in final.input_out}
     kept = iter(final.outputs)
     return replace(
@@ -208,7 +208,7 @@ class _Saved:
 
 
 def _clear(schedule: Schedule, write: Write) -> _Saved:
-    """Let nodes after a write read copies of what it overwrites; return the copies."""
+    """Let nodes after a write read copies of overwritten values; return the copies."""
     node = schedule.nodes[write.key]
     if node.op == "kvc::append":
         return _Saved()  # it leaves the old rows unchanged
@@ -262,7 +262,7 @@ class _Saver:
                 self._schedule.rename(reader, value, self._clone(value, reason))
 
     def save_output(self, value: Value) -> None:
-        """Return a copy of a value to the caller."""
+        """Let the method return a copy of a value."""
         self._schedule.rename_outputs(value, self._clone(value, HANDED_OUT))
 
     def _clone(self, value: Value, reason: CopyReason) -> Value:

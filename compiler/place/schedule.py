@@ -121,7 +121,7 @@ class Schedule:
         return order
 
     def rename_outputs(self, old: Value, new: Value) -> None:
-        """Return `new` to the caller wherever the method returned `old`."""
+        """Replace `old` by `new` among the outputs of the method."""
         kept = self.method
         renamed = rename_results(kept, {old.id: new})
         self.method = replace(kept, outputs=renamed.outputs)

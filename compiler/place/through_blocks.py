@@ -1,13 +1,14 @@
 """Assign results of control flow to the memory of an operand.
 
 In: a functional method. Out: the method whose control nodes record these assignments in
-`over`. After the method is proven, the blocks whose outputs are assigned to inputs
-(`input_out`) can be asked for. A result gets an operand's memory under two conditions:
-the result is on the path from the old content of persistent memory to the new content,
-and a branch computes it from the operand, by updates, by nested control flow, or by
-returning the operand. The other branch then writes its whole result into the operand's
-memory. The carried values of a loop always stay in place. `proof.py` decides whether a
-block can leave its outputs in the memory of inputs, and how many bytes that copies.
+`over`. After the method is proven, `blocks_to_prove` returns its blocks, with outputs
+assigned to the memory of inputs (`input_out`). A result gets an operand's memory under
+two conditions: the result is on the path from the old content of persistent memory to
+the new content, and a branch computes it from the operand, by updates, by nested
+control flow, or by returning the operand. The other branch then writes its whole result
+into the operand's memory. The carried values of a loop always stay in place. `proof.py`
+decides whether a block can leave its outputs in the memory of inputs, and how many
+bytes that copies.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +39,7 @@ class Placer:
         over: dict[int, dict[int, int]] = {}  # id of a node -> result -> operand
         for new, old in _homes(method):
             marks = self._trace(method, new, old) or ()
-            # A result on the paths of two memories belongs to the first.
+            # A result on the paths of two memories is assigned to the first memory.
             if not any(m.result in over.get(id(m.node), {}) for m in marks):
                 for mark in marks:
                     over.setdefault(id(mark.node), {})[mark.result] = mark.operand
@@ -68,9 +69,9 @@ class Placer:
     def _trace(
         self, method: Method, new: Value, old: Value
     ) -> tuple[_Mark, ...] | None:
-        """Return marks for the control flow between an old and a new content.
+        """Return a `_Mark` for each control node between an old and a new content.
 
-        None if every path from the old to the new content needs a copy.
+        Return None if every path from the old to the new content needs a copy.
         """
         makers, marks = method.makers(), list[_Mark]()
         current = _in_one_piece(new, makers)
@@ -137,7 +138,7 @@ class Placer:
                 ways = self._candidates(node, result)
                 return any(self._trace(block, v, root) is not None for _, v in ways)
             else:
-                # A backend's library may write before it has read everything.
+                # A backend's library may write before it has read all inputs.
                 return block.in_place and _fills_itself(node, root)
         return True
 

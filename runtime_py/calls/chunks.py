@@ -13,7 +13,7 @@ from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
 from kvc.schema.types import Affine, Dim, Symbol, bounds, evaluate, symbols_of
 
-_MOST_COMBINED = 6  # every subset of this many methods is tried: 64
+_MOST_COMBINED = 6  # all 64 subsets of this number of methods are tried
 
 
 @frozen
@@ -31,14 +31,14 @@ class ChunkSizes:
     among: tuple[int, ...] = ()
 
     def greatest(self, count: int) -> int:
-        """Return the greatest allowed size up to `count`, which is at least `least`."""
+        """Return the greatest allowed size up to `count`, where `count >= least`."""
         if self.among:
             return max(size for size in self.among if size <= count)
         top = min(count, self.most)
         return top - (top - self.least) % self.step
 
     def smallest(self, count: int) -> int:
-        """Return the smallest allowed size from `count` on, which is at most `most`."""
+        """Return the smallest allowed size from `count` on, where `count <= most`."""
         if self.among:
             return min(size for size in self.among if size >= count)
         return max(self.least, count + -(count - self.least) % self.step)

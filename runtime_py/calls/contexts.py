@@ -10,7 +10,7 @@ are bound again.
 
 A call gets a context that no other call uses, preferably the context that served the
 call's session last, since frames of that context are bound to the session's states. A
-closed pool gives out no contexts, and reports when the last running call has ended.
+closed pool returns no contexts, and reports when the last running call has ended.
 """
 
 import threading
@@ -94,7 +94,7 @@ class ExecutionContext:
         states: StateMemory | None,
         old: Binding | None,
     ) -> Binding:
-        """Bind a method, or, given an old binding, only what sizes and loans change."""
+        """Bind a method; with an old binding, bind only what sizes and loans change."""
         method = entry.method
         where = {loan.value: place_of(loan.memory) for loan in loans}
         moved = None
@@ -157,7 +157,7 @@ class ExecutionContext:
 
 
 class ContextPool:
-    """The contexts of a program that no call uses; safe to use from many threads."""
+    """The idle execution contexts of a program; safe to use from many threads."""
 
     def __init__(self, make: Callable[[], ExecutionContext]) -> None:
         self._make = make

@@ -61,8 +61,8 @@ class MethodEntry:
         growing: the indices of inputs whose shapes follow growing lengths.
         steady: the indices of the other inputs.
         restarts: whether a call of the method resets the session first.
-        needs: a cursor that must have left its first position, and the method that
-            advances this cursor; None if every position is allowed.
+        needs: an encoder's cursor, which must not be at its first position, and the
+            method that advances this cursor; None if every position is allowed.
     """
 
     id: int
@@ -321,7 +321,7 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
 
 
 def find_row_lengths(method: Method) -> RowLengthsInput | None:
-    """Return the input of a method that holds row lengths, None without one."""
+    """Return a method's input that holds row lengths, None without such an input."""
     leaf = next((a.lengths for a in method.advances if a.lengths is not None), None)
     if leaf is None:
         return None
@@ -336,7 +336,7 @@ def find_row_lengths(method: Method) -> RowLengthsInput | None:
 def _beside(
     types: Sequence[TensorType], leaf: int, rows: Dim
 ) -> tuple[int, int] | None:
-    """Return an input other than `leaf`, and its axis of size `rows`; or None."""
+    """Return an input other than `leaf` with an axis of size `rows`, and that axis."""
     for i, kind in enumerate(types):
         for axis, dim in enumerate(kind.dims):
             if i != leaf and dim == rows:

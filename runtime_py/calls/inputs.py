@@ -203,7 +203,7 @@ class RowLengthsInput:
         return np.zeros(shape[axis] if len(shape) > axis else 0, dtype)
 
     def without_padding(self, tokens: Array, inputs: Inputs) -> Array:
-        """Return tokens [batch, seq] without padding; all if shapes do not fit."""
+        """Return tokens [batch, seq] without padding; all tokens if shapes misfit."""
         row_lengths = inputs.arrays[self.leaf]
         if row_lengths.shape != tokens.shape[:1]:
             return tokens

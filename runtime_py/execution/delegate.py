@@ -173,9 +173,9 @@ class Handle(Protocol):
     """A loaded partition; safe to use from many threads.
 
     Attributes:
-        runs_torch: whether the handle computes with torch's threads. If not, it is
-            assumed to have threads of its own, and in calls that also run torch kernels
-            torch gets a single thread.
+        runs_torch: whether the handle computes with torch's threads. If not, the handle
+            is assumed to have separate threads, and torch gets a single thread in calls
+            that also run torch kernels.
     """
 
     runs_torch: bool = False

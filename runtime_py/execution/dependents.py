@@ -111,8 +111,8 @@ class _Search:
 
         A view needs a new step since its tensor is made from its operand's tensor. An
         instruction with blocks is prepared for arrays, and for sizes that may occur
-        only inside the blocks. An update that copies its operand, and without torch a
-        move of elements, hold arrays.
+        only inside the blocks. An update that copies its operand holds arrays. So does
+        a move of elements in a graph that does not use torch.
         """
         if self._says(instruction):
             return True

@@ -159,7 +159,7 @@ class Frame:
 
 
 def _cause_of(unbegun: Unbegun) -> BaseException:
-    """Return the cause of an `Unbegun`, and unlink it to avoid a reference cycle."""
+    """Return the cause of an `Unbegun`, and remove it to avoid a reference cycle."""
     cause, unbegun.__cause__ = unbegun.__cause__, None
     assert cause is not None, "partitions raise it from an error"
     return cause

@@ -1,4 +1,4 @@
-"""Bind a graph to sizes and memory, which gives a `Frame`; rebind a frame.
+"""Make a `Frame` by binding a graph to sizes and memory; rebind a frame.
 
 In: a graph, sizes of its symbols, memory, code. Out: a frame. View operators run during
 binding, once for each set of sizes; operators that compute become steps. When sizes
@@ -211,7 +211,7 @@ class _Binder:
             if OPS[instruction.op].aliasing is Aliasing.VIEW:
                 self._bind_view(index, instruction)
                 return ()
-            if not self._uses_torch:  # then the operator only moves elements
+            if not self._uses_torch:  # if so, the operator only moves elements
                 return self._bind_move(instruction)
             return self._bind_kernel(instruction)
         except Exception as error:
@@ -249,7 +249,7 @@ class _Binder:
         return self._prepared(instruction) or load_kernels()[instruction.op]
 
     def _out(self, result: int) -> "Tensor":
-        """Return the tensor that a fresh result is written to; it may alias a state."""
+        """Return the tensor for a fresh result; the tensor may alias a state."""
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
             self._values.define(result, self._values.tensor(storage.base))

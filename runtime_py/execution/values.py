@@ -100,7 +100,7 @@ class GraphMemory:
 
 
 class Values:
-    """Arrays and tensors by value id; the two of one value share memory."""
+    """Arrays and tensors by value id; the array and tensor of a value share memory."""
 
     def __init__(
         self, graph: Graph, sizes: Mapping[str, int], memory: GraphMemory
@@ -149,7 +149,7 @@ class Values:
         return found
 
     def written(self, result: int) -> Array:
-        """Return the array that a fresh result is written to; it may alias a state."""
+        """Return the array for a fresh result; the array may alias a state."""
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
             self.place(result, self.array(storage.base))

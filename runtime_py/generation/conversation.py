@@ -135,7 +135,7 @@ class Conversation:
         self._in_parts = self._takes_parts()
         self._marks = count(1)
         self._pictures: list[_Shown] = []  # the pictures of earlier turns
-        # The session's content: tokens, and marks in the places of pictures.
+        # The session's content: tokens, and marks in place of image tokens.
         self._held = held
         # Without a template: all tokens of the continued text.
         self._text = [*held, *session.pending[0]] if template is None else []

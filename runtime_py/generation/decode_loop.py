@@ -12,11 +12,11 @@ from kvc.runtime.generation.feeding import Feeder
 
 
 class Decoding:
-    """Source of the tokens of one generation; a token runs when the next is needed.
+    """Source of one generation's tokens; a token runs when the next one is requested.
 
     Attributes:
         rows: the token count of prompt and answer in each row of the session. Before
-            `settle`, the session may hold more tokens than `rows` count.
+            `settle`, the session may hold more tokens than the counts in `rows`.
         prefill: the token count and the time of the prompts.
         drafted: how many tokens of a draft the model has checked.
         accepted: how many of the checked tokens the model sampled as well.
@@ -49,10 +49,10 @@ class Decoding:
         return list(map(Answer.choose, answers, logits))
 
     def settle(self) -> None:
-        """Bring the session to exactly the tokens that `rows` count."""
+        """Rewind the session to the token counts in `rows`."""
 
     def end(self) -> None:
-        """Bring the session to the tokens that `rows` count, after the generation."""
+        """Rewind the session to the token counts in `rows` at the generation's end."""
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Store in the session the tokens that are to run next in each row."""

@@ -64,7 +64,7 @@ class Drafting(Decoding):
                 one token more.
         """
         super().__init__(target)
-        self._row = replace(target.rows[0])  # counts the tokens that were handed out
+        self._row = replace(target.rows[0])  # counts the tokens that were returned
         self.rows = (self._row,)
         self._target, self._checks, self._draft = target, checks, draft
         self._draft_tokens, self._lead_length = draft_tokens, len(lead)
@@ -111,12 +111,12 @@ class Drafting(Decoding):
         return [self._ahead.popleft()]
 
     def settle(self) -> None:
-        """Bring both sessions to the tokens that `rows` count.
+        """Bring both sessions to the token counts in `rows`.
 
-        The draft may lack a few of the tokens; it runs them, if it has room. An
+        If the draft lacks a few of the tokens, it runs these tokens, if it has room. An
         unusable session stays as it is. A session that cannot be rewound is poisoned,
         since it holds tokens that the caller has not received. A session that another
-        thread is using is brought to those tokens before its next use.
+        thread is using is brought to the counts before its next use.
         """
         if self._at_work or not self._unsettled:  # used here, or not begun
             return
@@ -130,7 +130,7 @@ class Drafting(Decoding):
             self._unsettled.clear()
 
     def end(self) -> None:
-        """Bring both sessions to the tokens `rows` count, after the generation."""
+        """Bring both sessions to the counts in `rows` at the generation's end."""
         self._at_work, self._over = False, True
         self.settle()
 
@@ -140,10 +140,11 @@ class Drafting(Decoding):
         super().leave_pending(tokens)
 
     def _level_target(self) -> None:
-        """Bring the target to the part of prompt and answer that `rows` count.
+        """Bring the target to the token count in `rows`.
 
-        If the target cannot reach that count, it holds more or fewer tokens, and `rows`
-        count the tokens that it holds.
+        The target is rewound, to a nearby count if its states cannot reach the count in
+        `rows`, and runs missing tokens again. Afterwards `rows` has the count that the
+        target holds.
         """
         fed = self._row.fed
         known = max(self._prompt_length, fed + 1)  # tokens that were handed out
@@ -158,7 +159,7 @@ class Drafting(Decoding):
         self._target.leave_pending(self._pending)
 
     def _level_draft(self) -> None:
-        """Bring the draft to the tokens of the target, unless it lacks many of them."""
+        """Bring the draft to the tokens of the target, unless it lacks many tokens."""
         count = self._lead_length + self._row.fed
         known = max(self._lead_length + self._prompt_length, count + 1)
         if not self._go_back(self._draft, count, known):

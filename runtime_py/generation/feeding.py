@@ -134,7 +134,7 @@ class Feeder:
         """Run prompts in chunks; return the logits after the last token of each prompt.
 
         All prompts begin in the first chunk. The prompt with the most tokens left
-        determines the width of a chunk. A row whose prompt is finished does not change.
+        determines the width of a chunk. A row whose prompt has ended does not change.
 
         Args:
             prompts: the tokens of each row's prompt, at least one.

@@ -229,9 +229,9 @@ class Picturing:
 
 
 def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
-    """Remove the first part if it is a picture as `shown` says; return its token count.
+    """Remove the first part if it has the kind `shown`; return its token count.
 
-    Returns 0 if nothing was removed.
+    `shown` tells whether the part must be a picture. Returns 0 if nothing was removed.
     """
     if not queue or queue[0][0] != shown:
         return 0

@@ -90,7 +90,7 @@ class Placing:
 Ids = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
-_FEW: Final = 1024  # so few tokens are sorted at once
+_FEW: Final = 1024  # up to this number, tokens are sorted at once
 _GROUP: Final = 64  # size of the groups whose maxima are searched first
 
 
@@ -295,7 +295,7 @@ def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, 
 
 
 def _check_best(best: float, most: float = math.nan) -> None:
-    """Check the greatest of a row of logits, which is NaN if any of the logits is."""
+    """Check a row's greatest logit `best`, which is NaN if any logit is NaN."""
     if math.isnan(best):
         raise UnusableLogits(reason="NaN is among them")
     if best == -math.inf:

@@ -108,10 +108,10 @@ class GenerationSettings:
         stop_strings: strings that end the generation if they occur in the text; the
             text is cut before the string.
         decoder_start_token_id: the first token of the decoder, if there is an encoder.
-        forced_bos_token_id: the token that must follow if the session's text has
-            exactly one token.
-        forced_eos_token_id: the smallest of these tokens is the last token of an answer
-            that reaches the limit of tokens.
+        forced_bos_token_id: the second token of a session's text, forced if the text
+            has exactly one token so far.
+        forced_eos_token_id: tokens of which the smallest is forced as the last token of
+            an answer that reaches the limit of tokens.
         suppress_tokens: tokens that are never sampled.
         begin_suppress_tokens: tokens that are not sampled as the first token after
             forced tokens.

@@ -86,7 +86,7 @@ def warn_if_begun_twice(
 
 
 def _begun_twice(whole: Sequence[int], bare: Sequence[int]) -> Sequence[int]:
-    """Return the special tokens that occur twice at the start of a text, or none.
+    """Return the special tokens that occur twice at a text's start; empty for none.
 
     Args:
         whole: the tokens of the text, with the special tokens that the tokenizer adds.

@@ -361,7 +361,7 @@ class Engine:
         )
 
     def _count_out(self) -> None:
-        """Note that a set of resources is freed; close the files after the last."""
+        """Note that a set of resources is freed; close the files after the last set."""
         with self._lock:
             self._in_use -= 1
             last = not self._in_use

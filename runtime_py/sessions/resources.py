@@ -1,4 +1,4 @@
-"""Hold the resources that the calls of a program share and `Program.release` frees.
+"""The resources that a program's calls share, and that `Program.release` frees.
 
 In: a program and its data. Out: constants, initialized delegates, and execution
 contexts, all made at the first request. After `close`, calls get no contexts any more,

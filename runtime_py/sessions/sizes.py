@@ -1,4 +1,4 @@
-"""Select a session's sizes: of its states, its rows, and its greatest position.
+"""Select the sizes of a session's states, its rows, and its greatest position.
 
 In: a program, the sizes that a caller requests. Out: a size for each symbol of states,
 the capacity, the number of rows of each cursor, and whether the rows are independent.

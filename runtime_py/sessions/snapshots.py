@@ -322,7 +322,7 @@ def _written(memory: StateMemory) -> int:
 
 
 def _reached(memory: StateMemory, position: Sequence[int] | None) -> list[int]:
-    """Return the furthest position written to each row's ring buffers; [] without."""
+    """Return each row's furthest position written to ring buffers; [] without rings."""
     kinds = [kind for kind in memory.kinds if kind.recorded == "reached"]
     rows = [kind.reach(position or ()) for kind in kinds]
     return [max(reached) for reached in zip(*rows, strict=True)]

@@ -97,10 +97,10 @@ def divide(
 
 
 class Divided:
-    """Several owners behind the interface of one; see `Owner`."""
+    """Several owners behind the interface of a single owner; see `Owner`."""
 
     def __init__(self, parts: Sequence[tuple[Owner, Sequence[int]]]) -> None:
-        """Combine owners; each comes with the numbers of the groups that it owns."""
+        """Combine owners, each given with the numbers of the groups that it owns."""
         self._parts = parts
         stores: dict[int, Store] = {}
         arenas: dict[ResetRule, Arena] = {}

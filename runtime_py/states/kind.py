@@ -203,10 +203,10 @@ class Kind:
     def why_beside(
         self, cursor: int, counting: frozenset[str], ends: Sequence[int]
     ) -> str:
-        """Return why the states do not allow a rewind of another cursor, "" if they do.
+        """Return why the states prevent a rewind of another cursor, "" if they do not.
 
-        They allow the rewind if no undone call wrote the states: a rewind of the
-        decoder does not affect a cache of the encoder's output.
+        The states allow the rewind if no undone call wrote them. For example, a rewind
+        of the decoder does not affect a cache of the encoder's output.
         """
         writers = self.group.writers
         if not writers & counting:

@@ -161,7 +161,7 @@ class Store(Protocol):
         """Free whole pages within a span; the span must hold its initial content."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Record for the next clone that a call may write slots `low` to `high`."""
+        """Note that a call may write slots `low` to `high`, for the next clone."""
 
     def first(self, state: int) -> Array:
         """Return a copy of the initial value of a state."""
@@ -196,7 +196,7 @@ class Owner(Protocol):
         """Free the memory of states with a given reset rule; restore initial values."""
 
     def synchronise(self) -> None:
-        """Wait until the owner and partitions have done all work on the states.
+        """Wait until the owner and its partitions have done all work on the states.
 
         Raises:
             KvcError: work that had not been done yet has failed.

@@ -1,4 +1,4 @@
-"""Ring buffers: the slots of positions that have left a window are reused.
+"""Ring buffers: slots of positions before the window are reused.
 
 In and out: as `kind.py`. A ring buffer holds as many of the last positions as it has
 slots, counted back from the furthest position ever written, which a rewind does not

@@ -62,7 +62,7 @@ class JsonTokenizer:
         return stream
 
     def spelling(self, token: int) -> str | None:
-        """Return a token's text in the vocabulary, None if it is left out of texts."""
+        """Return a token's text in the vocabulary, None if decoding skips the token."""
         text = self._library.id_to_token(token) if 0 <= token < _MOST else None
         return None if text in self._skipped else text
 
@@ -185,9 +185,10 @@ def _stages(decoder: Decoder | None) -> tuple[NewStage, ...]:
 
 
 def _part(decoder: object) -> Decoder:
-    """Return a part of a decoder as the library's object.
+    """Return the library's decoder for one part of a tokenizer.json's decoder.
 
-    The library makes it for a tokenizer with an empty vocabulary.
+    The library makes decoders only within a tokenizer, so an empty tokenizer is read
+    with the part as its decoder.
     """
     model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
     text = json.dumps({"version": "1.0", "model": model, "decoder": decoder})

@@ -217,7 +217,7 @@ class Suffixes:
         return () if last is None else (last.replace(self._mark, " "),)
 
     def finish(self) -> Sequence[str]:
-        """Return the last token without its mark."""
+        """Return the last token without the mark of a word's end."""
         last, self._last = self._last, None
         return () if last is None else (last.replace(self._mark, ""),)
 

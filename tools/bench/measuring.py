@@ -1,4 +1,4 @@
-"""The process that `kvc bench` starts for each bundle and round, and its tokens.
+"""The process that `kvc bench` starts for each bundle and round.
 
 `python -m kvc.tools.bench.measuring PLAN`, the plan as JSON. Prints figures as JSON. An
 error is a message on stderr and exit code 1. Sessions are fed with random tokens, the
@@ -121,7 +121,7 @@ def _memory() -> Memory | None:
 
 
 def main() -> None:
-    """Measure as the argument says, and print."""
+    """Run the plan in the command line's argument, and print the figures."""
     try:
         figures = measure(plan_of(json.loads(sys.argv[1])))
     except KvcError as error:

@@ -103,7 +103,7 @@ def _is_cache(value: Value) -> bool:
 
 
 def timed(decoder: Decoder, prompt: int, steps: int, depth: int) -> float:
-    """Return the seconds of a test, as `kvc bench` times its own."""
+    """Return the seconds of a test, timed as `kvc bench` times bundles."""
     decoder.reset()
     decoder.run(prompt or 1)
     decoder.reset()

@@ -1,9 +1,10 @@
 """Peers of `kvc bench --against`: other runtimes, which run the same tests.
 
 In: a GGUF file, which llama.cpp's own llama-bench runs, or an ONNX model as Optimum
-exports them, which ONNX Runtime does: whose file it is tells which. Out: the seconds of
-each test. llama-bench warms up before each test by itself, and counts neither loading
-nor the tokens that a depth takes. ONNX Runtime runs in a process of its own, of a
+exports it, which ONNX Runtime runs. The kind of file decides which runtime runs. Out:
+the seconds of each test. llama-bench warms up before each test by itself, and counts
+neither loading nor the tokens that are in the cache before the test. ONNX Runtime runs
+in a process of its own, of a
 Python that has onnxruntime: `onnx_process.py`.
 """
 
@@ -70,7 +71,7 @@ def _nbytes(model: str) -> int:
     """Return the size of a file, and of an ONNX model with its data files.
 
     Raises:
-        ClickException: there is none.
+        ClickException: a file is missing.
     """
     path = Path(model)
     try:
@@ -104,7 +105,7 @@ def run_llama_bench(
     """Return the seconds of each test, run once after llama-bench's own warm-up.
 
     Raises:
-        ClickException: it fails, or prints something else.
+        ClickException: the program fails, or prints something else.
     """
     return tuple(_run_test(program, model, test, threads) for test in tests)
 
@@ -121,7 +122,7 @@ def check_onnxruntime(python: str) -> None:
     """Check that a Python has onnxruntime.
 
     Raises:
-        ClickException: it has not, or is none.
+        ClickException: the Python has no onnxruntime, or the path is no Python.
     """
     if output_of([python, "-P", "-c", "import onnxruntime"]).returncode:
         raise click.ClickException(
@@ -137,7 +138,8 @@ def run_onnx(
     """Return the seconds of each test, run once after a warm-up.
 
     Raises:
-        ClickException: it fails, or the model is no decoder with growing caches.
+        ClickException: the process fails, or the model is no decoder with growing
+            caches.
     """
     plan = {
         "model": model,
@@ -156,7 +158,7 @@ def _failures(name: str, model: str, command: Sequence[str]) -> Iterator[str]:
     The reason is the last line that the program wrote to stderr, if there is one.
 
     Raises:
-        ClickException: it fails, or prints something else.
+        ClickException: the program fails, or prints something else.
     """
     done = output_of(command)
     try:

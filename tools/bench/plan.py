@@ -1,9 +1,9 @@
-"""What `kvc bench` measures: the tests, and what a process is told and tells.
+"""What `kvc bench` measures: the tests, and the input and output of a process.
 
-A process that measures is told a `Plan` as JSON, and answers with `Figures` as JSON.
-Tests are named as llama-bench names its own: `pp128` reads a prompt of 128 tokens, and
-`tg32 @ d1024` makes 32 tokens after 1,024. Tests that nobody asked for, here and of
-`kvc profile`, are those that a session of each bundle has room for.
+A process that measures receives a `Plan` as JSON, and prints `Figures` as JSON. Tests
+are named as llama-bench names its own: `pp128` reads a prompt of 128 tokens, and `tg32
+@ d1024` makes 32 tokens after 1,024. The default tests of `kvc bench` and `kvc profile`
+are those that fit in a session of every bundle.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class SpeedTest:
 
     @property
     def name(self) -> str:
-        """Return what llama-bench calls it."""
+        """Return the name of the test in the form of llama-bench."""
         name = f"pp{self.prompt}" if self.prompt else f"tg{self.steps}"
         return f"{name} @ d{self.depth}" if self.depth else name
 
@@ -149,14 +149,14 @@ def most_tokens(bundles: Sequence[str], depth: int) -> int | None:
 
 
 def fitting(counts: Sequence[int], most: int | None) -> list[int]:
-    """Return the counts of tokens up to `most`; if there are none, `most` itself."""
+    """Return the counts of tokens up to `most`, or `most` if all counts are larger."""
     if most is None:
         return list(counts)
     return [count for count in counts if count <= most] or [most]
 
 
 def _limit(path: str) -> int | None:
-    """Return how many tokens a session holds at most, None where nothing limits it."""
+    """Return the most tokens that fit in a session, None if there is no limit."""
     with BundleFile.open(path) as file:
         program = file.program
     if program.position is None:

@@ -1,7 +1,7 @@
 """Record calls of a bundle for `kvc profile`, and add up where their time goes.
 
-In: an open program, what to run. Out: spans of each call; rows of operators, modules or
-source lines, with their time in a call; a trace that Chrome and Perfetto open.
+In: an open program and a test. Out: spans of each call; the time in a call of each
+operator, module or source line; a trace that Chrome and Perfetto open.
 """
 
 import json
@@ -21,7 +21,7 @@ from kvc.tools.reports.instructions import line_of, module_of
 
 OUTSIDE: Final = "outside the steps"
 _MADE_BY: Final = {"otherData": {"made by": "kvc profile"}}
-# What the JSON of every trace begins with, by which one is known.
+# The beginning of every trace's JSON, by which a trace is recognized.
 TRACE_START: Final = json.dumps(_MADE_BY).removesuffix("}").encode()
 
 
@@ -115,8 +115,8 @@ def profile(program: Program, test: SpeedTest, repeats: int) -> Profile:
     slower affects recorded and unrecorded calls alike.
 
     Args:
-        program: with methods of the roles prefill and decode.
-        test: what to run; each step of decoding is a call.
+        program: a program with methods of the roles prefill and decode.
+        test: the test to run; each decoding step is a call.
         repeats: how often a prompt is read.
 
     Raises:
@@ -141,7 +141,7 @@ def _pairs(session: Session, test: SpeedTest, turn: int) -> Iterator[tuple[Call,
 
 
 def _run(session: Session, test: SpeedTest, turn: int) -> list[Call]:
-    """Make the calls of a test; record every other one, the first if `turn` is odd."""
+    """Make a test's calls; record every second call, the first if `turn` is odd."""
     feeder = feeder_at(session, 1, test.depth)
     tokens = random_prompts(feeder, 1, test.tokens)
     feeder.check_prompts(tokens)
@@ -177,7 +177,7 @@ def by_operator(span: Span) -> str:
 
 
 def by_module(span: Span) -> str:
-    """Return the module of a step, where the model has them."""
+    """Return the module of a step, or a stand-in if the program names no modules."""
     return module_of(span.source) or "(no module)"
 
 
@@ -197,8 +197,8 @@ def rows_of(calls: Sequence[Call], by: Callable[[Span], str]) -> list[Row]:
     Modules whose names differ only in numbers are one row, as `layers.{0..29}.attn`.
 
     Args:
-        calls: recorded; one or more.
-        by: the kind of a step.
+        calls: one or more recorded calls.
+        by: function that returns the kind of a step.
     """
     whole = sum(call.milliseconds for call in calls)
     times: defaultdict[str, float] = defaultdict(float)
@@ -227,7 +227,7 @@ def rows_of(calls: Sequence[Call], by: Callable[[Span], str]) -> list[Row]:
 
 
 def describe_profile(found: Profile, by: Callable[[Span], str]) -> ProfileReport:
-    """Return what a test took, its steps of one kind together."""
+    """Return the report on a test, with one row for each kind of step."""
     test = found.test
     return ProfileReport(
         test=test.name,
@@ -243,13 +243,14 @@ def describe_profile(found: Profile, by: Callable[[Span], str]) -> ProfileReport
 
 
 def own_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:
-    """Return each span with its nanoseconds, less those of spans inside it.
+    """Return each span with its nanoseconds, without those of the spans inside it.
 
     Args:
-        spans: in the order in which they ended, so that those inside come before.
+        spans: spans in the order in which they ended, so that inner spans come before
+            outer ones.
     """
     found: list[tuple[Span, int]] = []
-    open_spans: list[tuple[int, int]] = []  # (began, whole time) of what has no outer
+    open_spans: list[tuple[int, int]] = []  # (began, whole time) of outermost spans
     for span in spans:
         inside = 0
         while open_spans and open_spans[-1][0] >= span.began:
@@ -261,17 +262,17 @@ def own_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:
 
 
 def mean_ms(calls: Sequence[Call]) -> float:
-    """Return the mean of what calls took."""
+    """Return the mean duration of calls in milliseconds."""
     return statistics.fmean(call.milliseconds for call in calls)
 
 
 def median_ms(calls: Sequence[Call]) -> float:
-    """Return the median of what calls took."""
+    """Return the median duration of calls in milliseconds."""
     return statistics.median(call.milliseconds for call in calls)
 
 
 def overhead_of(found: Profile) -> float:
-    """Return what recording adds, as a share of a call: the median of all pairs."""
+    """Return the time that recording adds: the median over pairs, as a share."""
     pairs = zip(found.calls, found.plain, strict=True)
     return (
         statistics.median(
@@ -282,7 +283,7 @@ def overhead_of(found: Profile) -> float:
 
 
 def trace_of(profiles: Sequence[Profile]) -> dict[str, object]:
-    """Return all that was recorded in the Trace Event Format of Chrome.
+    """Return all recorded spans in the Trace Event Format of Chrome.
 
     https://ui.perfetto.dev and chrome://tracing open it; times are in microseconds.
     Its JSON begins with `TRACE_START`.

@@ -1,9 +1,9 @@
-"""Run the rounds of `kvc bench`: each bundle in turn, each in a process of its own.
+"""Run the rounds of `kvc bench`: each bundle in turn, each run in a new process.
 
-In: bundles, tests, how to load. Out: the figures of each round, and of all rounds
-medians with the least and the most, as tables and as reports. Bundles take turns so
-that a machine that becomes slower affects all bundles alike. The ratio of two bundles
-is the median of the ratios in each round.
+In: bundles, tests, how to load. Out: the figures of each round, and the median, minimum
+and maximum over the rounds, as tables and as reports. Bundles take turns so that a
+machine that becomes slower affects all bundles alike. The ratio of two bundles is the
+median of the ratios in each round.
 """
 
 import json
@@ -21,7 +21,7 @@ from kvc.tools.bench.peers import Peer
 from kvc.tools.bench.plan import Figures, Memory, Plan, SpeedTest, figures_of
 from kvc.tools.options import Loading
 
-Progress = Callable[[str, int, int], None]  # what runs, processes done, of how many
+Progress = Callable[[str, int, int], None]  # what runs, processes done, all processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Spread:
 
     @classmethod
     def over(cls, figures: Sequence[float]) -> "Spread":
-        """Return the spread of one figure or more."""
+        """Return the spread of one or more figures."""
         return cls(statistics.median(figures), min(figures), max(figures))
 
 
@@ -85,19 +85,19 @@ def run_rounds(
     peers: Sequence[Peer] = (),
     progress: Progress | None = None,
 ) -> list[Measured]:
-    """Return what each bundle and then each peer's file gives.
+    """Return the measurements of each bundle, followed by those of each peer's file.
 
     Args:
-        bundles: their paths, one or more.
-        tests: to run.
-        rows: of the sessions.
-        rounds: how often.
+        bundles: one or more paths of bundles.
+        tests: tests to run.
+        rows: number of rows of each session.
+        rounds: number of rounds.
         loading: how to load bundles.
         peers: files of other runtimes, which take turns with the bundles.
-        progress: told what runs.
+        progress: function that is called before each process, with what runs.
 
     Raises:
-        ClickException: a process fails; the message says why.
+        ClickException: a process fails; the message has the reason.
     """
     report = progress or (lambda what, done, total: None)
     in_all, done = rounds * (len(bundles) + len(peers)), 0
@@ -137,7 +137,7 @@ def run_rounds(
 def _measure(
     bundle: str, tests: tuple[SpeedTest, ...], rows: int, loading: Loading
 ) -> Figures:
-    """Return what a process of its own measures."""
+    """Return what a new process measures of a bundle."""
     plan = Plan(bundle, tests, rows, time.monotonic(), loading)
     # -P: a folder that somebody runs kvc in may have a numpy.py.
     command = [
@@ -158,7 +158,7 @@ def _measure(
 
 
 def tables(found: Sequence[Measured]) -> list[str]:
-    """Return speeds, and what starting and memory cost; medians (least to most)."""
+    """Return tables of speed, start-up time and memory: median (minimum to maximum)."""
     titles = ("model", "recipe", "size", "threads", "test", "t/s", "")
     rows: list[tuple[str, ...]] = [(*titles, *["of the first"] * (len(found) > 1))]
     for number, test in enumerate(found[0].tests):
@@ -187,7 +187,7 @@ def tables(found: Sequence[Measured]) -> list[str]:
 
 
 def _rate(tokens: float) -> str:
-    """Return tokens a second to three digits."""
+    """Return tokens per second, rounded to three digits."""
     return f"{tokens:.{0 if tokens >= 100 else 1 if tokens >= 10 else 2}f}"
 
 
@@ -258,7 +258,7 @@ class BenchReport:
 
 
 def describe_bench(found: Sequence[Measured]) -> list[BenchReport]:
-    """Return all figures: of each round, and medians with the least and the most."""
+    """Return all figures: those of each round, and medians with minimum and maximum."""
     return [_report(one, found[0]) for one in found]
 
 

@@ -1,6 +1,7 @@
-"""Sample calls of a bundle with what they gave where it was compiled: `kvc check`.
+"""`kvc check`: compare sample calls of a bundle with their results at compilation.
 
-`calls.py` makes the calls, the same ones everywhere; `readings.py` sums up their
-results, and measures how far rounding alone moves them; `expected.py` keeps both as a
-file in the bundle, compares others with it, and checks weights by their digests.
+`calls.py` makes the same calls on every machine. `readings.py` sums up the results, and
+measures how far rounding alone changes them. `expected.py` stores the sums and the
+changes in a file of the bundle, compares later results with that file, and checks
+weights by their digests.
 """

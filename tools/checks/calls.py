@@ -1,12 +1,13 @@
-"""The calls that a check makes of a bundle: the same ones on every machine.
+"""The calls that a check makes of a bundle, the same calls on every machine.
 
 In: an open program. Out: results, each with a name. A language model reads a prompt,
-whole and in pieces, in two sessions by turns, and is rewound; other methods are called
-twice each, in their order, on one session, with made-up arguments. What states hold
-in the end are results, too.
+whole and in pieces, in two sessions by turns, and is rewound. Each method of another
+model is called twice on one session, in the program's order of methods, with made-up
+arguments. The final contents of the states are results, too.
 
-Short calls know nothing of each other: two tokens, or each method once, in a session of
-their own. So little is rounded there that many give the same to the last digits.
+Each short call runs in a new session: it feeds two tokens, or calls each method once.
+Rounding errors add up so little in a short call that many short calls give the same
+result on all machines, to the last digits.
 """
 
 import json
@@ -30,13 +31,13 @@ from kvc.schema.types import TensorType, evaluate
 _SEED: Final = 20
 _PROMPT, _PIECE, _STEPS, _BACK = 12, 5, 3, 2
 _HELD: Final = _PROMPT + _STEPS
-_SIZE: Final = 4  # of what a caller chooses, where it may be that
-_SHORT: Final = 4096  # elements that the methods of a short call take together, at most
+_SIZE: Final = 4  # size of symbols that a caller chooses, within their bounds
+_SHORT: Final = 4096  # most elements of all arguments of a short call
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a call gave; several results may have one name.
+    """A result of a call; several results can have the same name.
 
     Attributes:
         name: name of the result.
@@ -52,11 +53,11 @@ class Result:
 
 
 def sample_results(program: Program, short: Sequence[int]) -> Iterator[Result]:
-    """Make the calls; yield what each gives, or the kind of error that it ends in.
+    """Make the calls; yield the results of each, or the kind of error that ended it.
 
     Args:
-        program: open.
-        short: the numbers of short calls, which come first.
+        program: open program.
+        short: numbers of the short calls, which are made first.
 
     Raises:
         KvcError: no session can be opened.
@@ -72,8 +73,10 @@ def short_results(program: Program, numbers: Sequence[int]) -> Iterator[Result]:
     """Make short calls, each in a session of its own.
 
     Args:
-        program: open; where its methods take much, there are no short calls.
-        numbers: which; each has other tokens, or other arguments.
+        program: open program. There are no short calls if its methods take many
+            elements.
+        numbers: numbers of the short calls to make; each number stands for other tokens
+            or arguments.
 
     Raises:
         KvcError: no session can be opened.
@@ -89,7 +92,7 @@ def short_results(program: Program, numbers: Sequence[int]) -> Iterator[Result]:
 
 
 def _is_language(program: Program) -> bool:
-    """Tell whether a program reads tokens, and has room for those of a check."""
+    """Tell whether a program reads tokens, and has room for the tokens of a check."""
     roles = {method.role for method in program.methods.values()}
     with program.session() as session:
         room = session.capacity
@@ -137,7 +140,7 @@ def _tokens(feeder: Feeder, random: np.random.Generator, count: int) -> list[int
 
 
 def _again(session: Session, steps: list[int]) -> Iterator[Result]:
-    """Rewind a session, and yield the results of feeding tokens again."""
+    """Rewind a session, and yield the results of feeding its tokens again."""
     try:
         session.rewind(_BACK)
     except NotRewindable as error:
@@ -156,7 +159,7 @@ def _feed(feeder: Feeder, tokens: list[int]) -> Array:
 
 
 def _held(program: Program, session: Session) -> Iterator[Result]:
-    """Yield what states hold in the end, slot by slot where they have any."""
+    """Yield the final contents of states, the first slots one by one."""
     for name, content in session.state.items():
         first = _first_slots(program, name, content, _HELD)
         axis = program.states[name].axis
@@ -165,7 +168,7 @@ def _held(program: Program, session: Session) -> Iterator[Result]:
 
 
 def _first_slots(program: Program, name: str, content: Array, count: int) -> Array:
-    """Return a copy of the first slots of a state; all of it where it has none."""
+    """Return a copy of a state's first `count` slots, or of a state without slots."""
     axis = program.states[name].axis
     if axis is None:
         return content.copy()
@@ -199,7 +202,7 @@ def _each_once(
 def _called(
     session: Session, method: Method, random: np.random.Generator
 ) -> Iterator[tuple[str, Array | str]]:
-    """Call a method; yield what comes after its name, and a result or an error."""
+    """Call a method; yield each result or error, with the suffix of its name."""
     try:
         given = session.call(
             method.name, **arguments_at(method, _sizes(session), random)
@@ -212,7 +215,7 @@ def _called(
 
 
 def _count_taken(session: Session) -> int:
-    """Return how many elements the methods take together."""
+    """Return how many elements the arguments of all methods have in total."""
     sizes = _sizes(session)
     graphs = [method.graph for method in session.methods.values()]
     taken = [graph.values[value].type for graph in graphs for value in graph.inputs]
@@ -231,11 +234,11 @@ def _sizes(session: Session) -> dict[str, int]:
 def arguments_at(
     method: Method, sizes: Mapping[str, int], random: np.random.Generator
 ) -> dict[str, object]:
-    """Make arguments up: random numbers, True for what is a mask.
+    """Make up arguments: random numbers, and True for masks.
 
-    Integers are rows of the table in which they are looked up, such as tokens, or else
-    0 and 1. Where the first is tokens [batch, seq], integers [batch] after it are how
-    many of these count: all.
+    Integers that index a table, such as tokens, are random rows of that table; other
+    integers are 0 or 1. If the first argument is tokens [batch, seq], an integer
+    argument [batch] after it is the number of valid tokens, and is `seq`.
     """
     graph = method.graph
     kinds = [graph.values[value].type for value in graph.inputs]
@@ -256,7 +259,7 @@ def arguments_at(
 
 
 def _is_whole(kind: TensorType, dims: int) -> bool:
-    """Tell whether a type is integers of so many dimensions."""
+    """Tell whether a type is that of an integer tensor with `dims` dimensions."""
     return kind.dtype in (DType.INT32, DType.INT64) and len(kind.dims) == dims
 
 

@@ -1,15 +1,16 @@
-"""What sample calls give where a bundle is compiled: made, kept in it, and compared.
+"""Make, store and compare the results of sample calls at a bundle's compilation.
 
-The file is JSON: for each recipe the short calls, what is kept of each result, and how
-far rounding alone moves it (`readings.py`). Two things are asked:
+The file is JSON: for each recipe the numbers of the short calls, the reading of each
+result, and how far rounding alone moves the result (`readings.py`). A check requires
+two things:
 
-- of each result, that it is no further away than rounding moves it at its worst, a few
-  times over;
-- of results of short calls, that at least half are no further away than the last bits
-  of weights move this very call, some ten times over.
+- Each result differs by at most a few times the largest difference that rounding makes
+  in that result.
+- At least half of the results of short calls differ by at most about ten times the
+  difference that a change of the weights' last bits makes in the same call.
 
-A processor that adds in another order tips some activations over, in some calls. A
-fault in a weight, a scale or a kernel is there in all.
+A processor that adds in another order rounds some activations to another step, in some
+calls. A fault in a weight, a scale or a kernel shows in all calls.
 """
 
 import json
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
     from kvc.compiler import Bundle
 
 FILE: Final = "kvc_check.json"
-_VERSION: Final = 3  # raised where other calls are made, too
+_VERSION: Final = 3  # also raised if the sample calls change
 _COARSE_TIMES: Final = 3
-_COARSE_LEAST: Final = 0.01  # what is allowed where rounding moves nothing
+_COARSE_LEAST: Final = 0.01  # allowed if rounding moves nothing
 _FINE_TIMES: Final = 10
 _FINE_LEAST: Final = 1e-5
-_ENOUGH: Final = 6  # short calls of which half may differ
-_DIGITS: Final = 3  # of how far a result moves
+_ENOUGH: Final = 6  # fewer short calls are not required to agree by half
+_DIGITS: Final = 3  # of the moves of a result
 _USELESS: Final = f"{FILE} in the bundle cannot be used: {{}}; compile it again"
 
 
@@ -89,7 +90,7 @@ class Expected:
 
 
 def expected_file(recipes: Mapping[str, Expected]) -> bytes:
-    """Return the content of the file about the recipes of a bundle."""
+    """Return the content of the file `FILE` for the recipes of a bundle."""
     told = {name: _told(one) for name, one in recipes.items()}
     document = {"version": _VERSION, "recipes": told}
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
@@ -112,14 +113,14 @@ def _told(expected: Expected) -> dict[str, object]:
 
 
 def expected_of(content: bytes, recipe: str) -> Expected:
-    """Return what a file says of a recipe.
+    """Return the expected results of a recipe, read from the file's content.
 
     Args:
-        content: of the file.
-        recipe: the name of the one that runs.
+        content: content of the file.
+        recipe: name of the recipe that runs.
 
     Raises:
-        NoCheck: nothing, or the file is damaged, or of another version.
+        NoCheck: the file lacks the recipe, is damaged, or has another version.
     """
     try:
         return _read(content, recipe)
@@ -128,11 +129,12 @@ def expected_of(content: bytes, recipe: str) -> Expected:
 
 
 def _read(content: bytes, recipe: str) -> Expected:
-    """Return what a file says of a recipe.
+    """Return the expected results of a recipe, read from the file's content.
 
     Raises:
-        NoCheck: nothing, or the file is of another version.
-        ValueError, KeyError, TypeError, OverflowError, RecursionError: it is damaged.
+        NoCheck: the file lacks the recipe, or has another version.
+        ValueError, KeyError, TypeError, OverflowError, RecursionError: the file is
+            damaged.
     """
     document = json.loads(content)
     if document["version"] != _VERSION:
@@ -157,14 +159,14 @@ def _read(content: bytes, recipe: str) -> Expected:
 
 
 def compare(expected: Expected, results: Iterable[Result]) -> Checked:
-    """Compare results with those that are expected.
+    """Compare results with the expected results.
 
     Args:
-        expected: as `expected_of` returns it.
-        results: of the same calls.
+        expected: expected results, as `expected_of` returns them.
+        results: results of the same calls.
 
     Raises:
-        CheckFailed: some differ by more than rounding does.
+        CheckFailed: a result differs by more than rounding explains.
     """
     found = read(results)
     names = [", ".join(x.name for x in some) for some in (expected.readings, found)]
@@ -183,10 +185,10 @@ def compare(expected: Expected, results: Iterable[Result]) -> Checked:
 
 
 def _compared(before: Reading, here: Reading, moves: Moves) -> tuple[float, float]:
-    """Return how much the results of a name differ at most, and what is allowed.
+    """Return the largest and the allowed difference of the results of one name.
 
     Raises:
-        CheckFailed: they differ by more, or are of another kind.
+        CheckFailed: a result differs by more, or has another dtype, shape or error.
     """
     if (before.kind, len(before.rows)) != (here.kind, len(here.rows)):
         raise CheckFailed(result=here.name, expected=before.kind, found=here.kind)
@@ -211,20 +213,20 @@ def _compared(before: Reading, here: Reading, moves: Moves) -> tuple[float, floa
 
 
 def with_results(bundle: "Bundle", progress: Progress) -> "Bundle":
-    """Return a bundle that also holds what sample calls of each recipe give.
+    """Return a bundle with the results of sample calls of each recipe added to it.
 
-    They are made twice, by the libraries of the backends that are here, and by the
-    reference implementation of their arithmetic: a bundle in which these do not agree
-    is wrong already.
+    The calls are made twice: by the backends' libraries on this machine, and by the
+    reference implementation of their arithmetic. If the two do not agree, the bundle is
+    wrong already.
 
     Args:
-        bundle: which is written to a temporary folder for this.
-        progress: told of each stage.
+        bundle: compiled bundle; it is written to a temporary folder for the calls.
+        progress: function that is called at each stage.
 
     Raises:
         NoCheck: no method can be called with made-up arguments.
-        CheckFailed: libraries and reference do not agree.
-        KvcError: it cannot be written there, or no session can be opened.
+        CheckFailed: a library and the reference do not agree.
+        KvcError: the bundle cannot be written, or no session can be opened.
     """
     bodies = bundle.program.bodies
     with tempfile.TemporaryDirectory(prefix="kvc-check-") as folder:
@@ -241,7 +243,7 @@ def with_results(bundle: "Bundle", progress: Progress) -> "Bundle":
 
 
 def _checked(source: Source) -> Expected:
-    """Return what a recipe gives, by its reference; its library agrees.
+    """Return the reference's results of a recipe, after checking the library's.
 
     Raises:
         NoCheck, CheckFailed, KvcError: as `with_results`.
@@ -262,10 +264,11 @@ def _checked(source: Source) -> Expected:
 
 
 def _measured(source: Source) -> tuple[tuple[int, ...], tuple[Moves, ...]]:
-    """Return short calls, and how far rounding moves each result.
+    """Return the chosen short calls, and how far rounding moves each result.
 
-    By the library, which is the quicker one; by the reference where it reads weights
-    from the file, and does not see that they are changed in memory.
+    The library computes the results, because it is faster than the reference. If the
+    library reads weights from the file, and so ignores changes in memory, the reference
+    computes them.
     """
     calls = choose_calls(source)
     moves = measure_moves(source, calls)
@@ -276,17 +279,18 @@ def _measured(source: Source) -> tuple[tuple[int, ...], tuple[Moves, ...]]:
 
 
 def check_stored(path: str, folders: Sequence[str]) -> None:
-    """Check all weights of a bundle, those that no sample call reads too.
+    """Check all weights of a bundle, including those that no sample call reads.
 
-    Packed weights whose file is not beside the bundle are left out, as in loading.
+    Packed weights whose file is missing are left out, as in loading.
 
     Args:
-        path: of the bundle.
-        folders: where to look for data files, too.
+        path: path of the bundle.
+        folders: further folders in which data files are looked for.
 
     Raises:
-        FormatError: something is damaged; `DigestMismatch` names the weight.
-        LoadError: a file is not there, or cannot be read.
+        FormatError: the bundle or a data file is damaged; `DigestMismatch` names the
+            weight.
+        LoadError: a file is missing, or cannot be read.
     """
     with StoredBlobs.open(BundleFile.open(path), folders) as stored:
         numbered = enumerate(stored.files)

@@ -1,17 +1,19 @@
-"""What is kept of results, and how far rounding alone moves it.
+"""Sums over the results of sample calls, and how far rounding alone moves results.
 
-In: results. Out: readings, one for each name: a few sums over all numbers. A sum takes
-every number with one of two signs, which are the same everywhere. So each number
-counts, however large a result is, and the sums of two results differ as much as the
+In: results. Out: readings, one for each name: a few sums over all numbers. A sum adds
+every number with sign + or -; the signs are random, and the same on every machine. So
+each number of a large result counts, and the sums of two results differ as much as the
 results do, in root mean square.
 
-How far a result moves is measured, not assumed: weights are changed in their last bits,
-as another order of additions changes sums. Activations that are quantized make this
-necessary. One that lies at the edge of two steps falls to either side by a last bit;
-what follows differs by a step, others fall, and after some layers the results are as
-far apart as quantizing can bring them. A coarse change measures that: it tips many over
-in every call. A fine one, still several times what processors differ by, measures which
-short calls tip nothing over, and how far: these show faults that are far smaller.
+How far a result moves is measured, not assumed: the last bits of weights are changed,
+as another order of additions changes the last bits of sums. Quantized activations make
+the measurement necessary. If an activation lies between two steps, its last bit decides
+to which step it is rounded. A changed step changes later activations, and after some
+layers the results differ as much as quantizing can make them differ. A coarse change of
+the weights measures that difference: it changes the steps of many activations in every
+call. A fine change, still several times the difference between processors, measures in
+which short calls no activation changes its step, and how far their results move: these
+calls show much smaller faults.
 """
 
 import zlib
@@ -30,30 +32,30 @@ from kvc.runtime.memory.arrays import Array, address_of
 from kvc.tools.checks.calls import Result, sample_results, short_results
 
 Numbers = npt.NDArray[np.float64]
-_SEED: Final = 21  # of signs
+_SEED: Final = 21  # of the random signs
 SUMS: Final = 6  # of a result
-_PIECE: Final = 1 << 16  # numbers whose signs are made at a time
+_PIECE: Final = 1 << 16  # numbers whose signs are made at once
 _DIGITS: Final = 8  # of a sum
 SHORT_CALLS: Final = 8
 _CANDIDATES: Final = 24  # short calls, of which some are chosen
-_FINE: Final = 2.0**-20  # a share of a weight
+_FINE: Final = 2.0**-20  # change as a share of a weight
 _COARSE: Final = 2.0**-14
-_TIMES: Final = 3  # that short calls are made with a fine change, after their choice
-_MOST_NBYTES: Final = 16 << 20  # of weights that are changed, the smallest first
-_LEAST: Final = 1e-9  # difference, of which there is a logarithm
-_UNKNOWN: Final = 0.02  # how far a result moves that a change makes another kind of
+_TIMES: Final = 3  # runs with each size of change, after short calls are chosen
+_MOST_NBYTES: Final = 16 << 20  # of the changed weights, the smallest first
+_LEAST: Final = 1e-9  # least difference whose logarithm is taken
+_UNKNOWN: Final = 0.02  # move of a result whose kind changes
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is kept of all results of one name.
+    """The sums and kinds of all results of one name.
 
     Attributes:
         name: common name of the results.
         kind: dtype and shape of each result, or the error in place of the result.
         short: whether the results come from short calls.
-        rows: float64 [results, sums], the sums of each divided by the root of how many
-            numbers it has.
+        rows: float64 [results, sums]: the sums of each result, divided by the root of
+            its number of numbers.
     """
 
     name: str
@@ -63,7 +65,7 @@ class Reading:
 
 
 def read(results: Iterable[Result]) -> tuple[Reading, ...]:
-    """Return what is kept of results, in their order."""
+    """Return a reading for each name of results, in the order of the results."""
     named: dict[str, list[tuple[str, bool, list[float]]]] = {}
     for one in results:
         told = (_kind(one.given), one.short, _sums(one.given))
@@ -80,7 +82,7 @@ def read(results: Iterable[Result]) -> tuple[Reading, ...]:
 
 
 def _kind(given: Array | str) -> str:
-    """Return dtype and shape, and which numbers are not finite; or the error."""
+    """Return the dtype, shape and non-finite numbers of a result, or its error."""
     if isinstance(given, str):
         return given
     told = f"{given.dtype}[{', '.join(map(str, given.shape))}]"
@@ -106,7 +108,7 @@ def _sums(given: Array | str) -> list[float]:
 
 @lru_cache(maxsize=64)
 def _signs(piece: int) -> npt.NDArray[np.int8]:
-    """Return 1 and -1 for a piece of a result, int8 [sums, numbers]."""
+    """Return the signs, 1 or -1, for a piece of a result: int8 [sums, numbers]."""
     random = np.random.default_rng([_SEED, piece])
     return random.integers(0, 2, (SUMS, _PIECE), np.int8) * 2 - 1
 
@@ -117,17 +119,17 @@ def rounded(number: float, digits: int) -> float:
 
 
 def differences(before: Numbers, here: Numbers) -> Numbers:
-    """Return how much each of some results differs, as a share of its size.
+    """Return how much each result of one name differs, as a share of its size.
 
-    Sizes are root mean squares. One that is small beside the others of its name is
-    measured by these.
+    Sizes are root mean squares. If a result is smaller than the root mean square of all
+    results of its name, this root mean square is taken as its size.
 
     Args:
-        before: the sums of each, float64 [results, sums].
-        here: those of the same results elsewhere.
+        before: expected sums of each result, float64 [results, sums].
+        here: sums of the same results on this machine, float64 [results, sums].
 
     Returns:
-        float64 [results].
+        Differences, float64 [results].
     """
     sizes = np.sqrt(np.mean(before**2, axis=1))
     typical = np.sqrt(np.mean(before**2)) if before.size else 0.0
@@ -152,12 +154,12 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """How to load what is measured.
+    """The bundle and recipe that are measured, and how to load them.
 
     Attributes:
-        path: of the bundle.
-        backend: of the recipe, None for the only one.
-        reference: as of `load`.
+        path: path of the bundle.
+        backend: backend of the recipe, None if the bundle has one recipe.
+        reference: argument `reference` of `load`.
     """
 
     path: Path
@@ -166,7 +168,7 @@ class Source:
 
     @contextmanager
     def changed(self, size: float, seed: int) -> Iterator[Program]:
-        """Yield the program with weights that are changed by up to a share."""
+        """Yield the program, with its weights changed by up to the share `size`."""
         loading = load(self.path, reference=self.reference, backend=self.backend)
         with ExitStack() as held:
             program = held.enter_context(loading)
@@ -175,7 +177,7 @@ class Source:
 
 
 def choose_calls(source: Source) -> tuple[int, ...]:
-    """Return the short calls that a fine change moves least, by their numbers."""
+    """Return the numbers of the short calls that a fine change moves least."""
     candidates = range(_CANDIDATES)
     with source.changed(0, 0) as program:
         before = read(short_results(program, candidates))
@@ -187,13 +189,13 @@ def choose_calls(source: Source) -> tuple[int, ...]:
 
 
 def measure_moves(source: Source, calls: Sequence[int]) -> tuple[Moves, ...]:
-    """Return how far each result of the sample calls moves, in their order."""
+    """Return how far each result of the sample calls moves, in the order of results."""
     with source.changed(0, 0) as program:
         before = read(sample_results(program, calls))
     seeds = range(1, 1 + _TIMES)
     runs = [_moved_by(source, (_COARSE, seed), before, calls) for seed in seeds]
     coarse = {one.name: max(run[one.name].max() for run in runs) for one in before}
-    # How far one moves is chance; that of its kind, such as logits, tells more.
+    # The move of one result is chance; the mean over its kind, such as logits, is not.
     single = [one for one in before if len(one.rows) == 1]
     kinds: dict[str, list[float]] = {}
     for one in single:
@@ -218,13 +220,13 @@ def _moved_by(
     before: Sequence[Reading],
     calls: Sequence[int],
 ) -> Mapping[str, Numbers]:
-    """Return how far a change moves results, by their names.
+    """Return how far a change of weights moves the results, by name of result.
 
     Args:
-        source: what is measured.
-        change: how large, and the seed.
-        before: the results without it; of short calls alone, or of all.
-        calls: the short ones.
+        source: bundle and recipe that are measured.
+        change: size of the change as a share of each weight, and its random seed.
+        before: results without the change, of short calls alone or of all calls.
+        calls: numbers of the short calls.
     """
     if not before:
         return {}
@@ -236,7 +238,7 @@ def _moved_by(
 
 
 def _moved(before: Reading, after: Reading | None) -> Numbers:
-    """Return how far results have moved, each as a share of its size."""
+    """Return how far each result has moved, as a share of its size."""
     if after is None or before.kind != after.kind:
         return np.full(len(before.rows), _UNKNOWN)
     return differences(before.rows, after.rows)
@@ -245,7 +247,7 @@ def _moved(before: Reading, after: Reading | None) -> Numbers:
 def _change(
     data: Mapping[str, FreeableBuffer], size: float, seed: int, held: ExitStack
 ) -> None:
-    """Change small weights in memory, which the file never sees; keep them there."""
+    """Change small weights in memory alone, and keep them there until `held` ends."""
     if not size:
         return
     random, left, done = np.random.default_rng(seed), _MOST_NBYTES, set[int]()
@@ -253,12 +255,12 @@ def _change(
     for buffer in sorted(buffers, key=lambda one: (one.nbytes, one.name)):
         if buffer.nbytes > left:
             return
-        weights = buffer.private_array()  # of a map of this program's own
+        weights = buffer.private_array()  # of a private mapping
         address = address_of(weights)
         if weights.dtype != np.float32 or address in done:
             continue
         left -= buffer.nbytes
-        done.add(address)  # equal weights of several names are one
+        done.add(address)  # several names can share memory
         factors = 1 + size * random.uniform(-1, 1, weights.shape)
-        small = np.abs(weights) < np.finfo(np.float32).max / 2  # not those of masks
+        small = np.abs(weights) < np.finfo(np.float32).max / 2  # no mask values
         np.multiply(weights, factors, out=weights, where=small, casting="same_kind")

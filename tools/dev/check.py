@@ -1,9 +1,10 @@
 """Run all checks that a commit must pass: `python tools/dev/check.py`.
 
 With `--fast`, only what takes seconds: format, lint, schema, types, and the tests of
-the architecture. The same command runs by hand and in CI. It stops at the first that
-fails of these, and prints its output. Without it types, all tests and the wheel are
-checked side by side after format, lint and schema, and all failures are reported.
+the architecture. The same command runs by hand and in CI. With `--fast` it stops at the
+first check that fails, and prints that check's output. Without `--fast`, types, all
+tests and the wheel are checked side by side after format, lint and schema, and all
+failures are reported.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Steps run side by side; two thread pools on two cores would wait for each other at
+# Steps run side by side: two thread pools on two cores would wait for each other at
 # every small operation.
 SETTINGS = os.environ | {"OMP_NUM_THREADS": "1"}
 PYTHON = sys.executable
@@ -27,8 +28,8 @@ QUICK = {
     "schema": [PYTHON, "tools/dev/gen_schema.py", "--check"],
     "links": [PYTHON, "tools/dev/link_types.py"],
 }
-TYPES = [PYTHON, "-m", "mypy", "-p", "kvc"]  # a minute where nothing is cached
-# These are among all tests, too.
+TYPES = [PYTHON, "-m", "mypy", "-p", "kvc"]  # takes a minute without mypy's cache
+# All tests include these.
 ARCHITECTURE = [PYTHON, "-m", "pytest", "tests/test_architecture.py"]
 FAST = QUICK | {"types": TYPES, "architecture": ARCHITECTURE}
 WHOLE, RUNTIME = "tests/end_to_end", "tests/runtime_py"
@@ -37,26 +38,26 @@ OTHERS = (
     "tests/hostile",
     *(f"{RUNTIME}/{n}" for n in ("generation", "forks", "kernels", "delegates")),
 )
-# Cut so that both take about as long: what runs whole models, but transformers' ones,
-# and a few folders more.
+# All tests in two parts that take about as long. The second part has the tests of whole
+# models, except those of transformers, and a few more folders.
 SECOND = [WHOLE, f"--ignore={WHOLE}/hugging_face", *OTHERS]
 FIRST = [f"--ignore={WHOLE}/{folder}" for folder in ("state", "control_flow")]
-# Two runs at a time: neither writes what the other reads.
+# The two runs do not write files that the other run reads.
 TESTS = [PYTHON, "-m", "pytest", "--durations=10", "-p", "no:cacheprovider"]
 
 
-# Tests start hundreds of processes, each of which would compile kvc's sources again.
+# Tests start hundreds of processes; each would compile kvc's sources again.
 SETTINGS.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a command.
+    """The result of a command.
 
     Attributes:
-        code: that it exited with, negative for a signal.
-        output: all that it printed.
-        seconds: from its start.
+        code: exit code, negative for a signal.
+        output: all text that the command printed.
+        seconds: duration of the command in seconds.
     """
 
     code: int
@@ -65,14 +66,14 @@ class Outcome:
 
     @property
     def summary(self) -> str:
-        """Its last line, which counts tests where the command is pytest."""
+        """The last line of the output; pytest's last line counts tests."""
         return self.output.rstrip().rpartition("\n")[2]
 
 
 class Step:
-    """A command that runs from the moment it is made.
+    """A command that starts when this object is created.
 
-    Its output goes to a file: a pipe that nobody reads yet would stop it when full.
+    The output goes to a file: a full pipe that is not yet read would stop the command.
     """
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
@@ -89,7 +90,7 @@ class Step:
         )
 
     def wait(self) -> Outcome:
-        """Wait for its end; once."""
+        """Wait for the end of the command; must be called only once."""
         with self._output as output:
             code = self._running.wait()
             seconds = time.perf_counter() - self._begun
@@ -104,7 +105,7 @@ FIRST += [
 
 
 def report(name: str, outcome: Outcome) -> bool:
-    """Say how a step went, with its output where it failed."""
+    """Print the outcome of a step, and the step's output if it failed."""
     word = "failed" if outcome.code else "ok"
     print(f"{name:<18}{word:<7}{outcome.seconds:6.1f} s", flush=True)
     if outcome.code:
@@ -115,7 +116,7 @@ def report(name: str, outcome: Outcome) -> bool:
 
 
 def run_slow() -> bool:
-    """Run what takes minutes, side by side; return whether all passed."""
+    """Run the steps that take minutes, side by side; return whether all passed."""
     steps = [
         Step("tests", [*TESTS, *FIRST]),
         Step("end-to-end tests", [*TESTS, *SECOND]),
@@ -127,7 +128,7 @@ def run_slow() -> bool:
 
 
 def main() -> int:
-    """Run the steps; return 1 when one fails."""
+    """Run the steps; return 1 if a step fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="only what takes seconds")
     fast_only = parser.parse_args().fast

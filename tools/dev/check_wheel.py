@@ -1,9 +1,9 @@
-"""Build the wheel from a clean copy, and try it outside of the repository.
+"""Build the wheel from a clean copy, and test it outside of the repository.
 
-The wheel is installed into a new virtual environment, which borrows the dependencies of
-the running one; then the demo model is compiled, verified, dumped and run in an empty
-folder. What was compiled then generates text in an environment that has only what the
-wheel requires without extras, so no torch.
+The wheel is installed into a new virtual environment, which shares the dependencies of
+the running environment. The demo model is compiled, verified, dumped and run in an
+empty folder. Finally the compiled bundle generates text in an environment that has only
+the wheel's requirements without extras, and so no torch.
 """
 
 import os
@@ -29,7 +29,7 @@ LOOK = "import importlib.util as u; print(u.find_spec('torch'))"
 
 
 def main() -> None:
-    """Build, install, try."""
+    """Build the wheel, install it and test it."""
     with tempfile.TemporaryDirectory(prefix="kvc-wheel-") as folder:
         work = Path(folder)
         wheel = build(work)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def build(work: Path) -> Path:
-    """Build a wheel from the files that git knows or would add."""
+    """Build a wheel from the files that git tracks or would add."""
     for name in run(ROOT, "git", "ls-files", "-coz", "--exclude-standard").split("\0"):
         source, target = ROOT / name, work / "source" / name
         if name and source.is_file():
@@ -56,9 +56,10 @@ def build(work: Path) -> Path:
 
 
 def lend_kernels(source: Path) -> None:
-    """Put this environment's kernels where setuptools leaves what it has compiled.
+    """Copy this environment's compiled kernels to the build folder of setuptools.
 
-    They take a minute; it compiles them again if any of their sources is newer.
+    Compiling the kernels takes a minute. setuptools compiles them again if one of their
+    sources is newer.
     """
     tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     target = source / "build" / f"lib.{tag}" / "kvc" / "runtime" / "native"
@@ -68,7 +69,7 @@ def lend_kernels(source: Path) -> None:
 
 
 def check_names(wheel: Path) -> None:
-    """Check that the wheel holds nothing but the package."""
+    """Check that the wheel contains only the package."""
     names = zipfile.ZipFile(wheel).namelist()
     other = [n for n in names if not n.startswith(("kvc/", "kvc-"))]
     assert not other, f"the wheel holds {other}"
@@ -77,14 +78,14 @@ def check_names(wheel: Path) -> None:
 
 
 def link_required(wheel: Path, folder: Path) -> Path:
-    """Fill a folder with links to what a wheel requires without extras; return it."""
+    """Fill a folder with links to a wheel's requirements without extras; return it."""
     folder.mkdir()
     (kvc,) = distributions(path=[str(wheel)])
     wanted, seen = list(kvc.requires or []), set()
     while wanted:
         text = wanted.pop()
         name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
-        if name in seen or ";" in text:  # of an extra, or another system
+        if name in seen or ";" in text:  # required by an extra, or on another system
             continue
         seen.add(name)
         found = distribution(name)
@@ -96,20 +97,20 @@ def link_required(wheel: Path, folder: Path) -> Path:
 
 
 def install(wheel: Path, home: Path, packages: str) -> Path:
-    """Install the wheel in an environment that borrows packages from a folder."""
+    """Install the wheel in an environment that also imports packages from a folder."""
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", str(python))
     run(home, *pip, "install", "--no-deps", "--no-index", "-q", str(wheel))
     site = run(home, str(python), "-c", "import site; print(*site.getsitepackages())")
-    # Path files inside a borrowed folder are not read, so this repository's editable
-    # install is not borrowed with it.
+    # Path files inside that folder are not read, so this repository's editable
+    # install is not imported.
     (Path(site.strip()) / "borrowed.pth").write_text(packages + "\n")
     return python.parent
 
 
 def try_out(bin_folder: Path, empty: Path) -> None:
-    """Do the main job with the installed wheel."""
+    """Compile, verify, dump and run the demo model with the installed wheel."""
     empty.mkdir()
     packages = (
         "kvc",
@@ -132,7 +133,7 @@ def try_out(bin_folder: Path, empty: Path) -> None:
 
 
 def run_without_torch(bin_folder: Path, folder: Path) -> None:
-    """Run what has been compiled where torch is not."""
+    """Run the compiled bundle in an environment without torch."""
     python, kvc = str(bin_folder / "python"), str(bin_folder / "kvc")
     found = run(folder, python, "-c", LOOK)
     assert found.strip() == "None", f"torch is at {found}"
@@ -147,7 +148,7 @@ def run(folder: Path, *command: str) -> str:
     """Run a command in a folder and return what it printed.
 
     Raises:
-        SystemExit: it failed; with its output.
+        SystemExit: the command failed; the message contains its output.
     """
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     done = subprocess.run(

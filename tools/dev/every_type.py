@@ -1,12 +1,13 @@
-"""Try every type of model that transformers has: compile a tiny one, and compare.
+"""Compile a tiny model of every type that transformers has, and compare results.
 
     python tools/dev/every_type.py [--jobs 2] [--task generate] [TYPE...]
 
-For each type that makes text a small model is built of its default configuration, with
-random weights, compiled in a process of its own, and run: its logits are those of
-transformers, or it is refused in a sentence. Prints for each its outcome and what kvc
-says. Where a sentence gives advice (`--no-pictures`, `--max-length N`), it is tried. It
-takes half an hour and is not part of any check. Not shipped.
+For each type that generates text, a small model with random weights is built from a
+reduced default configuration, and compiled and run in a new process. Either its logits
+equal those of transformers, or kvc refuses it with a message. Prints the outcome of
+each type and kvc's message. If the message gives advice (`--no-pictures`, `--max-length
+N`), the advice is tried. The program takes half an hour and is not part of any check.
+Not shipped.
 """
 
 import argparse
@@ -59,19 +60,19 @@ SECONDS: Final = 240
 BYTES: Final = 4 << 30
 CAPACITY: Final = 64
 PIECES: Final = (7, 5, 1, 1, 1)
-TOLERANCE: Final = 1e-3  # of the spread of logits
+TOLERANCE: Final = 1e-3  # as a share of the spread of logits
 _LENGTH: Final = re.compile(r"max_length=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a type.
+    """The outcome of a type.
 
     Attributes:
-        name: of the type.
+        name: name of the type.
         kind: "equal", "runs", "refused", "WRONG", "ERROR", "unbuilt" or "killed".
-        said: the sentence of a refusal, or how far it is from the model.
-        seconds: that it took.
+        said: kvc's message, or the distance of the logits from the model's.
+        seconds: seconds that the type took.
     """
 
     name: str
@@ -80,13 +81,13 @@ class Outcome:
     seconds: float = 0.0
 
     def line(self) -> str:
-        """Return it as text; a sentence of several lines shows them."""
+        """Return the outcome as text; a message of several lines keeps its lines."""
         said = self.said.replace("\n", "\\n")
         return f"{self.kind:8} {self.name:32} {self.seconds:5.0f}s  {said}"
 
 
 def types_of(task: Task) -> list[str]:
-    """Return the types that have a model for a task."""
+    """Return the model types that transformers has a class for, for a task."""
     return [name for name in CONFIG_MAPPING if _has(name, task)]
 
 
@@ -94,7 +95,7 @@ def _has(name: str, task: Task) -> bool:
     config = CONFIG_MAPPING[name]
     try:
         return maker_of(task, config()) is not None
-    except Exception:  # it has no defaults; it is tried, and that is said
+    except Exception:  # has no defaults: `build` reports that
         return True
 
 
@@ -102,10 +103,10 @@ def build(name: str, task: Task) -> PreTrainedModel:
     """Return a tiny model of a type."""
     config = _config(name)
     wide = AutoModelForImageTextToText._model_mapping
-    if type(config) in wide:  # the whole, where there is a model of its text, too
+    if type(config) in wide:  # the whole model, not its text part alone
         config.architectures = [str(getattr(wide[type(config)], "__name__", ""))]
     maker = maker_of(task, config)
-    if maker is None:  # a type that was asked for by name
+    if maker is None:  # a type named on the command line
         raise ValueError(f"transformers has no model of it for the task {task}")
     kind = class_of(maker, config)
     model: PreTrainedModel = kind._from_config(  # type: ignore[no-untyped-call]
@@ -117,18 +118,18 @@ def build(name: str, task: Task) -> PreTrainedModel:
 
 
 def _config(name: str) -> PreTrainedConfig:
-    """Return a tiny configuration: that of the tests, or one by default."""
+    """Return a tiny configuration: the tests' own, or a reduced default one."""
     known = [tiny for tiny in MODELS.values() if tiny.model_type == name]
     if known:
         return AutoConfig.for_model(name, **known[0].settings)
     try:
         return shrunken(name)
-    except Exception:  # some must have as many heads of keys as of queries
+    except Exception:  # some types need as many key heads as query heads
         return shrunken(name, num_key_value_heads=4)
 
 
 def attempt(name: str, task: Task) -> tuple[str, str]:
-    """Return the kind of an outcome and what is said of it."""
+    """Return the kind of an outcome and its message."""
     try:
         model = build(name, task)
     except Exception as error:
@@ -144,7 +145,7 @@ def attempt(name: str, task: Task) -> tuple[str, str]:
 def _compiled(
     model: PreTrainedModel, task: Task, options: Mapping[str, object]
 ) -> tuple[str, str]:
-    """Compile a model and compare it with itself; warnings are said, too."""
+    """Compile a model and compare it with the original; warnings are in the message."""
     given = {"cache": CacheConfig(), **options}
     if task == "generate":
         given["prefill_chunk"] = 16
@@ -170,7 +171,7 @@ def _compiled(
 
 
 def _distance(model: PreTrainedModel, session: Session) -> float:
-    """Return how far logits are from the model's, in parts of their spread."""
+    """Return the distance of logits from the model's, as a share of their spread."""
     vocab = model.config.get_text_config().vocab_size
     tokens = np.random.default_rng(7).integers(3, min(vocab, 60), (1, sum(PIECES)))
     with torch.no_grad():
@@ -184,7 +185,7 @@ def _distance(model: PreTrainedModel, session: Session) -> float:
 
 
 def _advised(model: PreTrainedModel, task: Task, said: str) -> str:
-    """Return what comes of the advice that a sentence gives."""
+    """Return the outcome of following the advice in a message."""
     options: dict[str, object] = {}
     length = _LENGTH.search(said)
     if length is not None:
@@ -203,7 +204,7 @@ def _advised(model: PreTrainedModel, task: Task, said: str) -> str:
 
 
 def _told(error: Exception) -> str:
-    """Return an error of Python's and where it is from."""
+    """Return the text of a Python error and the place where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"
     return f"{type(error).__name__} at {where}: {error}"
@@ -228,7 +229,7 @@ class _Running:
 
 
 def outcomes(names: Sequence[str], task: Task, jobs: int) -> Iterator[Outcome]:
-    """Try types in processes of their own, `jobs` at a time."""
+    """Try each type in a new process, with `jobs` processes at a time."""
     waiting, running = [*reversed(names)], list[_Running]()
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -251,7 +252,7 @@ def _started(name: str, task: Task) -> _Running:
 
 
 def _ended(one: _Running) -> Outcome | None:
-    """Return what came of a process that has ended, or takes too much."""
+    """Return the outcome of a process that has ended, or must be killed."""
     seconds = time.monotonic() - one.since
     if one.end.poll():
         try:

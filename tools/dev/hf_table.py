@@ -1,11 +1,12 @@
-"""Write compiler/hugging_face/MODELS.md and QUALITY.md: architectures, and recipes.
+"""Write the pages of architectures and recipes in compiler/hugging_face.
 
 `python tools/dev/hf_table.py [PAGE...]` builds the tiny random models of
-`tests/support`, compiles each, and compares logits: with transformers' own in float32,
-and by each recipe; about an hour. With `--new` the lines that the pages have stay as
-they are, and only those that they lack are made. Each line is written when it is made,
-so a run that was interrupted goes on with `--new`. What QUALITY.md says of trained
-models is `tests/benchmarks/real_models.py`'s. Not shipped.
+`tests/support`, compiles each, and compares logits: those of float32 with transformers'
+own for MODELS.md, and those of each recipe for QUALITY.md. A run takes about an hour.
+With `--new`, existing lines of the pages stay as they are, and only missing lines are
+made. Each line is written at once, so `--new` continues an interrupted run.
+`tests/benchmarks/real_models.py` writes the part of QUALITY.md on trained models. Not
+shipped.
 """
 
 import argparse
@@ -47,19 +48,19 @@ import seeing_models  # noqa: E402
 import seq2seq_models  # noqa: E402
 import sized_pictures  # noqa: E402
 
-# Of each family one; variants and relatives lose what these lose.
+# One model of each family; recipes cost variants and relatives as much accuracy.
 FAMILIES = hf_models.NAMED | hf_models.RECURRENT | hf_models.LATENT
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a page, with a line for each name.
+    """A table of a page, with one line for each model.
 
     Attributes:
-        title: the heading that it follows, which no other table has.
-        head: its titles and the line under them.
-        names: of models of `hf_models`.
-        line: makes a model's line.
+        title: heading above the table; no other table has the same heading.
+        head: line of column titles, and the line under it.
+        names: names of models of `hf_models`.
+        line: function that makes the line of a model.
     """
 
     title: str
@@ -68,19 +69,19 @@ class Table:
     line: Callable[[str], str]
 
     def fits(self, line: str) -> bool:
-        """Tell whether a line has all columns, and a figure in each."""
+        """Tell whether a line has all columns, each with a figure."""
         columns = self.head.splitlines()[-1].count(" | ")
         return line.count(" | ") == columns and "| - |" not in line
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A part between two marks that another program writes."""
+    """A part of a page between two marks, which another program writes."""
 
     mark: str
 
 
-Lines = dict[tuple[str, str], str]  # by the title of a table and the name of a model
+Lines = dict[tuple[str, str], str]  # keys: title of a table, name of a model
 
 
 def main() -> None:
@@ -103,7 +104,7 @@ def main() -> None:
 
 
 def _make(lines: Lines, table: Table, name: str) -> None:
-    """Make a line, if there is none that fits, and write the pages with it."""
+    """Make a line, unless there is one that fits, and write the pages with it."""
     before = lines.get((table.title, name))
     if before is None or not table.fits(before):
         lines[table.title, name] = table.line(name)
@@ -129,7 +130,7 @@ def _write(lines: Lines) -> None:
 
 
 def _laid_out(part: str | Table | Kept, lines: Lines, before: str) -> str:
-    """Return a part of a page, which was another one before."""
+    """Return the new text of a part of a page, from its text before."""
     if isinstance(part, str):
         return part
     if isinstance(part, Kept):
@@ -143,7 +144,7 @@ def _model_line(name: str) -> str:
         parity = hf_parity.compare(name, Path(folder))
         held, found = hf_quality.qualities(name, Path(folder), (INT8,))
     quality = found[INT8]
-    assert quality is not None  # whose caches are float32
+    assert quality is not None  # recipes with float32 caches
     noticed = "yes" if parity.control > hf_parity.NOTICED else "no"
     return (
         f"| {name} | {parity.prefill:.1e} | {parity.decode:.1e} | "
@@ -209,7 +210,7 @@ def _unseeing_line(name: str) -> str:
 
 
 def _left_by_recipes(name: str) -> str:
-    """Return how many operators each recipe leaves to PyTorch."""
+    """Return how many operators of a model each recipe leaves to PyTorch."""
     counts = []
     for recipe in ("cpu_fp32", "cpu_q8", "xnnpack_q8"):
         program = export_hf(encoder_models.build(name), recipe=recipe).program
@@ -222,7 +223,7 @@ _qualities: dict[str, dict[hf_quality.Way, hf_quality.Quality | None]] = {}
 
 
 def _quality_of(name: str) -> Iterator[hf_quality.Quality | None]:
-    """Yield how each recipe compares; both tables of a page want to know."""
+    """Yield the comparison of each recipe; two tables of a page use it."""
     if name not in _qualities:
         with tempfile.TemporaryDirectory() as folder:
             _qualities[name] = hf_quality.qualities(name, Path(folder))[1]

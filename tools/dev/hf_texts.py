@@ -1,4 +1,4 @@
-"""What the pages of `hf_table.py` say around their tables; it fills in the braces."""
+"""The texts around the tables of `hf_table.py`, which fills in their braces."""
 
 from typing import Final
 

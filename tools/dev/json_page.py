@@ -1,9 +1,9 @@
-"""Write `tools/reports/JSON.md`: what commands print with `--json`, field by field.
+"""Write `tools/reports/JSON.md`: the fields that commands print with `--json`.
 
     python tools/dev/json_page.py
 
-All of it is told from the classes of reports: their fields, types and docstrings. Run
-it after a change of one of them.
+The page is made from the fields, types and docstrings of the classes of reports. Run
+the program after a change of one of these classes.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from kvc.tools.reports.recipes import RecipeGroup
 from kvc.tools.reports.savings import Saving
 
 PAGE = Path(__file__).parents[1] / "reports" / "JSON.md"
-# The command; the key beside `version`, "" where the fields themselves stand there, and
+# The command; the key beside `version`, "" if the fields are beside `version`, and
 # what is under it; the class.
 PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
     ("kvc dump BUNDLE --json", "", "", DumpReport),
@@ -98,7 +98,7 @@ name, and `code`, its instructions as lines of text.
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the text of the page."""
     rows = [
         f"| `{command}` | {VERSIONS[command.split()[1]]} | {f'`{key}`' if key else ''} "
         f"| {many}{_link(kind) if kind else ''} |"
@@ -113,7 +113,7 @@ def page() -> str:
 
 
 def _collect(kind: type, kinds: dict[type, None]) -> None:
-    """Add a class, and those of its fields."""
+    """Add a class, and the classes of its fields."""
     if kind in kinds:
         return
     kinds[kind] = None
@@ -142,7 +142,7 @@ def _section(kind: type) -> list[str]:
 
 
 def _told(text: str) -> Mapping[str, str]:
-    """Return what a docstring says of each attribute."""
+    """Return the description of each attribute in a docstring."""
     found: dict[str, str] = {}
     names: Sequence[str] = ()
     for line in text.splitlines():

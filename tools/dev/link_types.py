@@ -1,8 +1,8 @@
-"""Make `.typing/kvc/`, links by which mypy finds each folder under its import name.
+"""Make links in `.typing/kvc/`, so that mypy finds folders by their import names.
 
 Run it once after a clone: `python tools/dev/link_types.py`. mypy cannot follow the
-import hook of an editable install; `mypy_path` in pyproject.toml points here. The files
-of the package `kvc` itself are linked there too.
+import hook of an editable install; `mypy_path` in pyproject.toml points to `.typing`.
+The files of the package `kvc` itself are linked there too.
 """
 
 import tomllib
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    """Link every folder that pyproject.toml maps."""
+    """Link every folder that pyproject.toml maps to a package."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     links = ROOT / ".typing" / "kvc"
     links.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def point(link: Path, target: Path) -> None:
-    """Make a link anew."""
+    """Make a link, replacing an existing one."""
     link.unlink(missing_ok=True)
     link.symlink_to(target)
 

@@ -1,4 +1,4 @@
-"""Tables of a page that a program writes, between two marks, and others do not touch.
+"""Update tables that programs write between two marks of a page.
 
 In: the text of a page, a `Section` with the lines of a table. Out: the text in which
 that section has these lines; lines of the same table that were not measured again stay.
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, what is said of a table, the table.
+    """A heading, text about a table, and the table.
 
     Attributes:
-        title: with its hashes.
-        text: of one or more paragraphs.
-        head: the titles of columns.
-        lines: the cells of a line after the first one, by that one.
-        order: of first cells; others follow.
+        title: heading, with its hashes.
+        text: text of one or more paragraphs.
+        head: titles of the columns.
+        lines: first cell of a line -> other cells of the line.
+        order: order of lines by first cell; lines that it does not name follow.
     """
 
     title: str
@@ -28,7 +28,7 @@ class Section:
     order: Sequence[str] = ()
 
     def laid_out(self) -> str:
-        """Return what stands on the page."""
+        """Return the section's text on the page."""
         order = [*self.order, *self.lines]
         names = sorted(self.lines, key=order.index)
         lines = [self.head, ["---"] * len(self.head)]
@@ -38,22 +38,22 @@ class Section:
 
 
 def kept_part(page: str, mark: str) -> str:
-    """Return what lies between two marks, with both; marks alone, if there are none.
+    """Return a page's marked part with its two marks, or only marks if it has none.
 
     Raises:
-        ValueError: a mark stands alone.
+        ValueError: only one of the two marks is there.
     """
     inner = _three(page, mark)[1] if mark in page else "\n"
     return f"{mark}{inner}{mark}"
 
 
 def with_section(page: str, mark: str, section: Section) -> str:
-    """Return a page whose marked part has a section, in its place or at the end.
+    """Return a page with a section in the marked part, in its old place or at the end.
 
     Lines that the section lacks are kept if its text and its columns are the same.
 
     Raises:
-        ValueError: there are not two marks.
+        ValueError: the page does not have both marks.
     """
     before, inner, after = _three(page, mark)
     parts = re.split(r"^(?=#)", inner.strip("\n") + "\n", flags=re.MULTILINE)
@@ -74,7 +74,7 @@ def _three(page: str, mark: str) -> tuple[str, str, str]:
 
 
 def _merged(part: str, section: Section) -> Section:
-    """Return a section with the lines of its older self that it lacks."""
+    """Return a section, with the lines added that only its old version has."""
     head = Section(section.title, section.text, section.head, {}).laid_out()
     if not part.startswith(head):
         return section

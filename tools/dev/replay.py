@@ -1,12 +1,12 @@
-"""Compare what the native kernels compute on two machines, the other one without torch.
+"""Compare results of the native kernels on two machines; the second needs no torch.
 
-    python tools/dev/replay.py record FOLDER     where kvc can compile
-    python tools/dev/replay.py replay FOLDER     elsewhere, for each instruction set
+    python tools/dev/replay.py record FOLDER     on a machine that can compile
+    python tools/dev/replay.py replay FOLDER     on the other, for each instruction set
 
-Kernels are called with numbers that both sides make; bundles of a tiny decoder are
-compiled by `record`. Integers and int8 products must be the same bits, floats within
-1e-5 of the greatest, and what comes of quantized activations within 1e-2, since one of
-them may lie on the other side of a half.
+Kernels are called with numbers that both machines make. `record` also compiles bundles
+of a tiny decoder. Integers and int8 products must have the same bits. Floats must agree
+within 1e-5 of the greatest, and results of quantized activations within 1e-2, because
+an activation can be rounded to the neighboring step.
 """
 
 import sys
@@ -31,7 +31,7 @@ BUNDLES = [
 
 
 def calls() -> Iterator[tuple[str, float, Callable[[], Arrays]]]:
-    """Give each kernel call: a name, how far it may be off, and what runs it."""
+    """Yield each kernel call: its name, its tolerance, and a function that runs it."""
     rng = np.random.default_rng(0)
 
     def floats(*shape: int) -> np.ndarray:
@@ -143,7 +143,7 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def main() -> None:
-    """Record, or compare with what was recorded."""
+    """Record results, or compare with recorded results."""
     mode, folder = sys.argv[1], Path(sys.argv[2])
     if mode == "record":
         compile_bundles(folder)

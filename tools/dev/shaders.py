@@ -1,9 +1,10 @@
 """Compile the shaders of the backend `vulkan`: SPIR-V beside each GLSL source.
 
 Run it after each change of a source: `python tools/dev/shaders.py`. It needs
-`glslangValidator` and `spirv-val` (Debian: glslang-tools 12.0.0, spirv-tools). What it
-makes of which sources is written to `made.json`, which a test compares, so that no file
-can change alone. `--check` compiles into memory and compares.
+`glslangValidator` and `spirv-val` (Debian: glslang-tools 12.0.0, spirv-tools). The
+digests of sources and compiled shaders are written to `made.json`. A test compares
+them, so that no source can change without its shader. `--check` compiles into memory
+and compares.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ def compile_shader(source: Path, target: Path) -> None:
 
 
 def differing(folder: Path = FOLDER) -> list[str]:
-    """Return the names of compiled shaders that their sources do not give."""
+    """Return the names of compiled shaders that differ from their compiled sources."""
     found = []
     with tempfile.TemporaryDirectory() as made:
         for source in sorted(folder.glob("*.comp")):

@@ -1,8 +1,8 @@
 """Tiny configurations of every type of model that transformers has.
 
-In: the name of a type. Out: its default configuration with small numbers in the places
-of large ones, by the names of settings: widths, layers, heads, experts, vocabularies.
-Settings that are lists of layers keep one of each kind of layer.
+In: the name of a type. Out: its default configuration, with small numbers in place of
+large ones, chosen by the names of settings: widths, layers, heads, experts,
+vocabularies. Settings that are lists of layers keep one of each kind of layer.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ _SMALL: Final[Mapping[str, int]] = {
 
 
 def shrunken(name: str, **others: int) -> PreTrainedConfig:
-    """Return a tiny configuration of a type; `others`: numbers that it has instead."""
+    """Return a tiny configuration of a type; `others` overrides its numbers."""
     kind = CONFIG_MAPPING[name]
     changed: dict[str, Any] = _all_changes(kind(), others)
     return kind(**changed)
@@ -55,7 +55,7 @@ def shrunken(name: str, **others: int) -> PreTrainedConfig:
 def _all_changes(
     config: PreTrainedConfig, others: Mapping[str, int]
 ) -> dict[str, object]:
-    """Return what is smaller in a configuration and its parts."""
+    """Return the changed settings of a configuration and its parts."""
     changed = _changes(vars(config))
     changed |= {key: number for key, number in others.items() if key in changed}
     for key, part in vars(config).items():
@@ -67,7 +67,7 @@ def _all_changes(
 
 
 def _changes(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return what is smaller in a tiny configuration."""
+    """Return the changed settings of a configuration without its parts."""
     changed: dict[str, object] = {}
     for key, value in settings.items():
         if key in _SMALL and type(value) is int:
@@ -89,14 +89,14 @@ def _changes(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _token(key: str, value: object) -> object:
-    """Return a token of the small vocabulary, another for each name."""
+    """Return a token of the small vocabulary, a different token for each name."""
     if type(value) is not int or 0 <= value < 3:
         return value
     return 61 + sum(map(ord, key)) % 35
 
 
 def _layers(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return fewer layers, one of each kind where lists say what each layer is."""
+    """Return fewer layers, one of each kind if lists give the kind of each layer."""
     counts = [key for key in _COUNTS if type(settings.get(key)) is int]
     if not counts:
         return {}

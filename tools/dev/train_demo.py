@@ -1,7 +1,7 @@
 """Train the demo model on the sources of Python's standard library.
 
 Run once: `python tools/dev/train_demo.py --minutes 45`. Reads the library of the
-running interpreter, keeps every module whose name hashes to the held-out set out of
+running interpreter, leaves modules whose names hash to the held-out set out of
 training, and writes `compiler/models/demo.safetensors` (bfloat16). Prints the held-out
 loss in bits per byte as it goes. Not shipped.
 """
@@ -21,7 +21,7 @@ from torch.nn import functional
 from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.models.demo import CONFIG, WEIGHTS
 
-SEPARATOR = b"\0"  # stands between modules; generation stops at it
+SEPARATOR = b"\0"  # separates modules, and ends generation
 SKIPPED = {"test", "tests", "idle_test", "site-packages", "lib2to3", "__pycache__"}
 BATCH, SEQ = 10, 512
 
@@ -57,7 +57,7 @@ def window_loss(model: Decoder, windows: Tensor) -> Tensor:
 
 
 def train(minutes: float) -> None:
-    """Train for so many minutes and save the weights."""
+    """Train for `minutes` minutes and save the weights."""
     torch.manual_seed(0)
     torch.set_num_threads(2)
     train_bytes, held_bytes = read_library()

@@ -2,7 +2,7 @@
 
     python tools/dev/validation.py [pytest's arguments]
 
-Needs the layer (Debian: vulkan-validationlayers). Without arguments all tests of the
+It needs the layer (Debian: vulkan-validationlayers). Without arguments all tests of the
 backend run, which takes some minutes on lavapipe. The layer watches each call of the
 library, but not what shaders do at addresses.
 """
@@ -23,7 +23,7 @@ khronos_validation.log_filename = stdout
 khronos_validation.duplicate_message_limit = 1
 """
 MARK = "Validation "  # "Validation Error: [ VUID-... ]", "Validation Warning: ..."
-# A call that the layer must complain of, so that silence means something.
+# A wrong call that the layer must report: without a report the layer is not active.
 WRONG = """
 from kvc.runtime.delegates.vulkan import structs
 from kvc.runtime.delegates.vulkan.device import open_device
@@ -42,7 +42,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def messages(text: str) -> Counter[str]:
-    """Return what the layer has said, by its beginning, and how often."""
+    """Return how often the layer printed each message, by the message's beginning."""
     found = (line.partition(MARK)[2] for line in text.splitlines() if MARK in line)
     return Counter(line[:300] for line in found)
 

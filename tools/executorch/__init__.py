@@ -1,7 +1,8 @@
 """Programs and data files of ExecuTorch, `.pte` and `.ptd`, described by `kvc dump`.
 
-In: a file, told by its mark. Out: reports as of a bundle, as far as such a file says
-so. Nothing of it is run, and the data of weights is never read.
+In: a file, recognized by its first bytes. Out: the reports that a bundle has, as far as
+the file holds the facts. Nothing in the file is run, and the data of weights is never
+read.
 """
 
 from typing import TYPE_CHECKING
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def describe_executorch(path: str) -> "Described | None":
-    """Return the reports on a file of ExecuTorch and its methods; None for other files.
+    """Return the reports on a file of ExecuTorch and its methods, None for other files.
 
     Raises:
-        FileProblem: the system refuses, or it is no plain file.
-        BadStructure, Truncated, LimitExceeded: it is damaged.
+        FileProblem: the system cannot read the file, or it is no plain file.
+        BadStructure, Truncated, LimitExceeded: the file is damaged.
     """
     with OpenFile(path) as file:
         mark = file.pread(0, min(8, file.size))[4:]

@@ -1,7 +1,7 @@
-"""What a `.pte` file of ExecuTorch holds, and checks that what it names is there.
+"""The content of a `.pte` file of ExecuTorch, and checks of the names in it.
 
-`reading.py` makes these values, and has them checked: what they name is there, and has
-room.
+`reading.py` makes these objects, and calls the checks: everything that a method names
+exists, and tensors fit in their memory.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from kvc.schema.errors import LimitExceeded
 from kvc.tools.executorch.tables import Buffer
 
 UNBOUND: Final = "unbound"
-_MOST_SHOWN: Final = 16_000_000  # items and letters of all that calls of a method name
+_MOST_SHOWN: Final = 16_000_000  # items and letters of all arguments in a method
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Tensor:
     Attributes:
         dtype: name of the dtype.
         sizes: sizes of the dimensions, upper bounds for dynamic ones.
-        nbytes: bytes at these sizes.
+        nbytes: bytes of the tensor at these sizes.
         dynamism: "" for fixed sizes, "bound" or "unbound".
-        memory: number of its buffer and offset in bytes; None where the runtime or the
-            caller gives memory.
-        data: index of its data in the file, 0 for none.
-        name: that the file tells, or "".
-        external: whether its data lies in another file, under its name.
+        memory: number of its buffer and offset in bytes; None if the runtime or the
+            caller gives the memory.
+        data: index of the tensor's data in the file, 0 for none.
+        name: name of the tensor in the file, "" for none.
+        external: whether the tensor's data lies in another file, under its name.
     """
 
     dtype: str
@@ -43,7 +43,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PteValue:
-    """A value of a method: a tensor, or what stands as text."""
+    """A value of a method: a tensor, or another value as text."""
 
     kind: str
     text: str
@@ -53,7 +53,7 @@ class PteValue:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An instruction; `what` indexes operators or delegates by its kind."""
+    """An instruction; `what` is an index of an operator or delegate, by `kind`."""
 
     kind: str
     what: int
@@ -62,7 +62,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class PteDelegate:
-    """A partition; `inline` is the size of a payload in the program, else `segment`."""
+    """A partition. Its payload lies in the program (`inline` bytes) or in `segment`."""
 
     backend: str
     inline: int
@@ -72,7 +72,7 @@ class PteDelegate:
 
 @dataclass(frozen=True, slots=True)
 class PteMethod:
-    """A method as the file has it."""
+    """A method, as it is in the file."""
 
     name: str
     values: tuple[PteValue, ...]
@@ -86,7 +86,7 @@ class PteMethod:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Bytes after the program, `offset` counted from where segments begin."""
+    """Bytes after the program; `offset` counts from the start of all segments."""
 
     offset: int
     nbytes: int
@@ -97,17 +97,17 @@ class Pte:
     """A program of ExecuTorch.
 
     Attributes:
-        path, nbytes: of the file.
-        version: of the schema.
-        header_nbytes: of the extended header, 0 where there is none.
-        program_nbytes: of the program with what lies in it, the header included.
-        segments_at: where segments begin in the file.
-        constants: bytes of each constant that lies in the program.
-        inline: bytes of each delegate's payload that lies in the program.
-        constant_segment: index of the one with constants, None for none.
-        constant_offsets: of each in it.
-        mutable_segments: of those with initial data of states.
-        named: key and segment of data with a name.
+        path, nbytes: path and size in bytes of the file.
+        version: version of the schema.
+        header_nbytes: bytes of the extended header, 0 if there is none.
+        program_nbytes: bytes of the program, with the header and all data inside it.
+        segments_at: offset in the file at which the segments begin.
+        constants: bytes of each constant inside the program.
+        inline: bytes of each delegate's payload inside the program.
+        constant_segment: index of the segment with constants, None for none.
+        constant_offsets: offset of each constant in that segment.
+        mutable_segments: indices of the segments with initial data of states.
+        named: key and segment of each data with a name.
     """
 
     path: str
@@ -127,23 +127,23 @@ class Pte:
 
     @property
     def tables_nbytes(self) -> int:
-        """Bytes of the program without data that lies in it."""
+        """Bytes of the program without the constants and payloads inside it."""
         within = sum(self.constants) + sum(self.inline)
         return self.program_nbytes - self.header_nbytes - within
 
 
 def arguments(method: PteMethod, call: Call) -> Iterator[int]:
-    """Yield the values that a call names, those within lists of tensors too."""
+    """Yield the arguments of a call, and the items of arguments that are lists."""
     for arg in call.args:
         yield arg
         yield from (item for item in method.values[arg].items if item != -1)
 
 
 def check_data(found: Pte, buffer: Buffer) -> None:
-    """Check that names of methods differ, segments are there, and sizes add up.
+    """Check that names of methods differ, that segments exist, and that sizes add up.
 
     Raises:
-        BadStructure: they are not, or do not.
+        BadStructure: one of these is not so.
     """
     if len({method.name for method in found.methods}) < len(found.methods):
         buffer.fail(0, "two methods have the same name")
@@ -158,11 +158,11 @@ def check_data(found: Pte, buffer: Buffer) -> None:
 
 
 def check_method(method: PteMethod, buffer: Buffer) -> None:
-    """Check that all that names a value names one, and that memory is as large.
+    """Check that the values of a method exist, and that tensors fit in their memory.
 
     Raises:
-        BadStructure: there is no such value, or no such memory.
-        LimitExceeded: calls name more than can be told.
+        BadStructure: a value does not exist, or a tensor does not fit.
+        LimitExceeded: the text of all calls would be too long.
     """
     count = len(method.values)
     named = [*method.inputs, *method.outputs]
@@ -186,10 +186,11 @@ def check_method(method: PteMethod, buffer: Buffer) -> None:
 
 
 def _check_shown(method: PteMethod, buffer: Buffer) -> None:
-    """Check that calls do not name long lists and texts more often than can be told.
+    """Check that the text of all calls, with their lists and texts, is not too long.
 
     Raises:
-        LimitExceeded: they do; a small file could name one list a million times.
+        LimitExceeded: the text is too long; a small file could name one list a million
+            times.
     """
     values = [1 + len(v.items) + len(v.text) for v in method.values]
     names = {

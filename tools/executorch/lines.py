@@ -17,11 +17,11 @@ from kvc.tools.reports.tables import size_lines
 from kvc.tools.text import table
 
 _NO_STATES = "  none that can be told: every tensor is written before it is read"
-_FEW = 3  # names of operators that a line lists
+_FEW = 3  # names of operators in a line, at most
 
 
 def pte_lines(report: PteReport) -> list[str]:
-    """Lay out the answers to the first questions on one screen."""
+    """Lay out a summary of a file on one screen."""
     file = report.file
     lines = [
         f"{escape(file.path)}: {size(file.nbytes)}, {file.format} "
@@ -61,7 +61,7 @@ def pte_lines(report: PteReport) -> list[str]:
 
 
 def table_of(name: str) -> Callable[[PteReport], list[str]]:
-    """Return what lays one table out in full, by the name of the option."""
+    """Return the function that lays out a table in full, by the name of its option."""
     return {
         "size": lambda report: size_lines(report.size),
         "memory": _memory,

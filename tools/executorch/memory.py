@@ -1,11 +1,12 @@
-"""Planned memory of a method of ExecuTorch: its states, and the most that is in use.
+"""Planned memory of a method of ExecuTorch: its states, and the peak of its use.
 
-In: a method. Out: which of its tensors are states, which calls write them, and bytes.
-Tensors that share bytes, as a view does with what it views, count once.
+In: a method. Out: which tensors of the method are states, which calls write them, and
+bytes. Bytes that tensors share, such as a view and its base, count once.
 
-Such a file does not say which tensors are states. Here those are the ones with planned
-memory that a call reads before anything of the same method writes them, inputs left
-out: what they hold then is from the call before, or from the data they start with.
+The file does not say which tensors are states. Here a tensor counts as a state if it
+has planned memory, is no input, and is read by a call before any call of the same
+method writes it. Its content is then from an earlier run of the method, or from initial
+data.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,34 +15,34 @@ from typing import Final
 
 from kvc.tools.executorch.contents import UNBOUND, Call, PteMethod, Tensor, arguments
 
-Place = tuple[int, int]  # number of a buffer, and a byte of it
+Place = tuple[int, int]  # number of a buffer, offset of a byte in it
 WRITE_BACK: Final = "aten::copy_"
 
 
 def place_of(tensor: Tensor) -> tuple[Place, Place]:
-    """Return where a tensor with planned memory begins and ends."""
+    """Return the places where a tensor with planned memory begins and ends."""
     assert tensor.memory is not None
     number, start = tensor.memory
     return (number, start), (number, start + tensor.nbytes)
 
 
 class Covered:
-    """How many bytes at least one of some spans covers.
+    """The number of bytes that at least one span covers.
 
-    A segment tree over the places where spans begin and end: a change takes as many
-    steps as the logarithm of their number.
+    A segment tree over the places where spans begin and end: a change takes a number of
+    steps logarithmic in the number of places.
     """
 
     def __init__(self, places: Iterable[Place]) -> None:
-        """Begin with no spans; all that come begin and end at some places."""
+        """Begin without spans; later spans begin and end at the given places."""
         ordered = sorted(set(places))
         self._index = {place: index for index, place in enumerate(ordered)}
         self._leaves = 1 << len(ordered).bit_length()
-        self._counts = [0] * (2 * self._leaves)  # of spans, on whole nodes
+        self._counts = [0] * (2 * self._leaves)  # number of spans that cover a node
         self._covered = [0] * (2 * self._leaves)
         self._nbytes = [0] * (2 * self._leaves)
         for index, (one, other) in enumerate(pairwise(ordered)):
-            # No span goes from one buffer to another.
+            # No span extends over two buffers.
             apart = one[0] != other[0]
             self._nbytes[self._leaves + index] = 0 if apart else other[1] - one[1]
         for node in range(self._leaves - 1, 0, -1):
@@ -49,11 +50,11 @@ class Covered:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes are covered now."""
+        """The number of bytes that are covered now."""
         return self._covered[1]
 
     def add(self, start: Place, end: Place, change: int) -> None:
-        """Add a span, by a change of 1, or take it away again, by -1."""
+        """Add a span (`change` 1) or remove it (`change` -1)."""
         first = self._leaves + self._index[start]
         last = self._leaves + self._index[end]
         left, right = first, last
@@ -77,7 +78,7 @@ class Covered:
             self._note(node)
 
     def _note(self, node: int) -> None:
-        """Note what is covered of a node, by spans on it or on what it consists of."""
+        """Note how many bytes of a node are covered, by its or its children's spans."""
         if self._counts[node]:
             self._covered[node] = self._nbytes[node]
         elif node >= self._leaves:
@@ -87,7 +88,7 @@ class Covered:
 
 
 def operator_of(method: PteMethod, call: Call) -> str:
-    """Return the name of what a call runs."""
+    """Return the name of the operator or delegate that a call runs."""
     if call.kind == "kernel":
         return method.operators[call.what]
     if call.kind == "delegate":
@@ -96,9 +97,9 @@ def operator_of(method: PteMethod, call: Call) -> str:
 
 
 def written_by(method: PteMethod, call: Call) -> tuple[int, ...]:
-    """Return the values that a call surely writes: a kernel's last argument.
+    """Return the values that a call is known to write: a kernel's last argument.
 
-    What a delegate writes stands among its arguments, and only it knows where.
+    A delegate writes some of its arguments, but the file does not say which.
     """
     if call.kind == "kernel" and call.args:
         last = call.args[-1]
@@ -109,7 +110,7 @@ def written_by(method: PteMethod, call: Call) -> tuple[int, ...]:
 
 
 def states_of(method: PteMethod) -> tuple[int, ...]:
-    """Return the values whose content is from before the call."""
+    """Return the values that hold content from before a run of the method."""
     places = {
         value: place_of(one.tensor)
         for value, one in enumerate(method.values)
@@ -126,21 +127,21 @@ def states_of(method: PteMethod) -> tuple[int, ...]:
                 reads = call.kind == "kernel" and value not in written
                 if (reads and not filled.touches(value)) or value in back:
                     found.append(value)
-        # A delegate may fill all that it is given.
+        # A delegate can fill all its arguments.
         filled.add(call.args if call.kind == "delegate" else written)
     return tuple(found)
 
 
 class _Seen:
-    """The values that calls so far have named, and inputs."""
+    """The inputs of a method, and the arguments of its calls so far."""
 
     def __init__(self, method: PteMethod) -> None:
         self._method = method
         self._values = set(method.inputs)
-        self._named = set[int]()  # by calls themselves; of a list that means its items
+        self._named = set[int]()  # arguments of calls; lists stand for their items
 
     def new_in(self, call: Call) -> list[int]:
-        """Return the values that a call is the first to name, and note them."""
+        """Return and note the arguments of a call that no earlier call had."""
         found: dict[int, None] = {}
         for arg in dict.fromkeys(call.args):
             if arg not in self._named:
@@ -152,9 +153,10 @@ class _Seen:
 
 
 class _Filled:
-    """The bytes of planned memory that something has filled.
+    """The bytes of planned memory that inputs and calls have filled.
 
-    A view is a tensor of its own here: its memory is filled, though no call writes it.
+    A view is a separate tensor here: its memory can be filled although no call writes
+        it.
     """
 
     def __init__(self, places: Mapping[int, tuple[Place, Place]]) -> None:
@@ -172,7 +174,7 @@ class _Filled:
         return new < end[1] - start[1]
 
     def add(self, values: Iterable[int]) -> None:
-        """Note that values are filled; those without planned memory do not matter."""
+        """Note that values are filled; values without planned memory are ignored."""
         for value in set(values) - self._values:
             self._values.add(value)
             if value in self._places:
@@ -180,12 +182,12 @@ class _Filled:
 
 
 def writes_back(method: PteMethod, call: Call) -> bool:
-    """Tell whether a call ends a method's work on a state, by a copy into it."""
+    """Tell whether a call copies a new content back into a state."""
     return operator_of(method, call) == WRITE_BACK and len(call.args) > 1
 
 
 def tensor_in_memory(method: PteMethod, value: int) -> Tensor | None:
-    """Return a value that is a tensor in planned memory, None for others."""
+    """Return a value's tensor if it lies in planned memory, None otherwise."""
     tensor = method.values[value].tensor
     if tensor is None or tensor.memory is None or tensor.dynamism == UNBOUND:
         return None
@@ -193,7 +195,7 @@ def tensor_in_memory(method: PteMethod, value: int) -> Tensor | None:
 
 
 def peak_of(method: PteMethod, states: Sequence[int]) -> int:
-    """Return the most bytes of planned memory that hold something at one moment."""
+    """Return the most bytes of planned memory that are in use during one call."""
     places: dict[int, tuple[Place, Place]] = {}
     changes: list[tuple[int, int, int]] = []
     for value, (first, last) in _lifetimes(method, states).items():

@@ -2,10 +2,11 @@
 
 In: a path. Out: a `Pte` or a `Ptd`. The layouts are those of `schema/program.fbs` of
 ExecuTorch 1.5 (identifier ET12) and of its `flat_tensor.fbs` (FT01), which only ever
-append fields, and of the extended header before them: `eh00` or `FH01`, and as
-little-endian integers the header's size (4 bytes), the size of the program, where
-segments begin, and how many bytes they have (8 each; the last one is missing in older
-files). Files of before segments have no such header.
+append fields, and of the extended header before them. The header is `eh00` or `FH01`,
+followed by little-endian integers: the header's size (4 bytes), the size of the
+program, the offset of the segments, and the bytes of the segments (8 bytes each; the
+last is missing in older files). Files from before ExecuTorch had segments have no
+header.
 """
 
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from kvc.tools.executorch.tables import Buffer, Table
 
 _EXTENDED: Final = b"eh00"
 _MOST_NBYTES: Final = (1 << 31) - 1  # of a FlatBuffer
-_MOST_DIMS: Final = 16  # of a tensor, as ExecuTorch's runtime has it
+_MOST_DIMS: Final = 16  # of a tensor, as in ExecuTorch's runtime
 _HEADER_NBYTES: Final = 40  # up to the end of the extended header, as long as ever
 # The fields of each table, in the order of the schema.
 _PROGRAM = (
@@ -70,7 +71,7 @@ _CALLS = {
     4: ("jump unless", ("cond_value_index", "destination_instruction")),
     5: ("free", ("value_index",)),
 }  # fmt: skip
-# Names as kvc has them, and bits of an element, by the number of a scalar type.
+# kvc's name of a scalar type, and bits of an element, by the type's number.
 SCALARS: Final = {
     0: ("uint8", 8), 1: ("int8", 8), 2: ("int16", 16), 3: ("int32", 32),
     4: ("int64", 64), 5: ("float16", 16), 6: ("float32", 32), 7: ("float64", 64),
@@ -139,16 +140,16 @@ def read_pte(path: str) -> Pte:
 def read_front(
     path: str, magic: bytes
 ) -> tuple[bytes, int, tuple[int, int, int] | None]:
-    """Return a file up to its segments, its size, and what its extended header says.
+    """Return a file up to its segments, its size, and the numbers in its header.
 
-    That is the header's size, the size of the FlatBuffer with it, and where segments
-    begin; None where there is no such header.
+    The numbers are the header's size, the size of the header and the FlatBuffer, and
+    the offset of the segments. They are None if the file has no extended header.
 
     Raises:
         FileProblem: the system cannot read it.
-        Truncated: the file ends before that.
-        LimitExceeded: that is more than a FlatBuffer can be.
-        BadStructure: the header says what cannot be.
+        Truncated: the file ends before its segments.
+        LimitExceeded: the FlatBuffer would be larger than a FlatBuffer can be.
+        BadStructure: the header's numbers contradict each other.
     """
     with OpenFile(path) as file:
         extended = _extended(file.pread(0, min(_HEADER_NBYTES, file.size)), magic, path)
@@ -179,7 +180,7 @@ def _extended(front: bytes, magic: bytes, path: str) -> tuple[int, int, int] | N
 def read_segments(
     root: Table, buffer: Buffer, begin: int, nbytes: int
 ) -> tuple[Segment, ...]:
-    """Return the segments, which have to lie in the file."""
+    """Return the segments, after checking that they lie in the file."""
     found = tuple(
         Segment(t.integer("offset", "Q"), t.integer("size", "Q"))
         for t in root.tables("segments", _SEGMENT)
@@ -240,7 +241,7 @@ def _read_value(value: Table, buffer: Buffer) -> PteValue:
         return PteValue("null", "None", None)
     if kind == "tensor":
         return PteValue(kind, "", _read_tensor(content, buffer))
-    if kind in ("tensors", "ints"):  # each item names a value
+    if kind in ("tensors", "ints"):  # each item is the number of a value
         width = "i4" if kind == "tensors" else "i8"
         return PteValue(kind, "", None, content.integers("items", width))
     return PteValue(kind, _text(kind, content), None)
@@ -291,7 +292,7 @@ def _read_tensor(tensor: Table, buffer: Buffer) -> Tensor:
 
 
 def nbytes_of(sizes: tuple[int, ...], bits: int) -> int:
-    """Return the bytes of a tensor."""
+    """Return the bytes of a tensor with elements of `bits` bits."""
     elements = 1
     for size in sizes:
         elements *= size
@@ -335,7 +336,7 @@ def _read_delegate(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Data with a name; `type` is "" where the file does not say it."""
+    """Data with a name; `type` is "" if the file does not say the type."""
 
     key: str
     type: str

@@ -1,4 +1,4 @@
-"""What `kvc dump` says of a program or data file of ExecuTorch: its reports."""
+"""The reports of `kvc dump` on a program or data file of ExecuTorch."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -165,7 +165,7 @@ def describe_pte(pte: Pte) -> PteReport:
 
 
 def describe_ptd(ptd: Ptd) -> PteReport:
-    """Return the reports on a data file: it has no methods."""
+    """Return the reports on a data file, which has no methods."""
     segments = {entry.segment for entry in ptd.entries}
     known = sum(ptd.segments[one].nbytes for one in segments)
     rest = [s.nbytes for i, s in enumerate(ptd.segments) if i not in segments]
@@ -187,7 +187,7 @@ def describe_ptd(ptd: Ptd) -> PteReport:
 
 
 def typed(method: PteMethod, value: int) -> str:
-    """Return the type of a tensor, or of another value its text."""
+    """Return the type of a tensor, or the text of another value."""
     found = method.values[value]
     if found.tensor is None:
         return shown(method, value)
@@ -197,7 +197,7 @@ def typed(method: PteMethod, value: int) -> str:
 
 
 def shown(method: PteMethod, value: int) -> str:
-    """Return what stands for a value in a call: `%3` of a tensor, else its content."""
+    """Return a value's text in a call: `%3` for a tensor, the content for others."""
     found = method.values[value]
     if found.tensor is not None:
         return f"%{value}"
@@ -290,7 +290,7 @@ def _memory(method: PteMethod, states: Sequence[int]) -> PteMemoryReport:
 
 
 def _program_parts(pte: Pte) -> Iterator[PartReport]:
-    """Yield every part of a program's file; what nothing names is padding."""
+    """Yield every part of a program's file; all other bytes are padding."""
     backends: dict[int, str] = {}
     for method in pte.methods:
         for one in method.delegates:

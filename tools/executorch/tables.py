@@ -1,8 +1,8 @@
-"""Read FlatBuffers that kvc did not write, without trusting one number in them.
+"""Read FlatBuffers that kvc did not write, and check every number in them.
 
 In: bytes, and the names of the fields of each table, in the order of its schema. Out:
 numbers, texts and tables, or `BadStructure`. Each read is checked against the buffer's
-end when it happens; how much is read in all is bounded.
+end, and the total of all reads is limited.
 """
 
 import struct
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from kvc.schema.errors import BadStructure, LimitExceeded
 
-MAX_ITEMS: Final = 4_000_000  # of all vectors that are read, and tables
+MAX_ITEMS: Final = 4_000_000  # of all vectors and tables that are read
 MAX_NAME_NBYTES: Final = 1024
 Fields = tuple[str, ...]
 
 
 class Buffer:
-    """The bytes of one FlatBuffer, and how much of it has been read."""
+    """The bytes of one FlatBuffer, and the number of items read so far."""
 
     def __init__(self, content: bytes, path: str) -> None:
         self.content = content
@@ -28,18 +28,18 @@ class Buffer:
         self._items = 0
 
     def root(self, fields: Fields) -> "Table":
-        """Return the table that the buffer is."""
+        """Return the root table of the buffer."""
         return Table(self, self.follow(0), fields)
 
     def fail(self, position: int, what: str) -> NoReturn:
-        """Raise `BadStructure`."""
+        """Raise `BadStructure` with the text `what`."""
         raise BadStructure(path=self.path, offset=position, what=what)
 
     def count(self, items: int) -> None:
-        """Note that so many items are read.
+        """Add `items` to the number of items read.
 
         Raises:
-            LimitExceeded: there are more than any program has.
+            LimitExceeded: the number is larger than any program needs.
         """
         self._items += items
         if self._items > MAX_ITEMS:
@@ -51,7 +51,7 @@ class Buffer:
             )
 
     def number(self, code: str, position: int) -> int | float | bool:
-        """Return the number at a position, by its code of `struct`."""
+        """Return the number at a position; `code` is its format in `struct`."""
         form = struct.Struct(f"<{code}")
         if not 0 <= position <= len(self.content) - form.size:
             self.fail(position, "a number lies outside")
@@ -63,14 +63,14 @@ class Buffer:
         return int(self.number(code, position))
 
     def follow(self, position: int) -> int:
-        """Return where the offset at a position leads."""
+        """Return the position that the offset at a position points to."""
         offset = self.integer("I", position)
         if not offset:
             self.fail(position, "an offset is zero")
         return position + offset
 
     def vector(self, position: int, item_nbytes: int) -> tuple[int, int]:
-        """Return the place of a vector's first item, and how many there are."""
+        """Return the position of a vector's first item, and the number of items."""
         count, first = self.integer("I", position), position + 4
         if first + count * item_nbytes > len(self.content):
             self.fail(position, "a list reaches past the end")
@@ -78,7 +78,7 @@ class Buffer:
 
 
 class Table:
-    """One table; fields that are missing have their default."""
+    """One table; missing fields have their default."""
 
     def __init__(self, buffer: Buffer, position: int, fields: Fields) -> None:
         buffer.count(1)
@@ -87,7 +87,7 @@ class Table:
         self._slots = (buffer.integer("H", self._vtable) - 4) // 2
 
     def _place(self, name: str) -> int | None:
-        """Return where a field lies, None where it is missing."""
+        """Return the position of a field, None if it is missing."""
         slot = self._fields.index(name)
         if slot >= self._slots:
             return None
@@ -99,20 +99,20 @@ class Table:
         return None if place is None else self._buffer.follow(place)
 
     def integer(self, name: str, code: str) -> int:
-        """Return an integer, 0 where it is missing."""
+        """Return a field's integer, 0 if the field is missing."""
         place = self._place(name)
         return 0 if place is None else self._buffer.integer(code, place)
 
     def number(self, name: str, code: str) -> int | float | bool:
-        """Return a number, 0 where it is missing."""
+        """Return a field's number, 0 if the field is missing."""
         place = self._place(name)
         return 0 if place is None else self._buffer.number(code, place)
 
     def name(self, field: str) -> str:
-        """Return a text that is a name.
+        """Return the text of a field that is a name.
 
         Raises:
-            LimitExceeded: it is longer than any name; tables would be as wide.
+            LimitExceeded: the name is too long for the columns of a printed table.
         """
         nbytes = self.nbytes(field)
         if nbytes > MAX_NAME_NBYTES:
@@ -125,7 +125,7 @@ class Table:
         return self.text(field)
 
     def text(self, name: str) -> str:
-        """Return a text, "" where it is missing; bytes that are no UTF-8 as escapes."""
+        """Return a field's text, "" if missing; bytes that are no UTF-8 are escaped."""
         place = self._target(name)
         if place is None:
             return ""
@@ -136,12 +136,12 @@ class Table:
         )
 
     def nbytes(self, name: str) -> int:
-        """Return how many bytes a list of bytes has; they are not read."""
+        """Return the length of a list of bytes, without reading the bytes."""
         place = self._target(name)
         return 0 if place is None else self._buffer.vector(place, 1)[1]
 
     def numbers(self, name: str, dtype: str) -> NDArray[np.generic]:
-        """Return a list of numbers, by their dtype of numpy."""
+        """Return a list of numbers of a NumPy dtype."""
         place, kind = self._target(name), np.dtype(dtype).newbyteorder("<")
         if place is None:
             return np.empty(0, kind)
@@ -154,7 +154,7 @@ class Table:
         return tuple(self.numbers(name, dtype).tolist())
 
     def table(self, name: str, fields: Fields) -> "Table | None":
-        """Return a table, None where it is missing."""
+        """Return the table of a field, None if the field is missing."""
         place = self._target(name)
         return None if place is None else Table(self._buffer, place, fields)
 

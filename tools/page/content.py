@@ -177,7 +177,7 @@ class _Walk:
         }
 
     def steps(self) -> Iterator[Step]:
-        """Yield each instruction; a block's follow the instruction that runs it."""
+        """Yield each instruction; an instruction is followed by those of its blocks."""
         graph = self.method.graph
         names = {
             value: self._program.states[state].name

@@ -58,7 +58,7 @@ def write(
         return emitter.step("write", inputs, emitter.dtype(cache), shape, axis=2)
     source = _sources(emitter, start, ring)  # of each slot, a row of the update
     most = emitter.number(rows, INT) if lengths is None else _column(emitter, lengths)
-    # Of each element: is it at least 0 and less than `most`?
+    # Tells of each element whether it is at least 0 and less than `most`.
     low = emitter.with_number("greater", source, -1)
     within = emitter.binary("and", low, emitter.binary("greater", most, source))
     if rows > 1:

@@ -97,7 +97,7 @@ class Context(ApartContext[Weight, "Call"]):
     def _write(
         self, process: Process, functions: Sequence[Function], read: Read
     ) -> str:
-        """Write functions, and the weights of them that were not written earlier."""
+        """Write functions, and those of their weights that were not written earlier."""
         with ended_if_broken(process):
             weights = (weight for each in functions for weight in each.weights)
             self._write_weights(process, weights, read)

@@ -1,8 +1,8 @@
 """Collect the steps of a function; equal steps are added once.
 
-Floats are float32 or float16. A step that gets both rounds its float32 operands to
-float16: see `Emitter.alike`. Names of tensors that are not inputs begin with a
-character that no input's name has.
+Floats are float32 or float16. A step with operands of both dtypes rounds its float32
+operands to float16: see `Emitter.alike`. Names of tensors that are not inputs begin
+with a character that no input's name has.
 """
 
 from collections.abc import Callable, Mapping, Sequence

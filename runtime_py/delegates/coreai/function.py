@@ -1,7 +1,7 @@
 """A function of Core AI as plain values, which the subprocess of `worker.py` builds.
 
-In: the result of `translation.py` for a block. Out: the same as JSON. All tensors have
-names and fixed shapes; dtypes are float32, float16, int32 and bool.
+In: the result of `translation.py` for a block. Out: the function as JSON. All tensors
+have names and fixed shapes; dtypes are float32, float16, int32 and bool.
 """
 
 from collections.abc import Mapping

@@ -85,7 +85,7 @@ class Plan:
         handed: results that the host has without the function.
         looked: cache accesses that the host checks.
         indexed: indices that the function checks. The function's output `OUTSIDE` has,
-            for each of them, the least and the greatest out-of-range value, or 0.
+            for each index, the least and the greatest out-of-range value, or 0.
     """
 
     function: Function

@@ -1,16 +1,16 @@
 """Requests to the subprocess that calls Core AI; see `serving.py`.
 
-    open    load the library: paths of Python's packages, the folder to work in
-    build   make an asset of functions in a file of the folder, and load it
-    store   make an asset of functions as a folder in the folder; return its files
+    open    load the library: paths of Python's packages, the work folder
+    build   read functions from a file in the work folder, make an asset, and load it
+    store   write functions from a file as an asset, a folder; return the asset's files
     bind    set the locations of a function's tensors in shared memory
     run     run a bound function
     forget  release a bound function
 
-Functions are those of `function.py`, as a file of JSON; weights lie in a file beside
-it. Operators compute like numpy's functions of the same names; `_Builder` has a method
-for each. This module imports nothing of kvc, so a crash of the library ends only the
-subprocess.
+The functions are those of `function.py`, in a file of JSON. Weights lie in a second
+file of the same folder. Operators compute like numpy's functions of the same names;
+`_Builder` has a method for each. A crash of the library ends only the subprocess. This
+module imports nothing of kvc.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Work:
         import coreai.runtime  # noqa: F401  # errors of loading are reported now
 
     def build(self, file: str) -> None:
-        """Make an asset of functions, and load its functions."""
+        """Make an asset of the functions in a file, and load them."""
         functions = json.loads(Path(file).read_text())
         asset = make_asset(functions, Path(tempfile.mkdtemp()) / "built.aimodel")
         loading = asset.executable()
@@ -66,7 +66,7 @@ class Work:
         shutil.rmtree(asset.path.parent)
 
     def store(self, file: str, folder: str) -> list[str]:
-        """Make an asset of functions in the folder, and return its files."""
+        """Write a file's functions as an asset in a folder; return the asset files."""
         root = Path(folder)
         make_asset(json.loads(Path(file).read_text()), root)
         found = (path for path in root.rglob("*") if path.is_file())

@@ -65,7 +65,7 @@ class _Call:
     def __init__(self, function: Callable[[], int]) -> None:
         self._function = function
         self._started = False
-        # Decides who runs the call: the first that puts itself here.
+        # The first thread that enters itself runs the call.
         self._owner: dict[str, object] = {}
         self._done = allocate_lock()
         self._done.acquire()

@@ -51,7 +51,7 @@ _FLAGS: Final = (
     *("avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("avx_vnni", "avx_vnni_int8", "amx_int8"),
 )
-# Lines of /proc/cpuinfo on other processors: extensions and manufacturer.
+# Lines of /proc/cpuinfo for processors that are not x86: extensions and manufacturer.
 _OTHERS: Final = re.compile(r"(?:Features|CPU (?:implementer|part|variant))\s*:.*")
 
 
@@ -166,7 +166,7 @@ class Xnnpack(Delegate):
         """Return a handle for a partition at sizes that the library refuses.
 
         If kvc's native kernels, which need no torch, support the whole partition, the
-        handle uses these; otherwise the reference.
+        handle uses these kernels; otherwise it uses the reference.
         """
         if native_library() is not None:
             with suppress(BadProgram):

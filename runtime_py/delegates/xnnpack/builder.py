@@ -215,7 +215,7 @@ class Builder:
     def pad(
         self, x: Tensor, before: Sequence[int], after: Sequence[int], value: float
     ) -> Tensor:
-        """Pad each axis with `value`, `before` and `after` its elements."""
+        """Pad axes with `value`; `before` and `after` have a count for each axis."""
         widths = zip(before, x.dims, after, strict=True)
         y = Tensor(tuple(add_dims(b + a, size) for b, size, a in widths))
         given = (len(before), size_array(before), size_array(after), value)

@@ -25,7 +25,7 @@ from kvc.schema.model import NamedData
 from kvc.schema.ops import OPS, Aliasing
 
 _SCALES = 4  # the index of the weight's scales among the arguments of a linear
-_ROWS = 3  # how many of its first arguments are quantized rows
+_ROWS = 3  # number of a linear's first arguments that are quantized rows
 
 
 class _Pinned(Protocol):

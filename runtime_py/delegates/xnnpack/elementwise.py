@@ -1,7 +1,8 @@
 """Elementwise operators of one and two operands.
 
-Each entry records the nodes of an operator: a function of the builder, the result's
-dims and the operator's arguments returns the result.
+The table at the end has a function for each operator. The function takes the builder,
+the result's dims and the operator's arguments; it records the operator's nodes and
+returns the result.
 
 NaN stays NaN. Infinities are as in torch, but the logarithm of infinity is 88.4 or
 infinite, and sigmoid beyond -1e20 and 1e20 is right or NaN, depending on the processor.

@@ -1,9 +1,9 @@
 """The C functions of XNNPACK and pthreadpool that kvc calls, with their types.
 
-In: the two loaded libraries. Out: the same, with argument and result types set on every
-function below, so that numbers and addresses can be passed directly. Names and order of
-arguments are those of `xnnpack.h`. Every `xnn_` function that is not in `_RESULTS`
-returns a status, 0 for success; all run without the GIL.
+In: the two loaded libraries. Out: the same libraries, with argument and result types
+set on every function below, so that numbers and addresses can be passed directly. Names
+and order of arguments are those of `xnnpack.h`. Every `xnn_` function that is not in
+`_RESULTS` returns a status, 0 for success; all run without the GIL.
 """
 
 import ctypes

@@ -99,10 +99,11 @@ def _describe(program: Program, name: int) -> bytes:
 
 
 def entry_key(library: Library, identity: Identity, seed: int, fingerprint: int) -> str:
-    """Return a name for a packing that is valid in every process.
+    """Return a packing's name, which is the same in every process.
 
-    The library's fingerprint has two parts: the kind of packing, and a digest of what
-    this kind of packing gives on this machine.
+    The name contains the library's fingerprint of the packing. The fingerprint has two
+    parts: the kind of packing, and a digest of a sample packed in this way on this
+    machine.
     """
     found = library.xnn.xnn_get_fingerprint(fingerprint)
     value = found.contents.value if found else 0

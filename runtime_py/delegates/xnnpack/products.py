@@ -78,7 +78,7 @@ def _product(b: Builder, x: Tensor, y: Tensor, bias: Constant | None) -> Tensor:
 
 
 def _without_transpose(y: Tensor) -> tuple[Tensor, bool]:
-    """Undo a swap of the last two axes if y is one; tell whether it is."""
+    """Return y before a swap of its last two axes, and whether y was swapped."""
     rank = len(y.dims)
     if y.producer is None or order_of(y) != [*range(rank - 2), rank - 1, rank - 2]:
         return y, False

@@ -1,8 +1,8 @@
 """Find the nodes that reshape a tensor while some of its sizes are unknown.
 
-`static_reshape` computes one open size. If more are symbolic, dims are grouped so that
-each group has the same number of elements before and after; `fuse_dims` merges a group
-into one dim, and `split_dim`, which computes one open size, divides a dim.
+`static_reshape` computes one open size. If more sizes are symbolic, dims are grouped so
+that each group has the same number of elements before and after; `fuse_dims` merges a
+group into one dim, and `split_dim`, which computes one open size, divides a dim.
 """
 
 import math

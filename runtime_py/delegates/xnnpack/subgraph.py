@@ -56,7 +56,8 @@ class Statics(Protocol):
         """Return data at an address that is fixed while the partition's handle lives.
 
         The data is in a layout of `layouts.py`. 64 bytes past the data can be read: the
-        library reads up to 16 bytes past an operand, and up to 15 scales past scales.
+        library reads up to 16 bytes past the end of an operand, and up to 15 floats
+        past the end of an array of scales.
         """
 
     def packed(

@@ -189,7 +189,7 @@ class Weights:
 
     @contextmanager
     def reading_ahead(self) -> Iterator[None]:
-        """Read weights in a second thread while the library packs earlier ones.
+        """Read weights in a second thread while the library packs earlier weights.
 
         Must be used within `packing`.
         """
@@ -237,7 +237,7 @@ class Weights:
     def _look_up(self, asked: CacheKey) -> int:
         """Return the offset of a packing; `NOT_FOUND` if the library must pack.
 
-        If it must, the weight's bytes have been written to the weight's address.
+        In that case, the weight's bytes have been written to the weight's address.
 
         No exception must reach the library: an error is stored, and makes the next
         reservation fail.
@@ -345,7 +345,7 @@ class Weights:
 
 
 def _nothing() -> None:
-    """Do nothing when the library looks up a weight, while nothing is read ahead."""
+    """Do nothing at a lookup of the library, while no weights are read ahead."""
 
 
 def _failure(reason: str) -> NativeCallFailed:

@@ -1,10 +1,10 @@
 """Memory for intermediate values, shared by the native runtimes of one context.
 
 If a runtime needs more memory, the library moves the memory and sets up the other
-runtimes again, without reading their inputs. If it has once refused to reshape a
-runtime, it stops at that runtime, and leaves later runtimes with freed memory. So if a
-change fails, all native runtimes of the context and the memory are deleted; calls that
-were prepared earlier create their runtimes again when they next run.
+runtimes again, without reading their inputs. If the library has once refused to reshape
+a runtime, it stops at that runtime, and leaves later runtimes with freed memory. So if
+a change fails, all native runtimes of the context and the memory are deleted; calls
+that were prepared earlier create their runtimes again when they next run.
 """
 
 import ctypes
