@@ -2,7 +2,7 @@
 
 A signal handler raises wherever Python happens to be. In a finalizer, in a callback of
 native code, while a generator is closed, or within code that catches everything, the
-exception is swallowed or replaced by another exception. In: handlers of SIGINT and
+exception is swallowed, or another exception replaces it. In: handlers of SIGINT and
 SIGTERM that raise, like the handlers of Python and of the command `kvc`. Out: the
 exception of a handler is stored, and raised again by the next `check_interrupts`, or at
 the end of the outermost context `KeptInterrupts`.

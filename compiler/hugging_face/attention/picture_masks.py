@@ -131,5 +131,5 @@ def _of_pictures(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def _in_no_block(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Replace a mask of blocks by one in which no token sees another."""
+    """Replace a mask of blocks by a mask in which no token sees any token."""
     return (query == key) & (query != key)
