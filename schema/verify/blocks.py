@@ -65,7 +65,10 @@ class _Borders:
         self._depths: list[int] = []  # per block: the depth of nested blocks
 
     def check(self) -> None:
-        """Check every control instruction; blocks follow the graph that runs them."""
+        """Check the control instructions of all blocks, last block first.
+
+        The method's main graph is checked after them. A block comes after its caller.
+        """
         count = len(self._method.blocks)
         self._growth = [{} for _ in range(count)]
         self._depths = [1] * count

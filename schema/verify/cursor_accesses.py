@@ -243,7 +243,8 @@ class CursorAccesses:
     ) -> None:
         """Check that the queries over a ring are the call's tokens, in the window.
 
-        A state that is not a ring can be read by any operator.
+        If a state is not a ring, any operator can read it, and any result can be
+        written over it.
         """
         rings = [v for v in used if held[v].state in self._widest]
         for result in step.results:

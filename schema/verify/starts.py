@@ -25,8 +25,8 @@ class After:
         cursor: id of the cursor.
         offset: the distance from the start, without the unknown distances that loops
             and branches add.
-        turn: 0 if the distance is counted from the start of the call; otherwise the
-            number of the loop's carried value from whose start it is counted.
+        turn: the start: 0 for the start of the call; otherwise a number that stands for
+            a carried value of a loop when an iteration begins.
         loops: numbers of the loops and branches that add unknown distances, in order,
             each number once.
     """
