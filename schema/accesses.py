@@ -1,8 +1,9 @@
-"""Find the writes of instructions to memory that outlives them: states, lent inputs.
+"""Find the writes of instructions to states and to inputs that lie in lent memory.
 
 In: a graph and the blocks that its instructions run. Out: an `Access` for each result
-that lies in a state or a lent input. It tells a session what is written, without the
-name of the operator. An instruction that runs blocks has the accesses of these blocks.
+that lies in a state or a lent input. The `Access` tells a session what is written, so
+that the session need not know the operator. An instruction that runs blocks has the
+accesses of these blocks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ _AXIS: Final = {AccessMode.SLOTS: 3, AccessMode.APPEND: 2, AccessMode.REPLACE: 2
 def accesses_of(
     graph: Graph, index: int, blocks: Blocks, roots: Sequence[int]
 ) -> tuple[Access, ...]:
-    """Return the accesses of an instruction; of control flow, the blocks' accesses.
+    """Return the accesses of an instruction, or of the blocks that it runs.
 
     Args:
         graph: the graph that holds the instruction.

@@ -16,10 +16,11 @@ from kvc.schema.verify.limits import MAX_COMBINATIONS
 def fixed_sizes(
     symbols: Sequence[Symbol], types: Iterable[TensorType]
 ) -> tuple[Mapping[str, int], ...] | None:
-    """Return all combinations of sizes of the types' symbols, each as sizes by name.
+    """Return all combinations of allowed sizes of the types' symbols.
 
     Returns:
-        None where a symbol may have any size within its bounds.
+        The size by symbol name, for each combination; None if a symbol may have any
+        size within its bounds.
 
     Raises:
         LimitExceeded: there are too many combinations to compile.

@@ -1,8 +1,8 @@
 """Results of calibration: the range of each value, the input sums of each weight.
 
-In: nothing; these are values. `kvc.runtime.calibration` computes them from samples.
-Fixed-point backends derive quantization grids from ranges; int4 weights are rounded
-with regard to the inputs that multiply them.
+`kvc.runtime.calibration` computes these results from samples. Fixed-point backends
+derive quantization grids from the ranges. The rounding of int4 weights depends on the
+input sums: products of the inputs that a linear layer multiplies by its weight.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Range:
     high: float
 
     def joined(self, other: "Range") -> "Range":
-        """Return the least range that covers this range and another."""
+        """Return the least range that covers this range and `other`."""
         return Range(min(self.low, other.low), max(self.high, other.high))
 
 
@@ -51,7 +51,7 @@ class Observed:
             Values that share memory share a range, and so do all values of one state.
         calibration: the calibration data that was used.
         scores: for each partition, by its id, the ranges of the scaled query-key
-            products of each attention, by the attention's result.
+            products of each attention, by the id of the attention's result.
     """
 
     ranges: Mapping[int, Ranges]

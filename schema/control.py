@@ -11,7 +11,7 @@ all operands, in order:
 - scan: the block runs for each index along axis 0 of the `scanned` operands, which come
   after the carried ones. Its outputs are the carried values of the next iteration, then
   the values that are stacked along a new axis 0.
-- delegate: a backend runs the one block, whose outputs are the results.
+- delegate: a backend runs a single block, whose outputs are the results.
 """
 
 from collections.abc import Iterator, Sequence
@@ -100,7 +100,7 @@ class Control(Generic[Operand]):
 
 
 def read_control(op: str, arguments: Sequence[object]) -> Control[object]:
-    """Decode a control instruction, whose arguments are of the right kinds."""
+    """Decode a control instruction; the kinds of its arguments have been checked."""
     *first, operands, over = arguments
     listed = cast("tuple[object, ...]", operands)
     places = cast("tuple[int | None, ...]", over)
@@ -120,7 +120,7 @@ def read_control(op: str, arguments: Sequence[object]) -> Control[object]:
 
 
 def blocks_run(graph: Graph, op: str | None = None) -> Iterator[int]:
-    """Yield the blocks that a graph's instructions run, or those that `op` runs."""
+    """Yield the blocks that a graph's instructions run, or only those of `op`."""
     for step in graph.instructions:
         if step.op in CONTROL_OPS and op in (None, step.op):
             yield from read_control(step.op, step.arguments).blocks
@@ -150,7 +150,7 @@ def computes(graph: Graph, step: Instruction, *, delegated: bool) -> bool:
 def moved(graph: Graph, step: Instruction) -> int | None:
     """Return the value that an instruction copies unchanged; None if it does not copy.
 
-    numpy does such a copy as well as PyTorch.
+    Such an instruction does not need PyTorch: numpy can make the copy.
     """
     if step.op not in _MOVING:
         return None

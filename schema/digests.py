@@ -1,11 +1,12 @@
 """The digest of a blob: a function of its bytes alone.
 
-In: bytes, or a function that fetches them. Up to 1 MiB the digest is the SHA-256 of the
-bytes. Beyond, it is the SHA-256 of `kvc-tree` and the concatenated SHA-256 digests of
-its leaves, of 1 MiB each (the last may be shorter), so that two threads can share the
-work: hashlib and reading release the GIL. The second thread lives only while a large
-blob is hashed. A small blob can be constructed that has the digest of a large one, so
-digest and size together identify a content.
+In: bytes, or a function that fetches them. The digest of a blob of up to 1 MiB is the
+SHA-256 of its bytes. A larger blob is cut into leaves of 1 MiB each (the last leaf may
+be shorter); its digest is the SHA-256 of `kvc-tree` and the concatenated SHA-256
+digests of the leaves. Two threads can thus share the work, since hashlib and reading
+release the GIL. The second thread lives only while a large blob is hashed. It is
+possible to construct a small blob that has the digest of a large blob, so only digest
+and size together identify a content.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ def blob_digest(content: Bytes) -> bytes:
 
 
 def streamed_digest(nbytes: int, fill: Fill) -> bytes:
-    """Return the digest of a blob that `fill` reads; takes 1 MiB per thread.
+    """Return the digest of a blob that `fill` reads; needs 1 MiB of memory per thread.
 
     Raises:
         BaseException: any exception raised by `fill`, which may run in two threads at
@@ -58,8 +59,8 @@ def streamed_digest(nbytes: int, fill: Fill) -> bytes:
 def _aligned(nbytes: int) -> memoryview:
     """Return memory that is aligned to 64 bytes.
 
-    Python aligns memory of this size to 16 bytes after a page start; reading a file's
-    pages to there takes three times as long (AMD EPYC, measured 2026-11-23).
+    Python returns memory that starts 16 bytes after the start of a page; reading a file
+    to such memory takes three times as long (AMD EPYC, measured 2026-11-23).
     """
     array = np.empty(nbytes + 64, np.uint8)
     start = -array.ctypes.data % 64
@@ -70,7 +71,7 @@ def filled_digest(target: memoryview, fill: Fill) -> bytes:
     """Fill `target` with a blob, and return the digest of the bytes in `target`.
 
     Raises:
-        BaseException: as `streamed_digest`.
+        BaseException: any exception raised by `fill`, as for `streamed_digest`.
     """
 
     def fetch(start: int, size: int) -> memoryview:
@@ -118,7 +119,7 @@ class BlobHasher:
             self._room -= part.nbytes
 
     def digest(self) -> bytes:
-        """Return the digest of the bytes so far."""
+        """Return the digest of all bytes that have been passed to `update`."""
         if not self._leaves:
             return self._leaf.digest()
         leaves = b"".join([*self._leaves, self._leaf.digest()])

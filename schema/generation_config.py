@@ -1,8 +1,8 @@
 """Check settings of text generation, from a bundle's generation_config or a caller.
 
 In: names and values, as in a model's generation_config.json. Out: the settings that kvc
-supports, each checked; the runtime combines several sources. The compiler runs the same
-checks on the settings that it stores in a bundle.
+supports, each checked. The runtime combines the settings of a bundle and a caller. The
+compiler runs the same checks on the settings that it stores in a bundle.
 """
 
 from collections.abc import Callable, Mapping
@@ -53,7 +53,7 @@ def read_settings(found: Mapping[str, object], source: str = "") -> Said:
         source: prefix of setting names in messages.
 
     Raises:
-        BadSetting: a value is impossible, or given under two names.
+        BadSetting: a value is impossible, or a setting is given under two names.
     """
 
     def take(

@@ -1,7 +1,7 @@
-"""The code of a program: values, and the instructions between them.
+"""The code of a program: values, and the instructions that compute them.
 
-A graph belongs to a method or to a block of one. The id of a thing is its position in
-the tuple that holds it.
+A graph belongs to a method or to a block of a method. The id of a value, like any id of
+a program, is its position in the tuple that holds it.
 """
 
 from enum import IntEnum
@@ -24,21 +24,21 @@ Argument = Item | tuple[Item, ...]
 
 @frozen
 class Constant:
-    """The value is named data: `Program.names[name]`."""
+    """Storage of a value that is named data: `Program.names[name]`."""
 
     name: int
 
 
 @frozen
 class StateSlot:
-    """The value is a state's memory: `Program.states[state]`."""
+    """Storage of a value that is a state's memory: `Program.states[state]`."""
 
     state: int
 
 
 @frozen
 class Scratch:
-    """The value lies in the method's scratch arena and takes at most `nbytes`."""
+    """Storage of a value in the method's scratch arena, of at most `nbytes` bytes."""
 
     offset: int
     nbytes: int
@@ -46,7 +46,7 @@ class Scratch:
 
 @frozen
 class Alias:
-    """The value shares the memory of `base`: as a view, or written over it.
+    """Storage of a value in the memory of `base`: a view, or written over `base`.
 
     A result that is neither a view nor an update of `base` may be written over `base`
     only if `base` is a state or a caller's input of the same type.
@@ -57,7 +57,7 @@ class Alias:
 
 @frozen
 class Caller:
-    """The value is an input in the caller's own array."""
+    """Storage of an input that lies in the caller's own array."""
 
 
 class CursorField(IntEnum):
@@ -71,9 +71,9 @@ class CursorField(IntEnum):
 
 @frozen
 class CursorSlot:
-    """The value is a field of a cursor, which the session fills before each call.
+    """Storage of a value that is a field of a cursor.
 
-    Instructions only read it.
+    The session fills the field before each call; instructions only read it.
     """
 
     cursor: int
@@ -85,7 +85,7 @@ Storage = Constant | StateSlot | Scratch | Alias | Caller | CursorSlot
 
 @frozen
 class Value:
-    """A tensor of a graph: its type, and where it lives."""
+    """A tensor of a graph: its type and its storage."""
 
     type: TensorType
     storage: Storage
@@ -97,7 +97,7 @@ class Instruction:
 
     Attributes:
         op: full operator name, as in the table of `kvc.schema.ops`.
-        arguments: one for each parameter of the operator's signature, none left out.
+        arguments: one argument for each parameter of the operator's signature.
         results: ids of the values that the instruction defines.
         source: `package.module:line` and module path of the user's code, or "".
     """
@@ -114,12 +114,12 @@ class Graph:
 
     Attributes:
         values: every tensor; ids are positions.
-        inputs: ids of values the caller fills before the first instruction.
+        inputs: ids of the values that the caller fills before the first instruction.
         outputs: ids of values that are returned after the last instruction.
         instructions: in running order.
         scratch_nbytes: size of the scratch arena that `Scratch` offsets lie in.
-        peak_nbytes: most scratch bytes live at one time, a lower bound for any memory
-            plan.
+        peak_nbytes: the maximum number of scratch bytes in use at one time, a lower
+            bound for any memory plan.
     """
 
     values: tuple[Value, ...]
@@ -130,7 +130,7 @@ class Graph:
     peak_nbytes: int
 
     def root_of(self, value: int) -> int:
-        """Return the value that owns the memory of a value, perhaps itself."""
+        """Return the value that owns the memory of `value`, or `value` itself."""
         while isinstance(storage := self.values[value].storage, Alias):
             value = storage.base
         return value

@@ -33,7 +33,7 @@ def identity(program: Program) -> str:
 
 
 def _bare(program: Program) -> Program:
-    """Return a program without the parts that its identity leaves out."""
+    """Return a program without the parts that do not change its identity."""
     # Files and packed data come last.
     count = count_unpacked(program)
     while count and program.names[count - 1].format == FILE:

@@ -2,9 +2,10 @@
 
 A signal handler raises wherever Python happens to be. In a finalizer, in a callback of
 native code, while a generator is closed, or within code that catches everything, the
-exception ends there or becomes another one. In: the handlers of SIGINT and SIGTERM that
-raise, as Python's own handler and that of `kvc` do. Out: an exception of a handler is
-kept, and raised again at the next `check_interrupts`, at the latest at the end.
+exception is swallowed, or another exception replaces it. In: handlers of SIGINT and
+SIGTERM that raise, like the handlers of Python and of the command `kvc`. Out: the
+exception of a handler is stored, and raised again by the next `check_interrupts`, or at
+the end of the outermost context `KeptInterrupts`.
 """
 
 import signal
@@ -29,7 +30,7 @@ class _Keeper:
 
     Attributes:
         depth: the number of entered contexts.
-        raised: the kept exception of a handler, until the outermost context ends.
+        raised: the stored exception of a handler, until the outermost context ends.
     """
 
     def __init__(self) -> None:
@@ -48,19 +49,19 @@ class _Keeper:
                 signal.signal(number, self._own[number])
 
     def remove(self) -> None:
-        """Restore the wrapped handlers, unless other handlers were installed since."""
+        """Restore the wrapped handlers; a handler that was installed later stays."""
         for number, own in self._own.items():
             (before,) = own.args
             if signal.getsignal(number) is own:
                 signal.signal(number, before)
 
     def take(self) -> BaseException | None:
-        """Return the kept exception of a handler, and forget it."""
+        """Return and remove the stored exception of a handler."""
         raised, self.raised = self.raised, None
         return raised
 
     def _handle(self, before: Handler, number: int, frame: FrameType | None) -> None:
-        """Call the wrapped handler, and keep its exception."""
+        """Call the wrapped handler `before`, and store the handler's exception."""
         again = self.raised is not None
         try:
             before(number, frame)
@@ -74,11 +75,11 @@ _keeper: Final = _Keeper()
 
 
 class KeptInterrupts:
-    """A context that raises an interrupt at its end, if one came.
+    """A context that raises at its end any interrupt that came during its block.
 
     Contexts may be nested. In any thread but the main thread a context does nothing,
-    since handlers run only in the main thread. Enter it by a `with` statement of its
-    own, so that no interrupt comes between the entering and the block.
+    since handlers run only in the main thread. The `with` statement must have no other
+    context, so that no interrupt comes between the entering and the block.
     """
 
     def __init__(self) -> None:
@@ -122,7 +123,7 @@ def keeping_interrupts(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_interrupts() -> None:
-    """Raise a kept interrupt, if its exception was swallowed.
+    """Raise a stored interrupt, if its exception was swallowed.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; or any other exception of a signal handler.
@@ -135,15 +136,16 @@ def check_interrupts() -> None:
 
 
 def hold_interrupts(code: CodeType, where: Holding | None = None) -> None:
-    """Keep signal handlers from raising while a function, or a function it calls, runs.
+    """Keep signal handlers from raising while a function runs.
 
-    An interrupt during the function waits for the next `check_interrupts`.
+    An interrupt during the function, or during a function that it calls, waits for the
+    next `check_interrupts`.
 
     Args:
         code: code object of the function.
-        where: decides by the interrupted frame whether the interrupt waits. An
-            interrupt that comes while an earlier one waits is raised at once. None:
-            every interrupt waits.
+        where: tells for the interrupted frame whether the interrupt waits. With
+            `where`, an interrupt that comes while an earlier interrupt waits is raised
+            at once. None: every interrupt waits.
     """
     _HELD[code] = where
 

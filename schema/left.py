@@ -1,4 +1,4 @@
-"""List the instructions of a method that no backend runs, so that PyTorch has to.
+"""List the instructions of a method that PyTorch runs, since no backend does.
 
 In: the code of a method. Out: the instructions that compute outside of partitions,
 including instructions in the blocks of branches and loops, and a sentence about them.

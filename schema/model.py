@@ -1,7 +1,8 @@
 """The decoded program: one frozen dataclass for each table of `program.fbs`.
 
-`schema/codec` reads and writes it, the verifiers check it, the compiler emits it and
-the runtime runs it. The id of a thing is its position in the tuple that holds it.
+`schema/codec` reads and writes programs, the verifiers check them, the compiler emits
+them and the runtime runs them. The id of a method, state, cursor, name, blob or value
+is its position in the tuple that holds it.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ class AccessMode(IntEnum):
 
     @property
     def lengthens(self) -> bool:
-        """Tell whether the value may have another length after the write."""
+        """Tell whether the write may change the length of the value."""
         return self in (AccessMode.APPEND, AccessMode.REPLACE)
 
 
@@ -68,9 +69,9 @@ class Update:
 class Block:
     """Code of a method that a control instruction runs.
 
-    It is a branch, a loop body or condition, or the code of a delegate. Its inputs are
-    lent: they lie in the memory of the instruction's operands (`Caller`), except inputs
-    that are slices of operands, which lie in scratch.
+    A block is a branch, the body or condition of a loop, or the code of a delegate. Its
+    inputs are lent: they lie in the memory of the instruction's operands (`Caller`).
+    Only inputs that are slices of operands lie in scratch.
 
     Attributes:
         graph: the code of the block; it accesses states only through its inputs.
@@ -142,8 +143,8 @@ class Method:
     def advance(self) -> Dim | None:
         """Return the number of tokens by which a call advances the position.
 
-        None if it does not advance it, or if only the position's counter has the
-        number.
+        None if a call does not advance the position, or if only the position's counter
+        has the number.
         """
         found = self.advance_of(0)
         return None if found is None else found.tokens

@@ -1,8 +1,9 @@
 """Records as arguments and results: dataclasses, named tuples, dicts with attributes.
 
-In: an argument or result of a model, or a description in a file: kind, name and fields.
-Out: the names and values of the fields, or a class of that kind. A file never names a
-class to import: a class with the same fields is made here, from checked names.
+In: an argument or result of a model, or a description of a record class in a file: its
+kind, name and fields. Out: the names and values of a record's fields, or a class of the
+described kind. A file never names a class to import: this module makes a class with the
+same fields, from checked names.
 """
 
 import keyword
@@ -42,7 +43,7 @@ class RecordType:
 
 
 def record_type(thing: object) -> RecordType | None:
-    """Return the type of a record, None for anything else."""
+    """Return the type of a record; None if `thing` is not a record."""
     kind = type(thing)
     if isinstance(thing, type):
         return None
@@ -76,7 +77,7 @@ def values_of(thing: object, kind: RecordType) -> tuple[object, ...]:
 
 
 def named_values(thing: object) -> Mapping[str, object] | None:
-    """Return the values by name of a mapping or record, None for anything else."""
+    """Return the values of a mapping or record by name; None for any other object."""
     if isinstance(thing, Mapping):
         return cast(Mapping[str, object], thing)
     kind = record_type(thing)
@@ -115,7 +116,7 @@ def _is_plain(name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _made_class(kind: RecordType) -> type:
-    """Return a class of this type, whose names have been checked."""
+    """Return a class of the given record type; its names have been checked."""
     if kind.kind == NAMEDTUPLE:
         named: type = namedtuple(kind.name, kind.fields)  # type: ignore[misc]
         return type(kind.name, (named,), {"__slots__": (), "__reduce__": _reduced})
@@ -126,7 +127,7 @@ def _made_class(kind: RecordType) -> type:
 
 
 def _reduced(thing: object) -> tuple[object, ...]:
-    """Pickle by type and values, since the class itself cannot be imported."""
+    """Pickle a record by its type and values, since its class cannot be imported."""
     kind = record_type(thing)
     assert kind is not None
     return RecordType.made, (kind, values_of(thing, kind))

@@ -40,15 +40,15 @@ class Window:
         return cls(int(size), int(keep or 0))
 
     def kept(self, end: int) -> int:
-        """Return the number of positions before `end` that are kept for good."""
+        """Return the number of positions before `end` that are never overwritten."""
         return min(end, self.keep)
 
     def runs(self, first: int, count: int, slots: int) -> Iterator[tuple[int, int]]:
-        """Yield the slots of positions in a ring; see `slot_runs`."""
+        """Yield the slots of positions in a ring, as `slot_runs` does."""
         return slot_runs(first, count, slots, self.keep)
 
     def longest_call(self, slots: int) -> int:
-        """Return the maximum length of a call whose first query has its full window."""
+        """Return the maximum length of a call; its first query sees a full window."""
         return slots - self.keep - self.size + 1
 
 
@@ -58,7 +58,7 @@ def can_keep(keep: int, mode: str, slots: int) -> bool:
 
 
 def oldest(length: int, slots: int, keep: int) -> int:
-    """Return the oldest stored position after the kept ones."""
+    """Return the oldest stored position, apart from the first `keep` positions."""
     return keep + max(0, length - slots)
 
 

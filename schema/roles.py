@@ -1,8 +1,8 @@
 """The signature that a method's role promises to generation.
 
-The role encode promises that a session begins anew with the method, which may take and
-return anything. The other roles take tokens int64 [batch, seq] as the first input, and
-return logits.
+A method with the role encode restarts the session; its inputs and results can be
+anything. Methods with the other roles take tokens int64 [batch, seq] as the first
+input, and return logits.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ LOGITS: Final = {
 def has_signature(
     role: str, taken: Sequence[TensorType], given: Sequence[TensorType], tree: str
 ) -> bool:
-    """Tell whether inputs, results and the results' nesting fit the role."""
+    """Tell whether inputs, results and the nesting of the results fit the role."""
     if role not in TOKENS:
         return True
     if not taken or len(given) != 1 or tree != "0":

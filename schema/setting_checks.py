@@ -1,7 +1,7 @@
-"""Checks of single settings; each returns the value in kvc's own type.
+"""Checks of single settings; each check returns the value in kvc's own type.
 
-In: a name for the message, and any value. Out: the converted value. Numbers of numpy
-are accepted as numbers, bools are not.
+In: a name for the message, and any value. Out: the converted value. The checks accept
+numbers of numpy as numbers, but not bools.
 """
 
 import math
@@ -105,7 +105,7 @@ def _check_string(name: str, found: object) -> str:
 
 
 def _listed(found: object) -> Sequence[object]:
-    """Return the items of a sequence or set; a string or other value is one item."""
+    """Return the items of a sequence or set; any other value is a single item."""
     if isinstance(found, str | bytes | bytearray):
         return [found]
     return list(found) if isinstance(found, Sequence | set | frozenset) else [found]
@@ -118,7 +118,7 @@ def _whole(found: object) -> int:
 
 
 def _number(found: object) -> float:
-    """Return a number as a float, or NaN, which fails every check."""
+    """Return a number as a float; for any other value NaN, which fails every check."""
     if isinstance(found, bool):
         return math.nan
     if isinstance(found, int | float | np.integer | np.floating):

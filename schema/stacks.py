@@ -1,7 +1,8 @@
 """Names of states that are parts of one buffer: `k[0]`, or `k[:,0]` along axis 1.
 
-The compiler divides a buffer with the caches of all layers into such states. In: the
-name of a buffer, and an axis. Out: the names of its parts, and back.
+The compiler divides a buffer with the caches of all layers into one state per layer.
+In: the name of a buffer, and an axis. Out: the names of the buffer's parts; or the
+parts of a buffer among known names.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Text for a terminal: safe names, readable sizes, columns, names in families.
 
-A model of thirty layers has thirty names of everything; an overview wants one. So names
-that differ only in a number are one name, `layers.{0..4}.attn.k`.
+A model of thirty layers has thirty names for each part of a layer. An overview shows
+names that differ only in a number as a single name, `layers.{0..4}.attn.k`.
 """
 
 import re
@@ -38,7 +38,7 @@ def _code(char: str) -> str:
 
 
 def size(nbytes: int) -> str:
-    """Return a size to three digits in decimal units: 512 B, 4.19 MB."""
+    """Return a size with three digits, in decimal units: 512 B, 4.19 MB."""
     value, unit = float(nbytes), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):  # the last one reached is used
         if value < 999.5 or unit == "TB":
@@ -58,18 +58,18 @@ def plural(count: int, noun: str) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Return a percentage with one decimal, `0.0%` of nothing."""
+    """Return a percentage with one decimal; `0.0%` if `whole` is 0."""
     return f"{100 * part / whole if whole else 0:.1f}%"
 
 
 def columns(
     rows: Iterable[Sequence[str]], align: str = "", indent: int = 2
 ) -> list[str]:
-    """Line rows up in columns, two spaces apart.
+    """Return rows of text whose cells are aligned in columns, two spaces apart.
 
     Args:
         rows: equally long sequences of cells.
-        align: `<` or `>` for each column; columns beyond it are left-aligned.
+        align: `<` or `>` for each column; further columns are left-aligned.
         indent: spaces before the first column.
     """
     cells = [tuple(row) for row in rows]
@@ -100,12 +100,12 @@ def families(
     Args:
         items: in any order; groups come in the order of their first members.
         name: the name of an item.
-        like: returns a further key of an item, equal within a group.
-        apart: whether each item is a group of its own, even if names are alike.
+        like: returns an additional key of an item; items of a group have equal keys.
+        apart: whether to make a separate group of each item.
 
     Returns:
-        For each group its pattern and its members. A number that varies is shown as
-        `{0..4}`, with commas where some are missing.
+        For each group its pattern and its members. A pattern shows a number that varies
+        as `{0..4}`, or with commas, as `{0,2,5}`, if numbers between are missing.
     """
     if apart:
         return [(name(item), [item]) for item in items]
@@ -117,7 +117,7 @@ def families(
 
 
 def pattern_of(names: Sequence[str]) -> str:
-    """Return one text for names that differ only in their numbers."""
+    """Return a single text for names that differ only in their numbers."""
     numbers = zip(*(map(int, NUMBER.findall(name)) for name in names), strict=True)
     ranges = iter([_range(sorted(set(column))) for column in numbers])
     return NUMBER.sub(lambda _: next(ranges), names[0])

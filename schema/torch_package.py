@@ -1,6 +1,6 @@
 """Check whether torch is installed, which the compiler and some programs need.
 
-torch is not imported for this, since that takes two seconds.
+The check does not import torch, since the import takes two seconds.
 """
 
 import sys
@@ -20,7 +20,7 @@ def has_torch() -> bool:
 
 
 def missing_torch(what: str, reason: str = ABSENT) -> MissingPackage:
-    """Return the error for `what`, which needs torch, when torch is not installed."""
+    """Return the error that `what` needs torch, which is not installed."""
     return MissingPackage(what=what, package="torch", reason=reason, install=INSTALL)
 
 

@@ -1,13 +1,13 @@
 """Nested containers of arguments and results, as JSON text and flat leaves.
 
 A tree is a tuple, a list, a dict with string keys, a record (`kvc.schema.records`), a
-constant (None, bool, int, float, str) or a leaf. Leaves are numbered in the order of a
-walk, dicts in the order of their keys as given. In JSON a leaf is its number, and
+constant (None, bool, int, float, str) or a leaf. The caller defines which objects are
+leaves. Leaves are numbered in the order in which a walk through the tree reaches them;
+the walk follows the order of the keys in a dict. In JSON a leaf is its number, and
 everything else is an object with one key: {"tuple": [...]}, {"list": [...]}, {"dict":
 [[key, tree], ...]}, {KIND: [name, [[field, tree], ...]]} for a record, {"constant":
 value}, or {"scalar": leaf} for a tensor without dims that a method returns as a Python
-number. `kvc.schema.verify.trees` checks a text. The caller defines which objects are
-leaves.
+number. `kvc.schema.verify.trees` checks a text.
 """
 
 import json
@@ -47,7 +47,7 @@ class Scalar:
 def flatten(
     structure: object, is_leaf: IsLeaf = any_leaf
 ) -> tuple[tuple[Leaf, ...], str]:
-    """Return the leaves of a structure and its tree as JSON text.
+    """Return the leaves of a structure, and the structure's tree as JSON text.
 
     Raises:
         ValueError: the structure holds an object that is no leaf, container or
@@ -116,7 +116,7 @@ def unflatten(tree_text: str, leaves: Sequence[Leaf]) -> object:
 
 @lru_cache(maxsize=256)
 def _load(tree_text: str) -> Json:
-    """Parse a tree, cached since methods are called often; do not change the result."""
+    """Parse a tree; results are cached, and callers must not change them."""
     return cast(Json, json.loads(tree_text))
 
 
@@ -148,7 +148,7 @@ def _read_record(kind: str, content: list[Json]) -> tuple[RecordType, list[Json]
 
 
 def match(tree_text: str, structure: object, path: str = "result") -> list[Leaf]:
-    """Return the leaves of a structure that must be nested as a tree.
+    """Return the leaves of a structure, which must be nested as the tree is.
 
     Raises:
         ValueError: the nesting differs; the text begins with the path of the
@@ -312,9 +312,10 @@ def bind_call(
 ) -> list[Leaf]:
     """Return the leaves of a call, in the order of the tree.
 
-    Each argument may come by position or by name. An argument without tensors may be
-    left out; one that the example call left out must be left out. An argument that is
-    the leaf `optional` may be left out too, or be None; that leaf is None then.
+    Each argument may be passed by position or by name. A caller may leave out an
+    argument without tensors, and must leave out an argument that the example call left
+    out. If an argument is the leaf `optional`, a caller may leave it out or pass None;
+    in both cases the leaf is None.
 
     Raises:
         ValueError: the call differs from the tree; the text names the path.

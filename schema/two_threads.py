@@ -1,7 +1,7 @@
-"""Share work between this thread and a temporary second one.
+"""Share work between the calling thread and a temporary second thread.
 
-For work that releases the GIL, such as reading and hashing. In: items, and a function
-that processes them. Out: nothing, or the first error of either thread.
+This saves time if the work releases the GIL, as reading and hashing do. In: items, and
+a function that processes items. Out: nothing, or the first error of either thread.
 """
 
 import threading
@@ -20,9 +20,10 @@ def share(
     Args:
         todo: an iterator whose step is atomic under the GIL, made by `iter` of a list,
             `enumerate` or the like; not a generator.
-        work: processes items until the iterator is empty. If it fails in one thread,
-            the other gets no more items.
-        twice: whether to start a second thread; without one, all work is done here.
+        work: processes items until the iterator is empty. If `work` fails in one
+            thread, the other thread gets no more items.
+        twice: whether to start a second thread; if not, the calling thread does all
+            work.
 
     Raises:
         BaseException: any exception that `work` raises.

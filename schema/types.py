@@ -53,8 +53,9 @@ MAX_PARTS: Final = 64  # of an expression with quotients, including their parts
 class Quotient:
     """A size divided by a number and rounded down; it is a factor of other sizes.
 
-    `floor_divide` makes quotients: no part of `of` is divisible by `by`, and `of` is
-    not a single quotient plus a number, so that equal quotients have equal fields.
+    `floor_divide` makes all quotients in a form in which equal quotients have equal
+    fields: no part of `of` is divisible by `by`, and `of` is not a single quotient plus
+    a number.
 
     Attributes:
         of: the dividend.
@@ -79,8 +80,8 @@ class Affine:
     """`constant + sum(coefficient * factor) + sum(coefficient * product of factors)`.
 
     The factors of a product differ, so that the expression is affine in each factor,
-    and its bounds lie at the bounds of factors. Without quotients it can be solved for
-    any one of its symbols. It has at least one term or product.
+    and its bounds lie at the bounds of factors. An expression without quotients can be
+    solved for any of its symbols. Every expression has at least one term or product.
 
     Attributes:
         constant: the part that no factor scales.
@@ -160,7 +161,7 @@ def affine(
     | Mapping[tuple[str, ...], int]
     | None = None,
 ) -> Dim:
-    """Return the canonical dimension: an int when no factor is left."""
+    """Return a dimension in canonical form: an int if all coefficients are 0."""
     kept = [(factor, c) for factor, c in terms.items() if c]
     multiplied = [(factors, c) for factors, c in (products or {}).items() if c]
     kept.sort(key=lambda term: str(term[0]))
@@ -213,9 +214,10 @@ def multiply_dims(a: Dim, b: Dim) -> Dim | None:
 def floor_divide(dim: Dim, by: int) -> Dim:
     """Return `dim // by`, rounded down, for a divisor of 1 or more.
 
-    The part that `by` divides is taken out, then the common divisor of `by` and the
-    rest; a quotient of a quotient becomes one: `(x // a + k) // b` is `(x + k*a) //
-    (a*b)`.
+    The result is canonical: first the parts of `dim` that `by` divides are divided and
+    leave the quotient; then `by` and the remaining parts are divided by their common
+    divisor; a quotient of a quotient becomes a single quotient: `(x // a + k) // b` is
+    `(x + k*a) // (a*b)`.
     """
     constant, parts = _split(dim)
     whole = _of_parts(constant // by, ((factors, c // by) for factors, c in parts))
@@ -241,7 +243,7 @@ def count_from_front(place: Dim, size: Dim) -> Dim:
 
 
 def only_symbol(dim: Dim) -> str | None:
-    """Return the symbol if a dim is just a symbol, else None."""
+    """Return the symbol if a dim is a single symbol and nothing else, else None."""
     if not isinstance(dim, Affine) or dim.constant or dim.products:
         return None
     factor, coefficient = dim.terms[0]
@@ -250,11 +252,11 @@ def only_symbol(dim: Dim) -> str | None:
 
 
 def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
-    """Solve a dim of known size for the one symbol that `sizes` lacks; add its size.
+    """Solve a dim of known size for the only symbol that `sizes` lacks.
 
-    If the coefficient does not divide, the result is rounded down, and the dim differs
-    from the given size. No symbol is added if its coefficient is 0, or if the dim has
-    quotients.
+    The symbol's size is added to `sizes`, rounded down if the solution is not whole; in
+    that case the dim differs from the given size. Nothing is added if the symbol's
+    coefficient is 0, or if the dim has quotients.
     """
     if not isinstance(dim, Affine) or dim.quotients:
         return
@@ -270,10 +272,10 @@ def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
 def bounds(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
     """Return inclusive bounds of the sizes that a dimension can have.
 
-    Without quotients they are the least and the greatest size. With quotients they may
-    lie further apart: each factor is taken to be free within its own bounds, or each
-    remainder of a division within 0 and the divisor; the narrower of both bounds is
-    returned.
+    The bounds of a dimension without quotients are its least and its greatest size. The
+    bounds of a dimension with quotients may lie further apart. They are computed twice,
+    and the narrower bounds are returned: once as if each factor could have any size
+    within its own bounds, once as if each division could have any remainder.
     """
     if isinstance(dim, int):
         return dim, dim
@@ -308,7 +310,7 @@ def _bounds_of_factors(dim: Affine, symbols: Mapping[str, Symbol]) -> tuple[int,
 def _bounds_at(
     dim: Affine, corner: Mapping[Factor, int], ranges: Mapping[Factor, tuple[int, int]]
 ) -> tuple[int, int]:
-    """Return the bounds of a dim with the factors of its products at given sizes."""
+    """Return the bounds of a dim if the factors of its products have given sizes."""
     multiplied = (c * math.prod(corner[f] for f in names) for names, c in dim.products)
     low = high = dim.constant + sum(multiplied)
     for factor, coefficient in dim.terms:
@@ -327,8 +329,8 @@ def _common_divisor(dim: Affine) -> int:
 def _unrounded(dim: Affine, scale: int) -> tuple[Dim, int, int]:
     """Return `scale` times a dim without the rounding of its terms, and error bounds.
 
-    The bounds limit what rounding adds: a quotient is `(of - rest) / by` with a rest
-    from 0 to `by - 1`.
+    The error bounds limit the difference that rounding makes: a quotient is `(of -
+    rest) / by`, where the remainder `rest` is from 0 to `by - 1`.
     """
     kept = [part for part in dim.parts if not _is_quotient(part[0])]
     total = add_dims(0, _of_parts(dim.constant, kept), scale)

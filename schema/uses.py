@@ -52,9 +52,9 @@ def constants_of(graph: Graph) -> set[int]:
 
 
 def methods_of_blobs(program: Program) -> Mapping[int, tuple[str, ...]]:
-    """Return for each blob the names of the methods, or their delegates, that use it.
+    """Return for each blob the names of the methods that use the blob.
 
-    Methods of all recipes count.
+    A method also uses the blobs of its delegates. The methods of all recipes count.
     """
     found: dict[int, set[int]] = defaultdict(set)
     for body in program.bodies:

@@ -108,7 +108,7 @@ def export_hf(
     calibrate: Calibrator | None = None,
     fit: int | None = None,
 ) -> Bundle:
-    """Compile a model of transformers; a language model with a kvc cache.
+    """Compile a model of transformers; a language model gets a kvc cache.
 
     Methods: `prefill(tokens int64 [batch, seq])` and `decode(token int64 [batch, 1])`,
     which return the last position's logits float32 [batch, vocab]. All methods write
@@ -139,11 +139,11 @@ def export_hf(
             the bundle.
         task: the model's task: "generate", "embed", "classify", "classify_tokens" or
             "fill_mask"; None: as in config.json, or by the model's class.
-        recipe: a recipe, its name, or the path of a recipe file; or several, as in
-            `compile_program`.
+        recipe: a recipe, its name, or the path of a recipe file; or a sequence of
+            these, as in `compile_program`.
         cache: the maximum sizes of a session's caches, and their dtype.
         prefill_chunk: the maximum number of tokens in a call of `prefill`.
-        prefill_sizes: numbers of tokens that get a method of their own, `prefill_N`.
+        prefill_sizes: numbers of tokens N for which to compile a method `prefill_N`.
         all_logits: also compile `prefill_all(tokens)`, which returns the logits of
             every position, float32 [batch, seq, vocab].
         inputs_embeds: also compile `prefill_embeds`, which takes embeddings float32
@@ -265,8 +265,9 @@ def _seen(
     """Return a model's picture input, None for a model without pictures.
 
     Raises:
-        UnsupportedModel: the model reads pictures as kvc does not, or its processor
-            expands prompts otherwise than the model reads them.
+        UnsupportedModel: the model reads pictures in a way that kvc does not support,
+            or the model's processor expands prompts in a way that the model does not
+            read.
     """
     with held_still(opened.model, READ):
         seen = picture_input(opened.model, size_of(opened.pictures), first, layers)
@@ -308,7 +309,8 @@ def _within(
 ) -> PictureInput | None:
     """Limit the positions of a variable-size picture; return the picture input.
 
-    The limit is the maximum of the folder's processor, if caches can hold as many.
+    The limit is the maximum number of positions that the folder's processor makes, or
+    the number that the caches can hold, if that is lower.
 
     Raises:
         UnsupportedModel: the processor makes other patches than the model reads.
@@ -345,7 +347,7 @@ def _check_pictures(pictures: bool, given: EncoderInput) -> None:
     """Check that pictures are not disabled for an encoder of pictures.
 
     Raises:
-        BadModelSetting: they are disabled.
+        BadModelSetting: the encoder takes pictures, and `pictures` is false.
     """
     if given.is_picture and not pictures:
         expected = "True: the model's encoder takes pictures, and nothing else"

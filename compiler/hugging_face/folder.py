@@ -81,7 +81,7 @@ class ModelFolder:
         files: paths of the tokenizer's files, by name.
         spectrum: the spectrum settings of a speech model; None without such settings.
         task: the model's task.
-        pooling: the pooling of its embeddings.
+        pooling: the pooling of the model's embeddings.
         pictures: the settings that convert pictures to pixels; None without such
             settings.
         places: the placeholders of pictures in prompts; None without placeholders.
@@ -153,7 +153,7 @@ def _read_pictures(
     """Return the pixel settings of pictures, and their placeholders in prompts.
 
     Args:
-        folder: the folder with the settings of its processor.
+        folder: the model's folder, with the settings of the processor.
         in_prompts: whether pictures are optional parts of prompts.
         expands: whether texts have placeholders for pictures.
 
@@ -232,7 +232,7 @@ def check_supported(config: PreTrainedConfig, model: str) -> None:
     """Check that a model has plain weights, not quantized ones.
 
     Raises:
-        UnsupportedModel: its weights are quantized.
+        UnsupportedModel: the model's weights are quantized.
     """
     if getattr(config, "quantization_config", None):
         reason = "it has quantized weights; use a model with plain ones"
@@ -301,7 +301,7 @@ def _check_generation(folder: Path, found: Mapping[str, object]) -> None:
 def _check_files(
     folder: Path, files: Mapping[str, Path], config: PreTrainedConfig
 ) -> None:
-    """Check that a tokenizer's files are intact, and that it fits the model.
+    """Check that a tokenizer's files are intact, and that the tokenizer fits the model.
 
     Raises:
         BadModelFolder: a file is damaged.

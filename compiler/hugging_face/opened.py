@@ -35,12 +35,13 @@ class Opened:
 
     Attributes:
         model: the model.
-        generation: its generation settings, as in generation_config.json.
-        given: the generation settings, including the settings of caches.
+        generation: the model's generation settings, as in generation_config.json.
+        given: the generation settings with the settings of caches, which `generation`
+            leaves out.
         files: paths of files for the bundle, by name.
         spectrum: the spectrum settings of a speech model; None if unknown.
         task: the model's task.
-        pooling: the pooling of its embeddings.
+        pooling: the pooling of the model's embeddings.
         pictures: the settings that convert pictures to pixels; None if unknown.
         places: the placeholders of pictures in prompts; None if unknown.
     """
@@ -59,7 +60,7 @@ class Opened:
 def open_model(
     model: object, asked: Task | None = None, with_pictures: bool = True
 ) -> Opened:
-    """Open a model, or a folder with one.
+    """Open a model, or a folder with a model.
 
     Args:
         model: the model, or the path of a folder.
@@ -95,7 +96,7 @@ def open_model(
 def _settings(
     config: PreTrainedConfig, given: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return generation settings, completed by token ids that only `config` has."""
+    """Return generation settings, with the token ids that only `config` has."""
     configs = config, config.get_text_config()
     named = [(name, getattr(one, name, None)) for one in configs for name in _TOKENS]
     settings = {name: found for name, found in named if found is not None}

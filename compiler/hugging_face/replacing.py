@@ -1,8 +1,9 @@
 """Replace functions of transformers by kvc's while a model is compiled.
 
-In: a model. Out: inside `using_kvc`, its attention, masks, experts, latents and
-recurrences are kvc's; afterwards the model is unchanged. Functions of transformers'
-modules are replaced too, so threads compile one model after the other.
+In: a model. Out: inside `using_kvc`, functions of kvc compute the model's attention,
+masks, experts, latents and recurrences; afterwards the model is unchanged. Functions of
+transformers' Python modules are replaced, too, so a lock makes threads compile one
+model after the other.
 """
 
 import threading
@@ -67,7 +68,10 @@ def _attending_here(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _by_interface(model: PreTrainedModel) -> list[PreTrainedModel]:
-    """Return the parts that attend by the interface alone, perhaps the model itself."""
+    """Return the parts of a model that use transformers' attention interface.
+
+    The only part is the model itself, unless kvc replaces code of its own.
+    """
     if not _is_adapted(model):
         return [model]
     return [
@@ -80,5 +84,5 @@ def _by_interface(model: PreTrainedModel) -> list[PreTrainedModel]:
 
 
 def _is_adapted(model: PreTrainedModel) -> bool:
-    """Tell whether a model mixes tokens by its own code, and kvc can replace it."""
+    """Tell whether kvc can replace a model's own code for attention or recurrences."""
     return has_own_attention(model) or is_rwkv(model)

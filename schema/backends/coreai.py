@@ -51,7 +51,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _large_number(arguments: Arguments) -> str:
-    """Return why a number in the arguments does not fit int32 or float32, or ""."""
+    """Return why a number among the arguments exceeds int32 or float32, or ""."""
     for number in arguments:
         if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
             return f"{number} is no number of 32 bits"
@@ -298,7 +298,7 @@ ANCHORS: Final = frozenset(
 
 
 def why_apart(op: str) -> str:
-    """Return why a supported node stays outside the partitions, or ""."""
+    """Return why the compiler puts a supported node in no partition, or ""."""
     if op in (CACHE_UPDATE, ATTENTION) or op in CHECKS:
         return "the method computes the index or length that the operator has to check"
     return ""

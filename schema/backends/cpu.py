@@ -44,7 +44,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _computed(*dtypes: DType) -> Rule:
-    """Accept results of these dtypes, and operands that can be cast to them."""
+    """Accept results of the given dtypes, and operands that can be cast to them."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         found = {each.type.dtype for each in operands_of(arguments)}
@@ -59,7 +59,7 @@ def _computed(*dtypes: DType) -> Rule:
 
 
 def _alike(*dtypes: DType) -> Rule:
-    """Accept operands and results that share one dtype, which is among the dtypes."""
+    """Accept operands and results that share one dtype, which is in `dtypes`."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         found = {each.type.dtype for each in operands_of(arguments)}
@@ -88,7 +88,7 @@ def _comparison(arguments: Arguments, results: Results) -> str:
 
 
 def _truth(arguments: Arguments, results: Results) -> str:
-    """Reduce bool tensors along the given axes; () is not accepted as axes."""
+    """Reduce bool tensors; an empty tuple of axes is not accepted."""
     empty = len(arguments) > 1 and arguments[1] == ()
     return "no axes" if empty else _alike(DType.BOOL)(arguments, results)
 
@@ -123,7 +123,7 @@ def _cast(arguments: Arguments, results: Results) -> str:
 
 
 def _same(arguments: Arguments, results: Results) -> str:
-    """Move elements; all tensors have the same dtype, which may be any."""
+    """Move elements; all tensors must have the same dtype, which can be any dtype."""
     found = {each.type.dtype for each in operands_of(arguments)}
     found |= {each.dtype for each in results}
     return "" if len(found) == 1 else _of(found)
@@ -187,7 +187,7 @@ def _experts(arguments: Arguments, results: Results) -> str:
 
 
 def _chosen(*dtypes: DType) -> Rule:
-    """Select elements by their order; the other results are indices."""
+    """Select elements by their order; results after the first are indices."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         dtype = operand(arguments[0]).type.dtype
@@ -214,7 +214,7 @@ def _put(arguments: Arguments, results: Results) -> str:
 
 
 def _selected(arguments: Arguments) -> str:
-    """Limit the rank of the result of an index operation."""
+    """Return a reason if the result of an index operation has too high a rank."""
     x, indices = operand(arguments[0]).type, arguments[1]
     assert isinstance(indices, tuple)
     given = [*operands_of(indices)]
@@ -269,7 +269,7 @@ def _at_most(first: Dim, second: Dim) -> bool:
 
 
 def _grouped(q: TensorType, k: TensorType) -> str:
-    """Limit the number of query heads that share one key head."""
+    """Return a reason if too many query heads share one key head."""
     heads, groups = (kind.dims[-3] if len(kind.dims) > 2 else 1 for kind in (q, k))
     if isinstance(heads, int) and isinstance(groups, int) and groups:
         return "" if heads // groups <= MAX_SHARE else f"{heads} heads over {groups}"

@@ -3,9 +3,9 @@
 In: a block. Out: groups of instructions, by the index of a group's last instruction. A
 group is an instruction that quantizes rows, with all matrix products that read the
 rows: the rows are quantized once, into the form that the products read, and threads
-divide the columns of all products among them. If a norm or a gated unit computes the
-rows, it belongs to the group: the thread that computes a row also quantizes the row,
-while it is in the processor's cache.
+share the columns of all products. If a norm or a gated unit computes the rows, the norm
+or gated unit also belongs to the group: the thread that computes a row quantizes the
+row while the row is in the processor's cache.
 """
 
 from collections import defaultdict
@@ -41,13 +41,14 @@ NORM: Final = "aten::rms_norm"
 
 
 def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
-    """Return groups of instructions, by the index of the last instruction of each.
+    """Return groups of instructions, by the index of each group's last instruction.
 
     Each group is an instruction that quantizes rows and all products that read the
-    rows, with only views in between. The products are of one operator and have the same
-    number of scales per weight row. They can run together at the position of the last
-    product, in any order: their weights and scales are constant, and their results are
-    in use until after the last product, so that no two results share scratch memory.
+    rows, directly or through views. The products are of one operator and have the same
+    number of scales per weight row. All products can run together, in any order, at the
+    position of the last product: their weights and scales are constant, and their
+    results are in use until after the last product, so that no two results share
+    scratch memory.
     If no other instruction reads the unquantized rows, the instruction that computes
     them comes first in the group. All rows are computed before the first product is
     written, so results of products can overwrite the operands of that instruction.
@@ -77,7 +78,7 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
 def unwritten(graph: Graph) -> frozenset[int]:
     """Return the values that no step of the backend `cpu` writes.
 
-    These are quantized rows that only the products of their group read.
+    Such values are quantized rows that only the products of their group read.
     """
     return frozenset(
         value
@@ -91,7 +92,10 @@ def unwritten(graph: Graph) -> frozenset[int]:
 def _source(
     graph: Graph, quantizing: int, readers: Mapping[int, set[int]]
 ) -> tuple[int, ...]:
-    """Return the index of the rows' producer, if it can run in the products' step."""
+    """Return the index of the instruction that computes the rows, in a tuple.
+
+    The tuple is empty if the instruction cannot run in the step of the products.
+    """
     (rows,) = values_in(graph.instructions[quantizing].arguments)
     for index in reversed(range(quantizing)):
         instruction = graph.instructions[index]
@@ -105,7 +109,7 @@ def _source(
 
 
 def _makes_rows(instruction: Instruction) -> bool:
-    """Tell whether an instruction computes each row independently of others."""
+    """Tell whether an instruction computes each row independently of other rows."""
     if instruction.op == NORM:
         shape = instruction.arguments[1]
         return isinstance(shape, tuple) and len(shape) == 1
@@ -151,7 +155,7 @@ def _go_together(
 
 
 def _parts(graph: Graph, product: Instruction, rows: int) -> Dim:
-    """Return the number of scales in each row of an int8 weight, 1 otherwise."""
+    """Return the number of scales per row of an int8 weight; 1 for other weights."""
     if product.op != "kvc::linear_q8":
         return 1
     scale = product.arguments[rows + 1]

@@ -2,7 +2,7 @@
 
 In: the least and the greatest number of a value. Out: the value's quantization grid,
 and numbers rounded to the grid. The module also encodes and decodes the list of a
-partition's grids. How a backend rounds within an operator is left to the backend.
+partition's grids. It does not describe how a backend rounds within an operator.
 """
 
 import math
@@ -54,7 +54,7 @@ class Stored(IntEnum):
 
 @frozen
 class Grid:
-    """The numbers (q - zero) * scale, for all integers q of a type.
+    """The numbers (q - zero) * scale, for all integers q of an integer type.
 
     Attributes:
         stored: the type of q.
@@ -67,9 +67,9 @@ class Grid:
     zero: int = 0
 
     def integers(self, numbers: Floats) -> Integers:
-        """Return the nearest integers, halves to even, clipped to the integer type.
+        """Return the integers of the nearest grid numbers; ties go to even integers.
 
-        A NaN becomes the integer of 0.
+        Numbers outside of the grid are clipped; a NaN becomes the integer of 0.
         """
         with np.errstate(over="ignore"):  # an infinity is clipped too
             exact = numbers / np.float32(self.scale)

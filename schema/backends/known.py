@@ -1,8 +1,9 @@
 """Explain for kvc's own backends why an instruction is in no partition.
 
-In: a backend's name, and an instruction with its arguments as the support list expects
-them. Out: a reason in words, "" if the backend supports the instruction. A supported
-instruction can still be outside of all partitions; `why_apart` gives the reason.
+In: a backend's name, and an instruction, with its arguments in the form of
+`operands.py`. Out: a reason in words, "" if the backend supports the instruction. A
+supported instruction can still be outside of all partitions; `why_apart` gives the
+reason.
 `unwritten_by` returns the values of a graph that a backend never writes to memory.
 """
 
@@ -85,7 +86,9 @@ def why_left(
 def others_taking(
     methods: Sequence[Method], offered: Collection[str]
 ) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield processor backends, each with the remaining operators that it supports.
+    """Yield processor backends outside of the recipe that support remaining operators.
+
+    Each backend comes with the operators that it supports for all their instructions.
 
     Args:
         methods: methods with instructions that are in no partition.

@@ -1,8 +1,8 @@
 """Support list of the backend `mlx`: operators and the dtypes they accept.
 
-Except for products with int8 weights, the list is a subset of that of the backend
-`cpu`. The compiler selects nodes by this list; the runtime refuses a block with any
-other node.
+Except for products with int8 weights, this list is a subset of the support list of the
+backend `cpu`. The compiler selects nodes by this list; the runtime refuses a block with
+any other node.
 """
 
 from typing import Final
@@ -75,7 +75,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _limits(op: str, arguments: Arguments, results: Results) -> str:
-    """Return which limit of the backend an instruction exceeds, or ""."""
+    """Return the limit of the backend that an instruction exceeds, or ""."""
     if op == "kvc::attention":
         return beyond_plain_attention(arguments)
     if op == "kvc::cache_update":

@@ -1,4 +1,4 @@
-"""Arguments of a node in the form that support lists expect, and rules they share."""
+"""Arguments of a node in the form that support lists expect, and shared rules."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -68,7 +68,7 @@ def unknown_dtypes(types: Iterable[TensorType], known: AbstractSet[DType]) -> st
 
 
 def in_blocks(scale: object) -> str:
-    """Return a reason if a table has a scale per block; "" if it has a scale per row.
+    """Return a reason if a table has a scale per block, "" if it has a scale per row.
 
     Args:
         scale: the scale argument of `kvc::embedding_q8`.

@@ -1,9 +1,9 @@
 """Support list of the backend `qnn`: operators and the operands they accept.
 
-The backend computes in float16 on tensors that are float32 in the program. The list has
-no operators on numbers that must be exact: indices, and angles and other numbers
-computed from indices. The compiler selects nodes by this list; the runtime refuses a
-block with any other node.
+The backend computes in float16 with tensors that are float32 in the program. The list
+has no operators for numbers that must be exact: indices, angles, and other numbers that
+are computed from indices. The compiler selects nodes by this list; the runtime refuses
+a block with any other node.
 """
 
 from collections.abc import Mapping
@@ -40,12 +40,12 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def why_not_float32(types: Results) -> str:
-    """Return why tensors cannot be computed, "" when all are float32."""
+    """Return why the backend cannot compute the tensors; "" if all are float32."""
     return unknown_dtypes(types, {DType.FLOAT32})
 
 
 def _floats(arguments: Arguments, results: Results) -> str:
-    """Accept float32 tensors, and numbers within float16."""
+    """Accept float32 tensors, and scalar numbers in the range of float16."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     return why_not_float32(types) or _numbers(arguments)
 
@@ -220,7 +220,7 @@ ANCHORS: Final = frozenset(
 
 
 def why_apart(op: str) -> str:
-    """Return why a supported node stays outside the partitions."""
+    """Return why the compiler puts a supported node in no partition."""
     if op in (CACHE_UPDATE, ATTENTION):
         return (
             "not exactly one attention reads the updated cache, or a product feeds the "

@@ -50,7 +50,10 @@ class Grids:
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node on integers, or ""; a `WhyNot`."""
+    """Return why the backend cannot run a node on integers, or "".
+
+    This function is a `WhyNot`.
+    """
     for kind in [*(each.type for each in operands_of(arguments)), *results]:
         if not 1 <= len(kind.dims) <= qnn.MAX_RANK:
             return f"it takes tensors of 1 to {qnn.MAX_RANK} dims, and no {kind}"

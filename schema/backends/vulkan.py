@@ -1,8 +1,8 @@
 """Support list of the backend `vulkan`: operators and the dtypes they accept.
 
-The list is a subset of that of the backend `cpu`: float32 is the only float dtype for
-computation. The compiler selects nodes by this list; the runtime refuses a block with
-any other node.
+This list is a subset of the support list of the backend `cpu`: it has only float32 for
+computation with floats. The compiler selects nodes by this list; the runtime refuses a
+block with any other node.
 """
 
 from typing import Final
@@ -81,7 +81,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _limits(op: str, arguments: Arguments, results: Results) -> str:
-    """Return which limit of the shaders an instruction exceeds, or ""."""
+    """Return the limit of the shaders that an instruction exceeds, or ""."""
     if op in ("kvc::attention", "aten::scaled_dot_product_attention"):
         width = results[0].dims[-1]
         wide = not isinstance(width, int) or width > MAX_WIDTH

@@ -177,7 +177,10 @@ def _convolution(arguments: Arguments, results: Results) -> str:
 
 
 def _transposed(arguments: Arguments, results: Results) -> str:
-    """Convolve as `_convolution` does; the output padding is below the stride."""
+    """Accept transposed convolutions with output padding below the stride.
+
+    All other rules are those of `_convolution`.
+    """
     stride, padding, added, _, dilation = arguments[3:]
     if reason := _reason_of_steps(arguments, (stride, padding, dilation)):
         return reason

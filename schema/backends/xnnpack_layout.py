@@ -1,8 +1,9 @@
 """Rules for reshapes, slices and broadcasts that XNNPACK can express symbolically.
 
 XNNPACK derives the sizes of all values in a subgraph from the sizes of the subgraph's
-inputs. Therefore a reshape can leave a single size to be computed, a slice counts from
-the start or the end of an axis, and a broadcast has fixed new sizes.
+inputs. Therefore only a single size of a reshape can be symbolic, the ends of a slice
+must have fixed distances from the start or end of the axis, and a broadcast must have
+fixed new sizes.
 """
 
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def _reason_of_places(places: Sequence[object], size: Dim) -> str:
 def expand(arguments: Arguments, results: Results) -> str:
     """Repeat axes of one element, each a fixed number of times.
 
-    XNNPACK repeats by a product with a tensor of ones, whose size is limited.
+    kvc repeats by a product with a tensor of ones; the size of this tensor is limited.
     """
     before, after = operand(arguments[0]).type.dims, results[0].dims
     padded = (1,) * (len(after) - len(before)) + before

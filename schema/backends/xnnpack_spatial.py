@@ -1,7 +1,8 @@
 """Argument rules of XNNPACK for norms over channels, pools and resizing.
 
-The library's own pooling loses NaN. Windows that neither overlap nor reach into padding
-are therefore reshaped to axes and reduced; all other pools are computed from slices.
+The library's own pooling loses NaN, so it is not used. If windows neither overlap nor
+reach into padding, each window becomes an axis by a reshape, and the axis is reduced.
+All other pools are computed from slices.
 """
 
 import math

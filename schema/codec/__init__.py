@@ -44,7 +44,7 @@ def encode(program: Program) -> bytes:
 
 @collection_paused()
 def decode(buffer: bytes, path: str) -> Program:
-    """Return the program in `buffer`; `path` is for messages.
+    """Return the program in `buffer`; error messages name the file by `path`.
 
     Raises:
         FormatError: `buffer` does not hold an encoded program.
@@ -54,12 +54,12 @@ def decode(buffer: bytes, path: str) -> Program:
 
 
 def encode_index(blobs: Sequence[Blob]) -> bytes:
-    """Return the bytes of the index of a data file; raises as `encode`."""
+    """Return the bytes of a data file's index; raise the errors of `encode`."""
     return write(blobs_record(blobs), INDEX)
 
 
 @collection_paused()
 def decode_index(buffer: bytes, path: str) -> tuple[Blob, ...]:
-    """Return the blobs in the index of a data file; raises as `decode`."""
+    """Return the blobs in a data file's index; raise the errors of `decode`."""
     verify_structure(buffer, "Blobs", INDEX, path)
     return read_blobs(TableReader.root(buffer, "Blobs"), path)

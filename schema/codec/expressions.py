@@ -72,7 +72,7 @@ def _read_divisions(
 def _read_groups(
     table: TableReader, single: int, count: int, path: str
 ) -> Sequence[Group]:
-    """Return the terms of each expression; ids below `single` have one factor."""
+    """Return the terms of each expression; an id below `single` is a single factor."""
     where, ends = "products of symbols", table.vector("product_ends")
     factors = check_ids(table.vector("product_symbols"), single, path, where)
     runs = [

@@ -1,4 +1,4 @@
-"""The tables of methods and delegates: the code of a program, and the backends for it.
+"""The tables of methods and delegates: a program's code, and the backends that run it.
 
 `method_record` and `delegate_record` write these tables; `read_methods` and
 `read_delegates` read them from a buffer that the structural verifier has accepted.

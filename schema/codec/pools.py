@@ -2,8 +2,8 @@
 
 `PoolWriter` numbers expressions, types, operator names, strings and floats in the order
 of their first use, so that equal programs give equal bytes. `Pool` reads them back and
-checks every index. The verdicts and accesses of the writes in methods and blocks are
-stored here as columns that refer to the pool.
+checks every index. `update_fields` and `read_updates` encode and decode the description
+of each write to a state: vectors of a method or block, which refer to the pool.
 """
 
 import struct
@@ -45,7 +45,7 @@ class PoolWriter:
         self._integers: dict[int, int] = {}
 
     def affine(self, expression: Affine) -> int:
-        """Return the id of an affine expression; its dividends get ids before it."""
+        """Return the id of an affine expression; its dividends get lower ids."""
         if expression in self._affines:
             return self._affines[expression]
         for name in expression.symbols:
@@ -86,7 +86,7 @@ class PoolWriter:
         return self._integers.setdefault(number, len(self._integers))
 
     def record(self) -> Record:
-        """Return the pool's record; call it after everything is numbered."""
+        """Return the pool's record; must be called after all parts have their ids."""
         symbols = self._symbols
         return Record(
             "Pool",
@@ -169,7 +169,8 @@ def read_pool(table: TableReader, path: str) -> Pool:
     """Return a pool, with every index in it checked.
 
     Raises:
-        BadProgram: an index is out of range, or runs do not cover their vector.
+        BadProgram: an index is out of range, or the ends of runs do not cut a vector
+            into consecutive parts.
     """
     names = table.texts("symbol_names")
     lowers, uppers = table.integers("symbol_lowers"), table.integers("symbol_uppers")
@@ -255,7 +256,7 @@ def _accesses_record(runs: Sequence[Sequence[Access]], pool: PoolWriter) -> Reco
 def read_updates(
     table: TableReader, pool: Pool, path: str, where: str
 ) -> tuple[Update, ...]:
-    """Return the writes of a method or block; instruction ids are not checked here.
+    """Return the writes of a method or block, with unchecked instruction ids.
 
     Raises:
         BadProgram: vectors do not fit each other, or a text, mode or size id is

@@ -181,7 +181,9 @@ def _bucket_fields(symbols: Sequence[Symbol]) -> dict[str, FieldValue]:
 
 
 def read_program(table: TableReader, path: str) -> Program:
-    """Return the program in a verified buffer; all ids but those of names are checked.
+    """Return the program in a verified buffer.
+
+    The ids of named data are not checked, all other ids are.
 
     Raises:
         BadProgram: an id is out of range, or vectors do not fit each other.

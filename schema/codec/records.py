@@ -2,9 +2,9 @@
 
 `Record` is a table to be written: its kind and its fields. `TableReader` returns the
 fields of a table in a verified buffer, whole vectors at a time. Both use the layout in
-`kvc.schema._generated`, and neither class checks numbers. Before decoders make objects,
-they check with the functions below that ids are in range and that runs have no gaps; an
-error names the vector with the bad index.
+`kvc.schema._generated`, and neither class checks numbers. `check_ids`, `check_lengths`
+and `cut` check numbers before decoders make objects: ids must be in range, and the
+parts into which a vector is cut must have no gaps. An error names the bad vector.
 """
 
 import struct
@@ -212,11 +212,11 @@ def octets(raw: bytes) -> Numbers:
 
 
 def build(kind: type[T], *columns: Sequence[object]) -> list[T]:
-    """Return a `kind` for each row of `columns`; each column holds one field, in order.
+    """Return an object of the class `kind` for each index of the columns.
 
     Args:
         kind: a dataclass with slots and without `__post_init__`.
-        columns: values by field, all of equal length.
+        columns: for each field, in order, its values for all objects.
     """
     made: list[T] = list(map(object.__new__, repeat(kind, len(columns[0]))))
     for put, column in zip(_setters(kind), columns, strict=True):  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """Open bundles and data files: header, blobs, tail.
 
-The header has the file's length and the digest of the tail (a bundle's program or a
-data file's index); the tail has the digests of the blobs. Opening reads only header and
-tail; blobs and data files are read by `StoredBlobs`.
+The header holds the file's length and the digest of the tail (a bundle's program or a
+data file's index). The tail holds the digests of the blobs. Opening a file reads only
+its header and tail; `StoredBlobs` reads blobs, and opens the data files of a bundle.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ class SealedFile(OpenFile):
         return fill
 
     def check_blob(self, blob: Blob, padding: int, what: str) -> None:
-        """Check a blob of this file, read in small pieces; raises as `check_digest`."""
+        """Check a blob, read in small pieces; raise the errors of `check_digest`."""
         digest = streamed_digest(blob.nbytes, self.filler(blob))
         self.check_digest(blob, padding, what, digest)
 
@@ -112,7 +112,7 @@ class DataFileReader(SealedFile):
     """
 
     def __init__(self, path: str | os.PathLike[str], within: int | None = None) -> None:
-        """Open a data file and check its index; arguments as of `OpenFile`.
+        """Open a data file and check its index; the arguments are those of `OpenFile`.
 
         Raises:
             FileProblem: the system refuses, or it is not a regular file.
@@ -131,7 +131,7 @@ class DataFileReader(SealedFile):
 
     @property
     def digest(self) -> bytes:
-        """Return the SHA-256 of the index, by which bundles name the file."""
+        """Return the SHA-256 of the index, which bundles store to identify the file."""
         return self.header.tail_digest
 
 
@@ -145,7 +145,7 @@ class BundleFile(SealedFile):
     """
 
     def __init__(self, path: str | os.PathLike[str], thorough: bool = False) -> None:
-        """Open a bundle and check its program; `thorough` as in `verify_program`.
+        """Open a bundle and check its program; `verify_program` explains `thorough`.
 
         Raises:
             FileProblem: the system refuses, or it is not a regular file.
@@ -163,11 +163,11 @@ class BundleFile(SealedFile):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open a bundle; raises as the constructor."""
+        """Open a bundle; raise the errors of the constructor."""
         return cls(path)
 
     def choose(self, body: Program) -> None:
-        """Restrict the bundle to one body of its program, without the other recipes."""
+        """Replace the program by `body`, the program for one of its recipes."""
         self.program = body
 
     @property

@@ -1,11 +1,11 @@
-"""Find and remove the data files of a folder that no bundle there needs.
+"""Find and remove the data files of a folder that no bundle in the folder needs.
 
 In: a folder. Out: the files that were removed, and the files that were left, with
-reasons. A file is locked first, then all bundles are read again, and only then the file
-is removed: a writer keeps the data file of its bundle locked until the bundle is in
-place. Only this folder is searched: a bundle elsewhere that uses a data file here does
-not count, unless a link to the bundle lies here. Temporary files of interrupted writers
-are removed too.
+reasons. A file is removed only after it has been locked and all bundles have been read
+again, since a writer keeps the data file of its bundle locked until the bundle is in
+place. Only this folder is searched: a bundle in another folder does not protect a data
+file in this folder, unless this folder has a link to the bundle. Temporary files of
+interrupted writers are removed too.
 """
 
 import errno
@@ -105,7 +105,7 @@ class _Collection:
         return fd
 
     def _remove(self, one: Garbage, fd: int) -> None:
-        """Remove a file, if its name still leads to the locked file."""
+        """Remove a file, if its name still refers to the locked file."""
         try:
             if not names_file(one.name, fd, self.folder):
                 return

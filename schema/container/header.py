@@ -1,8 +1,9 @@
 """The header of a file, its first 128 bytes, and the layout of the file's parts.
 
 A file is its header, its blobs in the order of their offsets, and its tail (a bundle's
-program or a data file's index), each at the next multiple of its alignment, with zeros
-between. So there are no overlaps, no holes, and nothing after the end.
+program or a data file's index). Each of these parts starts at the next multiple of its
+alignment; zeros fill the gaps. So parts do not overlap, all other bytes are zero
+padding, and nothing follows the tail.
 
 The layout of the header is in FORMAT.md. It is the same for all format versions, so
 that any version of kvc can tell a damaged file from a file of another format version.

@@ -39,7 +39,7 @@ _KINDS: Final = (
 
 
 def guess_kind(head: bytes) -> str:
-    """Return a description of a file by its first bytes, `head` (128 bytes or less)."""
+    """Return a description of the file that begins with `head`, up to 128 bytes."""
     if not head:
         return "an empty file"
     if not any(head):

@@ -48,7 +48,7 @@ class AbsentFile(SealedFile):
         raise copy(self._error)
 
     def check_zeros(self, start: int, end: int) -> None:
-        """Report that the file is missing, as `pread_into`."""
+        """Report that the file is missing; raise the error of `pread_into`."""
         raise copy(self._error)
 
     def check_unchanged(self) -> None:

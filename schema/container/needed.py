@@ -2,8 +2,8 @@
 
 In: a folder. Out: file names. A file that may be a bundle and cannot be read is an
 error, since its data files are unknown. A listing can miss a file that is renamed while
-the folder is listed. The folder is therefore listed until it has not changed for a
-moment and every file in it was read.
+the folder is listed. The listing is therefore repeated until the folder has not changed
+for 20 ms and every file in the folder has been read.
 """
 
 import errno
@@ -45,8 +45,8 @@ def needed_names(home: Path, folder: int, settled: bool = True) -> set[str]:
     Args:
         home: path of the folder.
         folder: descriptor of the folder, open for listing.
-        settled: whether to wait until the folder does not change. Otherwise a name may
-            be missing.
+        settled: whether to wait until the folder has stopped changing; if not, the
+            result can lack a name.
 
     Raises:
         CannotCollect: a file that may be a bundle cannot be read, or the folder keeps
@@ -73,7 +73,7 @@ def needed_names(home: Path, folder: int, settled: bool = True) -> set[str]:
 
 
 def _entries(home: Path, folder: int) -> tuple[list[_Entry], bool]:
-    """Return the files in a folder, and whether the folder is unchanged for a while."""
+    """Return the files in a folder, and whether the folder has stopped changing."""
     before, now = os.fstat(folder).st_mtime_ns, time.time_ns()
     names = list_folder(home, folder)
     same = os.fstat(folder).st_mtime_ns == before

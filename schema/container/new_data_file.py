@@ -1,9 +1,10 @@
-"""`NewDataFile`: a data file being written, which is named before its bundle is.
+"""`NewDataFile`: a data file that is being written for a new bundle.
 
-The file is linked to its name, and never overwrites an intact file. If an intact and
-equal file already has the name, that file is used; a damaged file is replaced. The file
-stays locked until the bundle is in place, so that `kvc gc` does not remove it before
-that. If writing the bundle fails, a data file that was made for it is removed.
+The data file gets its name before the bundle does, and never overwrites an intact file.
+If an intact file with equal content already has the name, that file is used; a damaged
+file is replaced. The data file stays locked until the bundle is in place, so that `kvc
+gc` does not remove the data file earlier. If writing the bundle fails, a data file that
+was made for the bundle is removed.
 """
 
 import errno
@@ -35,7 +36,7 @@ _DAMAGED: Final = (Truncated, DigestMismatch, BadStructure, BadProgram)
 
 
 class NewDataFile(TemporaryFile):
-    """A data file; use it in a `with` statement around the writing of the bundle.
+    """A data file; its `with` statement must contain the writing of the bundle.
 
     Attributes:
         keep: whether to keep the file at the end.
@@ -103,9 +104,10 @@ class NewDataFile(TemporaryFile):
     def _rename(self, target: Path) -> bool:
         """Rename the file to a free name, for file systems without hard links.
 
-        Another writer can take the name after the check that it is free. Its file has
-        equal content, and is replaced. After the renaming, only `collect_garbage` may
-        remove the file.
+        Another writer can take the name after the check that the name is free. The
+        other writer's file has equal content, and is replaced by this file. From then
+        on the other writer's bundle may need this file, so that only `collect_garbage`
+        may remove it.
         """
         _, temporary = self.opened()
         self._target = None
@@ -116,7 +118,7 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _take(self, target: Path, digest: bytes) -> bool:
-        """Use or replace the existing file of this name; return False if it is gone."""
+        """Use or replace the file that has the name; return False if it was removed."""
         try:
             found = open_locked(target)
         except (FileProblem, FormatError) as error:
@@ -150,14 +152,14 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _replace(self, target: Path) -> None:
-        """Replace a damaged file for good, even if writing the bundle fails later."""
+        """Replace a damaged file; the new file stays even if the bundle fails."""
         _, temporary = self.opened()
         temporary.rename(target)
         self.is_new = True
 
 
 def _is_blank(path: Path) -> bool:
-    """Tell whether a file is empty or all zeros, as a crash may leave it."""
+    """Tell whether a file is empty or has only zeros, which a crash can cause."""
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             if any(chunk):

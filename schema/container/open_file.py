@@ -47,8 +47,8 @@ def resolved(path: Folder, problem: type[FileProblem] = FileProblem) -> Path:
     """Return a path with links followed; the file need not exist.
 
     Raises:
-        FileProblem: links form a circle, or the path contains NUL; the class that is
-            raised is `problem`.
+        FileProblem: links form a circle, or the path contains NUL. The error is of the
+            class `problem`.
         BadSetting: the argument is not a path.
     """
     text = path_text(path)
@@ -59,7 +59,7 @@ def resolved(path: Folder, problem: type[FileProblem] = FileProblem) -> Path:
 
 
 def several(paths: Folder | Iterable[Folder]) -> tuple[str, ...]:
-    """Return paths as strings; a single path gives a tuple of one path.
+    """Return a path or several paths as a tuple of strings.
 
     Raises:
         BadSetting: an argument is not a path.
@@ -138,7 +138,7 @@ class OpenFile(Closing):
         return bytes(content)
 
     def pread_into(self, offset: int, view: memoryview) -> None:
-        """Fill `view` with the bytes from `offset` on; raises as `pread`."""
+        """Fill `view` with the bytes from `offset` on; raise the errors of `pread`."""
         end, rest = offset + view.nbytes, view
         while rest.nbytes:
             try:

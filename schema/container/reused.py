@@ -1,7 +1,7 @@
 """`ReusedFile`: an existing data file whose blobs a new bundle refers to.
 
-The file stays locked until the new bundle is in place, so that `kvc gc` does not remove
-it before. A blob is checked before the bundle refers to it.
+The data file stays locked until the new bundle is in place, so that `kvc gc` does not
+remove the data file earlier. A blob is checked before the bundle refers to it.
 """
 
 import fcntl
@@ -108,7 +108,7 @@ def check_reuse(paths: Folder | Iterable[Folder], bundle: Folder) -> None:
 
 
 def open_locked(path: Path) -> DataFileReader | None:
-    """Open a data file and share its lock until the file is closed.
+    """Open a data file and hold a shared lock on the file until the file is closed.
 
     Returns:
         None if the file was removed or replaced during the wait for the lock.
@@ -135,7 +135,9 @@ def open_locked(path: Path) -> DataFileReader | None:
 
 
 def names_file(path: str | Path, fd: int, folder: int | None = None) -> bool:
-    """Tell whether a name, in `folder` if given, leads to an open file.
+    """Tell whether a name refers to the open file `fd`.
+
+    The name is relative to the descriptor `folder`, if that is given.
 
     Raises:
         OSError: the system does not report the file's status.

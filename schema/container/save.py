@@ -47,8 +47,8 @@ def check_space(
 
     Args:
         path: path of the output, for the message.
-        folder: the folder of new files; the old output stays until the new one is
-            complete.
+        folder: the folder of the new files. The old output is not counted as free
+            space, since it stays until the new output is complete.
         contents: the contents of all names, in any order.
         elsewhere: sizes of blobs in reused files; contents of these sizes may be stored
             there, and are not counted.
@@ -144,7 +144,7 @@ Accept = Callable[[SavedBundle], None]
 
 @frozen
 class _Target:
-    """A file that blobs are written to; blobs have its provisional number as `file`."""
+    """A file that blobs are written to, and the provisional `file` of these blobs."""
 
     file: TemporaryFile
     stream: BlobStream
@@ -162,7 +162,7 @@ def save_bundle(
     progress: Progress | None = None,
     accept: Accept | None = None,
 ) -> SavedBundle:
-    """Write a bundle, completely or not at all; it replaces an old bundle at the end.
+    """Write a bundle completely, or change nothing; then replace any old bundle.
 
     Args:
         path: path of the bundle.
@@ -172,8 +172,8 @@ def save_bundle(
         packed_apart: whether packed data goes to a data file of its own.
         reuse: data files whose blobs are referred to rather than written again.
         progress: called for each name before its bytes are written.
-        accept: called for the bundle before it gets its name; if it raises, nothing is
-            written.
+        accept: called for the new bundle before it gets its name; if `accept` raises,
+            the old files stay, and no new file.
 
     Raises:
         CannotWrite: the system refuses; the old files are untouched.
@@ -209,8 +209,8 @@ def foretold_nbytes(program: Program, contents: Contents) -> int:
     The bundle is smaller if contents of different keys turn out to have the same bytes.
 
     Args:
-        program: as for `save_bundle`.
-        contents: contents of its names; only their sizes and keys are read.
+        program: the argument `program` of `save_bundle`.
+        contents: the contents of the program's names; only sizes and keys are read.
     """
     end, ids, blobs = HEADER_NBYTES, dict[Hashable, int](), list[Blob]()
     names: list[NamedData] = []
@@ -236,7 +236,7 @@ def _store(
 ) -> Program:
     """Write all blobs; blobs of the first `count` names go to the first target.
 
-    In the result, a blob's file is the number of its target, or of a reused file.
+    In the result, the `file` of a blob is the number of a target or of a reused file.
     """
     names: list[NamedData] = []
     ids: dict[tuple[bytes, int], int] = {}  # by content
@@ -333,7 +333,7 @@ def _number_files(
 
 
 def _encode(program: Program, bundle: AtomicFile) -> bytes:
-    """Return the bytes of a program that a reader will accept.
+    """Return the bytes of a program, checked as a reader checks them.
 
     Raises:
         FormatError: the program is wrong.
@@ -351,7 +351,7 @@ def _check_size(raw: bytes, kind: FileKind, bundle: AtomicFile) -> bytes:
 
 
 def _free_name(bundle: AtomicFile, digest: bytes) -> str:
-    """Return the name of the new data file; it must differ from the bundle's."""
+    """Return the name of the new data file, which differs from the bundle's name."""
     name = data_file_name(bundle.target, digest)
     if name == bundle.target.name:
         reason = "its data file would have this very name; give another one"

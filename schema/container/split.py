@@ -31,9 +31,9 @@ def split_bundle(
 
     Args:
         path: path of the bundle.
-        output: path of the small bundle; None to replace `path`.
+        output: path of the bundle without blobs; None to replace the file at `path`.
         folders: folders to search for data files of the bundle.
-        progress: as for `save_bundle`.
+        progress: the argument `progress` of `save_bundle`.
 
     Raises:
         as `save_bundle` and `StoredBlobs.open`; a damaged blob is a `DigestMismatch`.
@@ -70,7 +70,7 @@ def join_bundle(
 
 
 def present_program(stored: StoredBlobs) -> Program:
-    """Return a stored program; without packed data, if any of it is missing."""
+    """Return a stored program; if some packed data is missing, without packed data."""
     if not any(isinstance(file, AbsentFile) for file in stored.files):
         return stored.program
     program, count = stored.program, count_unpacked(stored.program)

@@ -1,8 +1,8 @@
 """`BlobStream`: append blobs to a new file, each content once.
 
 In: contents, in chunks. Out: the location of each content. A content is hashed while it
-is written. If the same bytes are already in this file, or in a data file that may be
-reused, the new copy is cut off again. At most one chunk is held in memory.
+is written. If the hash shows that this file, or a reused data file, already has the
+same bytes, the new copy is cut off again. At most one chunk is held in memory.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ class BlobStream:
     """
 
     def __init__(self, file: TemporaryFile, reused: Sequence[ReusedFile]) -> None:
-        """Leave room for the header in an empty file; raises as `add`."""
+        """Leave room for the header in an empty file; raise the errors of `add`."""
         self.blobs: list[Blob] = []
         self.end = HEADER_NBYTES
         self._file = file
@@ -100,7 +100,7 @@ class BlobStream:
         return Blob(hasher.digest(), nbytes, 0, start, align)
 
     def _find(self, blob: Blob) -> Blob | None:
-        """Return the same blob in a reused file, where it is checked, or None."""
+        """Return an equal blob in a reused file, checked; None if no file has it."""
         for number, file in enumerate(self._reused, 1):
             place = file.find(blob)
             if place is not None:

@@ -122,7 +122,7 @@ class StoredBlobs(Closing):
         self._check_digest(blob, filled_digest(target.cast("B"), file.filler(entry)))
 
     def chunks(self, blob: int) -> Iterator[memoryview]:
-        """Yield a blob in chunks, each valid until the next one; raises as `check`.
+        """Yield a blob in chunks, each valid until the next; raise `check`'s errors.
 
         The digest is checked after the last chunk.
         """
@@ -147,7 +147,7 @@ class StoredBlobs(Closing):
             file.check_unchanged()
 
     def describe(self, blob: int) -> str:
-        """Return the names of a blob, for messages; of many names only the first."""
+        """Return the first three names of a blob, for messages."""
         names = self._names[blob]
         if not names:
             return f"blob {blob}"

@@ -1,9 +1,10 @@
 """Files in progress, hidden under temporary names until they are complete.
 
-In: bytes, appended or cut back. Out: a durable file that a caller renames or links. The
-writer of a file holds a lock on it; a file without a lock was left by a crash, and the
-next writer in the folder removes it. If anything fails, the file is removed. An
-`AtomicFile` replaces an old file, which is untouched until the replacement.
+In: bytes to append, or an offset at which the file is cut off. Out: a file that
+survives a crash, and that a caller renames or links. The writer of a file holds a lock
+on the file. A file without a lock was left by a crash; the next writer in the folder
+removes it. If anything fails, the file is removed. An `AtomicFile` replaces an old
+file, which is untouched until the replacement.
 """
 
 import fcntl
@@ -74,14 +75,14 @@ class TemporaryFile:
             self._write(content)
 
     def cut(self, end: int) -> None:
-        """Cut off the file from `end` on; raises as `write`."""
+        """Cut off the file from `end` on; raise the errors of `write`."""
         with self.problems():
             fd, _ = self.opened()
             os.ftruncate(fd, end)
             os.lseek(fd, end, os.SEEK_SET)
 
     def make_durable(self, start: bytes = b"") -> None:
-        """Overwrite the first bytes with `start`, sync the file; raises as `write`."""
+        """Overwrite the first bytes with `start`, sync; raise the errors of `write`."""
         with self.problems():
             fd, _ = self.opened()
             os.lseek(fd, 0, os.SEEK_SET)
@@ -89,7 +90,7 @@ class TemporaryFile:
             os.fsync(fd)
 
     def discard(self) -> None:
-        """Remove the file; does nothing after it has been renamed or discarded."""
+        """Remove the file, unless it has been renamed or discarded."""
         temporary, fd = self._temporary, self._fd
         self._temporary = self._fd = None
         if temporary is not None:
@@ -138,7 +139,7 @@ class TemporaryFile:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove temporary files that no writer, here or on another machine, has locked."""
+    """Remove temporary files that no writer, on any machine, has locked."""
     for entry in folder.iterdir():
         if TEMPORARY.fullmatch(entry.name):
             with suppress(OSError):
@@ -173,7 +174,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class AtomicFile(TemporaryFile):
-    """Writer of one file that replaces an old one; use it in a `with` statement.
+    """Writer of a file that replaces an old file; used in a `with` statement.
 
     Attributes:
         path: the path as it was given.
@@ -225,9 +226,9 @@ class AtomicFile(TemporaryFile):
 
 
 def why_not_replaced(target: Path) -> str:
-    """Return why a file must not be replaced, "" if it may be replaced.
+    """Return why a file must not be replaced, or "".
 
-    A rename would destroy a device, or a data file that bundles need.
+    Devices, and data files that bundles need, must not be replaced.
 
     Raises:
         OSError: the system does not report the file's status.

@@ -79,7 +79,7 @@ def verify_data_file(path: Folder) -> Verified:
 
 
 def check_data(file: DataFileReader) -> None:
-    """Check every blob and padding of an open data file; raises `FormatError`."""
+    """Check all blobs and padding of an open data file; raise `FormatError`."""
     _run(_checks(file, {}))
 
 
@@ -93,7 +93,7 @@ def _descriptions(stored: StoredBlobs, number: int) -> dict[int, str]:
 
 
 def _checks(file: DataFileReader, descriptions: Mapping[int, str]) -> Checks:
-    """Return the checks of all blobs of a data file, and of the padding before each."""
+    """Return a data file's checks: of each blob, with the padding before it."""
     return [
         partial(
             file.check_blob,

@@ -1,8 +1,9 @@
 """All errors that kvc raises: one root, a few families, narrow kinds.
 
-Each kind is a class whose keyword arguments are the facts. The facts stay on the error
-as attributes, and the message is built from them: what failed, where, what was expected
-and found, and what to try. `KvcError.code` is stable, for scripts.
+Each kind of error is a class. The keyword arguments of its constructor are the facts of
+the error: what failed, where, what was expected and found, and what to try. The facts
+are attributes of the error, and the message is built from them. `KvcError.code` does
+not change between versions, so that scripts can use it.
 """
 
 from kvc.schema.errors.base import KvcError, listing, meant, reason_of, shortened

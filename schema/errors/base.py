@@ -55,7 +55,7 @@ def listing(names: Sequence[str]) -> str:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Join names as `listing` does; of many names, join only the first."""
+    """Join names as `listing` does, but only the first names if there are many."""
     more = len(names) - _MOST_LISTED
     return listing(names) if more < 1 else f"{listing(names[:-more])} and {more} more"
 

@@ -85,7 +85,7 @@ class UnsupportedModel(CompileError):
 
 
 class UnknownTask(CompileError):
-    """A model's files name no task for it, or several.
+    """A model's files name no task for the model, or several tasks.
 
     Attributes: model, kind (its model_type), named (the classes in its
     `architectures`), tasks (the tasks that such a model can have), possible (as text).
@@ -109,7 +109,7 @@ class CaptureError(CompileError):
 
 
 class SizesRefused(CaptureError):
-    """Code computes differently for some of the declared sizes."""
+    """A model's code computes differently for some of the declared sizes."""
 
     advice: str
     template = "cannot capture method {method}{place}: {reason}; {advice}"
@@ -260,7 +260,7 @@ class BadCheckpoint(CheckpointError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """A checkpoint is intact, but is not of this model; `problems` has all reasons."""
+    """A checkpoint is intact, but is not of the model; `problems` has all reasons."""
 
     model: str
     problems: tuple[str, ...]
@@ -287,7 +287,7 @@ class ParametersEmpty(CompileError):
 
 
 class NotCalibrated(CompileError):
-    """The given samples do not run all methods that a backend takes parts of."""
+    """The given samples do not run all methods of which a backend runs parts."""
 
     methods: str
     backend: str

@@ -149,7 +149,7 @@ class KernelFailed(ExecutionError):
 
 
 class NoPosition(ExecutionError):
-    """The program has no position."""
+    """The program has no position: no cursor counts the tokens of a session."""
 
     reason: str
     template = "there is no position: {reason}"
@@ -268,7 +268,7 @@ class UnusableLogits(ExecutionError):
 
 
 class CallMismatch(ExecutionError):
-    """Arguments do not nest as those that the method was compiled with."""
+    """Arguments are nested otherwise than the example arguments of the method."""
 
     method: str
     reason: str

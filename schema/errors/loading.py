@@ -208,7 +208,7 @@ class LimitExceeded(FormatError):
 
 
 class BadStructure(FormatError):
-    """Offsets, counts or padding are not as kvc writes them."""
+    """Offsets, counts or padding of a file differ from those that kvc writes."""
 
     offset: int
     what: str

@@ -1,7 +1,8 @@
 """The operators of a program: signatures, aliasing and shape rules.
 
-A program may use only these. The compiler maps traced operators to them, the verifier
-checks every instruction against them, the runtime has one kernel for each.
+A program may use only the operators of this package's table. The compiler maps traced
+operators to operators of the table, the verifier checks every instruction against the
+table, and the runtime has one kernel for each operator.
 """
 
 from kvc.schema.ops.spec import Aliasing, Keeps, OpSpec, Param, ParamKind

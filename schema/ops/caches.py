@@ -146,7 +146,7 @@ def _cached_dtypes(
     k_scale: TensorType | None,
     v_scale: TensorType | None,
 ) -> None:
-    """Check that a cache stores the queries' dtype, or is int8 with scales."""
+    """Check that a cache can store the queries' dtype, or is int8 with scales."""
     require(q.dtype.is_floating, "attention of {}, {}, {}", q, k, v)
     if k_scale is None and v_scale is None:
         fits = k.dtype is v.dtype and _stores(k.dtype, q.dtype)
@@ -169,7 +169,7 @@ def _attention_mask(mask: TensorType, q: Shape) -> None:
 
 
 def quantize_cache(x: TensorType) -> Rule:
-    """`kvc::quantize_cache`: int8 rows, and a float32 scale for each."""
+    """`kvc::quantize_cache`: int8 rows, and a float32 scale for each row."""
     require(x.dtype.is_floating, f"quantize_cache of {x}")
     require(bool(x.dims) and x.dims[-1] != 0, f"quantize_cache of {x}")
     return ((DType.INT8, shape_of(x)), (DType.FLOAT32, shape_of(x)[:-1]))

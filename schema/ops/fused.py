@@ -10,7 +10,8 @@ GATES = ("silu", "gelu", "gelu_tanh")
 def rotary_embedding(x: TensorType, cos: TensorType, sin: TensorType) -> Rule:
     """Rotate the pairs (x[i], x[i + width / 2]) of the last axis by angles.
 
-    cos and sin broadcast to x, or to its first half if both halves share a table.
+    The shape of cos and sin must broadcast to the shape of x. If both halves of the
+    last axis use the same angles, cos and sin can have half the width of x.
     """
     shape, table = shape_of(x), shape_of(cos)
     require(bool(shape) and shape[-1] % 2 == 0, "rotary embedding of {}", x)

@@ -30,7 +30,7 @@ def embedding(weight: TensorType, indices: TensorType, *_: Concrete) -> Rule:
 
 
 def embedding_q8(weight: TensorType, scale: TensorType, indices: TensorType) -> Rule:
-    """`kvc::embedding_q8`: scale [rows], or [rows, m] of m blocks of each row."""
+    """`kvc::embedding_q8`: scale [rows], or [rows, m] for rows of m blocks."""
     require(weight.dtype is DType.INT8, "embedding_q8 takes int8")
     rows, width = matrix_of(weight)
     lead, blocks = shape_of(scale)[:1], shape_of(scale)[1:]
@@ -70,7 +70,10 @@ def bucketize(
 def search_sorted(
     rows: TensorType, self: TensorType, narrow: bool, *_: Concrete
 ) -> Rule:
-    """Return the insertion index of each element in its row, or in a shared row."""
+    """Return each element's insertion index in the sorted row of its batch entry.
+
+    A single sorted row can serve all batch entries.
+    """
     known = len(rows.dims) == 1 or shape_of(rows)[:-1] == shape_of(self)[:-1]
     require(bool(rows.dims) and known, f"{self} in {rows}")
     return ((DType.INT32 if narrow else DType.INT64, shape_of(self)),)
@@ -100,7 +103,7 @@ def gather(self: TensorType, dim: int, index: TensorType) -> Rule:
 
 
 def indexed(self: TensorType, indices: tuple[TensorType | None, ...]) -> Rule:
-    """Advanced indexing by integer tensors, numpy's placement of the result dims."""
+    """Index by integer tensors; the result dims have the order that numpy gives."""
     shape = shape_of(self)
     require(len(indices) <= len(shape), f"{len(indices)} indices into {self}")
     used = [i for i, index in enumerate(indices) if index is not None]
@@ -185,7 +188,7 @@ def copy(self: TensorType, source: TensorType) -> Rule:
 
 
 def check_index(index: TensorType, least: int, count: int, slots: int) -> Rule:
-    """`kvc::check_index`: every index is at least `least`, and `count` slots fit."""
+    """`kvc::check_index`: each index is at least `least`, and `count` slots fit."""
     require_index(index)
     require(least <= 0 <= count and slots >= 0, "check_index")
     return ()
@@ -202,12 +205,12 @@ def check_rows(
 
 
 def check_size(size: int, expected: int) -> Rule:
-    """`kvc::check_size`: a size is the one that a branch assumes."""
+    """`kvc::check_size`: a size is the size `expected` that a branch assumes."""
     require(size >= 0 and expected >= 0, "check_size")
     return ()
 
 
 def check_truth(truth: TensorType, message: str) -> Rule:
-    """`aten::_assert_async.msg`: one number is not 0."""
+    """`aten::_assert_async.msg`: a tensor of one number is not 0."""
     require(math.prod(shape_of(truth)) == 1, "the truth of {}", truth)
     return ()

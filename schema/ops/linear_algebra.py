@@ -9,7 +9,7 @@ from kvc.schema.types import TensorType
 
 
 def square(self: TensorType, *_: object) -> Rule:
-    """Compute a square matrix from a square matrix."""
+    """Compute a matrix of the operand's shape from a square matrix."""
     return ((self.dtype, _square_of(self)),)
 
 

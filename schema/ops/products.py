@@ -54,7 +54,7 @@ def bmm(self: TensorType, other: TensorType) -> Rule:
 
 
 def addmm(self: TensorType, a: TensorType, b: TensorType, *_: Concrete) -> Rule:
-    """Add a tensor that broadcasts to a product of two matrices."""
+    """Add a tensor to a product of two matrices; the tensor is broadcast."""
     dtype, shape = mm(a, b)[0]
     require(
         broadcast_shapes([shape, shape_of(self)]) == shape, "addend larger than product"
@@ -109,7 +109,7 @@ def conv_transpose(
     groups: int,
     dilation: tuple[int, ...],
 ) -> Rule:
-    """Convolve x [batch, in, ...] transposed, with weight [in, out / groups, ...]."""
+    """Apply a transposed convolution with weight [in, out / groups, ...] to x."""
     shape, kernel = shape_of(x), shape_of(weight)
     rank = len(kernel) - 2
     settings = (stride, padding, output_padding, dilation)
@@ -205,9 +205,9 @@ def linear_qb4(
     weight_scale: TensorType,
     bias: TensorType | None,
 ) -> Rule:
-    """`kvc::linear_qb4`: weight uint8 [out / 8, in / 8, 8, 4], two values a byte.
+    """`kvc::linear_qb4`: weight uint8 [out / 8, in / 8, 8, 4], two values per byte.
 
-    weight_scale bfloat16 [out / 8, in / block, 8]; the block is a multiple of 32.
+    weight_scale is bfloat16 [out / 8, in / block, 8]; `block` is a multiple of 32.
     """
     sizes = int4_matrix(weight, weight_scale)
     return _quantized_linear(q, scale, zero_point, sizes, bias)
@@ -307,7 +307,7 @@ def rows_times(
         q: int8 [..., in].
         others: the other tensors of the quantized rows, such as scales, each with its
             dtype and its number of elements per row.
-        weight: out and in.
+        weight: shape of the weight, [out, in].
         bias: float32 [out].
     """
     require(bool(q.dims) and q.dims[-1] != 0, "a quantized linear of {}", q)

@@ -1,4 +1,4 @@
-"""Shape rules of rows that are int8 in blocks of 32, and of their products.
+"""Shape rules of rows quantized to int8 in blocks of 32, and of products of such rows.
 
 The scale of each block is an integer multiple of the row's scale, so that a product
 adds integers only: `kvc::quantize_blocks` returns these multiples, one per block.
@@ -118,7 +118,7 @@ def _product(
     weight: tuple[int, int],
     bias: TensorType | None,
 ) -> Rule:
-    """Multiply rows q [..., in] in blocks by a weight of shape [out, in] transposed."""
+    """Multiply rows q [..., in], quantized in blocks, by a transposed [out, in]."""
     require(bool(q.dims), "a quantized linear of {}", q)
     count = block_count(shape_of(q)[-1])
     blocks = [(each, DType.INT8, count) for each in (zero_point, factor)]

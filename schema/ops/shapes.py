@@ -45,7 +45,7 @@ def axis_of(axis: int, rank: int) -> int:
 
 
 def axes_of(axes: Sequence[int], rank: int) -> set[int]:
-    """Return distinct axes as numbers from 0 on; here a scalar has the axis 0."""
+    """Return distinct axes as numbers from 0 on; a scalar is treated as rank 1."""
     found = {axis_of(axis, max(1, rank)) for axis in axes}
     require(len(found) == len(axes), f"axes {tuple(axes)} name one axis twice")
     return found
@@ -94,7 +94,7 @@ def same(self: TensorType, *_: Concrete) -> Rule:
 
 
 def same_shape(self: TensorType, *_: Concrete) -> Rule:
-    """Keep the shape of the first operand, any dtype."""
+    """Keep the shape of the first operand; the instruction declares the dtype."""
     return ((None, shape_of(self)),)
 
 
@@ -104,7 +104,7 @@ def cast(self: TensorType, dtype: DType) -> Rule:
 
 
 def masked_fill(self: TensorType, mask: TensorType, _: Concrete) -> Rule:
-    """Replace elements under a mask that broadcasts to the operand."""
+    """Replace the elements where a mask is true; the mask is broadcast."""
     require(mask.dtype is DType.BOOL, "the mask is not boolean")
     shape = shape_of(self)
     require(
@@ -126,7 +126,7 @@ def reduce(
     keepdim: bool = False,
     *_: Concrete,
 ) -> Rule:
-    """Reduce over some axes, or over all."""
+    """Reduce over the given axes, or over all axes."""
     dims = (dim,) if isinstance(dim, int) else dim or ()
     return ((None, _reduced(shape_of(self), dims, keepdim)),)
 
@@ -134,7 +134,7 @@ def reduce(
 def reduce_bool(
     self: TensorType, dim: int | tuple[int, ...] | None = None, keepdim: bool = False
 ) -> Rule:
-    """Reduce to booleans; uint8, once torch's boolean, stays uint8."""
+    """Reduce to bool; from uint8, which torch once used as bool, reduce to uint8."""
     dtype = DType.UINT8 if self.dtype is DType.UINT8 else DType.BOOL
     return ((dtype, reduce(self, dim, keepdim)[0][1]),)
 
@@ -172,7 +172,7 @@ def kth_value(self: TensorType, k: int, dim: int, keepdim: bool) -> Rule:
 
 
 def diagonal(self: TensorType, offset: int, dim1: int, dim2: int) -> Rule:
-    """Take the diagonals of two axes, as a last axis."""
+    """Replace two axes by a new last axis, which holds their diagonal."""
     shape, rank = list(shape_of(self)), len(self.dims)
     first, second = axis_of(dim1, rank), axis_of(dim2, rank)
     require(first != second, f"the diagonal of axis {first} and itself")
@@ -234,7 +234,7 @@ def normalized(
 
 
 def _check_channels(x: TensorType, *tensors: Concrete) -> int:
-    """Return the channels of x [batch, channels, ...], and check the tensors' size."""
+    """Return the number of channels of x; each other tensor must be [channels]."""
     require(len(x.dims) >= 2, f"{x} has no channels")
     channels = shape_of(x)[1]
     for tensor in tensors:
@@ -251,7 +251,7 @@ def batch_norm(
     var: TensorType,
     _: float,
 ) -> Rule:
-    """Normalise x [batch, channels, ...] with given statistics, all of [channels]."""
+    """Normalise x [batch, channels, ...] with statistics of shape [channels]."""
     _check_channels(x, weight, bias, mean, var)
     return same(x)
 
@@ -270,7 +270,7 @@ def group_norm(
 
 
 def along_axis(self: TensorType, dim: int, *_: Concrete) -> Rule:
-    """Compute along an axis; the shape stays, the declared dtype may be wider."""
+    """Compute along an axis and keep the shape; the instruction declares the dtype."""
     axis_of(dim, max(1, len(self.dims)))
     return same_shape(self)
 
@@ -297,7 +297,7 @@ def stack(tensors: tuple[TensorType, ...], dim: int) -> Rule:
 
 
 def repeat(self: TensorType, repeats: tuple[int, ...]) -> Rule:
-    """Tile; repeats may add leading dims."""
+    """Tile; `repeats` may have more entries than the operand has dims."""
     shape = shape_of(self)
     require(
         len(repeats) >= len(shape) and min(repeats, default=0) >= 0,
@@ -308,7 +308,7 @@ def repeat(self: TensorType, repeats: tuple[int, ...]) -> Rule:
 
 
 def pad(self: TensorType, padding: tuple[int, ...], _: Concrete) -> Rule:
-    """Pad trailing dims, last dim first, (before, after) each."""
+    """Pad trailing dims; `padding` has (before, after) of each dim, last dim first."""
     shape = list(shape_of(self))
     require(
         len(padding) % 2 == 0 and len(padding) <= 2 * len(shape), f"padding {padding}"

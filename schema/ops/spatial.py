@@ -15,7 +15,7 @@ def average_pool(
     ceil_mode: bool,
     *_: Concrete,
 ) -> Rule:
-    """Average windows of [..., channels, ...]; settings have one number per axis."""
+    """Average windows over the last axes; settings have one number per axis."""
     windows = (kernel, stride or kernel, padding, (1,) * rank)
     return ((x.dtype, _pooled(rank, x, windows, ceil_mode)),)
 
@@ -40,8 +40,8 @@ def _pooled(
 ) -> Shape:
     """Return the shape of pooled planes; as in torch, no window begins in the padding.
 
-    `windows`: their sizes, strides, paddings and dilations, each with one number per
-    axis.
+    `windows` has the sizes, strides, paddings and dilations of the windows, each with
+    one number per axis.
     """
     shape = shape_of(x)
     require(len(shape) in (rank + 1, rank + 2), f"{x} for {rank} axes")

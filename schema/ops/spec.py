@@ -2,8 +2,9 @@
 
 Signatures are written as text, `aten::cat(Tensor[] tensors, int dim) -> Tensor`, and
 parsed once. Parameter kinds: Tensor, int, float, bool, str, dtype, Scalar (int, float
-or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`. A number may
-have a default, `int name=0`, for passes that make the operator without this parameter.
+or bool). Each kind may be optional (`?`) or a list (`[]`); tensors may also be a list
+with missing items (`?[]`). A number may have a default, `int name=0`, which a pass uses
+when it makes the operator without this parameter.
 """
 
 import re
@@ -49,10 +50,9 @@ class ParamKind(Enum):
 
 @frozen
 class Param:
-    """One parameter: `optional` allows None, `is_list` takes a tuple.
+    """One parameter: `optional` allows None, `is_list` allows a tuple of items.
 
     For lists, `optional` applies to the list itself and `optional_items` to its items.
-    The default is None unless another one is given.
     """
 
     name: str
@@ -88,10 +88,11 @@ class OpSpec:
             raises `ShapeMismatch` if they do not fit.
         pointwise: whether each element of the result depends only on the operands'
             elements at the same index, so that the result may be written over an
-            operand of its type.
-        keeps: how results copy elements of operand 0, None if they do anything else.
-        halves: whether the result is composed of the halves of rows, whose width is
-            therefore the same in all calls.
+            operand of the same type.
+        keeps: how results copy elements of operand 0; None if the results are not
+            copies.
+        halves: whether the rule splits rows in halves; the width of such rows must be
+            the same in all calls.
     """
 
     name: str

@@ -2,8 +2,9 @@
 
 Importing this package registers `kvc::cache_update`, `kvc::attention`,
 `kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports the
-package; the runtime's torch kernels import it when they first need a function. Both
-call the same functions, so that eager, traced and run-time results agree bit for bit.
+package; the runtime's torch kernels import it when they first need a function. Compiler
+and runtime call the same functions, so that eager, traced and run-time results agree
+bit for bit.
 No other module of `kvc.schema` imports torch.
 """
 

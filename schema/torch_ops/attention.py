@@ -9,8 +9,8 @@ ALiBi slopes (Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and row l
 are added. `rows.py` computes one row.
 
 The same checks of arguments run on real and on fake tensors. The sizes of fake tensors
-can be symbolic, so they are compared through `torch._check_value`, which defers a
-condition that cannot be decided yet.
+can be symbolic, so the checks use `torch._check_value`, which defers a condition that
+cannot be decided yet.
 """
 
 import math
@@ -156,8 +156,8 @@ def attend_into(out: Tensor, *arguments: object) -> None:
     The caller has checked shapes, dtypes and settings.
 
     Raises:
-        ValueError, RowLengthOutOfRange: a valid length or a row length does not fit,
-            and nothing has been written.
+        ValueError, RowLengthOutOfRange: a valid length or a row length is out of range;
+            nothing has been written.
     """
     given = Attention(*arguments)  # type: ignore[arg-type]
     q, k, v, layout = given.q, given.k, given.v, given.layout

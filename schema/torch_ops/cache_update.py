@@ -41,8 +41,8 @@ def cache_update(
         write_indices: int64 [batch], the first slot to write in each batch row; None
             for slot 0.
         axis: the sequence axis; not the batch axis 0.
-        mode: "linear", where all of `update` must fit, or "circular", where a slot's
-            number is taken modulo `slots`, also if it is negative.
+        mode: "linear": all of `update` must fit. "circular": slot numbers are taken
+            modulo `slots`, also negative slot numbers.
         row_lengths: int64 [batch], from 0 to `seq`: the number of rows of `update` to
             write in each batch row, from the first row on; None to write all rows.
         keep: the number of first positions that are never overwritten, 0 <= keep <
@@ -85,7 +85,7 @@ def write_cache(
     row_lengths: Tensor | None = None,
     keep: int = 0,
 ) -> None:
-    """Write `update` into `cache` in place; see `cache_update`."""
+    """Write `update` into `cache` in place; `cache_update` explains the arguments."""
     _check_arguments(cache, update, write_indices, axis, mode, row_lengths, keep)
     write_rows(cache, update, write_indices, axis, mode, row_lengths, keep)
 
@@ -169,8 +169,8 @@ def _check_arguments(
 def _is_chosen(mode: str, new: int | torch.SymInt, size: int | torch.SymInt) -> bool:
     """Tell whether a session selects the length of a linear cache.
 
-    The length may be too small for a call with a fixed number of tokens; that call is
-    refused when it runs.
+    If the selected length is too small for a call with a fixed number of tokens, the
+    call is refused when it runs.
     """
     fixed = not isinstance(new, torch.SymInt)
     return mode == "linear" and isinstance(size, torch.SymInt) and fixed
@@ -193,7 +193,7 @@ def _check(condition: bool | torch.SymBool, text: str) -> None:
 def _check_once_round(
     starts: list[int], written: list[int], slots: int, keep: int
 ) -> None:
-    """Check that no row wraps around to its own start, or into kept slots.
+    """Check that no row overwrites its own start, or slots that are never overwritten.
 
     Raises:
         IndexOutOfRange: a row would begin before slot 0 of a ring with kept positions.

@@ -63,7 +63,7 @@ def multiply_by_experts(
     bias: Tensor | None,
     transposed: bool,
 ) -> None:
-    """Write the result of `expert_linear` into `out`; arguments have been checked.
+    """Write the result of `expert_linear` into `out`; the caller checks the arguments.
 
     Raises:
         IndexOutOfRange: an expert index is out of range, and nothing has been written.

@@ -1,12 +1,12 @@
-"""Rows of int8 caches: quantize them, and multiply by them without widening them.
+"""Quantize rows of int8 caches, and multiply by cached rows.
 
 A row [width] is stored as int8 with a float32 scale; its value is `rows * scale`. A
-whole cache is never widened to floats. If the processor multiplies int8 and the cache
-is long, the second factor of a product (queries or attention weights) is split into
-three int8 digits of base 254, which have the precision of float32; products of digits
-and rows are exact integers. Otherwise a piece of the rows at a time is widened, small
-enough for the processor's cache. Scales never multiply rows: scales of keys multiply
-the products, scales of values multiply the attention weights.
+whole cache is never cast to floats. If the processor multiplies int8 and the cache is
+long, the second factor of a product (queries or attention weights) is split into three
+int8 digits of base 254, which have the precision of float32; products of digits and
+rows are exact integers. In all other cases the rows are cast to floats in pieces that
+fit into the processor's cache. Scales never multiply rows: scales of keys multiply the
+products, scales of values multiply the attention weights.
 """
 
 from functools import cache
@@ -76,7 +76,7 @@ def quantize_into(outs: tuple[Tensor, Tensor], x: Tensor) -> None:
 
 @frozen
 class Int8Rows:
-    """A part of an int8 cache, with the tensor methods that attention uses.
+    """A part of an int8 cache; it has those methods of a tensor that attention uses.
 
     Attributes:
         rows: int8 [batch, kv_heads, keys, width].
@@ -150,7 +150,7 @@ def key_products(rows: Tensor, keys: Int8Rows) -> Tensor:
 
 
 def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
-    """Return the weighted sums of values.
+    """Return the sums of values, weighted by attention weights.
 
     Args:
         weights: [kv_heads, count, keys], float32 or float64.

@@ -2,9 +2,10 @@
 
 In: one row's queries, its cache, the visible keys of its queries, and the scoring. Out:
 the row's result, written into a given tensor. If scores are plain products, torch's
-fused attention computes a block; otherwise two matrix products with a softmax between
-them do, in float32, or in float64 for float64. Keys and values are never expanded to
-all heads, and the size of masks and scores is bounded for any row length.
+fused attention computes a block. All other blocks are computed by two matrix products
+with a softmax between them, in float32, or in float64 if the queries are float64. Keys
+and values are never expanded to all heads, and the size of masks and scores is bounded
+for any row length.
 """
 
 import math
@@ -55,7 +56,10 @@ def attend_by_products(
 def _multiply(
     q: Tensor, keys: Sequence[Cache], scale: float | None, exact: torch.dtype
 ) -> Tensor:
-    """Return the scaled products [heads, count, keys]; a group's heads become rows."""
+    """Return the scaled products [heads, count, keys] of queries and keys.
+
+    Query heads that share a key head become rows of one matrix.
+    """
     _, heads, count, width = q.shape
     factor = 1 / math.sqrt(width) if scale is None else scale
     rows = (q.to(exact) * factor).reshape(keys[0].shape[1], -1, width)
@@ -70,7 +74,7 @@ def _multiply(
 def _exponentiate_(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     """Compute the softmax of scores in place; return the weights and their divisor.
 
-    If all scores of a query are -inf, its weights are 0 and the divisor is not.
+    If all scores of a query are -inf, the weights are 0 and the divisor is not 0.
     """
     top = scores.amax(-1, keepdim=True)
     if sinks is not None:
@@ -85,7 +89,7 @@ def _exponentiate_(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor
 
 
 def _mix(weights: Tensor, values: Sequence[Cache], exact: torch.dtype) -> Tensor:
-    """Return the weighted sums [heads, count, value_dim] of the values."""
+    """Return the sums [heads, count, value_dim] of the values by weights."""
     heads, count, keys = weights.shape
     rows = weights.view(values[0].shape[1], -1, keys)
     mixed, first = None, 0
@@ -105,9 +109,10 @@ def _sums(weights: Tensor, piece: Cache) -> Tensor:
 
 
 def _pieces(parts: Sequence[Cache], exact: torch.dtype) -> Iterator[Cache]:
-    """Yield parts of a row's cache as [kv_heads, .., width], cast a piece at a time.
+    """Yield parts of a row's cache as [kv_heads, .., width], cast to `exact`.
 
-    Parts of an int8 cache are not cast; their products are computed in pieces later.
+    Each part is cast in pieces of limited size. Parts of an int8 cache are not cast;
+    `Int8Rows` multiplies them.
     """
     for part in parts:
         if isinstance(part, Int8Rows):
@@ -184,10 +189,10 @@ def _can_fuse(
 ) -> bool:
     """Tell whether torch's attention fits without expanding keys and values.
 
-    Its kernel that loops over blocks of keys takes values only as wide as keys, and
-    only rows without gaps; a single query without a mask needs no expanding anyway. It
-    reads no int8, and float16 only with float16 queries: rows are widened for it if
-    many queries share the work.
+    torch's kernel that loops over blocks of keys needs values as wide as keys, and rows
+    without gaps; for a single query without a mask nothing is expanded in any case. The
+    kernel reads no int8, and reads float16 only with float16 queries. Rows of other
+    dtypes are cast for the kernel if many queries share the work.
     """
     if not scoring.is_plain:
         return False
@@ -203,7 +208,7 @@ def _can_fuse(
 def _cut(
     heads: int, sight: RowVisibility, scoring: Scoring, fused: bool
 ) -> Iterable[Block]:
-    """Return the blocks of a row, so that masks and scores stay within bounds."""
+    """Divide a row into blocks whose masks and scores have a bounded size."""
     if not fused:
         return sight.blocks(SCORE_CELLS // heads)
     if scoring.mask is not None:
@@ -218,8 +223,9 @@ def _cut(
 def _is_dear_to_join(keys: tuple[Cache, ...], block: Block) -> bool:
     """Tell whether merging a ring's pieces costs more than unfused attention.
 
-    With one query the copy is as much work as attending: measured in November 2026,
-    products were faster from about 2**19 elements on, six times faster at 2**21.
+    For a single query, the copy that merges the pieces is as much work as attention.
+    Measured in November 2026: unfused attention was faster from about 2**19 elements
+    on, and six times faster at 2**21.
     """
     return (
         len(keys) > 1
@@ -236,7 +242,7 @@ def _attend_fused(
     block: Block,
     scoring: Scoring,
 ) -> None:
-    """Attend with torch's own attention; arguments as for `attend_by_products`."""
+    """Attend by torch's fused attention; the arguments are `attend_by_products`'s."""
     k, v, scale = _join(keys, q.dtype), _join(values, q.dtype), scoring.scale
     q = q.to(k.dtype)
     if block.count == 1 and scoring.mask is None:
@@ -254,14 +260,20 @@ def _attend_fused(
 def attend_one(
     out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | None
 ) -> None:
-    """Attend from a query that sees every key; heads of a group become matrix rows."""
+    """Attend from a single query that sees every key.
+
+    Query heads that share a key head become rows of one matrix.
+    """
     groups = (1, k.shape[1], q.shape[1] // k.shape[1], -1)
     attended = scaled_dot_product_attention(q.reshape(groups), k, v, scale=scale)
     out.view(groups).copy_(attended)
 
 
 def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:
-    """Concatenate pieces into one tensor; int8 is dequantized to at least float32."""
+    """Concatenate pieces into one tensor; int8 pieces are dequantized.
+
+    The dequantized pieces are float32, or float64 if `dtype` is float64.
+    """
     exact = torch.promote_types(dtype, torch.float32)
     parts = [
         piece.widened(exact) if isinstance(piece, Int8Rows) else piece.to(dtype)
@@ -296,7 +308,7 @@ def check_row_lengths(row_lengths: Tensor | None, rows: int, op: str) -> None:
 
 
 def read_row_lengths(row_lengths: Tensor | None, rows: int, most: int) -> list[int]:
-    """Return the row lengths as ints; without `row_lengths`, `most` for each row.
+    """Return the row lengths as ints; each is `most` if `row_lengths` is None.
 
     Raises:
         RowLengthOutOfRange: a row length is negative, or more than `most`.

@@ -1,9 +1,10 @@
 """Visible keys of the queries of one row, as ranges of positions, and score changes.
 
 In: the row's length, the stored positions, causality and windows. Out: blocks of
-queries, each with the runs of key positions visible to any of its queries. Positions
-count from the row's first token; `kvc.schema.rings` maps them to slots. `Scoring` holds
-scale, soft cap, masks and slopes of the row, and applies them to a block.
+queries, each with the ranges (runs) of key positions that any query of the block sees.
+Positions count from the row's first token; `kvc.schema.rings` maps them to slots.
+`Scoring` holds scale, soft cap, masks and slopes of the row, and applies them to a
+block.
 """
 
 import math
@@ -79,7 +80,7 @@ class Block:
 
     @property
     def is_square(self) -> bool:
-        """Tell whether query i sees exactly the keys 0 to i, as causal in torch."""
+        """Tell whether query i sees exactly the keys 0 to i: torch's causal mask."""
         run, *others = self.runs
         causal = run.lower is None and run.upper == 0 and not others
         return causal and self.count == run.keys
@@ -90,19 +91,22 @@ class Block:
         return [p for r in runs for p in slot_runs(r.begin, r.keys, slots, keep)]
 
     def pick(self, tensor: Tensor, dim: int) -> Tensor:
-        """Select the block's keys from a tensor that has all positions on `dim`."""
+        """Select the block's keys from a tensor with all positions along `dim`."""
         return _joined(
             [tensor.narrow(dim, run.begin, run.keys) for run in self.runs], dim
         )
 
     def band(self, device: torch.device) -> Tensor | None:
-        """Return bool [count, keys], True where a query sees a key; None if all do."""
+        """Return bool [count, keys], True where a query sees a key.
+
+        None if every query sees every key.
+        """
         if self.sees_all:
             return None
         return _joined([run.band(self.count, device) for run in self.runs], 1)
 
     def distances(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return [count, keys]: the position of a key minus that of a query."""
+        """Return [count, keys]: a key's position minus a query's position."""
         spans = [(r.begin - self.position, r.end - self.position) for r in self.runs]
         keys = [torch.arange(*span, dtype=dtype, device=device) for span in spans]
         queries = torch.arange(self.count, dtype=dtype, device=device)
@@ -185,9 +189,9 @@ class RowVisibility:
     def _count_queries(self, seeing: int, cells: int) -> int:
         """Return the number of queries in a block.
 
-        A block of n queries reads `n + reach` keys when both sides are bounded: the
-        largest n with `n * (n + reach) <= cells`, but not so many that most of the
-        pairs lie outside the window.
+        If keys are bounded on both sides, a block of n queries reads `n + reach` keys;
+        the result is the largest n with `n * (n + reach) <= cells`. The result is
+        smaller if most pairs of query and key would lie outside the window.
         """
         count = cells // self.keys
         if self.left is not None and self.ahead is not None:
@@ -216,13 +220,13 @@ class Scoring:
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether scores are scaled products; keys can be hidden."""
+        """Tell whether all scores are scaled products, apart from hidden keys."""
         products = self.softcap is None and self.slopes is None and self.sinks is None
         return products and (self.mask is None or self.mask.dtype == torch.bool)
 
     @property
     def is_bare(self) -> bool:
-        """Tell whether scores are scaled products, and no mask hides a key."""
+        """Tell whether all scores are scaled products, and no mask hides a key."""
         return self.mask is None and self.is_plain
 
     def seen(self, block: Block) -> Tensor | None:

@@ -65,7 +65,10 @@ class _Borders:
         self._depths: list[int] = []  # per block: the depth of nested blocks
 
     def check(self) -> None:
-        """Check every control instruction; a block comes after the one that runs it."""
+        """Check the control instructions of all blocks, last block first.
+
+        The method's main graph is checked after them. A block comes after its caller.
+        """
         count = len(self._method.blocks)
         self._growth = [{} for _ in range(count)]
         self._depths = [1] * count
@@ -124,7 +127,7 @@ class _Borders:
                     yield from ((graph.root_of(value.value), axis) for axis in axes)
 
     def _check_states(self, grown: dict[int, set[int]]) -> None:
-        """Check that only growing states and callers' arrays grow in blocks."""
+        """Check that blocks lengthen only states that can grow, or callers' arrays."""
         for root, axes in grown.items():
             storage = self._method.graph.values[root].storage
             if isinstance(storage, StateSlot):
@@ -198,7 +201,7 @@ class _Step:
         self._require(fits, f"it asks {kind}, which is not one bool")
 
     def _check_over(self) -> None:
-        """Check results that share memory with operands; loops have carried values."""
+        """Check the results of a control instruction that share operands' memory."""
         control, given = self._control, self._results[: len(self._control.over)]
         count = len(self._passed)
         known = all(over is None or 0 <= over < count for over in control.over)

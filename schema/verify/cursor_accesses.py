@@ -183,8 +183,9 @@ class CursorAccesses:
     ) -> None:
         """Check that a write covers the positions that the call or iteration adds.
 
-        With row lengths it must cover all of them. A ring with a window is filled
-        without a hole, and no write is longer than a call may be.
+        With row lengths, the write must cover all of these positions. A ring with a
+        window must be filled without a hole, and no write to the ring may be longer
+        than the longest allowed call.
         """
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
@@ -206,7 +207,7 @@ class CursorAccesses:
     def _check_kept(
         self, arguments: Mapping[str, Argument], state: State, at: str
     ) -> None:
-        """Check that an operator keeps as many first positions as the window does."""
+        """Check that an operator and the window keep equally many first positions."""
         window, keep = state.window, arguments["keep"]
         what = f"it keeps {keep} positions of {state.name!r}, whose window is {window}"
         self._require(window is None or keep == window.keep, at, what)
@@ -240,9 +241,10 @@ class CursorAccesses:
         fields: Fields,
         at: str,
     ) -> None:
-        """Check that queries over rings are the call's tokens, and stay in the window.
+        """Check that the queries over a ring are the call's tokens, in the window.
 
-        Any result can overwrite a state that is not a ring.
+        If a state is not a ring, any operator can read it, and any result can be
+        written over it.
         """
         rings = [v for v in used if held[v].state in self._widest]
         for result in step.results:

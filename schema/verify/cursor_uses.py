@@ -95,7 +95,7 @@ class CursorUses:
     def _check_graph(
         self, graph: Graph, operands: Operands, held: dict[int, HeldState], lent: Fields
     ) -> Fields:
-        """Check a graph, and record the values that hold states; `lent` has the fields.
+        """Check a graph, and record the values that hold states.
 
         Returns:
             All values that are fields of cursors, or positions after a start.
@@ -204,13 +204,13 @@ class CursorUses:
         fields: Fields,
         at: str,
     ) -> None:
-        """Record the results of a control instruction that hold states, and their fill.
+        """Record which results of a control instruction hold states, and how filled.
 
         Args:
             step: the instruction.
             control: its decoded arguments.
             held: the outer values that hold states.
-            gone: its checked blocks, without the condition of a loop.
+            gone: the instruction's blocks, checked, without the condition of a loop.
             fields: the relation of outer values to cursors.
             at: the instruction's location, for messages.
         """
@@ -265,7 +265,7 @@ def _written_over(
 
 
 def _axes(step: Instruction, rank: int) -> tuple[int, ...]:
-    """Return the operand's axis for each axis of a permuting view."""
+    """Return, for each axis of a permuting view, the axis of the view's operand."""
     if step.op == "aten::permute":
         return tuple(axis % rank for axis in cast("tuple[int, ...]", step.arguments[1]))
     axes = list(range(rank))

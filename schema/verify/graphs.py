@@ -29,9 +29,10 @@ Operands = list[tuple[int, ...]]
 
 
 def _content(graph: Graph, around: Surroundings) -> tuple[object, ...]:
-    """Return a key of a block's graph on which its verdict depends, by identities.
+    """Return a key under which the verdict on a block's graph is cached.
 
-    For a constant the key holds its type, and the type of its named data.
+    The key compares parts of the graph by identity. For a constant, the key holds the
+    type of the value and the type of the named data.
     """
     types = around.constants
     values: list[object] = []
@@ -175,7 +176,7 @@ class GraphChecker:
     def _key(
         self, step: Instruction, keys: Sequence[object]
     ) -> tuple[tuple[object, ...], tuple[int, ...]]:
-        """Return a key of a signature's verdict, and the ids that are read."""
+        """Return the cache key of an instruction's verdict, and its operands' ids."""
         reads: list[int] = []
         parts: list[object] = [step.op]
         for argument in step.arguments:

@@ -1,12 +1,13 @@
-"""Check that loops and branches that advance a position stay within their call.
+"""Check that loops and branches write only at the positions that their call adds.
 
-The position is a cursor, or a number of tokens after it; a loop can carry the position
-from an iteration to the next. In: the control instructions of a method, and their
-operands' relation to cursors. Out: the position where each iteration starts, or
-`BadProgram`. An inner loop must end before the iteration of the outer loop ends. After
-branches that write and advance, only the end of the branch that advances least is
-known. If loops and branches determine how many tokens a call adds, the number is
-compared with the final value of the cursor's counter when the method has been checked.
+A loop writes at a position, the cursor's or one that lies some tokens later, and can
+carry the position from an iteration to the next. In: the control instructions of a
+method, and their operands' relation to cursors. Out: the position where each iteration
+starts, or `BadProgram`. An inner loop must not pass the position where the iteration of
+the outer loop ends. If branches advance the position by different numbers of tokens,
+the code after them counts on the smallest number only. If loops and branches determine
+how many tokens a call adds, the checks wait for the end of the method: its last write
+to the cursor's counter then gives the number of tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -87,10 +88,10 @@ class LoopEnds:
         fields: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
-        """Check that an iteration's accesses end within the iteration.
+        """Check that an iteration accesses only positions that the iteration adds.
 
-        Call this after the check of the loop's body. The end of the last iteration is
-        recorded in `fields`; it must lie within the call.
+        Call this method after the check of the loop's body. The method records in
+        `fields` where the last iteration ends; this position must lie within the call.
         """
         inside = self._method.blocks[control.blocks[-1]].graph
         unknown: dict[After, int] = {}
@@ -120,7 +121,10 @@ class LoopEnds:
 
     @contextmanager
     def within(self, branch: bool) -> Iterator[list[_End]]:
-        """Collect the ends of accesses while a block is checked, if it is a branch."""
+        """Collect the ends of accesses while a block is checked, if it is a branch.
+
+        `branch` tells whether the block is a branch.
+        """
         before, found = self._ends, list[_End]()
         if branch:
             self._ends = found
@@ -174,7 +178,7 @@ class LoopEnds:
     def finish(self, fields: Fields) -> dict[int, After]:
         """Check the counters of cursors that loops advance by unknown amounts.
 
-        A counter must hold the position where the last loop has ended.
+        A counter must hold the position where the method's last loop has ended.
 
         Returns:
             The end of the call for each cursor that the call advances.
@@ -203,7 +207,7 @@ class LoopEnds:
         return found
 
     def _joined(self, ways: Sequence[After]) -> After | None:
-        """Return the nearest of the given positions, None if it is unknown."""
+        """Return the smallest of the given positions; None if it cannot be decided."""
         if len(set(ways)) == 1:
             return ways[0]
         common = set[int].intersection(*(set(way.loops) for way in ways))

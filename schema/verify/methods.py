@@ -1,7 +1,7 @@
 """Check the declarations of a program's methods.
 
-In: decoded methods, before their graphs are checked; the same methods again after the
-check, with the operands of all instructions. Out: nothing, or the first error.
+In: decoded methods. Some checks run before the methods' graphs are checked; others run
+later, and also take the operands of all instructions. Out: nothing, or the first error.
 """
 
 from collections.abc import Sequence
@@ -116,8 +116,9 @@ def check_effects(
 
 
 def check_accesses(method: Method, report: Reporter) -> None:
-    """Check the accesses that writes declare; call it after all other checks.
+    """Check the accesses that writes declare.
 
+    Must be called after all other checks of the method.
     The accesses of a control instruction are compared with the accesses of its blocks.
     Blocks are checked in reverse order, so that a block is checked before the
     instruction that runs it.

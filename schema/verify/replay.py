@@ -135,7 +135,7 @@ class _Machine:
             raise Conflict(index, f"value {base} is not the newest of its memory")
 
     def newest(self, index: int, owner: int) -> int:
-        """Return the last value that an instruction before `index` wrote over."""
+        """Return the newest value in the owner's memory before instruction `index`."""
         for step in reversed(self.graph.instructions[:index]):
             if OPS[step.op].aliasing is not Aliasing.VIEW:
                 for value in step.results:
@@ -146,7 +146,7 @@ class _Machine:
     def sharing(
         self, step: Instruction, base: int, reads: Sequence[int], owner: int
     ) -> list[int]:
-        """Return the operands in the owner's memory, without an overwritten `base`."""
+        """Return the operands in the owner's memory, without the overwritten `base`."""
         others = list(reads)
         if OPS[step.op].aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
             others.remove(base)

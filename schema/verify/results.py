@@ -1,4 +1,4 @@
-"""Check that each value is defined once, in memory that its instruction can write.
+"""Check that each value is defined once, in memory that its instruction may write.
 
 In: a graph whose values have been checked, one instruction at a time. Out: nothing, or
 the text of the error. At each instruction, `Definitions` knows the defined values and
@@ -87,7 +87,7 @@ class Definitions:
         return f"a result of {kind} kind may not lie at {self.storages[value]}"
 
     def _root(self, step: Instruction, value: int, base: int) -> int:
-        """Return the owner of the memory of a result that shares it with `base`."""
+        """Return the owner of the memory that a result shares with `base`."""
         first = step.arguments[0] if step.arguments else None
         aliasing = OPS[step.op].aliasing
         if aliasing is Aliasing.FRESH:

@@ -236,7 +236,7 @@ def _check_tail(
 
 @collection_paused()
 def verify_program(program: Program, path: str, thorough: bool = False) -> None:
-    """Check all declarations and code of a program whose graph ids are in range.
+    """Check all declarations and code of a program; its graph ids must be in range.
 
     Args:
         program: a program that was decoded, or is about to be written.

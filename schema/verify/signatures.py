@@ -75,7 +75,10 @@ def check_signature(
 
 
 def _check_halves(results: Sequence[TensorType]) -> None:
-    """Check that last axes have a fixed size, since the rule sees only some sizes."""
+    """Check that last axes have a fixed size.
+
+    The operator's shape rule is tested at a few sizes only, not at all of them.
+    """
     for kind in results:
         width = kind.dims[-1] if kind.dims else 0
         if not isinstance(width, int):
@@ -98,12 +101,13 @@ def divided(graph: Graph) -> Collection[int]:
 def _where(
     graph: Graph, holds: Callable[[Collection[str], bool], bool]
 ) -> Collection[int]:
-    """Return the instructions whose sizes satisfy a condition, without those of blocks.
+    """Return the instructions of a graph whose sizes satisfy a condition.
 
     Args:
-        graph: the graph of the instructions.
-        holds: the condition, given the symbols of an instruction, and whether it has a
-            quotient; if it holds for some symbols, it holds for more.
+        graph: the graph of the instructions; its blocks' instructions are not examined.
+        holds: the condition, given the symbols of an instruction, and whether the
+            instruction has a quotient. A condition that holds for a set of symbols
+            must also hold for every larger set.
     """
     types = {id(value.type): value.type for value in graph.values}
     known = {kind: _said(types[kind].dims) for kind in types}
@@ -149,9 +153,10 @@ def check_at(
 ) -> None:
     """Check a verified instruction at the sizes of a call.
 
-    Some instructions fit their operator only at some sizes: with several symbols, if
-    the symbols' sizes fit together; with quotients, if the remainders of the divisions
-    are those at the test sizes. `check_signature` cannot check either.
+    Some instructions fit their operator only at some sizes. An instruction with several
+    symbols can need sizes that fit together; an instruction with a quotient can need
+    the remainders that the division has at the test sizes. `check_signature` does not
+    know the sizes of a call, so it cannot check these conditions.
 
     Args:
         instruction: an instruction that runs no blocks.

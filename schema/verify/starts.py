@@ -25,8 +25,8 @@ class After:
         cursor: id of the cursor.
         offset: the distance from the start, without the unknown distances that loops
             and branches add.
-        turn: the start: 0 for that of the call; otherwise a number for the value of a
-            loop that carries the position from an iteration to the next.
+        turn: the start: 0 for the start of the call; otherwise a number that stands for
+            a carried value of a loop when an iteration begins.
         loops: numbers of the loops and branches that add unknown distances, in order,
             each number once.
     """

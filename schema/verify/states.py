@@ -1,4 +1,4 @@
-"""Check the declarations of a program's states, the memory that outlives a call.
+"""Check the declarations of a program's states: memory that outlives a call.
 
 In: a decoded program whose names have been checked. Out: nothing, or the first error.
 `methods.py` checks the accesses of methods to states, `cursors.py` checks cursors.

@@ -1,11 +1,11 @@
 """The FlatBuffers verifier: check that a buffer is exactly as kvc's writer makes it.
 
 In: bytes, and the layout of `program.fbs` (`kvc.schema._generated`). Out: nothing, or
-`BadStructure`. The verifier is strict: a single offset refers to each table, vector and
-string; no two of them overlap; gaps are zero padding; no bytes follow the last of them;
-and every field that is not optional is present. The verifier does not recurse, and
-checks the size of a vector or string before it reads the elements. The codec and
-`semantics.py` check the meaning of the numbers.
+`BadStructure`. The verifier is strict: exactly one offset refers to each table, vector
+or string; these parts do not overlap; gaps between parts are zero padding; no bytes
+follow the last part; and every field that is not optional is present. The verifier does
+not recurse, and checks the size of a vector or string before it reads the elements. The
+codec and `semantics.py` check the meaning of the numbers.
 """
 
 import struct
@@ -67,7 +67,7 @@ class _Layout:
 
 
 class _Walk:
-    """One pass over a buffer; it collects the regions that were reached."""
+    """One pass over a buffer, which collects the regions that offsets refer to."""
 
     def __init__(self, buffer: bytes, path: str) -> None:
         self.buffer = buffer
@@ -125,7 +125,7 @@ class _Walk:
         self.queue.append((table, self.target(position)))
 
     def check_table(self, name: str, position: int) -> None:
-        """Check a table's vtable, which tables can share, and its gaps and fields."""
+        """Check a table's fields and gaps, and its vtable, which tables can share."""
         vtable = position - self.number(_I32, position)
         layout = self.layouts.get((name, vtable))
         if layout is None:
@@ -138,7 +138,7 @@ class _Walk:
             self.check_field(name, field, position + offset)
 
     def read_vtable(self, name: str, vtable: int) -> _Layout:
-        """Decode a vtable, checked against the fields of a table."""
+        """Decode a vtable; its fields must be those of the table kind `name`."""
         vtable_nbytes = self.number(_U16, vtable)
         nbytes = self.number(_U16, vtable + 2)
         fields = TABLES[name]

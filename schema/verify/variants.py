@@ -1,9 +1,9 @@
 """Check that the variants of a program look the same to callers.
 
-A variant is the program's code for a further recipe. In: a program whose variants are
-unchecked. Out: nothing, or the first difference. `semantics.py` checks the code of
-variants like that of the program. Variants have no states, cursors, symbols and data;
-they use those of the program.
+A variant is the code of a program for an additional recipe. In: a program whose
+variants are unchecked. Out: nothing, or the first difference. `semantics.py` checks the
+code of variants as it checks the code for the first recipe. Variants share the states,
+cursors, symbols and data of the program, and have none of their own.
 """
 
 from dataclasses import replace

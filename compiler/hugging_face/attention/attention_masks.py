@@ -1,10 +1,10 @@
 """`MaskStandIn`: a placeholder for an attention mask that describes visible keys.
 
-In: the visible keys that `windows.py` finds for a mask function. Out: a value that a
-model passes to attention as it would a mask: it may be cut to the existing keys,
-expanded over rows and heads, and cast to another float dtype. A model that computes
-with the mask's numbers, or takes some of its queries, is refused with the line that
-does so, since kvc makes no mask.
+In: the visible keys that `windows.py` finds for a mask function. Out: a placeholder
+that a model passes to attention in place of a mask. The model may cut the placeholder
+to the existing keys, expand it over rows and heads, and cast it to another float dtype.
+A model that computes with the mask's numbers, or selects some of its queries, is
+refused, since kvc makes no mask; the error names the line of the model's code.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ class MaskStandIn:
         return hash(self._seen())
 
     def __getitem__(self, index: object) -> "MaskStandIn":
-        """Return the mask for an index that keeps all rows, heads and queries."""
+        """Return the mask itself; the index must keep all rows, heads and queries."""
         asked = list(index) if isinstance(index, tuple) else [index]
         if any(part is Ellipsis for part in asked):
             place = next(i for i, part in enumerate(asked) if part is Ellipsis)
@@ -97,7 +97,10 @@ class MaskStandIn:
         return self
 
     def __getattr__(self, name: str) -> Callable[..., "MaskStandIn"]:
-        """Return a tensor method that keeps visible keys; refuse any other name."""
+        """Return a method that returns the mask, for tensor methods that keep it valid.
+
+        Any other name is refused.
+        """
         if name in _KEEPING:
             return partial(self._itself, name)
         if name.startswith("__"):
@@ -134,7 +137,7 @@ class MaskStandIn:
 def _keeps(part: object, dim: int) -> bool:
     """Tell whether an index keeps all of a dimension, or all existing keys.
 
-    A single key would be broadcast as all keys.
+    An index that keeps a single key is refused: the key would be broadcast to all keys.
     """
     if not isinstance(part, slice) or part.step not in (None, 1):
         return False

@@ -2,9 +2,10 @@
 
 In: the arguments of an expert layer of transformers: hidden states and the experts that
 its router selected. Out: `kvc::expert_linear` for each of its projections, which reads
-only selected experts and whose shapes do not depend on the selection. It is registered
-with transformers' public interface for experts, as "kvc"; expert layers of a few
-architectures that do not use the interface are replaced in their instances.
+only selected experts and whose shapes do not depend on the selection. The function is
+registered with transformers' public interface for experts, as "kvc". A few
+architectures do not use the interface; their instances of expert layers get the
+functions here as `forward`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -52,7 +53,7 @@ class Experts(Protocol):
         ...
 
     def post_expert_norm(self, states: Tensor) -> Tensor:
-        """Return normalised results."""
+        """Return the experts' results, normalised."""
         ...
 
     def _apply_gate(self, states: Tensor) -> Tensor: ...
@@ -60,7 +61,7 @@ class Experts(Protocol):
 
 @contextmanager
 def own_experts(model: PreTrainedModel) -> Iterator[None]:
-    """Make a model compute its experts, if it has any, by kvc's functions."""
+    """Make a model compute its experts by kvc's functions, if the model has experts."""
     with ExitStack() as stack:
         for module in model.modules():
             function = _OWN.get(name_of(module))
@@ -142,7 +143,10 @@ def _dbrx(
 
 
 def _llama4(module: "Llama4TextMoe", hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-    """Replace Llama 4's expert layer, which computes all experts and weighs inputs."""
+    """Replace Llama 4's expert layer, whose code computes all experts for each token.
+
+    As in that code, weights multiply the experts' inputs, not their results.
+    """
     states, own = hidden_states.reshape(-1, module.hidden_dim), module.experts
     logits = torch.nn.functional.linear(states, module.router.weight)
     best, chosen = logits.topk(module.top_k, dim=1)
@@ -161,7 +165,7 @@ def _longcat(
     top_k_index: Tensor,
     top_k_weights: Tensor,
 ) -> Tensor:
-    """Replace LongCat's experts, the last of which return their input."""
+    """Replace LongCat's experts; the last experts return their input unchanged."""
     last = module.num_routed_experts - 1
     chosen, returned = top_k_index.clamp(max=last), top_k_index > last
     experts = chosen.reshape(-1)
@@ -194,7 +198,10 @@ class Routed:
         return self.states.repeat_interleave(self.chosen.shape[1], dim=0)
 
     def projected(self, rows: Tensor, weight: Tensor) -> Tensor:
-        """Return rows [tokens * k, in] times their experts' [experts, out, in]."""
+        """Multiply each row of [tokens * k, in] by its expert's part of `weight`.
+
+        The shape of `weight` is [experts, out, in].
+        """
         return _multiplied(rows, weight, self.chosen.reshape(-1))
 
     def summed(self, rows: Tensor) -> Tensor:
@@ -205,7 +212,8 @@ class Routed:
 def jetmoe_routed(router: "JetMoeTopKGating", hidden_states: Tensor) -> Routed:
     """Return the selection of a JetMoE router for states [batch, seq, hidden].
 
-    The router's own code sorts rows by experts and counts the rows of each.
+    The router's own code cannot be used: it sorts rows by expert, and counts the rows
+    of each expert.
     """
     states = hidden_states.reshape(-1, hidden_states.shape[-1])
     logits = router.layer(states).float()

@@ -1,9 +1,10 @@
 """Adapt architectures whose attention does not use transformers' interface.
 
-A few older architectures multiply, mask and sum in their own modules. In: such a model.
-Out: while `adapted` is active, kvc's `attend` replaces this code in their instances;
-classes and sources stay unchanged. Their masks are causal, or a window that is given
-here, and biases over positions (ALiBi) become slopes.
+A few older architectures compute attention in their own modules. In: a model of such an
+architecture. Out: while `adapted` is active, functions that call kvc's `attend` replace
+the code in the model's instances; classes and sources stay unchanged. The masks of
+these models are causal, or a window that this module knows. Biases over positions
+(ALiBi) become slopes.
 """
 
 import math
@@ -52,13 +53,13 @@ _Attended = tuple[Tensor, None]
 
 
 def has_own_attention(model: PreTrainedModel) -> bool:
-    """Tell whether a model has an attention of its own that kvc can replace."""
+    """Tell whether kvc can replace the attention code of a model's own modules."""
     return any(name_of(module) in _ADAPTERS for module in model.modules())
 
 
 @contextmanager
 def adapted(model: PreTrainedModel) -> Iterator[None]:
-    """Replace modules' own attention by kvc's function."""
+    """Replace the attention code of a model's own modules by functions of kvc."""
     with ExitStack() as stack:
         for module in model.modules():
             if name_of(module) in _ADAPTERS:
@@ -76,7 +77,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def _merged(attended: Tensor) -> Tensor:
-    """Return [batch, seq, heads, dim] as [batch, seq, heads * dim]."""
+    """Merge [batch, seq, heads, dim] into [batch, seq, heads * dim]."""
     return attended.flatten(2)
 
 
@@ -91,7 +92,7 @@ def _kept(
 def _plain(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object
 ) -> _Attended:
-    """Replace an `_attn` of scaled products over heads, in float32."""
+    """Replace a method `_attn` that computes scaled products per head, in float32."""
     out = attend_causally(module, query.to(value.dtype), key, value)
     return out.transpose(1, 2), None
 
@@ -99,7 +100,7 @@ def _plain(
 def _gpt_neo(
     module: "GPTNeoSelfAttention", query: Tensor, key: Tensor, value: Tensor, *_: object
 ) -> _Attended:
-    """Replace GPT-Neo's `_attn`: no scale, and a window in local layers."""
+    """Replace GPT-Neo's `_attn`: scores without a scale, a window in local layers."""
     local = module.attention_type == "local"
     window = module.config.window_size if local else None
     out = attend_causally(module, query, key, value, scale=1.0, window=window)
@@ -132,7 +133,7 @@ def _falcon(
     position_embeddings: tuple[Tensor, Tensor],
     **__: object,
 ) -> _Attended:
-    """Replace Falcon's attention: rotary or ALiBi; each key head is stored once."""
+    """Replace Falcon's attention, rotary or ALiBi, and store each key head once."""
     split = module._split_heads(module.query_key_value(hidden_states))
     query, key, value = (heads.transpose(1, 2) for heads in split)
     if module.new_decoder_architecture:
@@ -158,7 +159,7 @@ def _mpt(
     past_key_values: Cache,
     **__: object,
 ) -> _Attended:
-    """Replace MPT's attention: ALiBi with slopes of its own formula."""
+    """Replace MPT's attention: ALiBi with slopes by MPT's formula."""
     mixed = module.Wqkv(hidden_states)
     if module.clip_qkv:
         mixed = mixed.clamp(-module.clip_qkv, module.clip_qkv)
@@ -192,8 +193,8 @@ def _diffllama(
 ) -> _Attended:
     """Replace DiffLlama's attention: the difference of two weighted sums of values.
 
-    A head of the cache holds two heads of the model: the keys for both halves of the
-    queries, and the values that both halves sum.
+    A head of the cache holds two heads of the model: the keys for the two halves of the
+    queries, and the values that both halves weight.
     """
     query, key, value = (
         project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
@@ -223,8 +224,9 @@ def _doge(
 ) -> _Attended:
     """Replace Doge's attention: each value gives a bias for its key.
 
-    The bias is a number for each key, added to its scores. It is stored in the cache as
-    the last element of the key; queries multiply it by a factor that cancels the scale.
+    The bias is a number for each key, added to all scores of the key. The cache stores
+    the bias as the last element of the key; the matching element of each query is a
+    factor that cancels the scale.
     """
     projected = (
         project(hidden_states).unflatten(2, (-1, module.head_dim))
@@ -246,9 +248,9 @@ def _doge(
 
 
 def check_keys(model: PreTrainedModel, length: int) -> None:
-    """Check that values in the cache never select the keys that are attended to.
+    """Check that a model's attention does not select keys by cached values.
 
-    In Doge, values select keys in texts longer than a configured length.
+    Doge selects keys by their values in texts longer than a configured length.
 
     Raises:
         UnsupportedModel: values select keys in texts of this length.
@@ -273,9 +275,9 @@ def _jetmoe(
     past_key_values: Cache,
     **__: object,
 ) -> tuple[Tensor, None, Tensor]:
-    """Replace JetMoE's attention: each selected expert makes queries for all keys.
+    """Replace JetMoE's attention: each selected expert computes queries for all keys.
 
-    Queries to the same keys become neighbouring heads, so keys are stored once.
+    Queries to the same keys become neighbouring heads, so each key is stored once.
     """
     mixture, (batch, seq, _hidden) = module.experts, hidden_states.shape
     routed = jetmoe_routed(mixture.router, hidden_states)

@@ -1,8 +1,9 @@
 """Adapt TrOCR's decoder, whose attention does not use transformers' interface.
 
-It attends over its own cache and over the result of an encoder of pictures (arXiv
-2109.10282). In: such a module and its arguments. Out: the module's result.
-`own_attention.py` lists the modules that these functions replace.
+The decoder attends over its own cache and over the result of an encoder of pictures
+(arXiv 2109.10282). In: an attention module or position table of the decoder, and its
+arguments. Out: the module's result. `own_attention.py` lists the modules that these
+functions replace.
 """
 
 from typing import TYPE_CHECKING
@@ -54,7 +55,7 @@ def trocr(
 
 
 def _own(caches: Cache) -> Cache:
-    """Return a decoder's own caches, also of a decoder that runs without an encoder."""
+    """Return the caches of a decoder's tokens, with or without an encoder."""
     if isinstance(caches, EncoderDecoderCache):
         return caches.self_attention_cache
     return caches
@@ -63,7 +64,10 @@ def _own(caches: Cache) -> Cache:
 def _written(
     module: "TrOCRAttention", cache: Cache, states: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Project states into a layer's caches; return the whole caches."""
+    """Write keys and values, projected from states, to a layer's caches.
+
+    Return the whole caches.
+    """
     assert module.layer_idx is not None
     key, value = (
         _heads(module, project(states)) for project in (module.k_proj, module.v_proj)

@@ -1,10 +1,10 @@
 """Adapt encoders whose attention does not use transformers' interface.
 
-These encoders add biases over distances to scores: a number for each head (MPNet), or
-products of queries and keys with vectors of distances (DeBERTa, arXiv 2006.03654). In:
-such a module and its arguments. Out: the module's result, by `attend_among`, which
-takes these numbers as a bias [batch or 1, heads, seq, seq]. `own_attention.py` lists
-the modules that these functions replace.
+These encoders add a bias to each score that depends on the distance of query and key: a
+number for each head (MPNet), or products of the query and the key with a vector for the
+distance (DeBERTa, arXiv 2006.03654). In: an attention module and its arguments. Out:
+the module's result, computed by `attend_among` with a bias [batch or 1, heads, seq,
+seq]. `own_attention.py` lists the modules that these functions replace.
 """
 
 import math
@@ -46,7 +46,7 @@ def mpnet(
 
 
 def mpnet_bias(module: "MPNetEncoder", states: Tensor, *args: object) -> Tensor:
-    """Return the bias [1, heads, seq, seq], which is the same for all rows."""
+    """Return the bias [1, heads, seq, seq] of MPNet, which all rows share."""
     bias: Tensor = type(module).compute_position_bias(module, states[:1], *args)  # type: ignore[no-untyped-call]
     return bias
 
@@ -92,8 +92,8 @@ def deberta_distances(
 ) -> Tensor | None:
     """Return distances int64 [1, seq, seq], with large distances in buckets.
 
-    This is `make_log_bucket_position` of transformers without `sign`, which backends
-    lack.
+    The function computes `make_log_bucket_position` of transformers without the
+    operator `sign`, which backends lack.
     """
     if relative_pos is not None or not module.relative_attention:
         return relative_pos

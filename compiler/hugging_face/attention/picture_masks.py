@@ -1,9 +1,9 @@
 """Find the visible keys of a mask in a text with a picture, by calling the mask.
 
 In: a mask function as in `windows.py`, and the picture's positions in the text. Out:
-the visible keys of every query: all up to itself, or a window; and whether the
-positions of the picture attend to each other in both directions (Gemma 3). Any other
-mask is refused.
+the visible keys of every query: all keys up to the query's position, or a window; and
+whether the positions of the picture attend to each other in both directions (Gemma 3).
+Any other mask is refused.
 """
 
 import sys
@@ -29,8 +29,9 @@ def find_around_picture(
 ) -> MaskStandIn:
     """Return the visible keys of queries in a text of `count` tokens.
 
-    The mask is called only for positions in this text, since the function may know
-    these tokens alone. A window is found if the text is longer than the window.
+    The mask function is called only for positions in this text, since the function may
+    know only the tokens of this text. A window can be found only if the text is longer
+    than the window.
 
     Raises:
         UnsupportedModel: the mask is neither causal nor a causal window, apart from the
@@ -130,5 +131,5 @@ def _of_pictures(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def _in_no_block(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Replace a mask of blocks by one in which no token sees another."""
+    """Replace a mask of blocks by a mask in which no token sees any token."""
     return (query == key) & (query != key)

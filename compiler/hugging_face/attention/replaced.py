@@ -1,12 +1,13 @@
 """Replace transformers' attention and masks by `kvc::attention`.
 
-In: the arguments of a model's attention and mask functions while one of kvc's methods
-runs. Out: `kvc::attention` over the cache's valid part. Both functions are registered
-under one name with transformers' public interfaces; they read the state of the call
-from `calls.py`. A mask is never made: only the visible keys of queries are found.
+In: the arguments that a model passes to attention and mask functions while a method of
+kvc runs. Out: `kvc::attention` over the cache's valid part. `attend` and `sight` are
+registered under the same name with transformers' public interfaces for attention and
+masks; they read the state of the call from `calls.py`. No mask is made: `sight` only
+finds the visible keys of queries.
 
-A model with an encoder has three kinds of attention: of the encoder, among all its
-inputs; of the decoder, over its own cache; and of the decoder over the cross cache,
+A model with an encoder has three kinds of attention: the encoder attends among all its
+inputs; the decoder attends over the cache of its own tokens, and over the cross cache,
 which holds keys and values of the encoder's result.
 """
 
@@ -57,10 +58,10 @@ def sight(
     attention_mask: object = None,
     **_: object,
 ) -> MaskStandIn:
-    """Return the visible keys of a mask, in the place of the mask.
+    """Return the visible keys of a mask, which take the place of the mask.
 
-    A mask that a model has made already, and passes to a model within it, is returned
-    unchanged, as by transformers' own function.
+    If a model has made a mask already, and passes it to a model that it contains, the
+    mask is returned unchanged, as by transformers' own function.
 
     Raises:
         UnsupportedModel: the mask is neither causal, nor a causal window, nor chunks,
@@ -114,9 +115,9 @@ def attend(
         attention_mask: the result of `sight`.
         dropout: 0 in evaluation mode.
         scaling: factor on the scores; None: 1 / sqrt(head_dim).
-        sliding_window: number of keys that a query sees; the mask is used instead, as
-            in eager mode.
-        softcap: as `kvc::attention`.
+        sliding_window: not used: the mask decides which keys a query sees, as in eager
+            mode.
+        softcap: the argument `softcap` of `kvc::attention`.
         s_aux: sink logits [heads].
         position_bias: [1, heads, seq, capacity], added to scores (T5); only in models
             with an encoder.
@@ -126,8 +127,8 @@ def attend(
         [batch, seq, heads, value_dim], and no weights.
 
     Raises:
-        UnsupportedModel: the keys are not a cache's, or a mask or setting is unknown to
-            kvc.
+        UnsupportedModel: the keys are not those of a cache, or a mask or setting is
+            unknown to kvc.
     """
     call = current_call()
     if call.uncached:
@@ -161,7 +162,9 @@ def attend_to_encoded(
     value: Tensor,
     scale: float | None = None,
 ) -> Tensor:
-    """Attend to all positions of an encoder's result; arguments as for `attend`.
+    """Attend to all positions of an encoder's result.
+
+    The arguments are those of `attend`.
 
     Returns:
         [batch, seq, heads, value_dim].
@@ -183,8 +186,8 @@ def _attend_to_all(
 ) -> Tensor:
     """Attend to all of an encoder's inputs, or to all of its result.
 
-    `kept` is the cross cache, None within the encoder; the other arguments are as for
-    `attend`.
+    `kept` is the cross cache; it is None within the encoder. The other arguments are
+    those of `attend`.
 
     Returns:
         [batch, seq, heads, value_dim].
@@ -213,8 +216,8 @@ def attend_among(
 ) -> Tensor:
     """Attend among the tokens of a call, without padding.
 
-    Arguments are as for `attend` and `kvc::attention`; `bias` is added to scores,
-    [batch or 1, heads or 1, seq, seq].
+    The arguments are those of `attend` and `kvc::attention`, and `bias` [batch or 1,
+    heads or 1, seq, seq], which is added to scores.
 
     Returns:
         [batch, seq, heads, value_dim]; zeros for padding.
@@ -247,19 +250,20 @@ def attend_causally(
     part: slice = slice(None),
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Attend from each position to all up to it, or to the last `window`.
+    """Attend from each position to all positions up to it, or to the last `window`.
 
-    If the tokens of a call are bidirectional, each also sees later ones.
+    If the tokens of a call are bidirectional, each token also sees the later tokens of
+    the call.
 
-    Arguments are as for `attend` and `kvc::attention`; `chunk` is that of
-    `MaskStandIn`, `part` selects the elements of each key that queries are multiplied
-    with, and `bias` is added to scores, [batch or 1, heads, seq, slots].
+    The arguments are those of `attend` and `kvc::attention`, `chunk` of `MaskStandIn`,
+    `part`, which selects the elements of each key that queries are multiplied with, and
+    `bias` [batch or 1, heads, seq, slots], which is added to scores.
 
     Returns:
         [batch, seq, heads, value_dim].
 
     Raises:
-        UnsupportedModel: the keys are not a cache's.
+        UnsupportedModel: the keys are not those of a cache.
     """
     call = current_call()
     kept = _find_kept(call, module, key, value)
@@ -301,7 +305,7 @@ def attend_causally(
 
 
 def _begins(call: ModelCall, chunk: int, seq: int, slots: int) -> Tensor:
-    """Return the slots of a linear cache that are not before each query's chunk.
+    """Return which slots of a linear cache are not before each query's chunk.
 
     Returns:
         bool [batch, 1, seq, slots].
@@ -322,10 +326,10 @@ def _latents(kept: Kept) -> Tensor:
 def _find_kept(
     call: ModelCall, module: nn.Module, key: Tensor, value: Tensor
 ) -> Kept | None:
-    """Return the caches that hold these keys and values, None within an encoder.
+    """Return the caches that hold the given keys and values; None within an encoder.
 
     Raises:
-        UnsupportedModel: they are not a cache's.
+        UnsupportedModel: no cache holds the keys and values.
     """
     for kept in call.kept:
         if key is kept.keys and value is kept.values:
@@ -344,8 +348,8 @@ def _seen(
     """Return the visible keys of a query.
 
     Raises:
-        UnsupportedModel: the mask is missing or the model's own, or it contradicts
-            `whole`, which tells whether queries see all keys.
+        UnsupportedModel: the mask is missing, or made by the model's own code, or
+            contradicts `whole`, which tells whether queries see all keys.
     """
     if mask is None and whole and not getattr(module, "is_causal", False):
         return MaskStandIn(None, whole=True)
@@ -368,8 +372,8 @@ def _seen_among(
     """Return the tokens of a call that a query sees.
 
     Raises:
-        UnsupportedModel: the mask is the model's own or has chunks, or a setting is
-            unknown to kvc.
+        UnsupportedModel: the mask is made by the model's own code or has chunks, or a
+            setting is unknown to kvc.
     """
     asked = others.pop("is_causal", None)
     _check_others(module, others, whole=True)

@@ -1,11 +1,11 @@
 """Fix rotary frequencies that depend on the length of a text.
 
-Some scalings (`dynamic`, `longrope`) select frequencies by the last position of each
-call. Keys in a cache keep the frequencies of their own call, so a text that grows past
-the change would mix two sets. In: a model, and the maximum length of its cache. Out:
-inside `held_still`, the frequencies of short texts, which are exact up to the length at
-which they change; or, for a longer cache with `longrope`, the frequencies of long texts
-for all positions.
+Some scalings (`dynamic`, `longrope`) change the frequencies when the last position of a
+call exceeds a limit. Keys in a cache are rotated by the frequencies of the call that
+wrote them, so a text that grows past the limit would mix two sets of frequencies. In: a
+model, and the maximum length of its cache. Out: inside `held_still`, the model uses the
+frequencies of short texts, which are exact up to the limit; or, with `longrope` and a
+cache longer than the limit, the frequencies of long texts for all positions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ class FrequenciesFixed(UserWarning):
 
 
 def longest_short(model: PreTrainedModel) -> int | None:
-    """Return the text length up to which no frequency changes; None: they never do."""
+    """Return the text length up to which no frequency changes; None: no limit."""
     found = [
         _changes_at(module, layer)
         for module in model.modules()
@@ -42,7 +42,7 @@ def longest_short(model: PreTrainedModel) -> int | None:
 
 
 def warn_of_frequencies(model: PreTrainedModel, length: int, asked: int | None) -> None:
-    """Warn which frequencies a bundle has, if longer texts would have others.
+    """Warn which frequencies a bundle has, if these depend on the length of a text.
 
     Args:
         model: the model that is compiled.
@@ -77,7 +77,7 @@ def held_still(model: PreTrainedModel, length: int) -> Iterator[None]:
     """Fix one set of frequencies, for texts up to `length`.
 
     Raises:
-        UnsupportedModel: frequencies would change within `length`, with each length.
+        UnsupportedModel: within `length`, frequencies change with each further token.
     """
     with ExitStack() as stack:
         for module in model.modules():
@@ -90,7 +90,10 @@ def held_still(model: PreTrainedModel, length: int) -> Iterator[None]:
 
 
 def _moving(module: nn.Module) -> tuple[str, ...]:
-    """Return the kinds of layers whose frequencies change; "" if layers share them."""
+    """Return the kinds of layers whose frequencies change.
+
+    The kind is "" if all layers share the same frequencies.
+    """
     kinds = getattr(module, "rope_type", None)
     by_layer = kinds if isinstance(kinds, Mapping) else {"": kinds}
     return tuple(

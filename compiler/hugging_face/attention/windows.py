@@ -1,9 +1,9 @@
 """Find the visible keys of a transformers mask function, by calling the function.
 
 In: a function of (batch, head, query, key) positions that tells whether the query sees
-the key. Out: the visible keys: all up to the query, a window, or the query's chunk of
-the text; for an encoder's tokens, all keys, or a window to both sides. Any other mask
-is refused, and so is a function that needs more than positions.
+the key. Out: the visible keys: all keys up to the query, a window, or the keys of the
+query's chunk of the text; for an encoder's tokens, all keys, or a window to both sides.
+Any other mask is refused, and so is a function that needs more than positions.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,10 +29,10 @@ _NEAR: Final = (0, 1, 2, 3, 7, 100, 1001)
 
 @contextmanager
 def unpadded_chunks(_: PreTrainedModel) -> Iterator[None]:
-    """Make masks of chunks for texts without padding, as all texts in kvc are.
+    """Make transformers' masks of chunks as for texts without padding.
 
     transformers counts the padding in a tensor of the call, whose values cannot be read
-    while the call is traced.
+    while the call is traced. Texts in kvc have no padding on the left.
     """
     original = masking_utils.chunked_causal_mask_function
 
@@ -82,7 +82,10 @@ def find_both_ways(mask: MaskFunction, model: str) -> MaskStandIn:
 
 @contextmanager
 def _of_positions(model: str) -> Iterator[None]:
-    """Convert an error of a mask function that needs more than positions."""
+    """Convert an error of a mask function to `UnsupportedModel`.
+
+    A mask function that needs more than positions raises an error.
+    """
     line = running_line()
     try:
         yield

@@ -2,10 +2,10 @@
 
 In: each layer's cached tensors: keys and values of each token, or states of all tokens
 together (the last inputs of a convolution, the state of a recurrence). Out:
-`LayerBuffers`, which a model registers, and `KvCache`, made for one call, which writes
+`LayerBuffers`, which a model registers, and a `KvCache` for each call, which writes
 keys and values with `kvc::cache_update`, overwrites states, and returns whole caches to
-layers. A `NotingCache` returns the layers' new tensors, as an empty cache would, and
-records their shapes.
+layers. A `NotingCache` stores nothing: it returns the tensors that layers pass to it,
+as an empty cache does, and records their shapes.
 """
 
 from typing import Final
@@ -37,8 +37,8 @@ AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
 class LayerBuffers(nn.Module):
     """The buffers of one layer.
 
-    Keys and values are [batch, heads, slots, dim]; states have their own shapes.
-    Latents are in one buffer.
+    Keys and values are [batch, heads, slots, dim]; each state has a shape of its own.
+    Latents and their shared keys are concatenated in one buffer.
 
     Attributes:
         window: for a ring, the number of positions its queries see; None: not a ring.
@@ -134,7 +134,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         return self._call.held  # type: ignore[return-value]
 
     def get_max_length(self) -> int:
-        """Return that the length is unlimited."""
+        """Return -1: the length is unlimited."""
         return -1
 
 
@@ -217,9 +217,9 @@ class KvCache(OneLength):
     """The caches of all layers during one call.
 
     Layers get their states, which they overwrite, only in calls of a single token. In
-    longer calls they would ask for the number of cached tokens; the functions that they
-    call then take the states from here (`update_conv_state`) or from the call
-    (`recurrences.py`).
+    longer calls, a layer with a state would ask for the number of cached tokens. The
+    functions that a layer calls therefore take the states themselves in longer calls:
+    from this cache (`update_conv_state`) or from the call (`recurrences.py`).
     """
 
     def __init__(self, buffers: nn.ModuleDict, call: ModelCall, single: bool) -> None:
@@ -228,9 +228,10 @@ class KvCache(OneLength):
         self._call, self._single = call, single
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        """Return a convolution's last inputs; None leaves them to `update_conv_state`.
+        """Return a convolution's last inputs, or None.
 
-        With row lengths, only `update_conv_state` knows which rows are real.
+        After None, a layer calls `update_conv_state` to get the inputs. Calls with row
+        lengths need this, since only `update_conv_state` knows which rows are real.
         """
         self.check_taken()
         if not self._single or self._call.row_lengths is not None:
@@ -238,16 +239,16 @@ class KvCache(OneLength):
         return super().get_conv_state(layer_idx, state_idx)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        """Return a state, or leave it in the call for kvc's function for prompts."""
+        """Return a state; for prompts, store it in the call for kvc's own function."""
         self.check_taken()
         self._call.recurrent = super().get_recurrent_state(layer_idx, state_idx)
         return self._call.recurrent if self._single else None
 
     def check_taken(self) -> None:
-        """Check that kvc's functions have used the states that a layer was given.
+        """Check that kvc's functions have used the states that layers requested.
 
-        Other functions might ignore the state at the start of a prompt, or count
-        padding.
+        Other functions might ignore the state from before a prompt, or treat padding as
+        real tokens.
 
         Raises:
             UnsupportedModel: a state was left unused.
@@ -265,7 +266,7 @@ class KvCache(OneLength):
 def _layer(
     buffers: nn.ModuleDict, number: int, call: ModelCall
 ) -> CacheLayerMixin | LinearAttentionCacheLayerMixin:
-    """Return a layer's cache; a layer that shares another's cache has no buffers."""
+    """Return a layer's cache; it stays empty if the layer shares another's cache."""
     name = str(number)
     if name not in buffers:
         return DynamicLayer()  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
 """Cross caches: keys and values of an encoder's result, which a decoder attends to.
 
 In: the buffers of each layer, and the call. Out: `Caches`, which a model of
-transformers accepts as the caches of a decoder: its own and the cross caches. The call
-that runs the encoder writes the cross caches; later calls only read them: with
-`is_updated`, a decoder does not compute them again.
+transformers accepts as the caches of a decoder: the caches of the decoder's tokens, and
+the cross caches. The call that runs the encoder writes the cross caches. In later calls
+`is_updated` tells the decoder to read the cross caches instead of computing them again.
 """
 
 from collections.abc import Iterable
@@ -50,8 +50,8 @@ class CrossCache(OneLength):
     """The cross caches of all layers during one call.
 
     Attributes:
-        added: the number of encoder positions that the call has written in the longest
-            row; 0 if the call wrote no positions.
+        added: the number of encoder positions that the call has written for the longest
+            row; 0 if the call has written no positions.
     """
 
     def __init__(self, buffers: nn.ModuleDict, call: ModelCall) -> None:
@@ -77,7 +77,7 @@ class CrossCache(OneLength):
 
 
 class Caches(EncoderDecoderCache):
-    """A decoder's own caches and the cross caches.
+    """The caches of a decoder's tokens, and the cross caches.
 
     Args:
         own: the caches of the decoder's tokens.

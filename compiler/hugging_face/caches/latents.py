@@ -2,11 +2,12 @@
 
 Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) caches for each
 token a latent, from which the keys and values of all heads are projected, and a rotary
-key that all heads share. transformers puts these two into its cache and expands the
-whole cache, in a module's `expand_kv`. In: such a model. Out: while `unexpanded` is
-active, kvc's attention gets the cache unexpanded; queries are projected into the latent
-space instead, and the result is projected out of it. The result is equal, since matrix
-products are associative, and each cached number is read once for all heads.
+key that all heads share. transformers caches latents and rotary keys, and projects the
+whole cache to keys and values in each call, in a module's `expand_kv`. In: a model with
+this attention. Out: while `unexpanded` is active, kvc's attention gets the latents
+themselves; queries are projected into the latent space instead, and the attended
+latents are projected to values. The result is equal, since matrix products are
+associative, and each cached number is read once for all heads.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ class LatentAttention(Protocol):
     """An attention over latents in transformers.
 
     Attributes:
-        layer_idx: the number of its cache.
+        layer_idx: the number of the layer's cache.
         kv_b_proj: projects a latent to each head's non-rotary key part and value:
             weight [heads * (qk_nope_head_dim + v_head_dim), kv_lora_rank].
         num_heads: the number of heads of queries, keys and values.
@@ -40,7 +41,7 @@ class LatentAttention(Protocol):
 
 
 def is_latent(module: object) -> TypeGuard[LatentAttention]:
-    """Tell whether a module expands latents to keys and values."""
+    """Tell whether a module projects latents to keys and values."""
     return callable(getattr(type(module), _EXPAND, None))
 
 
@@ -67,7 +68,7 @@ def unabsorbed(module: LatentAttention, attended: Tensor) -> Tensor:
 
 
 def _by_head(module: LatentAttention) -> tuple[Tensor, Tensor]:
-    """Return the projections to keys and values by head: [heads, dim, kv_lora_rank]."""
+    """Return the projections to keys and to values, [heads, dim, kv_lora_rank]."""
     weight = module.kv_b_proj.weight
     weight = weight.view(module.num_heads, -1, weight.shape[1])
     key, value = weight.tensor_split([module.qk_nope_head_dim], dim=1)
@@ -76,7 +77,7 @@ def _by_head(module: LatentAttention) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def unexpanded(model: PreTrainedModel) -> Iterator[None]:
-    """Pass latent caches to attention without expanding them.
+    """Pass latent caches to attention without projecting them to keys and values.
 
     Raises:
         UnsupportedModel: an indexer selects the visible keys of queries, or keys and
@@ -103,9 +104,10 @@ def _check_sight(model: PreTrainedModel, module: LatentAttention) -> None:
 
 
 def _check_product(model: PreTrainedModel, module: LatentAttention) -> None:
-    """Check that keys and values are products with the matrix that kvc reads.
+    """Check that keys and values are products of latents with `kv_b_proj.weight`.
 
-    An adapter that replaces a linear layer shows the weight of the replaced layer.
+    An adapter that replaces a linear layer has the replaced layer's weight as `weight`,
+    but computes other products.
     """
     expand, linear = getattr(module, _EXPAND), module.kv_b_proj
     own = not expand.__module__.startswith("transformers.models.")

@@ -26,8 +26,8 @@ class LayerShape:
         key_dim, value_dim: width of a key head and of a value head.
         dtype: dtype of both.
         window: the number of positions that queries see, None for all.
-        latent: whether keys are latents, and values the keys that all heads share; both
-            are concatenated in one buffer then.
+        latent: whether keys are latents, and values are the keys that all heads share;
+            if so, both are concatenated in one buffer.
     """
 
     heads: int
@@ -46,7 +46,8 @@ class LayerShape:
     def ring_slots(self, sizes: Sizes) -> int | None:
         """Return the slots of the layer's ring; None if all positions must be stored.
 
-        A ring as long as the text would save nothing.
+        All positions are stored if a ring would be as long as the longest text, or if
+        the layer caches latents.
         """
         if self.window is None or self.window + sizes.spare >= sizes.length:
             return None
@@ -60,7 +61,7 @@ class StateShape:
     """A state of all tokens together, zero before the first token.
 
     Attributes:
-        dims: the shape of one row's state.
+        dims: the shape of the state of one row.
         dtype: the dtype of its numbers.
     """
 

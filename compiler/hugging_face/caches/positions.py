@@ -1,10 +1,10 @@
 """Find the position number that a model gives the first token of a text.
 
-In: the decoder of a transformers model. It reads a text twice on tensors without
-values: the whole text alone, and only its end with the arguments that kvc passes to a
-model, `inputs_of`. Out: the position number for the first token that makes both runs
-compute the same, 0 for most models. A model without such a number is refused, since kvc
-would compute different results.
+In: the decoder of a transformers model. The decoder runs twice, on tensors without
+values: on a whole text, without further arguments; and on the end of the text only,
+with the arguments that kvc passes to a model, `inputs_of`. Out: the position number of
+the first token with which both runs compute the same, 0 for most models. A model
+without such a number is refused, since kvc would compute different results.
 """
 
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) 
 
     Args:
         decoder: the model.
-        given: the input of its encoder; None without an encoder.
+        given: the input of the model's encoder; None without an encoder.
 
     Raises:
         UnsupportedModel: no position number makes the text's end compute the same.
@@ -113,7 +113,7 @@ def _read(
         decoder: the model.
         first: the position number of the text's first token, passed with all of kvc's
             arguments; None: only tokens are passed.
-        encoded: the input of its encoder, the same for both runs.
+        encoded: the input of the decoder's encoder, the same for both runs.
     """
     held = 0 if first is None else _HELD
     seq, start = _WHOLE - held, torch.full((1,), held)
@@ -140,7 +140,7 @@ def seen(window: tuple[int, int | None]) -> Meeting:
 
 
 def plain_token(config: PreTrainedConfig) -> int:
-    """Return a token without a special meaning: padding may have no position."""
+    """Return a token that is not the padding token, which may have no position."""
     named = [found for name, found in vars(config).items() if "token" in name]
     return next(token for token in range(len(named) + 1) if token not in named)
 
@@ -164,7 +164,7 @@ def same_meeting(expected: Meeting, found: Meeting) -> bool:
 
 
 def _numbers(values: Tensor) -> Tensor:
-    """Return integers as int64, since their integer dtype does not matter."""
+    """Return integers as int64, so that different integer dtypes compare as equal."""
     return (
         values if values.is_floating_point() or values.is_complex() else values.long()
     )
@@ -180,10 +180,10 @@ def _last(whole: Tensor, end: Tensor) -> Tensor:
 
 
 class HoldingCache(NotingCache):
-    """A cache that reports, as kvc's does, that it already holds tokens.
+    """A cache that reports, as kvc's cache does, that it already holds tokens.
 
-    It returns keys and values of the held tokens before the keys and values of new
-    tokens.
+    `update` returns the keys and values of the held tokens, followed by the keys and
+    values of the new tokens.
     """
 
     def update(

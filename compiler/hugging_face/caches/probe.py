@@ -1,8 +1,8 @@
 """Find the cached tensors of a model, by running it once on tensors without values.
 
-In: a model of transformers. Out: the shapes of each layer's keys, values and states,
-its window, and the shapes that it computes from an encoder's result. Tensors that kvc's
-cache cannot hold are refused here, before tracing.
+In: a model of transformers. Out: for each layer, the shapes of its keys, values and
+states, its window, and the shapes of keys and values that it computes from an encoder's
+result. Tensors that kvc's cache cannot hold are refused here, before tracing.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def run_model(
         model: the whole model.
         tokens: the decoder's tokens, int64 [batch, seq].
         call: the call with these tokens.
-        own: the decoder's own caches.
+        own: the caches of the decoder's tokens.
         cross: the cross caches; None without an encoder.
         encoder: the arguments of the encoder, by name.
         alone: whether to pass no further arguments, so that the model computes the
@@ -94,7 +94,8 @@ class CachedLayers:
     """The cached tensors of a decoder's layers, by layer number.
 
     Attributes:
-        own: caches of the decoder's tokens; some layers share another's cache.
+        own: caches of the decoder's tokens; a layer that uses the cache of another
+            layer has no entry.
         cross: caches of an encoder's result; empty without an encoder.
     """
 
@@ -109,10 +110,11 @@ def cached_layers(
 
     Args:
         decoder: the model.
-        given: the input of its encoder; None without an encoder.
+        given: the input of the model's encoder; None without an encoder.
 
     Raises:
-        UnsupportedModel: the model caches nothing, or in a form of its own.
+        UnsupportedModel: the model caches nothing, or uses a form of cache that kvc
+            does not know.
         ParametersEmpty: the model has no weights.
     """
     with stand_ins(decoder), observed(decoder):

@@ -1,9 +1,10 @@
 """Models whose last layers have no caches, and attend over earlier layers' caches.
 
-For a prompt, such layers need only the positions whose logits are requested (Gemma 4).
-transformers reads the length of the call to find out whether positions can be left out,
-which a trace cannot follow. In: a model. Out: inside `last_alone`, its last layers and
-its head get the last positions, at any length of the call.
+For a prompt, layers without caches need only the positions whose logits are requested
+(Gemma 4). transformers leaves out the other positions depending on the length of the
+call, which a trace cannot follow. In: a model. Out: inside `last_alone`, the layers
+without caches and the head of the model get only the last positions, for any length of
+the call.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -46,7 +47,7 @@ def last_alone(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _shares(module: nn.Module) -> bool:
-    """Tell whether some layers of a module have no caches of their own."""
+    """Tell whether some layers of a module attend over the caches of other layers."""
     if not hasattr(type(module), _METHOD):
         return False
     return int(str(getattr(module, _FIRST))) < len(module.layers)  # type: ignore[arg-type]
@@ -60,7 +61,7 @@ def _last(*given: object, **_: object) -> tuple[object, ...]:
 
 
 def _cut(given: object, keep: int) -> object:
-    """Return the last positions of tensors; a kvc mask stays valid for these."""
+    """Return the last positions of tensors; return a `MaskStandIn` unchanged."""
     match given:
         case Tensor():
             return given[:, -keep:]

@@ -1,1 +1,1 @@
-"""Models without a cache, and the encoders of models with one."""
+"""Models without a cache, and the encoders of models with a cache."""

@@ -69,7 +69,7 @@ def encoder_input(
 
     Args:
         model: the model.
-        prepared: height and width of all pictures; None: as in its configuration.
+        prepared: height and width of all pictures; None: as in the configuration.
 
     Raises:
         UnsupportedModel: kvc cannot provide the encoder's input.
@@ -116,8 +116,8 @@ def _positions(model: PreTrainedModel, pixels: Tensor) -> int:
     """Return the number of positions that an encoder computes for a picture.
 
     Raises:
-        UnsupportedModel: the encoder cannot run on pixels, has an attention of its own,
-            or does not return a row of positions.
+        UnsupportedModel: the encoder cannot run on pixels, does not attend by
+            transformers' interface, or does not return a row of positions.
     """
     encoder, call = model.get_encoder(), call_of(None)
     how = f"its encoder is run on a picture of {pixels.shape[2]} x {pixels.shape[3]}"

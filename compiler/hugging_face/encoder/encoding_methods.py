@@ -1,9 +1,9 @@
 """`Encoders`: models without a cache, which embed or classify texts or pictures.
 
 In: a model of transformers, its task, and its pooling. Out: a module whose methods are
-traced, these methods, and their metadata. Rows of texts have their own lengths: padding
-is on the right, may be any tokens, is hidden from attention, and has no part in an
-embedding. No mask of all pairs of tokens is made.
+traced, these methods, and their metadata. Each row of texts has a length of its own.
+Padding is on the right, can be any tokens, is hidden from attention, and does not
+change an embedding. No mask of all pairs of tokens is made.
 """
 
 from collections.abc import Callable, Iterable
@@ -44,7 +44,7 @@ class EncoderSpec:
         texts: name of the method that takes texts, "" for none.
         pictures: name of the method that takes pictures, "" for none.
         length: the maximum number of tokens of a text.
-        fixed: whether a text always has this length, with padding that counts as
+        fixed: whether a text is always padded to `length`, and padding counts as real
             tokens.
         padding: the padding token.
         size: height and width of a picture.
@@ -119,8 +119,8 @@ class Encoders(nn.Module):
     def embed_image(self, pixels: Tensor) -> Tensor:
         """Return embeddings float32 [batch, n] of pixels [batch, 3, height, width].
 
-        If a model makes no features, this is the state of its class token, or without
-        one, the model's own pooled result.
+        The embeddings are the model's features; if the model makes none, the states of
+        its class token; if it has no class token, its own pooled result.
         """
         made = run_pictures(self._model[0], call_of(None), pixels)
         if makes_features(self._model[0]) or self._reading.pooled:
@@ -164,9 +164,9 @@ def run_pictures(model: PreTrainedModel, call: ModelCall, pixels: Tensor) -> obj
 
 
 def features_of(model: PreTrainedModel) -> Callable[..., object] | None:
-    """Return a model's function for embeddings of pictures, None without one.
+    """Return a model's function for embeddings of pictures; None without a function.
 
-    Some models that generate text have the function in the model below their head
+    In some models that generate text, the base model below the head has the function
     (DeepSeek-VL).
     """
     inner: object = model.base_model
@@ -207,11 +207,11 @@ def read_model(
     Args:
         model: the model.
         task: the task of the model.
-        size: height and width of pictures; None: as in its configuration.
+        size: height and width of pictures; None: as in the configuration.
 
     Raises:
-        UnsupportedModel: its input is neither texts nor pictures, it has a decoder, or
-            its attention is unknown to kvc.
+        UnsupportedModel: the model's input is neither texts nor pictures, the model has
+            a decoder, or its attention is unknown to kvc.
     """
     if has_encoder(model):
         reason = f"it has an encoder and a decoder, and kvc has no task {task} for it"
@@ -258,8 +258,8 @@ def _read_pictures(
     """Return `reading` with the model's input of pictures.
 
     Raises:
-        UnsupportedModel: its configuration lacks the size, or the task is not for
-            pictures.
+        UnsupportedModel: the model's configuration lacks the size of pictures, or the
+            task is not for pictures.
     """
     config = getattr(model.config, "vision_config", model.config)
     size = prepared or configured_size(model.config)
@@ -289,8 +289,8 @@ def _probe(model: PreTrainedModel, reading: EncoderSpec) -> int:
     """Run a method on tensors without values; return the first position's number.
 
     Raises:
-        UnsupportedModel: the model cannot run, has an attention of its own, or makes no
-            embedding of a picture.
+        UnsupportedModel: the model cannot run, does not attend by transformers'
+            interface, or computes no embedding of a picture.
     """
     tokens, pixels = torch.full((1, _READ), reading.padding + 1), reading.pixels()
     how = f"{_READ} tokens" if reading.texts else f"pictures {[*pixels.shape]}"

@@ -1,8 +1,9 @@
 """Pool the states of a text's tokens into one embedding.
 
-In: a folder in sentence-transformers' format (modules.json, 1_Pooling/config.json), or
-any other. Out: a `Pooling`, which pools while a model is traced. Padding has no part in
-it. Without settings in the folder, the embedding is the mean of all tokens.
+In: a folder, in sentence-transformers' format (modules.json, 1_Pooling/config.json) or
+in any other format. Out: a `Pooling`, whose `pool` runs while a model is traced, and
+leaves out padding. Without settings in the folder, the embedding is the mean of the
+states of all tokens.
 """
 
 import json
@@ -31,8 +32,8 @@ class Pooling:
     """How token states become an embedding.
 
     Attributes:
-        ways: names of `WAYS`; their results are concatenated.
-        normalized: whether an embedding is divided by its length.
+        ways: names of pooling functions in `WAYS`, whose results are concatenated.
+        normalized: whether an embedding is divided by its Euclidean norm.
         stated: whether the folder has pooling settings.
         prompts: texts that can be put before a text, by name.
         prompt: name of the default prompt, or "".
@@ -175,7 +176,7 @@ def _ways(folder: Path, name: str) -> tuple[str, ...]:
     """Return the pooling modes of a Pooling module.
 
     Raises:
-        BadModelFolder: the file does not name any.
+        BadModelFolder: the file names no pooling mode.
         UnsupportedModel: a mode is unknown to kvc.
     """
     if not (folder / name).is_file():

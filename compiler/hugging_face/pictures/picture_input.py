@@ -1,11 +1,11 @@
-"""The picture input of a language model, and whether kvc can read pictures as it does.
+"""The picture input of a language model, and whether kvc can give the model pictures.
 
 In: a generating model of transformers, and the number of its first position. Out: a
 `PictureInput`, None for a model without pictures. kvc first computes embeddings of a
-picture and then feeds them at the positions of its placeholder tokens. This module
-checks that the model does nothing else with a picture. The positions of a picture may
-be bidirectional (Gemma 3); they are then fed in a call of their own. A model that reads
-pictures in another way is refused.
+picture, and then passes them to the model in place of the picture's placeholder tokens.
+This module checks that the model does nothing else with a picture. If the positions of
+a picture are bidirectional (Gemma 3), they are passed in a separate call. A model that
+reads pictures in another way is refused.
 """
 
 import inspect
@@ -63,7 +63,7 @@ def widest(layers: Mapping[int, CachedLayer]) -> int:
 def read_joined(
     model: PreTrainedModel, given: PictureInput, first: int, window: int
 ) -> bool:
-    """Check that a text with a picture is a text of embeddings.
+    """Check that a model reads a text with a picture as it reads embeddings.
 
     If the model is given the types of tokens, its masks are tested on a text that is
     longer than any window.
@@ -72,7 +72,7 @@ def read_joined(
         True if the positions of the picture are bidirectional.
 
     Raises:
-        UnsupportedModel: the model does more with a picture.
+        UnsupportedModel: the model uses a picture in a further way.
     """
     length = _AROUND * 2 + given.positions + (window if _types(model) else 0)
     tokens = _text(model, given.token, given.positions, length)
@@ -120,7 +120,7 @@ def _with_axes(rows: int, columns: int) -> Tensor:
 
 @contextmanager
 def _forgetting(model: PreTrainedModel) -> Iterator[None]:
-    """Restore `rope_deltas`, which a model sets when it reads a text with pictures."""
+    """Restore `rope_deltas` at the end; a model sets it when it reads pictures."""
     noting = [part for part in model.modules() if hasattr(part, _NOTED)]
     before = [getattr(part, _NOTED) for part in noting]
     try:
@@ -212,7 +212,7 @@ def _pictures_apart(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _replaced(module: nn.Module, features: Callable[..., object]) -> Iterator[None]:
-    """Replace a module's function for features, which may be replaced already."""
+    """Replace a module's function for features, even if it is replaced already."""
     own = vars(module)
     before = own.get(PICTURE_FEATURES)
     own[PICTURE_FEATURES] = features
@@ -270,12 +270,12 @@ def picture_input(
 
     Args:
         model: a model that generates text.
-        prepared: height and width of all pictures; None: as in its configuration.
+        prepared: height and width of all pictures; None: as in the configuration.
         first: the number of the first position.
-        layers: the cached tensors of its layers.
+        layers: the cached tensors of the model's layers.
 
     Raises:
-        UnsupportedModel: it reads pictures in a way that kvc does not.
+        UnsupportedModel: the model reads pictures in a way that kvc does not support.
     """
     features = features_of(model)
     if features is None or not takes_pictures(model):
@@ -325,7 +325,8 @@ def _positions(model: PreTrainedModel, given: PictureInput) -> int:
     """Return the number of embeddings that a model computes for a picture.
 
     Raises:
-        UnsupportedModel: it cannot run on pixels, or has an attention of its own.
+        UnsupportedModel: the model cannot run on pixels, or does not attend by
+            transformers' interface.
     """
     call = call_of(None)
     how = "it is run on a picture of {} x {}".format(*given.size)

@@ -1,9 +1,9 @@
 """Models that read a picture in parts, each of which is a picture to the model.
 
-Idefics 3 and SmolVLM take all parts of all pictures at once, padded to one number of
-parts, and drop padding by its values. In: a model. Out: inside `parts_given`, the model
-takes only real parts, float32 [parts, channels, height, width]; kvc gives it one part
-in each call.
+Idefics 3 and SmolVLM take all parts of all pictures in one tensor, in which each
+picture is padded to the same number of parts, and drop parts of which all values are 0.
+In: a model. Out: inside `parts_given`, the model takes only real parts, float32 [parts,
+channels, height, width]; kvc passes one part in each call.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,9 +55,10 @@ def _embedded(
     pixel_values: Tensor,
     patch_attention_mask: Tensor,
 ) -> Tensor:
-    """Replace embeddings of patches, none of which is padding.
+    """Replace the embeddings of patches; no patch is padding.
 
-    A patch gets the table entry at the same fraction of the side as the patch itself.
+    The position of a patch is the entry of the position table at the same fraction of
+    the picture's side.
     """
     patches: Tensor = module.patch_embedding(pixel_values).flatten(2).transpose(1, 2)
     side = module.num_patches_per_side

@@ -2,8 +2,9 @@
 
 transformers' towers (Qwen2-VL, Qwen2.5-VL) split patches by sizes that they read from
 tensor values. In: a tower, its patches in groups that become one embedding each, the
-position of each patch, and the attention windows. Out: the same embeddings, for any
-number of patches. Patches stay in their given order, which does not affect attention.
+position of each patch, and the attention windows. Out: the embeddings that the tower
+itself would compute, for any number of patches. Patches stay in their given order;
+attention does not depend on the order.
 """
 
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ class Tower:
         merge: number of patches along a side of a group, which becomes one embedding.
         patch: number of pixels along a side of a patch.
         frames: the number of repetitions of a picture in a patch.
-        channels: the number of channels of its pixels.
+        channels: the number of channels of a picture.
         window: number of groups along a side of a window; 0: all patches attend to
             each other.
     """
@@ -66,7 +67,7 @@ class Tower:
         return self.channels * self.frames * self.patch**2
 
     def patches(self) -> dict[str, object]:
-        """Return the sizes of its patches, named as a processor's settings."""
+        """Return the sizes of patches, named as the settings of a processor are."""
         return {"side": self.patch, "merge": self.merge, "frames": self.frames}
 
     def example(self) -> tuple[Tensor, ...]:
@@ -97,8 +98,8 @@ class PictureInput:
         token: the placeholder token at each position of a picture.
         positions: the number of positions of a picture.
         size: height and width of a picture.
-        channels: the number of channels of its pixels.
-        joined: whether its positions attend to each other in both directions.
+        channels: the number of channels of a picture.
+        joined: whether a picture's positions attend to each other in both directions.
         tower: the tower for pictures of variable size, with `positions` as the maximum;
             None if all pictures have one size.
     """
@@ -153,7 +154,7 @@ class _Sights:
     """The attention windows of patches.
 
     Attributes:
-        windows: int64 [windows, patches], the patches of each window, then -1.
+        windows: int64 [windows, patches], the patches of each window, padded with -1.
         back: int64 [patches], the index of each patch in the flattened windows.
     """
 
@@ -174,7 +175,7 @@ def embeddings_of(
         tower: a tower found by `tower_of`.
         patches: float32 [groups, patches, width], groups row by row.
         places: int64 [groups, patches, 2], the row and column of each patch.
-        windows: int64 [windows, places], the patches of each window, then -1.
+        windows: int64 [windows, places], the patches of each window, padded with -1.
         back: int64 [groups, patches], the index of each patch in the flattened windows.
     """
     states = _embedded(tower, patches.flatten(0, 1))
@@ -230,7 +231,7 @@ def _in_windows(given: tuple[Tensor, ...], sights: _Sights, scaling: float) -> T
 
 
 def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Rotate states [patches, heads, width]."""
+    """Rotate states [patches, heads, width] by the angles of their positions."""
     first, second = states.chunk(2, dim=-1)
     turned = torch.cat([-second, first], dim=-1)
     return states * cosines[:, None] + turned * sines[:, None]

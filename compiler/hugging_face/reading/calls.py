@@ -16,14 +16,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A layer's caches, as its `update` returned them.
+    """A layer's caches, as the layer's `update` returned them.
 
     Attributes:
         layer: number of the layer.
         keys, values: all slots, [batch, kv_heads, slots, dim].
         window: for a ring, the number of positions that a query may see; None: no ring.
-        latents: the latent and the shared key in one tensor, of which keys and values
-            are views; None for other layers.
+        latents: the latents and the shared keys in one tensor, of which `keys` and
+            `values` are views; None for layers without latents.
         earlier: whether the caches also hold positions before this call.
         cross: whether keys and values are computed from an encoder's result.
     """
@@ -46,17 +46,19 @@ class ModelCall:
         length: int64 [batch], the number of cached tokens after the call.
         row_lengths: int64 [batch], the number of real tokens of each row; None: all.
         first: the number that the model gives the first position of a text.
-        kept: the caches that attention may be over.
+        kept: the caches over which attention can run.
         windows: (layer, number of visible keys) for each attention.
-        recurrent: the recurrent state that a layer has requested, until it is taken.
-        inputs: the inputs of a convolution with those from the cache, until taken.
-        heard: int64 [batch], the number of positions in the cross caches, before the
-            call if it adds some; None: the model has no encoder.
+        recurrent: the recurrent state that a layer has requested; None after a function
+            of kvc has taken it.
+        inputs: a convolution's inputs, preceded by the inputs from the cache; None
+            after a function of kvc has taken them.
+        heard: int64 [batch], the number of positions in the cross caches before the
+            call; None: the model has no encoder.
         encodes: whether the encoder runs.
         crossed: the number of decoder attentions over a cross cache.
         uncached: whether there is no cache: tokens see only those of the call.
         among: the number of attentions among the tokens of the call.
-        apart: whether the model is given the number of cached tokens of each row.
+        apart: whether the model is given a separate number of cached tokens per row.
         together: whether the call's tokens attend to each other in both directions.
         picture: the positions of a picture, in a text that the model reads by itself.
         joined: for each attention in such a text, whether the picture is bidirectional.
@@ -85,17 +87,18 @@ class ModelCall:
 
     @property
     def held(self) -> Tensor:
-        """Return the number of cached tokens, as the model is given it.
+        """Return the number of cached tokens in the form that the model expects.
 
-        The number is that of the first row; with `apart`, the numbers of all rows,
-        [batch, 1].
+        Without `apart`, this is the number of the first row; with `apart`, the numbers
+        of all rows, [batch, 1].
         """
         return self.start[:, None] if self.apart else self.start[0]
 
     def within(self, places: Tensor, first: int = 0) -> Tensor:
-        """Return positions int64 [batch, seq], with padding at its row's last position.
+        """Return positions int64 [batch, seq]; padding gets its row's last position.
 
-        Later positions may not exist in a table. `first` is the first token's number.
+        Later positions may be missing in a position table. `first` is the position
+        number of a text's first token.
         """
         if self.row_lengths is None:
             return places
@@ -103,12 +106,12 @@ class ModelCall:
         return torch.minimum(places, last + first if first else last)
 
     def take_recurrent(self) -> Tensor | None:
-        """Return the requested recurrent state once, to compute with it."""
+        """Return and remove the recurrent state that a layer has requested."""
         state, self.recurrent = self.recurrent, None
         return state
 
     def take_inputs(self) -> Tensor | None:
-        """Return a convolution's inputs once, to compute with them."""
+        """Return and remove the inputs of a convolution."""
         inputs, self.inputs = self.inputs, None
         return inputs
 

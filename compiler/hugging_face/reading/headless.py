@@ -1,8 +1,8 @@
 """Models without heads: the parts that transformers leaves out, and their weights.
 
-In: a class of transformers, or a model and the names in a checkpoint. Out: whether it
-can be made without a pooler; the tensors of parts that the model lacks because it was
-made without them.
+In: a class of transformers, or a model and the names in a checkpoint. Out: whether
+models of the class can be made without a pooler; or the checkpoint's tensors that
+belong to parts that the model was made without.
 """
 
 import inspect
@@ -29,8 +29,8 @@ def unused(
         model: a model without a head.
         names: names of the checkpoint's tensors.
         headless: whether the checkpoint is of a model with a head. If any name in the
-            checkpoint begins with the base model's prefix, the names of all weights
-            outside of the head do.
+            checkpoint begins with the base model's prefix, a name without the prefix
+            belongs to the head.
     """
     prefix, found = f"{model.base_model_prefix}.", set(names)
     pooler = f"{_POOLER}."

@@ -49,8 +49,8 @@ def inputs_of(
 def _arguments(decoder: PreTrainedModel) -> set[str]:
     """Return the names of the arguments of a model's forward.
 
-    A model composed of two passes arguments with the prefix of `of_decoder` to its
-    decoder.
+    A model that is composed of an encoder and a decoder passes arguments with the
+    prefix of `of_decoder` to the decoder.
     """
     names = set(inspect.signature(decoder.forward).parameters)
     if has_encoder(decoder) and isinstance(
@@ -81,7 +81,7 @@ def cache_name(decoder: PreTrainedModel) -> str:
 
 
 def is_masked(decoder: PreTrainedModel) -> bool:
-    """Tell whether a model is given a mask, which marks all tokens as real."""
+    """Tell whether kvc gives a model a mask, in which all tokens are real."""
     if has_encoder(decoder):
         return of_decoder(decoder, "attention_mask") in _arguments(decoder)
     return decoder.config.model_type in _MASKED

@@ -1,8 +1,9 @@
-"""Warn about pictures, videos or sounds that a model reads and its bundle does not.
+"""Warn about pictures, videos or sounds that a model reads, but not its bundle.
 
-In: the class of a model, its configuration, and the inputs of its methods. Out: a
-warning that names the other inputs. The inputs of a model are found by the names of its
-arguments and of its parts' configurations; there is no list of models.
+In: the class of a model, its configuration, and the media that its bundle takes. Out: a
+warning that names the media that the bundle does not take. The media of a model are
+found by the names of the model's arguments and of its parts' configurations; there is
+no list of models.
 """
 
 import inspect
@@ -42,8 +43,8 @@ def media_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> frozenset
 
     Args:
         kind: the class of the model.
-        config: its configuration; the parts count too, since a model of the text alone
-            may have the configuration of a model of pictures.
+        config: the model's configuration. Its parts are searched, too: a model that
+            reads only text may have the configuration of a model that reads pictures.
     """
     arguments = inspect.signature(kind.forward).parameters
     parts = [
@@ -70,7 +71,7 @@ def medium_of(name: str) -> str | None:
 
 
 def media_in(names: Iterable[str | None]) -> frozenset[str]:
-    """Return the media of arguments' names, from `MEDIA`; a name may be None."""
+    """Return the media of argument names, from `MEDIA`; None has no medium."""
     return frozenset(filter(None, (medium_of(name or "") for name in names)))
 
 

@@ -76,7 +76,7 @@ def model_code(
 
 @contextmanager
 def traced_code(model: PreTrainedModel) -> Iterator[None]:
-    """Trace a model's code; convert errors that only its author could fix.
+    """Trace a model's code; convert errors that only the model's author could fix.
 
     Raises:
         UnsupportedModel: the code fails, or does not work for all lengths of a text.
@@ -111,7 +111,7 @@ def _named(model: PreTrainedModel, otherwise: str) -> Iterator[None]:
 
 
 def without_interface(model: PreTrainedModel) -> UnsupportedModel:
-    """Return the error for a model that does not attend by transformers' interface."""
+    """Return the error for a model that computes attention in code of its own."""
     own = [
         type(one).__name__
         for one in model.modules()
@@ -127,7 +127,10 @@ def without_interface(model: PreTrainedModel) -> UnsupportedModel:
 
 
 def _reason(error: Exception, given: str, alone: Callable[[], object] | None) -> str:
-    """Return why a model's code fails, as a sentence; arguments of `model_code`."""
+    """Return why a model's code fails, as a sentence.
+
+    The arguments are explained in `model_code`.
+    """
     known = asked_for(error) or _not_given(error)
     if known:
         return known
@@ -183,7 +186,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _of_trace(error: CaptureError) -> str:
-    """Return why a model cannot be traced, if it raised an error itself."""
+    """Return why a model cannot be traced, if the model's code raised an error."""
     place = error.place.removeprefix(" at ") or NOWHERE
     said = error.reason.removeprefix(_RAISED)
     kind = said.partition(":")[0]
@@ -222,10 +225,10 @@ def _of_sizes(error: SizesRefused) -> str:
 
 
 def _shorter(name: str, number: str) -> str:
-    """Return the setting for fewer positions.
+    """Return the setting that limits the number of positions, for an error message.
 
-    Shorter calls would not help: the code would compute each part of a long text as it
-    computes the whole.
+    Shorter calls would not avoid the error: the code would treat each part of a long
+    text as it treats the whole text.
     """
     if name == "heard":
         return f"CacheConfig(encoder_length={number}) or --max-encoder-length {number}"

@@ -1,8 +1,8 @@
 """Find the line of a model's code for error messages.
 
 In: an error that the code raised, or the running call. Out: `module:line` of the
-innermost line of the model's own code. Code of torch, Python, kvc, and code that all
-models of transformers share is not the model's own.
+innermost line of the model's own code. The code of torch, Python and kvc, and code that
+all models of transformers share, do not count as the model's own.
 """
 
 import re

@@ -1,10 +1,10 @@
 """Observe values that a model computes without its weights: positions, tables.
 
 In: code that runs a model. Out: each operator call that has both known and unknown
-operands, with the known values. Unknown values are tensors without values: parameters
-and persistent buffers, which a checkpoint has, and everything computed from them. All
-else is computed: numbers in the code, arguments, other buffers. Two runs of a model can
-thus be compared without its weights.
+operands, with the values of the known operands. Unknown are parameters and persistent
+buffers, whose values are in a checkpoint, and all tensors that are computed from them.
+Known are numbers in the code, arguments and other buffers, and all tensors that are
+computed only from these. Two runs of a model can thus be compared without its weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,10 +40,10 @@ class Meeting:
 
 @contextmanager
 def observed(model: nn.Module) -> Iterator[list[Meeting]]:
-    """Compute known values, and yield the list of their meetings with unknown ones.
+    """Compute known values, and yield the list of operators' known operands.
 
-    Writes of the model to its buffers are not executed; the buffer is unknown
-    afterwards.
+    The list has operands of operators that also have unknown operands. Writes of the
+    model to its buffers are not executed; a buffer is unknown after a write.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     observer = _Observer(model, fake)
@@ -90,7 +90,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
         given: Mapping[str, object],
         written: Sequence[Tensor],
     ) -> object:
-        """Run an operator without values; return its written tensor unchanged."""
+        """Run an operator without values; return a tensor that it writes unchanged."""
         if not written:
             return func(*args, **given)
         args, given = tree_map_only(Tensor, self._fake.from_tensor, (args, given))
@@ -107,7 +107,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
 
 
 def _persistent(model: nn.Module) -> Iterator[Tensor]:
-    """Yield the buffers that a checkpoint has."""
+    """Yield the buffers whose values are in a checkpoint."""
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set:

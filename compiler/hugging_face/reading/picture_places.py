@@ -56,8 +56,9 @@ class PicturePlaces:
 
     Attributes:
         placeholder: the part of a prompt that stands for a picture.
-        expansions: its expansions, by rows and columns of parts ("2x3"; "0x0" for a
-            picture that is not split); `WHOLE` if no picture is split.
+        expansions: the expansions of the placeholder, by rows and columns of parts
+            ("2x3"; "0x0" for a picture that is not split); if no picture is ever split,
+            a single expansion, with the key `WHOLE`.
     """
 
     placeholder: str
@@ -123,9 +124,9 @@ def _of_patches(
 
 
 def _without_videos(folder: Path) -> "ProcessorMixin":
-    """Return a processor that expands pictures as that of Qwen2.5-VL does.
+    """Return a processor that expands pictures as the processor of Qwen2.5-VL does.
 
-    The original also reads videos, and needs packages for that.
+    The original processor also reads videos, which needs more packages.
     """
     from transformers import AutoImageProcessor, AutoTokenizer, ProcessorMixin
     from transformers.models.qwen2_5_vl import Qwen2_5_VLProcessor
@@ -149,8 +150,9 @@ def _without_videos(folder: Path) -> "ProcessorMixin":
 def _processor(folder: Path) -> "ProcessorMixin":
     """Return the processor of a folder.
 
-    SmolVLM's processor also reads videos, and needs packages for that. It expands
-    prompts with pictures as that of Idefics 3 does, if tokens have their usual names.
+    SmolVLM's processor also reads videos, which needs more packages. The processor of
+    Idefics 3 replaces it: both expand prompts with pictures in the same way, if tokens
+    have their usual names.
     """
     from transformers import (
         AutoImageProcessor,
@@ -180,7 +182,7 @@ def _processor(folder: Path) -> "ProcessorMixin":
 
 
 def _said(folder: Path) -> Mapping[str, object]:
-    """Return a folder's processor settings, merged from all files that have any."""
+    """Return a folder's processor settings, merged from all files with settings."""
     found: dict[str, object] = {}
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (folder / name).exists():

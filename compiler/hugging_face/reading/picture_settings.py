@@ -1,8 +1,8 @@
 """Settings that convert a picture to pixels, from a folder's preprocessor_config.json.
 
-In: a folder. Out: settings for the runtime, as completed by transformers' own
-processor; None without a processor of pictures. A processor with steps of its own is
-refused, since kvc would make other pixels.
+In: a folder. Out: settings for the runtime, with the defaults of transformers'
+processor; None if the folder has no processor of pictures. A processor with steps that
+the runtime does not have is refused, since kvc would make other pixels.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ def check_pillow() -> None:
 
 
 def read_pictures(folder: Path) -> dict[str, object] | None:
-    """Return the pixel settings of a folder, None if it has none.
+    """Return the pixel settings of a folder; None if the folder has no such settings.
 
     Raises:
         BadModelFolder: a file of the folder is wrong.
@@ -285,7 +285,7 @@ def _number(resampling: object) -> object:
 
 
 def _sides(found: object) -> Mapping[str, object]:
-    """Return the given sizes, by name."""
+    """Return the sizes that settings give, by name."""
     sides = found if isinstance(found, Mapping) else {}
     return {name: side for name, side in sides.items() if side is not None}
 
@@ -334,5 +334,5 @@ def configured_size(config: PreTrainedConfig) -> tuple[int, int] | None:
 
 
 def _channels(found: object) -> list[object]:
-    """Return a number for each of three channels."""
+    """Return a list of three numbers, one for each channel."""
     return [*found] if isinstance(found, list | tuple) else [found] * 3

@@ -1,9 +1,9 @@
 """Spectrum settings of a speech model, from its preprocessor_config.json.
 
-In: the file's content; in newer folders it is a part of processor_config.json. Out: the
-settings of the spectrum that the runtime computes, as completed by transformers; None
-if the file is for other inputs, such as pictures. A bundle without them can still be
-given features.
+In: the file's content, or in newer folders a part of processor_config.json. Out: the
+settings of the spectrum that the runtime computes, with the defaults of transformers;
+None if the file is for other inputs, such as pictures. A caller of a bundle without
+spectrum settings must compute the spectrum itself.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _UNCHANGED: Final = {"dither": 0.0, "padding_value": 0.0, "do_normalize": False}
 def spectrum_in(
     folder: Path, name: str, described: Mapping[str, object]
 ) -> dict[str, int] | None:
-    """Return the settings of a spectrum, None without any.
+    """Return the settings of a spectrum; None if there are no such settings.
 
     Raises:
         BadModelFolder: a setting requires a step that kvc does not compute.

@@ -110,11 +110,12 @@ def find_sizes(
         cache: the settings of the caller.
         chunk: the maximum number of tokens of one prefill.
         config: the model's configuration.
-        generation: its generation settings, as in generation_config.json.
-        prefill_sizes: lengths that get a method of their own.
+        generation: the model's generation settings, as in generation_config.json.
+        prefill_sizes: numbers of tokens N for which a method `prefill_N` is compiled.
         first: the number of the first position; lower positions hold no token.
-        together: positions of a picture that are fed in one call, 0 for none.
-        usual: the default maximum of positions; None: as in the settings.
+        together: the number of positions of a bidirectional picture, which one call
+            must take; 0 for none.
+        usual: the default maximum number of positions; None: as in the settings.
 
     Raises:
         BadModelSetting: a number is not sensible, or more than the model's limit.
@@ -193,7 +194,7 @@ def text_length(cache: CacheConfig, limit: int, usual: int | None) -> int:
 
 
 def _check_prefill_sizes(prefill_sizes: Sequence[int], length: int) -> None:
-    """Check lengths that get a method of their own.
+    """Check the numbers of tokens N for which a method `prefill_N` is compiled.
 
     Raises:
         BadModelSetting: a length does not fit the caches, or is repeated.

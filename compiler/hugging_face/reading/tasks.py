@@ -84,7 +84,7 @@ def find_task(config: PreTrainedConfig, model: str) -> Task:
 
     Args:
         config: the configuration.
-        model: its name, for the error.
+        model: the model's name, for the error.
 
     Raises:
         UnknownTask: the task is unknown.
@@ -110,11 +110,11 @@ def find_task(config: PreTrainedConfig, model: str) -> Task:
 def task_of(model: PreTrainedModel, asked: Task | None) -> Task:
     """Return the task of a model of transformers, by its class.
 
-    For a class that transformers does not list, this is the requested task, or
-    `generate` without a requested task.
+    If transformers does not list the class, the task is the requested task, or
+    `generate` if no task is requested.
 
     Raises:
-        BadModelSetting: another task is requested.
+        BadModelSetting: the requested task differs from the task of the class.
     """
     name = type(model).__name__
     found = next((task for task in TASKS if _makes(task, model.config, name)), None)
@@ -129,8 +129,9 @@ def task_of(model: PreTrainedModel, asked: Task | None) -> Task:
 def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
     """Return transformers' auto class for a task; None if transformers has none.
 
-    Of several auto classes, this is the one for the class that the configuration names:
-    a model that reads pictures may also be made without them (Llama 4).
+    If there are several auto classes, the result is the auto class of the class that
+    the configuration names: transformers can make some models that read pictures also
+    as text models (Llama 4).
     """
     makers = MAKERS[task]
     if task == "generate":
@@ -144,7 +145,10 @@ def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
 
 
 def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the model class of an auto class; of several, the configured one."""
+    """Return the model class of an auto class.
+
+    If there are several model classes, the configuration names the class.
+    """
     listed: object = _classes(maker)[type(config)]
     kinds = listed if isinstance(listed, tuple) else (listed,)
     named = [kind for kind in kinds if kind.__name__ in (config.architectures or ())]
@@ -155,7 +159,7 @@ def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
 def config_of(
     kind: type[PreTrainedModel], config: PreTrainedConfig
 ) -> PreTrainedConfig:
-    """Return a class's configuration; for a text model, that of the text alone.
+    """Return the configuration for a class; a text model gets the text configuration.
 
     transformers does the same for a model that contains a text model (Llama 4).
     """

@@ -1,8 +1,9 @@
 """Placeholders for the content of a cache that a model reads directly.
 
-kvc's caches are written and read by transformers' cache methods. In: nothing. Out:
-values that only report that slots exist, as those of a static cache always do; a model
-that reads their content is refused with its line.
+A model must use kvc's caches only through the methods of transformers' caches. In:
+nothing. Out: placeholders that only report that slots exist, as the slots of a static
+cache always do. A model that reads the content of a placeholder is refused; the error
+names the line of the model's code.
 """
 
 from typing import Final, NoReturn, SupportsIndex
@@ -32,7 +33,7 @@ class Unread:
         raise _refused("keys and values of a layer")
 
     def __getitem__(self, index: object) -> NoReturn:
-        """Refuse to be read."""
+        """Refuse to return any content."""
         raise _refused("keys and values of a layer")
 
     @classmethod

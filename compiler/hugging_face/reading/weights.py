@@ -1,12 +1,12 @@
 """Map a checkpoint's tensors to a model's parameters, by transformers' own rules.
 
 In: a model of transformers and an open checkpoint. Out: the model, filled. Names of
-older or other versions are renamed, tied tensors become one, and tensors without a
-place are refused by name. Parameters that transformers computes from other tensors,
-with a `WeightConverter`, are `ConvertedTensor`s: their types are known at once, and
-their values are computed when they are read. Memory holds the results of one conversion
-at a time; they are at most the largest parameter, or, for stacked experts, the part of
-one expert.
+older or other versions are renamed, and tied tensors become one tensor. Tensors that
+belong to no parameter are refused; the error names them. Parameters that transformers
+computes from other tensors, with a `WeightConverter`, are `ConvertedTensor`s: their
+types are known at once, and their values are computed when they are read. Memory holds
+the results of one conversion at a time: at most the size of the largest parameter, or,
+for stacked experts, of one expert's part of the parameter.
 """
 
 import re
@@ -163,7 +163,7 @@ class Conversion:
             ) from error  # fmt: skip
 
     def values(self, name: str, part: int) -> Tensor:
-        """Return a parameter, or its part that is computed from the nth sources."""
+        """Return a parameter; if it is converted by part, only the part at an index."""
         which = part if self._by_part else 0
         if self._kept[0] != which or name not in self._kept[1]:
             self._kept = (None, {})
@@ -199,7 +199,7 @@ def _read(tensor: FileTensor) -> Tensor:
 
 
 def _is_by_part(converter: WeightConverter) -> bool:
-    """Tell whether a converter stacks tensors and then converts each separately."""
+    """Tell whether a converter stacks tensors, and converts each tensor separately."""
     first, *others = converter.operations
     if not isinstance(first, MergeModulelist) or first.dim != 0:
         return False
@@ -246,7 +246,7 @@ class ConvertedTensor:
         return self._released(torch.cat(pieces), end)
 
     def _released(self, elements: Tensor, end: int) -> Tensor:
-        """Return elements; after the last ones, drop the conversion's values."""
+        """Return elements; after the last elements, drop the conversion's values."""
         if end < prod(self.shape):
             return elements
         elements = elements.clone()
@@ -299,7 +299,7 @@ def match(
     """Return the tensors of a checkpoint by the model's names.
 
     Raises:
-        BadModelFolder: two tensors get one name, or a tensor cannot be converted.
+        BadModelFolder: two tensors get the same name, or a tensor cannot be converted.
     """
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
@@ -340,7 +340,7 @@ def _renamed(
     model: PreTrainedModel,
     wanted: dict[str, Tensor],
 ) -> tuple[str, str | None]:
-    """Return the model's name for a tensor, and the pattern of a converter for it."""
+    """Return the model's name for a tensor, and the pattern of its converter."""
     prefix = model.base_model_prefix
     renamed, pattern = rename_source_key(name, renamings, converters, prefix, wanted)
     if renamed not in wanted and name in wanted:
@@ -351,9 +351,10 @@ def _renamed(
 def _without_ignored(
     model: PreTrainedModel, tensors: Mapping[str, NamedTensor]
 ) -> dict[str, NamedTensor]:
-    """Return tensors without those that the model computes or ignores.
+    """Return the tensors that the model neither computes nor ignores.
 
-    Older versions of transformers saved buffers, now computed, under other paths.
+    Older versions of transformers saved buffers under other paths; newer versions
+    compute these buffers.
     """
     patterns: Iterable[str] = model._keys_to_ignore_on_load_unexpected or ()
     saved = model.state_dict()
@@ -367,5 +368,5 @@ def _without_ignored(
 
 
 def _end(name: str) -> tuple[str, ...]:
-    """Return the last two parts of a name: a module's and its tensor's."""
+    """Return the last two parts of a tensor's name: the module, and the tensor."""
     return tuple(name.split(".")[-2:])

@@ -1,8 +1,9 @@
 """Compute recurrences for a chunk of tokens at once, by matrix products.
 
 In: queries, keys, values, and the decay of the state by each token. Out: the state
-after a chunk, and results of its tokens. If channels decay separately, a chunk is one
-token: products over many tokens would divide by decays that may be 0.
+after a chunk, and the results of the chunk's tokens. If each channel has a decay of its
+own, a chunk is a single token: products over more tokens would divide by decays, which
+can be 0.
 """
 
 from collections.abc import Sequence
@@ -83,9 +84,9 @@ def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
         g: [batch, heads, chunk], logarithms of the decay by each token.
 
     Returns:
-        The logarithms of the decay by all tokens up to each one, of the same shape; and
-        the decay from after a token j up to a token i, [.., chunk i, chunk j], 0 if i
-        is before j.
+        For each token, the logarithm of the decay by all tokens up to and including it,
+        of the same shape; and for tokens i and j, the decay by the tokens after j up to
+        and including i, [.., chunk i, chunk j], 0 if i is before j.
     """
     total = g.cumsum(-1)
     after = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool).triu(1)
@@ -96,9 +97,10 @@ def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
 def _unit_lower_inverse(below: Tensor, pairs: Sequence[Tensor]) -> Tensor:
     """Return the inverse of `1 + below`, with strictly lower [..., chunk, chunk].
 
-    Blocks on the diagonal are inverted first, then pairs of them: for diagonal blocks A
-    and B with C below A, the inverse has -inv(B) C inv(A) in the place of C. It rounds
-    as substitution does, where a power series would lose all digits for similar keys.
+    Blocks on the diagonal are inverted first, then pairs of blocks: for diagonal blocks
+    A and B with C below A, the inverse has -inv(B) C inv(A) in the place of C. Rounding
+    errors are those of substitution; a power series would lose all digits if keys are
+    similar.
     """
     one, *larger = pairs
     inverse = one - below * larger[0]
@@ -127,9 +129,9 @@ def block_pairs() -> list[Tensor]:
 def chunked(tensor: Tensor) -> Tensor:
     """Split [batch, seq, heads, ...] into [chunks, batch, heads, chunk, ...].
 
-    The last chunk is filled with zeros, which do not change the state. One extra
-    chunk has only zeros, so that there is never just one chunk, a case that torch would
-    test for.
+    The last chunk is filled with zeros, which do not change the state. An extra chunk
+    has only zeros, so that there are always two chunks or more: torch would treat a
+    single chunk as a special case.
     """
     seq = tensor.shape[1]
     chunks = (seq + CHUNK - 1) // CHUNK + 1

@@ -1,11 +1,11 @@
 """Compute recurrent layers of transformers over any number of tokens, from any state.
 
-In: calls by mixers of Mamba, Mamba 2, Gated DeltaNet, Kimi and short convolutions to
-named functions of their own modules. Out: while `own_recurrences` is active, these
-calls run the functions here. transformers' own functions unroll a loop over tokens or
-chunks, start from zeros instead of the previous state, or handle padding only by
-factors on their input. Here a prompt is a `scan`, and padding leaves a row's state
-unchanged.
+In: recurrent layers of Mamba, Mamba 2, Gated DeltaNet, Kimi and short convolutions,
+which call named functions of the Python modules that define them. Out: while
+`own_recurrences` is active, these calls run the functions here. transformers' own
+functions unroll a loop over tokens or chunks, start from zeros instead of the previous
+state, or only multiply the inputs of padding by 0. The functions here run a `scan` over
+a prompt, and padding leaves a row's state unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ _TELLING: Final = frozenset({"scale", "z", "initial_state", "initial_states"})
 
 @contextmanager
 def own_recurrences(model: PreTrainedModel) -> Iterator[None]:
-    """Replace the recurrence functions of a model's modules by those here."""
+    """Replace the recurrence functions that a model calls by the functions here."""
     with ExitStack() as stack:
         for module in code_of(model):
             for name, adapt in _OWN.items():
@@ -89,14 +89,14 @@ def convolution_update(
     bias: Tensor | None = None,
     activation: str | None = None,
 ) -> Tensor:
-    """Convolve a single token with the previous inputs, and append it to them.
+    """Append a single token to the previous inputs, and convolve it with them.
 
     Args:
         hidden_states: [batch, channels, 1].
         conv_state: [batch, channels, kernel], the last inputs; written.
         weight: [channels, kernel].
         bias: [channels].
-        activation: as for `causal_convolution`.
+        activation: the name of a function, as for `causal_convolution`.
     """
     last = torch.cat([conv_state[..., 1:], hidden_states], dim=-1)
     conv_state.copy_(last)
@@ -265,7 +265,10 @@ def gated_delta_rule(
 def _delta_operands(
     query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, normalised: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return operands of a delta rule in float32, queries scaled, padding zeroed."""
+    """Return operands of a delta rule in float32.
+
+    Queries are scaled, and the entries of padding are zeros.
+    """
     query, key, value, g, beta = _float32(query, key, value, g, beta)
     if normalised:
         query, key = _normalised(query), _normalised(key)
@@ -285,8 +288,8 @@ def channel_delta_rule(
 ) -> tuple[Tensor, Tensor | None]:
     """Run the delta rule of Kimi Linear (arXiv 2510.26692) token by token.
 
-    Arguments and results are those of `gated_delta_rule`, but `g` [batch, seq, heads,
-    key_dim] has a decay for each channel.
+    Arguments and results are those of `gated_delta_rule`, except that `g` [batch, seq,
+    heads, key_dim] has a decay for each channel.
     """
     _check_others(others)
     dtype = query.dtype
@@ -347,7 +350,7 @@ def _steps(dt: Tensor, bias: Tensor | None, positive: bool) -> Tensor:
 
 
 def _of_rows(tensor: Tensor) -> Tensor:
-    """Return [batch, ...] of a single token, zero for rows whose token is padding."""
+    """Return a tensor [batch, ...] with zeros for rows whose only token is padding."""
     return of_tokens(tensor[:, None], 1)[:, 0]
 
 

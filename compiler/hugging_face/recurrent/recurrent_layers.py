@@ -1,9 +1,10 @@
 """Adapt layers that have their own code for recurrences and states.
 
-MiniMax keeps its states in a cache of its own, RecurrentGemma in attributes of modules.
-In: such a model. Out: while `adapted_layers` is active, functions here replace these
-layers' `forward` in their instances. They keep states in the given cache, compute
-prompts of any length from any state, and leave a row's state unchanged for padding.
+MiniMax stores states in a cache class of its own, RecurrentGemma in attributes of
+modules. In: a model of one of these architectures. Out: while `adapted_layers` is
+active, functions here replace the `forward` of instances of recurrent layers. These
+functions store states in the given cache, compute prompts of any length from any state,
+and leave a row's state unchanged for padding.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ _DECAY: Final = -8.0  # the constant c of Griffin (De et al., 2024, section 2.4)
 
 @contextmanager
 def adapted_layers(model: PreTrainedModel) -> Iterator[None]:
-    """Let layers with states of their own keep them in the given cache."""
+    """Let recurrent layers store their states in the given cache."""
     with ExitStack() as stack:
         for named in code_of(model):
             own = getattr(named, _CACHE, None)
@@ -76,8 +77,8 @@ def _lightning(
     """Replace MiniMax's linear attention, whose state decays by a constant.
 
     After a token, the state [batch, heads, value, key] is the previous state times
-    `exp(-slope)`, plus the outer product of the token's value and key. A query is
-    multiplied with it.
+    `exp(-slope)`, plus the outer product of the token's value and key. The result of
+    the token is the product of this state and the token's query.
     """
     seq = hidden_states.shape[1]
     projected = module.act_fn(module.qkv_proj(hidden_states))
@@ -135,7 +136,8 @@ def _gated(
         position_ids: int64 [batch, seq]; a text begins at 0.
 
     Returns:
-        The state float32 [batch, width] after the last token, and all tokens' results.
+        The state float32 [batch, width] after the last token, and the results of all
+        tokens.
     """
     input_gate = _gate(given, unit.input_gate_weight, unit.input_gate_bias)
     left_gate = _gate(given, unit.recurrent_gate_weight, unit.recurrent_gate_bias)

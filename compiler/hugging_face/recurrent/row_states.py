@@ -1,7 +1,7 @@
-"""States of recurrent layers, for rows with their own numbers of real tokens.
+"""States of recurrent layers, for rows with different numbers of real tokens.
 
 In: the running call. Out: the state before a layer's tokens, tensors with zeros for
-padding, and a step that is run over all tokens.
+padding, and the results of a step that is run for each token.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +35,8 @@ def is_single(seq: int | torch.SymInt) -> bool:
 def state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the state [batch, ...] that the layer has just requested, or zeros.
 
-    A layer that computes its heads in sequence (Zamba's) has requested the states of
-    all heads, [batch, heads, ...]; the result is then the state of the next head.
+    A layer that computes one head after the other (Zamba) requests the states of all
+    heads, [batch, heads, ...]; each call returns the state of the next head.
     """
     call = current_call()
     state = call.take_recurrent()

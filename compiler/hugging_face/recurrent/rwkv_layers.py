@@ -1,11 +1,11 @@
 """Adapt RWKV (Peng et al., 2023, version 4), whose model has states without a cache.
 
-In: such a model. Out: while `adapted_rwkv` is active, functions here replace its
-layers' `forward` in their instances. They get a cache as `state`, and store in it the
-previous token, which each layer mixes with the current one, and the sums that replace
-attention. transformers' own functions unroll a loop over tokens, and divide weights in
-place when the model first runs; here results are divided instead, and weights stay
-unchanged.
+In: a model of RWKV. Out: while `adapted_rwkv` is active, functions here replace the
+`forward` of the instances of its layers. The functions get a cache as the argument
+`state`. They store in the cache the previous token, which each layer mixes with the
+current token, and the sums that replace attention. transformers' own functions unroll a
+loop over tokens, and divide weights in place when the model first runs; the functions
+here divide results instead, and leave weights unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,11 +134,11 @@ def _scaled(made: Tensor, scale: float) -> Tensor:
 def _decaying(
     module: "RwkvSelfAttention", key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the state after all tokens, and for each token the mean of values so far.
+    """Return the state after all tokens, and each token's mean of values up to it.
 
-    A state float32 [batch, 3, width] has sums of values and of weights, both divided by
-    e to the power of the greatest exponent, and that exponent; it is zero before the
-    first token.
+    A state float32 [batch, 3, width] has a sum of values, a sum of weights and the
+    greatest exponent so far; both sums are divided by e to the power of this exponent.
+    The state is zero before the first token.
 
     Args:
         module: the module with the decay of weights and the current token's weight.

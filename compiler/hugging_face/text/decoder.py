@@ -78,7 +78,7 @@ class CachedDecoder(nn.Module):
         return self._append(1, input_ids=token)[:, -1]
 
     def prefill_all(self, tokens: Tensor) -> Tensor:
-        """Append tokens; return the logits of all, float32 [batch, seq, vocab]."""
+        """Append tokens; return all tokens' logits, float32 [batch, seq, vocab]."""
         return self._append(0, input_ids=tokens)
 
     def prefill_embeds(self, inputs_embeds: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class CachedDecoder(nn.Module):
 
         `row_lengths` int64 [batch] is the number of real tokens of each row; None: all
         tokens are real. With `together`, the call's tokens attend to each other in both
-        directions; `positions` are as for `_place`.
+        directions; `positions` is passed to `_place`.
         """
         (given,) = inputs.values()
         seq = given.shape[1]
@@ -137,7 +137,7 @@ class CachedDecoder(nn.Module):
         return logits.float()
 
     def _place(self, call: ModelCall, seq: int, positions: Tensor | None) -> None:
-        """Set the positions of a call's tokens, unless they simply count up."""
+        """Set the positions of a call's tokens, if these do not count the tokens."""
 
     def _run(
         self,
@@ -175,11 +175,11 @@ class BatchedDecoder(CachedDecoder):
         return self._append(1, row_lengths, input_ids=filled(token, row_lengths))[:, -1]
 
     def prefill_all(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """Append tokens; return the logits of all, float32 [batch, seq, vocab]."""
+        """Append tokens; return all tokens' logits, float32 [batch, seq, vocab]."""
         return self._append(0, lengths, input_ids=filled(tokens, lengths))
 
     def prefill_embeds(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
+        """Append embeddings [batch, seq, hidden]; return each row's last logits."""
         return self._append_last(lengths, inputs_embeds=filled(inputs_embeds, lengths))
 
     def prefill_picture(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
@@ -205,7 +205,7 @@ def check_positions(
 ) -> None:
     """Check that rows of a model can have different positions.
 
-    Without any attention, there are no positions.
+    The rows of a model without attention can, since it uses no positions.
 
     Raises:
         UnsupportedModel: the model counts positions by itself, for all rows at once.
@@ -232,7 +232,7 @@ def check_positions(
 
 @dataclass(slots=True)
 class _Head:
-    """Whether the layer that computes logits has been given only last positions."""
+    """A record of whether the layer that computes logits gets only last positions."""
 
     reached: bool = False
 
@@ -241,7 +241,8 @@ class _Head:
 def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head]:
     """Compute logits only for last positions, which saves most work of a long prompt.
 
-    The head of a model computes each position independently, so its input may be cut.
+    The head of a model computes each position independently, so that the other
+    positions can be left out of its input.
     """
     head = _Head()
     module = decoder.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -261,13 +262,13 @@ def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head
 
 
 def _last_of(states: Tensor, row_lengths: Tensor) -> Tensor:
-    """Select each row's last real state, [batch, 1, width], of [batch, seq, width]."""
+    """Select from [batch, seq, width] each row's last real state, [batch, 1, width]."""
     last = (row_lengths - 1).clamp(min=0)[:, None, None]
     return states.gather(1, last.expand(-1, 1, states.shape[2]))
 
 
 def filled(tokens: Tensor, row_lengths: Tensor) -> Tensor:
-    """Return tokens or embeddings with padding, which may be anything, set to 0."""
+    """Return tokens or embeddings with all padding set to 0."""
     padding = torch.arange(tokens.shape[1]) >= row_lengths[:, None]
     shape = (*padding.shape, *[1] * (tokens.dim() - 2))
     return tokens.masked_fill(padding.view(shape), 0)

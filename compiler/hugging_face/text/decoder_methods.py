@@ -42,10 +42,10 @@ def methods_of(
 
     Args:
         sizes: the sizes of the program.
-        prefill_sizes: lengths that get a prefill of their own, `prefill_N`.
+        prefill_sizes: numbers of tokens N for which to add a method `prefill_N`.
         all_logits: whether to add `prefill_all`, which returns every position's logits.
         embeds: an example [1, 1, hidden] for `prefill_embeds`; None: without it.
-        axes: the number of position numbers that come with each embedding.
+        axes: the number of position numbers that callers pass with each embedding.
     """
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     methods = [
@@ -83,8 +83,8 @@ def picture_methods(
 ) -> tuple[Method, ...]:
     """Return the methods that compute embeddings of pictures and of other tokens.
 
-    They have no state. Pictures whose positions are bidirectional have a prefill of
-    their own.
+    These methods have no state. If the positions of pictures are bidirectional, the
+    result also has a prefill for the embeddings of a picture.
 
     Args:
         given: the model's picture input.

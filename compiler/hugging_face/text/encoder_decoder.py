@@ -1,14 +1,15 @@
-"""`CachedEncoderDecoder`: a model with an encoder, its caches in buffers.
+"""`CachedEncoderDecoder`: a model with an encoder and its caches, which are buffers.
 
 In: the model and the shapes of its caches. Out: a `CachedDecoder` with one more method,
 `encode`, which runs the encoder and writes the cross caches: the keys and values that
 each layer of the decoder computes from the encoder's result. `prefill` and `decode` are
-those of a decoder, and read the cross caches. In a `BatchedEncoderDecoder` each row has
-an input of its own, and a cross cache of the input's length.
+the methods of a `CachedDecoder`, and read the cross caches. In a
+`BatchedEncoderDecoder` each row has an input of its own, and a cross cache of the
+input's length.
 
-`encode` runs the whole model. In the decoder only the computation of these keys and
-values has an effect; the rest is removed as dead code, so no part of a model is called
-by name.
+The traced `encode` runs the whole model, so kvc need not know the names of the parts
+that compute these keys and values. The compiler removes the rest of the decoder as dead
+code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,10 @@ _TOKENS: Final = "tokens"
 
 
 class CachedEncoderDecoder(CachedDecoder):
-    """Methods over two caches; `kvc_heard` int64 [batch]: the cross cache's length."""
+    """Methods over two caches.
+
+    `kvc_heard` int64 [batch] is the number of positions in the cross caches.
+    """
 
     kvc_heard: Tensor
     kvc_cross: nn.ModuleDict
@@ -70,21 +74,21 @@ class CachedEncoderDecoder(CachedDecoder):
         self.register_buffer(HEARD, torch.zeros(1, dtype=torch.int64), persistent=False)
 
     def encode(self, tokens: Tensor) -> None:
-        """Run the encoder; store the decoder layers' keys and values of its result."""
+        """Run the encoder; write the cross caches of the decoder's layers."""
         self._encode(tokens)
 
     def encode_features(self, features: Tensor) -> None:
-        """Encode features float32 [batch, bands, frames] of sounds, as `encode`."""
+        """Encode features of sounds, float32 [batch, bands, frames]."""
         self._encode(features)
 
     def encode_pixels(self, pixels: Tensor) -> None:
-        """Encode pixels float32 [batch, channels, height, width], as `encode`."""
+        """Encode pixels float32 [batch, channels, height, width]."""
         self._encode(pixels)
 
     def _encode(self, given: Tensor, row_lengths: Tensor | None = None) -> None:
-        """Run the encoder on an input; `row_lengths` has each row's real length.
+        """Run the encoder on an input, and the decoder on one token per row.
 
-        The decoder runs for one token of each row.
+        `row_lengths` has the length of each row without padding; None: no padding.
         """
         (model,) = self._decoder
         start = self.kvc_heard.clone()
@@ -152,7 +156,7 @@ def cross_states(
 ) -> tuple[StateSpec, ...]:
     """Return the cross caches, whose number of positions a session selects.
 
-    If this number is fixed, a session selects only its rows.
+    If the number of positions is fixed, a session selects only the number of rows.
     """
     rows = rows_of(sizes)
     names = [f"{CROSS}.{i}.{n}" for i, layer in cross.items() for n in layer.names()]

@@ -1,9 +1,10 @@
 """Give rows of a model with an encoder separate positions.
 
-Such a model counts positions by itself, from the number of tokens in its cache. In: a
-model. Out: inside `rows_apart`, it accepts this number for each row, int64 [batch, 1],
-as caches return it if `ModelCall.apart` is set; `check_apart` compares the values that
-it computes for rows together with those for each row alone, on tensors without values.
+A decoder with an encoder computes positions by itself, from the number of tokens in its
+cache. In: a model. Out: inside `rows_apart`, the model accepts a separate number for
+each row, int64 [batch, 1]; caches return these numbers if `ModelCall.apart` is set.
+`check_apart` checks, on tensors without values, that the model computes the same for
+all rows together and for each row alone.
 """
 
 import inspect
@@ -41,7 +42,7 @@ _Places = Callable[..., Tensor]
 
 @contextmanager
 def rows_apart(model: PreTrainedModel) -> Iterator[None]:
-    """Make a model's position tables and biases work with rows' own positions."""
+    """Make a model's position tables and biases accept a position for each row."""
     with ExitStack() as stack:
         for module in model.modules():
             if isinstance(module, PreTrainedModel):
@@ -65,7 +66,7 @@ def rows_apart(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _without_masks(config: PreTrainedConfig) -> Iterator[None]:
-    """Disable masks of models whose own attention needs none."""
+    """Disable masks for models whose own attention needs no mask."""
     before = config._attn_implementation_internal
     config._attn_implementation_internal = NAME
     try:
@@ -124,7 +125,7 @@ def _sines(
 def _within(
     _: nn.Module, given: tuple[object, ...], named: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Keep the positions of padding within a position table."""
+    """Clamp the positions of padding, so that they lie within a position table."""
     places = named.get(_PLACES)
     if isinstance(places, Tensor):
         call = current_call()
@@ -138,7 +139,7 @@ def _of_rows(_: nn.Module, __: object, made: Tensor) -> Tensor:
 
 
 def check_apart(model: PreTrainedModel, given: EncoderInput) -> None:
-    """Check that a model computes the same for rows together and for each alone.
+    """Check that a model computes the same for rows together and for each row alone.
 
     Raises:
         UnsupportedModel: the model counts positions in another way.
@@ -166,7 +167,10 @@ def check_apart(model: PreTrainedModel, given: EncoderInput) -> None:
 def _read(
     model: PreTrainedModel, given: EncoderInput, held: Sequence[int]
 ) -> list[Meeting]:
-    """Return the values that a model computes for rows with given cached tokens."""
+    """Return the values that a model computes for rows.
+
+    The caches of the rows hold the given numbers of tokens.
+    """
     rows, start = len(held), torch.tensor(held)
     call = ModelCall(start, start + _SEQ, apart=True)
     token = plain_token(model.config.get_text_config())
