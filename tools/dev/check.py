@@ -36,7 +36,7 @@ WHOLE, RUNTIME = "tests/end_to_end", "tests/runtime_py"
 OTHERS = (
     "tests/tools",
     "tests/hostile",
-    *(f"{RUNTIME}/{n}" for n in ("generation", "forks", "kernels", "delegates")),
+    *(f"{RUNTIME}/{n}" for n in ("generation", "memory", "kernels", "delegates")),
 )
 # All tests in two parts that take about as long. The second part has the tests of whole
 # models, except those of transformers, and a few more folders.
