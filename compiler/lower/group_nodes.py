@@ -1,9 +1,9 @@
-"""Leave nodes out of a partition if they could write a state in place only outside.
+"""Group a backend's nodes into partitions by depth, and leave out writers of states.
 
 A node that reads the old content of a state element by element can overwrite the state
 element by element, even if its operands were computed from the old content. A partition
 that reads the old content runs as one call, so it cannot overwrite the state while
-reading it, and the whole state would have to be copied.
+reading it, and the whole state would have to be copied: such a node is left out.
 """
 
 from collections.abc import Iterator, Mapping, Set
