@@ -332,7 +332,11 @@ def _unrounded(dim: Affine, scale: int) -> tuple[Dim, int, int]:
     The error bounds limit the difference that rounding makes: a quotient is `(of -
     rest) / by`, where the remainder `rest` is from 0 to `by - 1`.
     """
-    kept = [part for part in dim.parts if not _is_quotient(part[0])]
+    kept = [
+        part
+        for part in dim.parts
+        if not (len(part[0]) == 1 and isinstance(part[0][0], Quotient))
+    ]
     total = add_dims(0, _of_parts(dim.constant, kept), scale)
     least = most = 0
     for factor, c in dim.terms:
@@ -343,10 +347,6 @@ def _unrounded(dim: Affine, scale: int) -> tuple[Dim, int, int]:
             total = add_dims(total, exact, c)
             least, most = least + min(c * low, c * high), most + max(c * low, c * high)
     return total, least, most
-
-
-def _is_quotient(factors: tuple[Factor, ...]) -> bool:
-    return len(factors) == 1 and isinstance(factors[0], Quotient)
 
 
 def symbols_of(dims: Iterable[Dim]) -> KeysView[str]:

@@ -212,7 +212,11 @@ class _Finder:
             name: self._with_tokens(views[name], step)
             for name, step in self._steps[state.name].items()
         }
-        written = any(_extents(view) or _in_loops(view) for view in views.values())
+        written = any(
+            _extents(view)
+            or any(view.after_mark(write.index) for write in cache_writes(view.method))
+            for view in views.values()
+        )
         appending = _generating(self._methods)
         counted = {method.name: method.inputs[0].type.dims[1] for method in appending}
         told = {name: steps[name].tokens for name in steps if name in counted}
@@ -347,11 +351,6 @@ def _extents(view: CursorView) -> set[Dim]:
             end = add_dims(end, runs.pop(end))
         different |= {end} if end != 0 else set()
     return different
-
-
-def _in_loops(view: CursorView) -> bool:
-    """Tell whether caches are written at positions that loops or branches compute."""
-    return any(view.after_mark(write.index) for write in cache_writes(view.method))
 
 
 def _token_counts(method: FlatMethod) -> set[Dim]:

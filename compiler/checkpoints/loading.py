@@ -193,7 +193,10 @@ def _misfits(slot: _Slot) -> Iterator[str]:
         if stored.shape != tuple(tensor.shape):
             shapes = f"{list(tensor.shape)} in the model, {list(stored.shape)}"
             yield f"{name}: {shapes} in {stored.path}"
-        elif not _converts(stored.dtype, tensor.dtype):
+        elif not (
+            stored.dtype == tensor.dtype
+            or (stored.dtype in _FLOATS and tensor.dtype in _FLOATS)
+        ):
             kinds = f"{tensor.dtype} in the model, {shown(stored.kind)}"
             yield f"{name}: {kinds} in {stored.path}"
     for tensor in slot.tensors if slot.found else ():
@@ -202,10 +205,6 @@ def _misfits(slot: _Slot) -> Iterator[str]:
             yield f"{slot.names[0]}: a {kind} on the meta device, no plain parameter"
         elif not tensor.is_meta and overlaps_itself(tensor):
             yield f"{slot.names[0]}: its elements share memory, as expand() makes them"
-
-
-def _converts(stored: torch.dtype | None, wanted: torch.dtype) -> bool:
-    return stored == wanted or (stored in _FLOATS and wanted in _FLOATS)
 
 
 def _overlaps(slots: list[_Slot]) -> Iterator[str]:

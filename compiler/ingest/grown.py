@@ -49,7 +49,9 @@ def carried_state(
     assert first.old is not None
     for use in uses:
         for kind in (use.old, use.new):
-            if kind is not None and not _same_rank(kind, first.old):
+            if kind is not None and not (
+                kind.dtype is first.old.dtype and len(kind.dims) == len(first.old.dims)
+            ):
                 raise _conflict(name, first, use, kind)
     axis = _axis(name, uses, first)
     kind = first.old
@@ -58,10 +60,6 @@ def carried_state(
     for use in uses:
         _check_use(name, use, first, axis, symbols)
     return State(name, kind, None, axis)
-
-
-def _same_rank(kind: TensorType, other: TensorType) -> bool:
-    return kind.dtype is other.dtype and len(kind.dims) == len(other.dims)
 
 
 def _axis(name: str, uses: Sequence[Use], first: Use) -> int | None:

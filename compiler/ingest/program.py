@@ -279,17 +279,15 @@ def _check_all_sizes(program: Program) -> None:
         verify(program)
     except Malformed as error:
         node = error.node
-        if node is None or not (error.sizes or _is_refused(error)):
+        if node is None or not (
+            error.sizes or isinstance(error.__cause__, ShapeMismatch)
+        ):
             return  # a bug of ours, which the pass manager reports
         place = f" at {node.source}" if node.source else ""
         reason = _wrong_call(node, error.reason)
         if any(_takes(node, sizes) for sizes in sample_sizes(program.symbols)):
             reason = _wrong_sizes(node, error)
         raise CaptureError(method=error.method, place=place, reason=reason) from error
-
-
-def _is_refused(error: Malformed) -> bool:
-    return isinstance(error.__cause__, ShapeMismatch)
 
 
 def _takes(node: Node, sizes: Mapping[str, int]) -> bool:

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from kvc.compiler.ingest.states_and_constants import TensorTable, static_type
 from kvc.compiler.ir import State
-from kvc.compiler.request.spec import Dim
 from kvc.compiler.trace import CapturedMethod
 from kvc.schema.errors import CompileError
 from kvc.schema.types import Affine, TensorType, symbols_in
-from kvc.schema.types import Dim as Size
 
 
 def sized_types(
@@ -32,14 +30,12 @@ def sized_types(
             kind = static_type(lifted.name, named[lifted.name])
             dims = list(kind.dims)
             for axis, dim in lifted.axes.items():
-                dims[axis] = _size(dim)
+                dims[axis] = (
+                    dim.upper if dim.lower == dim.upper else Affine(0, ((dim.name, 1),))
+                )
             types[lifted.name] = TensorType(kind.dtype, tuple(dims))
     check_one_meaning(captured, symbols_in(types.values()))
     return types
-
-
-def _size(dim: Dim) -> Size:
-    return dim.upper if dim.lower == dim.upper else Affine(0, ((dim.name, 1),))
 
 
 def check_one_meaning(

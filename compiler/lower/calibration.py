@@ -173,12 +173,10 @@ class LinearLayers(Backend):
         return frozenset(
             index
             for index, node in enumerate(method.nodes)
-            if may_be_int4(node) and _is_among(node.arguments[1], constants)
+            if may_be_int4(node)
+            and isinstance(weight := node.arguments[1], Value)
+            and weight.id in constants
         )
-
-
-def _is_among(argument: object, ids: set[int]) -> bool:
-    return isinstance(argument, Value) and argument.id in ids
 
 
 def _ranged(

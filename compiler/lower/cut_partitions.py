@@ -51,7 +51,9 @@ def outline(
         in_place: the attribute `Backend.in_place` of the backend.
         foreign: indices of the views that the backend cannot make itself.
     """
-    taken = frozenset(i for i in taken if not _grows_array(method.nodes[i], i, waits))
+    taken = frozenset(
+        i for i in taken if method.nodes[i].op != "kvc::append" or i in waits
+    )
     if not in_place:
         taken = without_writers(method, taken, waits)
     taken = _without_fringe(method, taken)
@@ -95,11 +97,6 @@ def _starts_that_leave(
         and made[value.id] in partition_of
         and partition_of.get(i) != partition_of[made[value.id]]
     )
-
-
-def _grows_array(node: Node, index: int, waits: Waits) -> bool:
-    """Tell whether a node appends to a tensor that is no state: an input or a copy."""
-    return node.op == "kvc::append" and index not in waits
 
 
 def _call(method: Method, partition: Method) -> Node:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from kvc.compiler.weights.sources import Source
 from kvc.schema.errors import RecipesApart, listing
 from kvc.schema.graph import Constant, Graph, Value
-from kvc.schema.model import Delegate, Method, NamedData, Program, Variant
+from kvc.schema.model import Method, NamedData, Program, Variant
 from kvc.schema.verify.variants import signature_of
 
 
@@ -113,7 +113,10 @@ def _moved(
             for state in program.states
         ),
         methods=tuple(_moved_method(method, new) for method in program.methods),
-        delegates=tuple(_moved_delegate(one, new) for one in program.delegates),
+        delegates=tuple(
+            replace(one, names=tuple(sorted(new[n] for n in one.names)))
+            for one in program.delegates
+        ),
     )
 
 
@@ -132,7 +135,3 @@ def _moved_value(value: Value, new: Sequence[int]) -> Value:
     if not isinstance(value.storage, Constant):
         return value
     return replace(value, storage=Constant(new[value.storage.name]))
-
-
-def _moved_delegate(delegate: Delegate, new: Sequence[int]) -> Delegate:
-    return replace(delegate, names=tuple(sorted(new[n] for n in delegate.names)))

@@ -281,7 +281,12 @@ class _Hoister:
                 self.blocks[number], passed, {} if tests else given, same
             )
             roots = [
-                (block.outputs[m.result], block.inputs[_place(m.operand, same)])
+                (
+                    block.outputs[m.result],
+                    block.inputs[
+                        m.operand - sum(dropped < m.operand for dropped in same)
+                    ],
+                )
                 for m in (() if tests else marks)
             ]
             self.blocks[number] = self.hoist(block, roots)
@@ -304,11 +309,6 @@ def _same_memory(
         if i not in lent and base.id in whole:
             same[i] = (whole[base.id], views)
     return same
-
-
-def _place(operand: int, dropped: _Same) -> int:
-    """Return the index that an operand has after operands in `dropped` are removed."""
-    return operand - sum(other < operand for other in dropped)
 
 
 def _undone(views: Views) -> Views:

@@ -252,7 +252,10 @@ class NarrowCaches:
         for method in entries(program):
             begins = [value for value, name in method.state_in if name in caches]
             for where, values in flow.values(method, begins).items():
-                names[where] |= {i: _narrow(value) for i, value in values.items()}
+                names[where] |= {
+                    i: replace(value, type=TensorType(DType.FLOAT16, value.type.dims))
+                    for i, value in values.items()
+                }
         states = tuple(_narrow_state(s, caches) for s in program.states)
         changed = each_method(program, lambda method: _with(method, names[method.name]))
         return replace(changed, states=states)
@@ -260,10 +263,6 @@ class NarrowCaches:
 
 def _leads_on(node: Node) -> bool:
     return node.op == CACHE_UPDATE or node.op in PERMUTING or is_part_of_rows(node)
-
-
-def _narrow(value: Value) -> Value:
-    return replace(value, type=TensorType(DType.FLOAT16, value.type.dims))
 
 
 def _narrow_state(state: State, caches: Iterable[str]) -> State:

@@ -119,16 +119,15 @@ def _way_to(result: Value, makers: Mapping[int, Node]) -> _Way | None:
     visit(result)
     counts = any(node.op == "aten::arange.start_step" for node in nodes)
     short = 0 < len(nodes) <= _LONGEST
-    single = all(v.type.dtype in _INTEGERS and _is_single(v) for v in sources)
+    single = all(
+        v.type.dtype in _INTEGERS and all(size == 1 for size in v.type.dims)
+        for v in sources
+    )
     return (
         _Way(result, tuple(nodes), tuple(sources))
         if counts and short and single
         else None
     )
-
-
-def _is_single(value: Value) -> bool:
-    return all(size == 1 for size in value.type.dims)
 
 
 def _with_way(

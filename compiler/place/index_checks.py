@@ -62,7 +62,8 @@ def _checks(node: Node) -> Iterator[Check]:
             else:
                 yield _check(index, 0, count, slots)
         case op, (Value() as target, int(dim), Value() as index, *_) if op in _ALONG:
-            yield _check(index, 0, 1, _size(target, dim))
+            size = target.type.dims[dim] if target.type.dims else 1
+            yield _check(index, 0, 1, size)
         case "aten::index_put", (Value() as target, tuple(indices), _, _):
             for size, item in zip(target.type.dims, indices, strict=False):
                 if isinstance(item, Value) and isinstance(size, int):
@@ -71,10 +72,6 @@ def _checks(node: Node) -> Iterator[Check]:
 
 def _check(index: Value, least: int, count: Dim, slots: Dim) -> Check:
     return (index,), "kvc::check_index", (index, least, count, slots)
-
-
-def _size(target: Value, dim: int) -> Dim:
-    return target.type.dims[dim] if target.type.dims else 1
 
 
 def _way_to(schedule: Schedule, index: Value) -> set[int] | None:

@@ -160,16 +160,14 @@ def _difference(holder: Holder, before: Contents) -> str | None:
     if holder.whole and now.keys() != before.keys():
         return holder.path()
     for key in (*now, *before):
-        if holder.ignored(key) or _same_under(key, now, before):
+        if holder.ignored(key) or (
+            key in now and key in before and _same(now[key], before[key])
+        ):
             continue
         new = key not in before and holder.remembered(key)
         if not (new and all(isinstance(v, _PLAIN) for v in tree_leaves(now[key]))):
             return holder.label(key)
     return None
-
-
-def _same_under(key: object, a: Contents, b: Contents) -> bool:
-    return key in a and key in b and _same(a[key], b[key])
 
 
 def _same(a: object, b: object) -> bool:

@@ -92,12 +92,12 @@ def _is_turned(given: object) -> bool:
 def _is_small(layouts: object) -> bool:
     """Tell whether all sizes are known, and the tensors are small in total."""
     known = tree_leaves(layouts)
-    sizes = (_nbytes(each) for each in known if isinstance(each, Tensor))
+    sizes = (
+        max(each.untyped_storage().nbytes(), each.nbytes)
+        for each in known
+        if isinstance(each, Tensor)
+    )
     return all(each is not None for each in known) and sum(sizes) <= _MOST_NBYTES
-
-
-def _nbytes(layout: Tensor) -> int:
-    return max(layout.untyped_storage().nbytes(), layout.nbytes)
 
 
 def _run(target: torch._ops.OpOverload, call: object) -> object:

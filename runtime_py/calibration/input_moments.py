@@ -113,7 +113,11 @@ class _Handle(SteppedHandle):
 
         If several layers have the same input, only the first layer adds it to the sums.
         """
-        reading = [one for one in self._graph.instructions if _reads(one, instruction)]
+        reading = [
+            one
+            for one in self._graph.instructions
+            if one.op == _LINEAR and one.arguments[0] == instruction.arguments[0]
+        ]
         if instruction is not reading[0]:
             return ()
         names = frozenset(self._weight(one) for one in reading)
@@ -126,11 +130,6 @@ class _Handle(SteppedHandle):
         storage = self._graph.values[weight.value].storage
         assert isinstance(storage, Constant)
         return self._names[storage.name]
-
-
-def _reads(one: Instruction, other: Instruction) -> bool:
-    """Tell whether `one` is a linear layer with the same input as `other`."""
-    return one.op == _LINEAR and one.arguments[0] == other.arguments[0]
 
 
 @contextmanager

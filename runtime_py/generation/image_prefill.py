@@ -113,7 +113,10 @@ class Picturing:
                 expected = f"a method {sizes.method} of {places.positions} embeddings"
                 found = f"{sizes.least} to {sizes.most}"
                 raise BadSetting(name="the bundle", expected=expected, found=found)
-        if places.sized is not None and _POSITIONS not in _inputs(session, PREFILL):
+        if (
+            places.sized is not None
+            and _POSITIONS not in session.methods[PREFILL].input_names
+        ):
             expected = f"a method {PREFILL} of {_POSITIONS}, as pictures vary in size"
             raise BadSetting(name="the bundle", expected=expected, found="none")
         self.grids = [[picture.grid for picture in pictures] for pictures in rows]
@@ -327,10 +330,6 @@ class _Embedding:
             found = f"{getattr(made, 'shape', type(made).__name__)}"
             raise BadSetting(name="the bundle", expected=what, found=found)
         return made
-
-
-def _inputs(session: Session, method: str) -> Sequence[str]:
-    return session.methods[method].input_names
 
 
 def _chunk_sizes(session: Session, name: str, rows: int) -> ChunkSizes:

@@ -22,7 +22,6 @@ from kvc.schema.model import (
     CursorKind,
     Method,
     Program,
-    State,
     StateKind,
 )
 from kvc.schema.types import TensorType, bounds, symbols_of
@@ -159,7 +158,11 @@ class CursorChecker:
         agree = kind.dims == (1 if rows is None else rows,)
         require(agree, where, f"{what}, are not those of the cursor's rows {rows}")
         states = self._program.states
-        grown = [i for i in method.writes if _grows_at(states[i], advance.cursor)]
+        grown = [
+            i
+            for i in method.writes
+            if states[i].kind is StateKind.APPEND and states[i].cursor == advance.cursor
+        ]
         what = f"the rows of the states {grown}, which are written at the cursor,"
         require(not grown, where, f"{what} have one length")
 
@@ -175,7 +178,3 @@ class CursorChecker:
             where = f"state {state.name!r}"
             same = state.window is not None and widest == state.window.size
             self._report.require(same, where, what)
-
-
-def _grows_at(state: State, cursor: int) -> bool:
-    return state.kind is StateKind.APPEND and state.cursor == cursor

@@ -168,7 +168,10 @@ class Conversion:
         if self._kept[0] != which or name not in self._kept[1]:
             self._kept = (None, {})
             taken = slice(part, part + 1) if self._by_part else slice(None)
-            read = {p: [_read(t) for t in f[taken]] for p, f in self._sources.items()}
+            read = {
+                p: [t.elements(0, prod(t.shape)).view(t.shape) for t in f[taken]]
+                for p, f in self._sources.items()
+            }
             self._kept = (which, self._convert(read))
         return self._kept[1][name]
 
@@ -192,10 +195,6 @@ class Conversion:
 
 def _given(tensor: Tensor) -> object:
     return lambda: tensor
-
-
-def _read(tensor: FileTensor) -> Tensor:
-    return tensor.elements(0, prod(tensor.shape)).view(tensor.shape)
 
 
 def _is_by_part(converter: WeightConverter) -> bool:

@@ -175,7 +175,7 @@ def state_update(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         **kwargs: object,
     ) -> Tensor:
         current_call().take_recurrent()  # `state` is this state
-        positive = _of_rows(_steps(dt, dt_bias, dt_softplus))
+        positive = of_tokens(_steps(dt, dt_bias, dt_softplus)[:, None], 1)[:, 0]
         return original(state, hidden_states, positive, *args, **kwargs)
 
     return update
@@ -347,11 +347,6 @@ def _float32(*tensors: Tensor) -> list[Tensor]:
 def _steps(dt: Tensor, bias: Tensor | None, positive: bool) -> Tensor:
     dt = dt if bias is None else dt + bias.to(dt.dtype)
     return softplus(dt) if positive else dt
-
-
-def _of_rows(tensor: Tensor) -> Tensor:
-    """Return a tensor [batch, ...] with zeros for rows whose only token is padding."""
-    return of_tokens(tensor[:, None], 1)[:, 0]
 
 
 def _instead(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,13 +7,13 @@ this folder describes.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.delegates.qnn.model_file import Attribute, Model, Node
+from kvc.runtime.delegates.qnn.model_file import Attribute, Model
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
 from kvc.runtime.memory.arrays import Array
 
@@ -73,12 +73,10 @@ def evaluate(model: Model, given: Mapping[str, Array]) -> dict[str, Array]:
     values = dict(given)
     with np.errstate(all="ignore"):
         for node in model.nodes:
-            values[node.outputs[0]] = _made(node, [values[n] for n in node.inputs])
+            values[node.outputs[0]] = _OPERATORS[node.op](
+                node.attributes, *(values[n] for n in node.inputs)
+            )
     return {value.name: values[value.name] for value in model.outputs}
-
-
-def _made(node: Node, arrays: Sequence[Array]) -> Array:
-    return _OPERATORS[node.op](node.attributes, *arrays)
 
 
 def _widen(

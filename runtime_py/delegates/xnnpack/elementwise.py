@@ -36,7 +36,7 @@ def _unary(op: Unary, b: Builder, dims: Dims, x: Tensor) -> Tensor:
 
 
 def _binary(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Operand) -> Tensor:
-    return b.binary(op, x, _operand(b, other))
+    return b.binary(op, x, other if isinstance(other, Tensor) else b.scalar(other))
 
 
 def _extreme(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Tensor) -> Tensor:
@@ -77,10 +77,6 @@ def _times(b: Builder, x: Operand, factor: Number) -> Tensor:
     if not isinstance(x, Tensor):
         return b.scalar(float(np.float32(x) * np.float32(factor)))
     return x if factor == 1 else b.binary(Binary.MULTIPLY, x, b.scalar(factor))
-
-
-def _operand(b: Builder, x: Operand) -> Tensor:
-    return x if isinstance(x, Tensor) else b.scalar(x)
 
 
 def _root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
