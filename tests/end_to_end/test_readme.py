@@ -126,9 +126,9 @@ def test_the_first_example_runs_in_fifteen_lines(first):
 
 
 def test_its_commands_do_what_it_does(first):
-    assert "prefill + decode + prefill_all, shared" in shell(first.folder, COMMANDS)
-    likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
-    assert command(first.folder, "kvc", "generate", *likeliest) == first.text
+    told = shell(first.folder, COMMANDS)
+    assert "prefill + decode + prefill_all, shared" in told
+    assert told.endswith(first.text)
 
 
 def test_a_cache_grows_without_a_maximum_and_without_copies(tmp_path):

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.."
 tools/dev/setup.sh
 PATH="$PWD/.venv/bin:$PATH"
 set -x
-kvc compile demo --recipe xnnpack_q8 -o demo.kvc
+kvc compile demo --recipe cpu_q8 -o demo.kvc
 kvc dump demo.kvc
 kvc generate demo.kvc "def " --max-tokens 300 --seed 23
 { set +x; } 2>/dev/null

@@ -27,7 +27,7 @@ elif ! { cpu_builds_answer && "${PIP[@]}" --index-url "$CPU_BUILDS" "$TORCH"; };
     echo "PyTorch comes from the ordinary package index" >&2
     "${PIP[@]}" "$TORCH"
 fi
-# Three shared libraries of this wheel are used, nothing of it is imported: see README.md.
+# Three shared libraries of this wheel are used, nothing of it is imported: see recipes/README.md.
 "${PIP[@]}" --no-deps executorch==1.5.1 ||
     echo "no executorch 1.5.1 for this machine: the backend xnnpack runs its reference" >&2
 "${PIP[@]}" --editable ".[${1:-compile}]"
