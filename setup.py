@@ -1,4 +1,4 @@
-"""Compile kvc's kernels side by side; all else is in pyproject.toml."""
+"""Build kvc's compiled kernels, in parallel; pyproject.toml has all other settings."""
 
 from pybind11.setup_helpers import ParallelCompile
 from setuptools import setup

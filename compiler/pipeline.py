@@ -225,7 +225,7 @@ def _recipes_of(
 def _made_by_all(
     recipes: Sequence[Recipe] | DefaultRecipe, make: Callable[[Recipe], Emitted]
 ) -> list[Emitted]:
-    """Compile by each recipe, and warn of operators left to PyTorch."""
+    """Return the program that each recipe makes; warn of operators left to PyTorch."""
     if isinstance(recipes, DefaultRecipe):
         return [without_pytorch(recipes, make)]
     made = [make(one) for one in recipes]
@@ -237,12 +237,12 @@ def _made_by_all(
 
 @dataclass(frozen=True)
 class _Making:
-    """The request that each recipe is applied to.
+    """The request of a compilation, to which recipes are applied one by one.
 
     Attributes:
         imported: the model's methods.
         metadata, max_copy_bytes: the arguments of `compile_program`.
-        samples: the samples to calibrate with.
+        samples: the samples to calibrate with, None without samples.
         first: the first recipe, which determines how the model is run on samples.
         report: called for each stage.
     """
@@ -289,7 +289,10 @@ class _Making:
 
     @cached_property
     def moments(self) -> tuple[Mapping[str, Moments], Calibration]:
-        """Return the second moments of linear layers' inputs, and the calibration."""
+        """Return second moments of linear layers' inputs, and the calibration used.
+
+        The moments are by the name of the layer's weight.
+        """
         assert self.samples is not None
         program, _ = run_passes(observing_passes(self.first), self.imported)
         program = DropDeadCode().run(declare(program))
@@ -360,7 +363,7 @@ def _backends_of(recipe: Recipe) -> tuple[Backend, ...]:
 def _by_entry(
     program: Program, verdicts: Mapping[str, tuple[Verdict, ...]]
 ) -> dict[str, tuple[Verdict, ...]]:
-    """Return the verdicts of each method and of the blocks that it runs."""
+    """Return method -> the verdicts of the method and of the blocks that it runs."""
     blocks = blocks_by_number(program)
     return {
         method.name: tuple(

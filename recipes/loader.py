@@ -57,7 +57,7 @@ TARGETS: Final = {
 
 
 def target_of(recipe: str) -> Target | None:
-    """Return the entry of `TARGETS` for a recipe's first word; None without one."""
+    """Return the target that the first word of a recipe's name means, or None."""
     return TARGETS.get(recipe.lower().partition("_")[0])
 
 
@@ -110,7 +110,7 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
 
 
 def default_recipe(cache: str | None = None) -> DefaultRecipe:
-    """Return the recipes for a model without a named recipe.
+    """Return the two recipes for a model whose user names no recipe.
 
     Args:
         cache: the dtype of caches in both recipes; see `load_recipe`.
@@ -175,7 +175,10 @@ def _apart(recipes: Sequence[Recipe], what: str) -> RecipesApart:
 
 
 def _with_cache(recipe: Recipe, cache: str | None) -> Recipe:
-    """Return a recipe with `cache` as its dtype of caches, in its text too."""
+    """Return a recipe whose caches have the dtype `cache`; its text is changed too.
+
+    The recipe is returned unchanged if `cache` is None or its dtype already.
+    """
     if cache is None or cache == recipe.cache:
         return recipe
     (setting,) = (s for s in SETTINGS if s.field == "cache")
@@ -216,7 +219,11 @@ def _read(path: Path, where: str) -> Recipe:
 
 
 def _kept(where: str, path: str, table: object) -> Iterator[str]:
-    """Yield patterns of `[keep]`; TOML reads an unquoted key a.b as b in a table a."""
+    """Yield the patterns of the table `[keep]`.
+
+    TOML reads an unquoted key a.b as the key b in a table a, which is the pattern a.b
+    too.
+    """
     if not isinstance(table, Mapping):
         raise _wrong(where, "keep", table, "a section [keep]")
     for key, value in table.items():
@@ -233,7 +240,7 @@ def _kept(where: str, path: str, table: object) -> Iterator[str]:
 
 
 def _buckets(where: str, table: object) -> dict[str, tuple[int, ...]]:
-    """Return the sizes of `[buckets]`, by name."""
+    """Return name of a size -> allowed values, from the table `[buckets]`."""
     if not isinstance(table, Mapping):
         raise _wrong(where, "buckets", table, "a section [buckets]")
     for name, sizes in table.items():
@@ -245,7 +252,7 @@ def _buckets(where: str, table: object) -> dict[str, tuple[int, ...]]:
 
 
 def _backend_options(where: str, table: object) -> dict[str, Option]:
-    """Take `[backend.options]` out of the table `[backend]`."""
+    """Remove the key `options` from the table `[backend]`, and return its table."""
     options = table.pop("options", {}) if isinstance(table, dict) else {}
     if not isinstance(options, Mapping):
         raise _wrong(where, "backend.options", options, "a section")
@@ -316,7 +323,7 @@ def _wrong(where: str, key: str, found: object, expected: str) -> BadRecipe:
 
 
 def _kind_of(found: object) -> str:
-    """Describe a TOML value that is no string: a short value itself, or its kind."""
+    """Describe a TOML value that is no string: by the value if short, else by kind."""
     match found:
         case bool():
             return str(found).lower()

@@ -102,11 +102,11 @@ def default_threads() -> int:
 
 
 class TorchThreads:
-    """Sets the number of torch threads of the calling thread, as a context manager.
+    """A context manager that sets how many threads torch uses for the calling thread.
 
     The previous number is restored at the end of the `with` block. If another thread
-    uses torch for the first time during the block, that thread has the new number from
-    then on.
+    uses torch for the first time during the block, that other thread keeps the new
+    number.
     """
 
     __slots__ = ("_before", "_count")
@@ -130,7 +130,10 @@ class TorchThreads:
 
 
 def _core_of(processor: int) -> str:
-    """Return the processors of a processor's core as text; `processor` if unknown."""
+    """Return a text that is the same for all processors of one core.
+
+    The text lists the processors of the core, or is `processor` if the core is unknown.
+    """
     try:
         siblings = _PROCESSORS / f"cpu{processor}" / "topology" / "thread_siblings_list"
         return siblings.read_text().strip()

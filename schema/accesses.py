@@ -1,8 +1,8 @@
-"""Find the writes of instructions to states and to inputs that lie in lent memory.
+"""Find the writes of instructions to states and to inputs in the memory of a caller.
 
 In: a graph and the blocks that its instructions run. Out: an `Access` for each result
-that lies in a state or a lent input. The `Access` tells a session what is written, so
-that the session need not know the operator. An instruction that runs blocks has the
+that lies in a state or in such an input. The `Access` tells a session what is written,
+so that the session need not know the operator. An instruction that runs blocks has the
 accesses of these blocks.
 """
 
@@ -34,7 +34,7 @@ def accesses_of(
         graph: the graph that holds the instruction.
         index: the index of the instruction in the graph.
         blocks: the blocks of the method.
-        roots: the root value of each value of the graph.
+        roots: for each value of the graph, the value that owns its memory.
     """
     step, found = graph.instructions[index], list[Access]()
     if OPS[step.op].aliasing is Aliasing.VIEW:
@@ -50,7 +50,7 @@ def accesses_of(
 def with_accesses(
     graph: Graph, updates: Sequence[Update], blocks: Blocks
 ) -> tuple[Update, ...]:
-    """Return the updates of a graph, each with the accesses of its instruction."""
+    """Return the updates of a graph, with the accesses of each update's instruction."""
     roots = graph.roots()
     return tuple(
         replace(u, accesses=accesses_of(graph, u.instruction, blocks, roots))
@@ -78,7 +78,14 @@ def _written(
 
 
 def _access(graph: Graph, step: Instruction, root: int, dims: Sequence[Dim]) -> Access:
-    """Return the access of an operator to the memory of its first operand."""
+    """Return the access of an operator to the memory that its result lies in.
+
+    Args:
+        graph: the graph of the operator.
+        step: the instruction of the operator; its first operand lies in the memory too.
+        root: the value that owns the memory.
+        dims: the dims of the result.
+    """
     mode = _MODES.get(step.op, AccessMode.ANYWHERE)
     if mode is AccessMode.ANYWHERE:
         return Access(root, mode)

@@ -1,7 +1,7 @@
-"""List all size combinations of a target with fixed shapes.
+"""List the combinations of sizes for which a backend with fixed shapes compiles.
 
-In: the symbols of a program, some of which have buckets, and the types that need fixed
-shapes. Out: each combination of sizes of the symbols in these types.
+In: the symbols of a program, some of which have buckets, and the types of the tensors
+that need fixed shapes. Out: each combination of sizes of the symbols in these types.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,11 @@ from kvc.schema.verify.limits import MAX_COMBINATIONS
 def fixed_sizes(
     symbols: Sequence[Symbol], types: Iterable[TensorType]
 ) -> tuple[Mapping[str, int], ...] | None:
-    """Return all combinations of allowed sizes of the types' symbols.
+    """Return all combinations of bucket sizes of the symbols that occur in `types`.
 
     Returns:
-        The size by symbol name, for each combination; None if a symbol may have any
-        size within its bounds.
+        For each combination, the size by symbol name; None if one of these symbols has
+        no buckets.
 
     Raises:
         LimitExceeded: there are too many combinations to compile.

@@ -2,7 +2,8 @@
 
 `kvc.runtime.calibration` computes these results from samples. Fixed-point backends
 derive quantization grids from the ranges. The rounding of int4 weights depends on the
-input sums: products of the inputs that a linear layer multiplies by its weight.
+input sums. The input sum of a weight is the sum of the outer products x x', over all
+input rows x of the linear layer that has the weight.
 """
 
 from collections.abc import Mapping
@@ -44,14 +45,14 @@ Ranges = Mapping[int, Range]  # by a value's id in the graph of the file
 
 @frozen
 class Observed:
-    """Observations of a program's values over samples.
+    """The ranges of a program's values that were observed on samples.
 
     Attributes:
         ranges: for each partition, by its id, the ranges of its floating-point values.
             Values that share memory share a range, and so do all values of one state.
         calibration: the calibration data that was used.
-        scores: for each partition, by its id, the ranges of the scaled query-key
-            products of each attention, by the id of the attention's result.
+        scores: for each partition, by its id, the range of each attention's scaled
+            query-key products, by the id of the value that is the attention's result.
     """
 
     ranges: Mapping[int, Ranges]
@@ -61,7 +62,7 @@ class Observed:
 
 @frozen
 class SeenInputs:
-    """Observations of the inputs of linear layers over samples.
+    """The input sums of a program's linear layers that were observed on samples.
 
     Attributes:
         sums: the input sums by weight name; weights with the same inputs share one

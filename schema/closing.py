@@ -5,7 +5,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Something that holds a resource until it is closed."""
+    """Base class of objects that hold a resource until they are closed."""
 
     @abstractmethod
     def close(self) -> None:

@@ -5,9 +5,9 @@ its blocks, its operands, and the operand whose memory each result shares. Block
 all operands, in order:
 
 - cond: `pred` selects one of two blocks, whose outputs are the results.
-- while: the first block decides whether to continue, the second computes the carried
-  values of the next iteration; the results are the last carried values. Operands after
-  the carried ones are only read.
+- while: the first block decides whether to continue; the second block computes the
+  carried values of the next iteration. The results are the last carried values.
+  Operands after the carried operands do not change.
 - scan: the block runs for each index along axis 0 of the `scanned` operands, which come
   after the carried ones. Its outputs are the carried values of the next iteration, then
   the values that are stacked along a new axis 0.
@@ -37,12 +37,13 @@ class Control(Generic[Operand]):
 
     Attributes:
         op: one of `CONTROL_OPS`.
-        blocks: ids of its blocks, in the order of its arguments.
+        blocks: ids of the instruction's blocks, in the order of its arguments.
         pred: the condition of a cond, None for other operators.
         operands: the inputs of the blocks.
-        over: for each result, the index of the operand whose memory it shares, None for
-            a result with memory of its own.
-        carried: the number of leading operands that an iteration passes to the next.
+        over: for each result, the index of the operand whose memory the result shares;
+            None for a result with memory of its own.
+        carried: the number of operands that an iteration passes to the next iteration;
+            they are the first operands.
         scanned: the number of operands, after the carried operands, that are sliced
             along axis 0.
     """
@@ -57,21 +58,21 @@ class Control(Generic[Operand]):
 
     @property
     def is_loop(self) -> bool:
-        """Tell whether blocks may run several times."""
+        """Tell whether the blocks may run several times."""
         return self.op in (WHILE, SCAN)
 
     @property
     def workspaces(self) -> int:
-        """Return the number of trailing results that are the blocks' scratch memory."""
+        """Return how many results, at the end, are scratch memory of the blocks."""
         return int(self.op in WITH_WORKSPACE)
 
     @property
     def fixed(self) -> int:
-        """Return the number of leading operands that change between iterations."""
+        """Return how many operands, the first ones, change between iterations."""
         return self.carried + self.scanned
 
     def tests(self, which: int) -> bool:
-        """Tell whether the block at an index in `blocks` is the condition of a loop."""
+        """Tell whether block `which` of `blocks` is the condition of a loop."""
         return self.op == WHILE and which == 0
 
     def is_scanned(self, operand: int) -> bool:
@@ -79,7 +80,11 @@ class Control(Generic[Operand]):
         return self.carried <= operand < self.carried + self.scanned
 
     def input_types(self, operands: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        """Return the input types of every block, from the types of the operands."""
+        """Return the types of the inputs, which are the same for each of the blocks.
+
+        Args:
+            operands: the types of the instruction's operands.
+        """
         return tuple(
             TensorType(kind.dtype, kind.dims[1:]) if self.is_scanned(i) else kind
             for i, kind in enumerate(operands)
@@ -88,7 +93,17 @@ class Control(Generic[Operand]):
     def output_types(
         self, which: int, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> tuple[TensorType | None, ...]:
-        """Return the output types of a block; None stands for one bool."""
+        """Return the types of the outputs of a block.
+
+        Args:
+            which: the index of the block in `blocks`.
+            operands: the types of the instruction's operands.
+            results: the types of the instruction's results.
+
+        Returns:
+            One type per output; (None,) for the condition of a loop, which returns one
+            bool of any shape.
+        """
         if self.tests(which):
             return (None,)
         return tuple(
@@ -100,7 +115,7 @@ class Control(Generic[Operand]):
 
 
 def read_control(op: str, arguments: Sequence[object]) -> Control[object]:
-    """Decode a control instruction; the kinds of its arguments have been checked."""
+    """Decode a control instruction from its arguments, which have been checked."""
     *first, operands, over = arguments
     listed = cast("tuple[object, ...]", operands)
     places = cast("tuple[int | None, ...]", over)
@@ -120,14 +135,17 @@ def read_control(op: str, arguments: Sequence[object]) -> Control[object]:
 
 
 def blocks_run(graph: Graph, op: str | None = None) -> Iterator[int]:
-    """Yield the blocks that a graph's instructions run, or only those of `op`."""
+    """Yield the ids of the blocks that the control instructions of a graph run.
+
+    With `op`, only instructions of this operator count.
+    """
     for step in graph.instructions:
         if step.op in CONTROL_OPS and op in (None, step.op):
             yield from read_control(step.op, step.arguments).blocks
 
 
 def left_to_torch(graph: Graph) -> Iterator[Instruction]:
-    """Yield the instructions of a graph that compute, outside of a backend's blocks."""
+    """Yield the instructions of a graph that compute and that no backend runs."""
     for step in graph.instructions:
         if computes(graph, step, delegated=False):
             yield step
@@ -139,8 +157,8 @@ def computes(graph: Graph, step: Instruction, *, delegated: bool) -> bool:
     Args:
         graph: the graph that holds the instruction.
         step: the instruction.
-        delegated: whether a backend runs it. Outside of partitions, an instruction that
-            only copies elements does not count.
+        delegated: whether a backend runs the instruction. If not, an instruction that
+            only copies elements does not count as computing.
     """
     if OPS[step.op].aliasing in (Aliasing.VIEW, Aliasing.CONTROL):
         return False
@@ -148,9 +166,10 @@ def computes(graph: Graph, step: Instruction, *, delegated: bool) -> bool:
 
 
 def moved(graph: Graph, step: Instruction) -> int | None:
-    """Return the value that an instruction copies unchanged; None if it does not copy.
+    """Return the id of the value that an instruction copies unchanged.
 
-    Such an instruction does not need PyTorch: numpy can make the copy.
+    The result is None if the instruction does anything else than copy. An instruction
+    that only copies does not need PyTorch: numpy can make the copy.
     """
     if step.op not in _MOVING:
         return None
@@ -161,7 +180,7 @@ def moved(graph: Graph, step: Instruction) -> int | None:
 
 
 def graphs_within(method: Method, block: int) -> list[Graph]:
-    """Return the graph of a method's block, then those of the blocks that it runs."""
+    """Return the graph of a method's block, then the graphs of blocks that it runs."""
     found = [method.blocks[block].graph]
     for graph in found:
         found += [method.blocks[number].graph for number in blocks_run(graph)]

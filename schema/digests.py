@@ -37,7 +37,7 @@ def blob_digest(content: Bytes) -> bytes:
 
 
 def streamed_digest(nbytes: int, fill: Fill) -> bytes:
-    """Return the digest of a blob that `fill` reads; needs 1 MiB of memory per thread.
+    """Compute the digest of a blob that `fill` reads; use 1 MiB of memory per thread.
 
     Raises:
         BaseException: any exception raised by `fill`, which may run in two threads at
@@ -57,10 +57,10 @@ def streamed_digest(nbytes: int, fill: Fill) -> bytes:
 
 
 def _aligned(nbytes: int) -> memoryview:
-    """Return memory that is aligned to 64 bytes.
+    """Return `nbytes` bytes of memory at an address that is a multiple of 64.
 
-    Python returns memory that starts 16 bytes after the start of a page; reading a file
-    to such memory takes three times as long (AMD EPYC, measured 2026-11-23).
+    Python's own memory starts 16 bytes after the start of a page; reading a file to
+    such memory takes three times as long (AMD EPYC, measured 2026-11-23).
     """
     array = np.empty(nbytes + 64, np.uint8)
     start = -array.ctypes.data % 64
@@ -68,10 +68,11 @@ def _aligned(nbytes: int) -> memoryview:
 
 
 def filled_digest(target: memoryview, fill: Fill) -> bytes:
-    """Fill `target` with a blob, and return the digest of the bytes in `target`.
+    """Fill `target` with the bytes of a blob, and return the digest of these bytes.
 
     Raises:
-        BaseException: any exception raised by `fill`, as for `streamed_digest`.
+        BaseException: any exception raised by `fill`, which may run in two threads at
+            once.
     """
 
     def fetch(start: int, size: int) -> memoryview:
@@ -83,7 +84,10 @@ def filled_digest(target: memoryview, fill: Fill) -> bytes:
 
 
 def _digest(nbytes: int, start_thread: Callable[[], _Fetch]) -> bytes:
-    """Hash the leaves; each thread that hashes calls `start_thread` once."""
+    """Return the digest of a blob; hash its leaves in up to two threads.
+
+    Each thread calls `start_thread` once, for the function with which it reads bytes.
+    """
     if nbytes <= LEAF_NBYTES:
         return hashlib.sha256(start_thread()(0, nbytes)).digest()
     starts = range(0, nbytes, LEAF_NBYTES)
@@ -100,7 +104,7 @@ def _digest(nbytes: int, start_thread: Callable[[], _Fetch]) -> bytes:
 
 
 class BlobHasher:
-    """Hasher of a blob that is passed in chunks."""
+    """Hasher that computes the digest of a blob from chunks of the blob."""
 
     def __init__(self) -> None:
         self._leaf = hashlib.sha256()

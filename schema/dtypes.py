@@ -1,6 +1,7 @@
 """Element types of tensors: item size, numpy dtype, and whether they are floats.
 
-The value of a member is its number in the file; numbers never change meaning.
+The value of an enum member is the type's number in files, and never changes its
+meaning.
 """
 
 from enum import IntEnum
@@ -10,7 +11,7 @@ import numpy as np
 
 
 class DType(IntEnum):
-    """An element type; the member's value is its number in the file."""
+    """An element type; the member's value is the type's number in files."""
 
     FLOAT32 = 0
     FLOAT64 = 1
@@ -25,7 +26,7 @@ class DType(IntEnum):
 
     @property
     def label(self) -> str:
-        """Return the dtype's name in text and messages."""
+        """Return the name of the element type, as messages show it."""
         return self.name.lower()
 
     @property
@@ -35,7 +36,7 @@ class DType(IntEnum):
 
     @property
     def numpy(self) -> "np.dtype[np.generic]":
-        """Return the numpy dtype; bfloat16 comes from ml_dtypes, on first need."""
+        """Return the numpy dtype; for bfloat16, import ml_dtypes on first use."""
         return _bfloat16() if self is DType.BFLOAT16 else _NUMPY[self]
 
     @property
@@ -45,7 +46,7 @@ class DType(IntEnum):
 
     @classmethod
     def from_numpy(cls, dtype: "np.dtype[np.generic]") -> "DType | None":
-        """Return the element type of a numpy dtype, None when kvc has none."""
+        """Return the element type of a numpy dtype; None if kvc has no such type."""
         found = np.dtype(dtype)
         if found.kind == "V":  # no other dtype of kvc has this kind
             return cls.BFLOAT16 if found == _bfloat16() else None

@@ -56,7 +56,7 @@ def _is_compared(default: object) -> bool:
 
 
 class _Fields:
-    """Placeholder for the fields of a class until their first use."""
+    """Placeholder that makes the dataclass fields of a class on first use."""
 
     def __init__(
         self, hints: Mapping[str, object], defaults: Mapping[str, object]
@@ -64,11 +64,11 @@ class _Fields:
         self._hints, self._defaults = hints, defaults
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Store the class whose fields are to be made."""
+        """Store the class that has the fields."""
         self._owner = owner
 
     def __get__(self, instance: object, owner: type) -> object:
-        """Make the fields, and replace this placeholder by them."""
+        """Make the fields of the class, and replace this placeholder by them."""
         content = {"__annotations__": self._hints, "__doc__": "-", **self._defaults}
         plain: Any = dataclass(init=False, repr=False, eq=False)(
             type("plain", (), content)
@@ -93,14 +93,14 @@ def _repr(self: object) -> str:
 
 
 def _reduce(self: object) -> tuple[type, tuple[object, ...]]:
-    """Support copy and pickle."""
+    """Return how copy and pickle make an instance again: its class and field values."""
     return type(self), tuple(_content(self).values())
 
 
 def _comparison(
     *names: str,
 ) -> tuple[Callable[[object, object], bool], Callable[[object], int]]:
-    """Return `__eq__` and `__hash__` over some fields."""
+    """Return `__eq__` and `__hash__` methods that compare the fields of these names."""
     content: Callable[[object], object] = attrgetter(*names) if names else type
 
     def __eq__(self: object, other: object) -> bool:  # noqa: N807
@@ -115,7 +115,7 @@ def _comparison(
 
 
 def _first_init(cls: type, defaults: Mapping[str, object]) -> Callable[..., None]:
-    """Return an `__init__` that replaces itself by a compiled one on its first call."""
+    """Return an `__init__` that, on its first call, compiles its own replacement."""
     changed: Any = cls
 
     def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
@@ -126,7 +126,7 @@ def _first_init(cls: type, defaults: Mapping[str, object]) -> Callable[..., None
 
 
 def _compiled_init(cls: type, defaults: Mapping[str, object]) -> Callable[..., None]:
-    """Return the `__init__` of a class, which sets its slots one by one."""
+    """Compile and return the `__init__` of a class; it sets the slots one by one."""
     known: dict[str, Any] = {"MISSING": MISSING}
     parameters, lines = ["self"], []
     names: tuple[str, ...] = cls.__match_args__  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ _Checked = TypeVar("_Checked")
 
 @frozen
 class Said:
-    """The checked settings of one source; None for a setting that the source lacks."""
+    """The checked settings of one source, such as a bundle; None for absent ones."""
 
     max_tokens: int | None = None
     max_length: int | None = None
@@ -46,7 +46,7 @@ class Said:
 
 
 def read_settings(found: Mapping[str, object], source: str = "") -> Said:
-    """Check the settings of one source.
+    """Check the settings of text generation that one source gives.
 
     Args:
         found: values by setting name.

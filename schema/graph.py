@@ -1,7 +1,7 @@
 """The code of a program: values, and the instructions that compute them.
 
-A graph belongs to a method or to a block of a method. The id of a value, like any id of
-a program, is its position in the tuple that holds it.
+A graph belongs to a method or to a block of a method. The id of a value, like any id in
+a program, is its index in the tuple that contains it.
 """
 
 from enum import IntEnum
@@ -13,7 +13,7 @@ from kvc.schema.types import Affine, TensorType
 
 @frozen
 class Ref:
-    """An argument that is a value of the graph, by its id."""
+    """An argument of an instruction that is a value of the graph, by the value's id."""
 
     value: int
 
@@ -46,10 +46,11 @@ class Scratch:
 
 @frozen
 class Alias:
-    """Storage of a value in the memory of `base`: a view, or written over `base`.
+    """Storage of a value in the memory of the value `base`.
 
-    A result that is neither a view nor an update of `base` may be written over `base`
-    only if `base` is a state or a caller's input of the same type.
+    The value is a view of `base`, an update of `base`, or a result that overwrites
+    `base`. A result that is neither a view nor an update may overwrite `base` only if
+    `base` is a state or a caller's input of the same type.
     """
 
     base: int
@@ -57,11 +58,11 @@ class Alias:
 
 @frozen
 class Caller:
-    """Storage of an input that lies in the caller's own array."""
+    """Storage of an input in the caller's memory: the array that the caller passes."""
 
 
 class CursorField(IntEnum):
-    """A field of a cursor as a value in a call; the member's value is its file code."""
+    """A field of a cursor that a call reads; the member's value is its file code."""
 
     START = 0  # int64 [], [1] or [rows]: each row's position at the start of the call
     END = 1  # each row's position at the end of the call
@@ -110,14 +111,14 @@ class Instruction:
 
 @frozen
 class Graph:
-    """Instructions in running order over a table of values.
+    """Code: a table of values, and the instructions that compute them.
 
     Attributes:
-        values: every tensor; ids are positions.
+        values: every tensor of the graph; the id of a value is its index.
         inputs: ids of the values that the caller fills before the first instruction.
         outputs: ids of values that are returned after the last instruction.
-        instructions: in running order.
-        scratch_nbytes: size of the scratch arena that `Scratch` offsets lie in.
+        instructions: all instructions, in the order in which they run.
+        scratch_nbytes: size in bytes of the scratch arena; `Scratch` offsets lie in it.
         peak_nbytes: the maximum number of scratch bytes in use at one time, a lower
             bound for any memory plan.
     """
@@ -130,13 +131,19 @@ class Graph:
     peak_nbytes: int
 
     def root_of(self, value: int) -> int:
-        """Return the value that owns the memory of `value`, or `value` itself."""
+        """Return the id of the value that owns the memory of `value`.
+
+        The owner can be `value` itself.
+        """
         while isinstance(storage := self.values[value].storage, Alias):
             value = storage.base
         return value
 
     def roots(self) -> list[int]:
-        """Return the root of each value; faster than `root_of` for each."""
+        """Return, for each value, the id of the value that owns its memory.
+
+        This is faster than a call of `root_of` for each value.
+        """
         found: list[int] = []
         for value, one in enumerate(self.values):
             storage = one.storage

@@ -33,7 +33,7 @@ def identity(program: Program) -> str:
 
 
 def _bare(program: Program) -> Program:
-    """Return a program without the parts that do not change its identity."""
+    """Return a program without the parts on which its identity does not depend."""
     # Files and packed data come last.
     count = count_unpacked(program)
     while count and program.names[count - 1].format == FILE:
@@ -67,7 +67,7 @@ def _bare(program: Program) -> Program:
 
 
 def _content(program: Program, named: NamedData) -> tuple[bytes, int]:
-    """Return the digest and size of a name's bytes, which identify them."""
+    """Return the digest and the size of the blob of a named data."""
     blob = program.blobs[named.blob]
     return blob.digest, blob.nbytes
 
@@ -80,7 +80,7 @@ def _bare_delegates(delegates: Iterable[Delegate], count: int) -> tuple[Delegate
 
 
 def _bare_method(method: Method) -> Method:
-    """Return a method without source lines, and without reasons for copying writes."""
+    """Return a method without source locations and without the reasons for copies."""
     return replace(
         method,
         graph=_bare_graph(method.graph),

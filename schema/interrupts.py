@@ -1,11 +1,11 @@
-"""Keep an interrupt that comes while kvc compiles, even if its exception is swallowed.
+"""Keep interrupts that come while kvc compiles, even if their exception is swallowed.
 
-A signal handler raises wherever Python happens to be. In a finalizer, in a callback of
-native code, while a generator is closed, or within code that catches everything, the
-exception is swallowed, or another exception replaces it. In: handlers of SIGINT and
-SIGTERM that raise, like the handlers of Python and of the command `kvc`. Out: the
-exception of a handler is stored, and raised again by the next `check_interrupts`, or at
-the end of the outermost context `KeptInterrupts`.
+A signal handler raises an exception wherever Python happens to be. In a finalizer, in a
+callback of native code, while a generator is closed, or within code that catches
+everything, the exception is swallowed, or another exception replaces it. In: handlers
+of SIGINT and SIGTERM that raise, like the handlers of Python and of the command `kvc`.
+Out: the exception of a handler is stored. It is raised again by the next
+`check_interrupts`, or at the end of the outermost context `KeptInterrupts`.
 """
 
 import signal
@@ -26,10 +26,10 @@ _HELD: Final[dict[CodeType, "Holding | None"]] = {}
 
 
 class _Keeper:
-    """Wrapper of signal handlers that stores exceptions; for the main thread only.
+    """Wrapper of signal handlers that stores their exceptions, in the main thread.
 
     Attributes:
-        depth: the number of entered contexts.
+        depth: the number of contexts `KeptInterrupts` that have been entered.
         raised: the stored exception of a handler, until the outermost context ends.
     """
 
@@ -41,7 +41,7 @@ class _Keeper:
         self._own: dict[int, partial[None]] = {}
 
     def install(self) -> None:
-        """Wrap the current signal handlers."""
+        """Wrap the current handlers of SIGINT and SIGTERM."""
         for number in (signal.SIGINT, signal.SIGTERM):
             handler = signal.getsignal(number)
             if callable(handler) and handler is not self._own.get(number):
@@ -49,19 +49,22 @@ class _Keeper:
                 signal.signal(number, self._own[number])
 
     def remove(self) -> None:
-        """Restore the wrapped handlers; a handler that was installed later stays."""
+        """Restore the original handlers; a handler installed since then stays."""
         for number, own in self._own.items():
             (before,) = own.args
             if signal.getsignal(number) is own:
                 signal.signal(number, before)
 
     def take(self) -> BaseException | None:
-        """Return and remove the stored exception of a handler."""
+        """Return the stored exception of a handler, and store none."""
         raised, self.raised = self.raised, None
         return raised
 
     def _handle(self, before: Handler, number: int, frame: FrameType | None) -> None:
-        """Call the wrapped handler `before`, and store the handler's exception."""
+        """Call the original handler `before`, and store the exception that it raises.
+
+        The exception is then raised, unless `hold_interrupts` makes it wait.
+        """
         again = self.raised is not None
         try:
             before(number, frame)
@@ -75,11 +78,11 @@ _keeper: Final = _Keeper()
 
 
 class KeptInterrupts:
-    """A context that raises at its end any interrupt that came during its block.
+    """A context that raises, at its end, any interrupt that came during its block.
 
     Contexts may be nested. In any thread but the main thread a context does nothing,
-    since handlers run only in the main thread. The `with` statement must have no other
-    context, so that no interrupt comes between the entering and the block.
+    since handlers run only in the main thread. Give this context a `with` statement of
+    its own, so that no interrupt comes between its entering and the block.
     """
 
     def __init__(self) -> None:
@@ -112,7 +115,7 @@ class KeptInterrupts:
 
 
 def keeping_interrupts(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that no interrupt during its run is lost."""
+    """Wrap a function so that an interrupt that comes while it runs is never lost."""
 
     @wraps(function)
     def kept(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -123,7 +126,7 @@ def keeping_interrupts(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_interrupts() -> None:
-    """Raise a stored interrupt, if its exception was swallowed.
+    """Raise the stored exception of a signal handler, if there is one.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; or any other exception of a signal handler.
@@ -138,14 +141,14 @@ def check_interrupts() -> None:
 def hold_interrupts(code: CodeType, where: Holding | None = None) -> None:
     """Keep signal handlers from raising while a function runs.
 
-    An interrupt during the function, or during a function that it calls, waits for the
-    next `check_interrupts`.
+    An interrupt that comes during the function, or during a function that it calls,
+    waits for the next `check_interrupts`.
 
     Args:
         code: code object of the function.
-        where: tells for the interrupted frame whether the interrupt waits. With
+        where: tells, for the interrupted frame, whether the interrupt waits. With
             `where`, an interrupt that comes while an earlier interrupt waits is raised
-            at once. None: every interrupt waits.
+            at once. None if every interrupt waits.
     """
     _HELD[code] = where
 
@@ -170,7 +173,7 @@ for _method in (KeptInterrupts.__enter__, KeptInterrupts.__exit__):
 
 
 def is_failure(error: BaseException) -> bool:
-    """Tell whether an error is a failure, not an interrupt or lack of memory."""
+    """Tell whether an error is a failure, and not an interrupt or lack of memory."""
     if isinstance(error, MemoryError):
         return False
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -1,7 +1,8 @@
-"""List the instructions of a method that PyTorch runs, since no backend does.
+"""List the instructions of a method that PyTorch runs, since no backend runs them.
 
 In: the code of a method. Out: the instructions that compute outside of partitions,
-including instructions in the blocks of branches and loops, and a sentence about them.
+including instructions in the blocks of branches and loops; and a sentence that reports
+them.
 """
 
 from collections import Counter
@@ -19,9 +20,9 @@ _RUN_HERE: Final = tuple(sorted(CONTROL_OPS - {DELEGATE}))
 def left_within(
     graph: Graph, blocks: Sequence[Graph]
 ) -> Iterator[tuple[Graph, Instruction]]:
-    """Yield the instructions that no backend runs, each with its graph.
+    """Yield the instructions that no backend runs, each after the graph that has it.
 
-    The instructions are those of a graph and of the blocks that it runs.
+    The instructions are those of `graph`, and of the blocks that `graph` runs.
 
     Args:
         graph: the graph of a method, or of one of its blocks.
@@ -35,21 +36,24 @@ def left_within(
 
 
 def needs_torch(graph: Graph, blocks: Sequence[Graph]) -> bool:
-    """Tell whether a graph has instructions that no backend runs."""
+    """Tell whether a graph, or a block that it runs, has instructions for PyTorch."""
     return any(True for _ in left_within(graph, blocks))
 
 
 def left_of(method: Method) -> dict[str, int]:
-    """Count the instructions that no backend runs, by operator, most frequent first."""
+    """Return the number of a method's instructions that no backend runs, by operator.
+
+    The most frequent operator comes first.
+    """
     steps = left_within(method.graph, method.graphs[1:])
     return dict(Counter(step.op for _, step in steps).most_common())
 
 
 def why_torch(graph: Graph, blocks: Sequence[Graph], *, reference: bool = False) -> str:
-    """Return a sentence on why a graph needs PyTorch: first instruction, and count.
+    """Return why a graph needs PyTorch: the first such instruction, and how many more.
 
     Args:
-        graph: as for `left_within`, which yields at least one instruction.
+        graph: as for `left_within`, which must yield at least one instruction.
         blocks: as for `left_within`.
         reference: whether a backend's reference implementation runs the graph.
     """

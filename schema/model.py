@@ -1,8 +1,8 @@
 """The decoded program: one frozen dataclass for each table of `program.fbs`.
 
-`schema/codec` reads and writes programs, the verifiers check them, the compiler emits
+`schema/codec` reads and writes programs, the verifiers check them, the compiler makes
 them and the runtime runs them. The id of a method, state, cursor, name, blob or value
-is its position in the tuple that holds it.
+is its index in the tuple that contains it.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from kvc.schema.types import Dim, Symbol, TensorType
 
 
 class AccessMode(IntEnum):
-    """Where a write lands; the member's value is its number in the file."""
+    """Which slots a write to a state changes; the member's value is its file code."""
 
     ANYWHERE = 0
     SLOTS = 1  # rows from an index on; for a state with a cursor, the cursor
@@ -26,17 +26,18 @@ class AccessMode(IntEnum):
 
     @property
     def lengthens(self) -> bool:
-        """Tell whether the write may change the length of the value."""
+        """Tell whether a write of this mode may change the value's length."""
         return self in (AccessMode.APPEND, AccessMode.REPLACE)
 
 
 @frozen
 class Access:
-    """The write of an instruction to memory that outlives the instruction.
+    """A write of an instruction to memory that outlives the instruction.
 
     Attributes:
-        root: the value that owns the memory: a state, or a lent input.
-        mode: where the write lands.
+        root: the id of the value that owns the memory: a state, or a block's input in
+            the caller's memory.
+        mode: which slots the write changes.
         axis: the axis of the slots, or of the changed length; None for ANYWHERE.
         size: the number of slots written, or the new length.
     """
@@ -49,7 +50,7 @@ class Access:
 
 @frozen
 class Update:
-    """One write to a state, or to an input in the caller's array.
+    """One write to a state, or to an input in the caller's array, and how it is done.
 
     Attributes:
         instruction: index of the instruction that writes.
@@ -69,13 +70,13 @@ class Update:
 class Block:
     """Code of a method that a control instruction runs.
 
-    A block is a branch, the body or condition of a loop, or the code of a delegate. Its
-    inputs are lent: they lie in the memory of the instruction's operands (`Caller`).
-    Only inputs that are slices of operands lie in scratch.
+    A block is a branch, the body or condition of a loop, or the code of a delegate. The
+    inputs of a block are lent: they lie in the memory of the instruction's operands
+    (`Caller`). Only inputs that are slices of operands lie in scratch memory.
 
     Attributes:
         graph: the code of the block; it accesses states only through its inputs.
-        updates: a verdict for each write to an input, in order.
+        updates: for each write to an input, in order, whether the write is in place.
     """
 
     graph: Graph
@@ -84,14 +85,14 @@ class Block:
 
 @frozen
 class Advance:
-    """The advance of a cursor by a call of a method.
+    """How far a call of a method advances a cursor.
 
     Attributes:
         cursor: id of the cursor.
         tokens: the number of tokens that a call adds to each row; None if loops decide
-            the number, and the cursor's counter holds it after the call.
-        lengths: index of the graph input that gives the number of `tokens` that count
-            in each row, int64 [rows], or bool [rows] if `tokens` is 1; None if all
+            the number, and the cursor's counter has it after the call.
+        lengths: index of the graph input that says how many of the `tokens` count in
+            each row, int64 [rows], or bool [rows] if `tokens` is 1; None if all tokens
             count.
     """
 
@@ -102,19 +103,20 @@ class Advance:
 
 @frozen
 class Method:
-    """An entry point.
+    """A function of the model that callers can call.
 
     Attributes:
         name: unique in the program.
         role: the method's role in a generation loop: "encode", "prefill", "decode",
             "prefill_all" or "".
         graph: the code of the method.
-        input_names: one for each of `graph.inputs`, unique, as in error messages.
-        input_tree: JSON of how arguments nest, see `kvc.schema.trees`.
-        output_tree: JSON of how results nest.
+        input_names: a unique name for each of `graph.inputs`, for error messages.
+        input_tree: JSON text that says how arguments are nested; see
+            `kvc.schema.trees`.
+        output_tree: JSON text that says how results are nested.
         reads, writes: ids of the states that the method reads and writes, ascending.
-        advances: the advances of cursors by a call, ascending by cursor.
-        updates: a verdict for each write to a state or a caller's input, in order.
+        advances: how far a call advances cursors, ascending by cursor.
+        updates: an entry for each write to a state or a caller's input, in order.
         blocks: code of control instructions; exactly one instruction names each block,
             in the method's graph or in an earlier block.
     """
@@ -132,37 +134,43 @@ class Method:
     blocks: tuple[Block, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the method's name and inputs; `kvc dump --ops` prints its code."""
+        """Return the method's name and inputs as text, without its code.
+
+        `kvc dump --ops` prints the code.
+        """
         return f"<Method {self.name}({', '.join(self.input_names)})>"
 
     def advance_of(self, cursor: int) -> Advance | None:
-        """Return the advance of a cursor by a call, None for no advance."""
+        """Return how far a call advances a cursor; None if it does not."""
         return next((one for one in self.advances if one.cursor == cursor), None)
 
     @property
     def advance(self) -> Dim | None:
-        """Return the number of tokens by which a call advances the position.
+        """Return the number of tokens by which a call advances the program's position.
 
-        None if a call does not advance the position, or if only the position's counter
-        has the number.
+        None if a call does not advance the position, or if the number is known only
+        after the call, from the position's counter.
         """
         found = self.advance_of(0)
         return None if found is None else found.tokens
 
     @property
     def row_lengths(self) -> int | None:
-        """Return the index of the input with the row lengths; None if there is none."""
+        """Return the index of the input that has the row lengths, or None.
+
+        The result is None if the method has no row lengths.
+        """
         found = self.advance_of(0)
         return None if found is None else found.lengths
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """Return all graphs of a method: its own, then those of its blocks."""
+        """Return all graphs of the method: its main graph, then those of its blocks."""
         return (self.graph, *(block.graph for block in self.blocks))
 
 
 class StateKind(IntEnum):
-    """How calls write a state; the member's value is its number in the file."""
+    """How calls write a state; the member's value is its number in files."""
 
     PLAIN = 0  # the whole tensor, by any instructions
     LINEAR = 1  # rows at increasing slots of the sequence axis
@@ -172,7 +180,7 @@ class StateKind(IntEnum):
 
 
 class ResetRule(IntEnum):
-    """The effect of a reset on a state; the member's value is its file code."""
+    """How a reset changes a state; the member's value is its number in files."""
 
     INITIAL = 0  # back to the initial value
     KEEP = 1  # untouched
@@ -184,19 +192,19 @@ class State:
 
     Attributes:
         name: unique in the program.
-        type: dtype and dims; dims may use symbols that a session fixes. Along the
-            sequence axis, an APPEND state has its maximum length here; values that hold
-            the state have their actual length there.
-        kind: how calls write it.
+        type: dtype and dims; dims may use symbols that a session fixes. For an APPEND
+            state, the size of the sequence axis is its maximum here, and the actual
+            length in the types of values that contain the state.
+        kind: how calls write the state.
         axis: the sequence axis, None for PLAIN and COUNTER.
         layout: order of the dims in memory, outermost first; a permutation.
         initial: id of the named data with the initial value; None for zeros.
-        reset: the effect of `Session.reset` on it.
-        cursor: id of the cursor at which every write begins, so that content after the
-            cursor is unused (LINEAR, RING, APPEND), or whose count the state holds
-            (COUNTER); None otherwise.
-        window: the window of queries, if calls write a RING at the position and only
-            `kvc::attention` reads it after that, else None.
+        reset: how `Session.reset` changes the state.
+        cursor: for LINEAR, RING and APPEND, the id of the cursor at which every write
+            begins, so that content after the cursor is unused. For COUNTER, the id of
+            the cursor whose count the state stores. None if there is no such cursor.
+        window: the window of queries over a RING, if calls write the ring at the
+            position and only `kvc::attention` reads it after the write; None otherwise.
     """
 
     name: str
@@ -216,7 +224,7 @@ class State:
 
 
 class CursorKind(IntEnum):
-    """The source of a cursor; the member's value is its number in the file."""
+    """Where the value of a cursor comes from; the member's value is its file code."""
 
     STATE = 0  # an integer state proven to advance by the token count
     SESSION = 1  # the session counts, and methods read the count as `CursorSlot`s
@@ -225,16 +233,16 @@ class CursorKind(IntEnum):
 
 @frozen
 class Cursor:
-    """The position of each row: the number of tokens that it holds, int64 [rows].
+    """A counter of tokens: for each row, how many tokens the row has, int64 [rows].
 
     Attributes:
-        name: name of the input or state that holds the position, "" if there is none.
-        kind: the source of the cursor.
-        state: id of the state (STATE), None otherwise.
-        rows: the number of rows with positions of their own, in symbols that a session
-            fixes; None if all rows share one position.
-        capacity: the greatest position, in symbols that a session fixes; None for no
-            limit.
+        name: name of the input or state that has the count, "" if there is none.
+        kind: where the value of the cursor comes from.
+        state: for kind STATE, the id of the state; None otherwise.
+        rows: the number of rows with counts of their own, in symbols that a session
+            fixes; None if all rows share one count.
+        capacity: the greatest allowed count, in symbols that a session fixes; None for
+            no limit.
     """
 
     name: str
@@ -246,11 +254,11 @@ class Cursor:
 
 @frozen
 class DataFile:
-    """A file that holds blobs; file 0 is the bundle itself, with empty name and digest.
+    """A file that contains blobs; file 0 is the bundle, with empty name and digest.
 
     Attributes:
-        name: a plain file name, never a path.
-        digest: SHA-256 of its index, 32 bytes, or b"" for file 0.
+        name: a file name without folders.
+        digest: SHA-256 of the file's index, 32 bytes; b"" for file 0.
     """
 
     name: str
@@ -259,14 +267,14 @@ class DataFile:
 
 @frozen
 class Blob:
-    """A run of bytes in a file, addressed by content.
+    """A sequence of bytes in a file, identified by its content.
 
     Attributes:
         digest: 32 bytes, see `kvc.schema.digests`.
-        nbytes: exact length.
-        file: id of the data file.
-        offset: absolute position in that file, a multiple of `align`.
-        align: the largest alignment that any of the blob's names requires.
+        nbytes: the number of bytes.
+        file: id of the file, an index in `Program.files`.
+        offset: position in that file, in bytes from the start; a multiple of `align`.
+        align: the largest alignment that any of the blob's names requires, in bytes.
     """
 
     digest: bytes
@@ -283,11 +291,12 @@ class NamedData:
     Attributes:
         name: unique in the program.
         blob: id of the blob.
-        type: static; its size equals the blob's.
+        type: a type without symbols; its size in bytes equals the blob's.
         format: "plain"; "file" for an added file, which no instruction uses; or the
-            name of a packing: a copy of plain data in the form of a backend's library,
-            which only its delegates use. Packed names come last.
-        provenance: the origin of the name: a parameter's name, a pass, a backend.
+            name of a packing. Packed data is a copy of plain data in the form of a
+            backend's library, and only that backend's delegates use it. Packed names
+            come last.
+        provenance: the origin of the data: a parameter's name, a pass, a backend.
     """
 
     name: str
@@ -298,7 +307,7 @@ class NamedData:
 
 
 class MemoryKind(IntEnum):
-    """Who plans memory; the member's value is its number in the file."""
+    """Who plans a delegate's workspace; the member's value is its number in files."""
 
     PLANNED = 0  # kvc's planner
     OPAQUE = 1  # a library, within a stated bound
@@ -306,17 +315,19 @@ class MemoryKind(IntEnum):
 
 @frozen
 class Delegate:
-    """A block of a method that runs on a backend; `kvc::delegate` names the block.
+    """A block of a method that a backend runs; a `kvc::delegate` names the block.
 
     Attributes:
         backend: name of the backend.
-        method: id of the method it belongs to.
-        block: index of the method's block that holds the code.
+        method: id of the method that has the block.
+        block: index of the block in `Method.blocks`.
         payload: data that the backend adds to the code, in a format of its own.
-        names: ids of the named data that it uses, ascending; including packed data.
-        memory: who plans its workspace.
-        workspace_nbytes: upper bound of the workspace.
-        tail_nbytes: bytes that must be readable after each of its inputs and outputs.
+        names: ids of the named data that the delegate uses, ascending, with packed
+            data.
+        memory: who plans the workspace, the delegate's scratch memory.
+        workspace_nbytes: upper bound of the workspace's size, in bytes.
+        tail_nbytes: how many bytes must be readable after each of its inputs and
+            outputs.
     """
 
     backend: str
@@ -331,7 +342,7 @@ class Delegate:
 
 @frozen
 class Variant:
-    """The same methods, lowered by another recipe for another backend.
+    """The methods of a program, compiled by another recipe for another backend.
 
     Attributes:
         recipe, recipe_text: as in `Provenance`.
@@ -354,14 +365,14 @@ class Program:
     Attributes:
         provenance: the compiler and sources of the program.
         symbols: bounded sizes, with unique names.
-        files, blobs, names: the data; see the class of each.
+        files, blobs, names: the data; see `DataFile`, `Blob` and `NamedData`.
         states: memory that outlives a call.
-        cursors: the positions of rows; the first is the program's position.
-        methods: entry points.
+        cursors: counters of tokens; the first is the program's position.
+        methods: the functions that callers can call.
         delegates: partitions of methods that run on backends.
-        metadata: the user's own settings, from text to JSON text.
-        variants: the methods by other recipes; `methods` and `delegates` are by the
-            recipe of the provenance. Everything else is the same for all recipes.
+        metadata: the user's own settings: JSON text by name.
+        variants: the methods as other recipes compile them. `methods` and `delegates`
+            are for the recipe of the provenance. All else is the same for all recipes.
     """
 
     provenance: Provenance
@@ -378,18 +389,21 @@ class Program:
 
     @property
     def bodies(self) -> tuple["Program", ...]:
-        """Return the program of each recipe, without the other variants."""
+        """Return one program per recipe: that recipe's methods, no variants."""
         own = replace(self, variants=())
         return (own, *(_by_variant(own, variant) for variant in self.variants))
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Return the backends of the partitions, the recipe's own backend first."""
+        """Return the names of backends that run partitions, the recipe's first."""
         return tuple(dict.fromkeys(one.backend for one in self.delegates))
 
     @property
     def position(self) -> Cursor | None:
-        """Return the cursor that counts the tokens of prefill and decode."""
+        """Return the cursor that counts the tokens of prefill and decode.
+
+        This cursor is the program's position; None if there is none.
+        """
         return self.cursors[0] if self.cursors else None
 
 

@@ -1,4 +1,4 @@
-"""Limits on the sizes of pictures; larger settings are refused when they are read."""
+"""Limits on the sizes of pictures; larger sizes in a model's settings are refused."""
 
 from typing import Final
 

@@ -1,11 +1,11 @@
-"""The provenance of a bundle, and of its calibration samples."""
+"""Where a bundle and its calibration samples come from."""
 
 from kvc.schema.frozen import frozen
 
 
 @frozen
 class Calibration:
-    """The samples that calibrated ranges or the rounding of int4 weights.
+    """The calibration samples of a bundle: for ranges, or for rounding int4 weights.
 
     Attributes:
         kind: kind of the samples: "text", "arrays", or "generated" by the model itself.
@@ -25,11 +25,11 @@ class Calibration:
 
 @frozen
 class Provenance:
-    """The origin of a bundle; equal builds have equal provenance.
+    """Where a bundle comes from; equal builds have equal provenance.
 
     Attributes:
-        kvc_version, torch_version: the versions that compiled it.
-        recipe, recipe_text: name of the recipe, and its TOML.
+        kvc_version, torch_version: the versions that compiled the bundle.
+        recipe, recipe_text: name of the recipe, and its TOML text.
         source_digest: digest of the model's code as it was imported.
         calibration: the calibration samples, None if there were none.
     """

@@ -1,9 +1,9 @@
 """Records as arguments and results: dataclasses, named tuples, dicts with attributes.
 
-In: an argument or result of a model, or a description of a record class in a file: its
+In: an argument or result of a model; or a description in a file of a record class: its
 kind, name and fields. Out: the names and values of a record's fields, or a class of the
 described kind. A file never names a class to import: this module makes a class with the
-same fields, from checked names.
+same fields, from names that have been checked.
 """
 
 import keyword
@@ -25,14 +25,17 @@ MAX_NAME: Final = 128  # characters
 
 @frozen
 class RecordType:
-    """Description of a record class; `kind` is one of KINDS."""
+    """Description of a record class: its kind (one of KINDS), name and field names."""
 
     kind: str
     name: str
     fields: tuple[str, ...]
 
     def made(self, values: Sequence[object]) -> object:
-        """Return an instance of a class made from this type."""
+        """Return a record of this type with the given values.
+
+        Its class is made by this module, not imported.
+        """
         made = _made_class(self)
         if self.kind == MAPPING:
             return made(zip(self.fields, values, strict=True))
@@ -68,7 +71,7 @@ def _tuple_fields(kind: type) -> tuple[str, ...] | None:
 
 
 def values_of(thing: object, kind: RecordType) -> tuple[object, ...]:
-    """Return the values of a record of a known type."""
+    """Return the field values of a record that has the type `kind`."""
     if kind.kind == DATACLASS:
         return tuple(getattr(thing, name) for name in kind.fields)
     if kind.kind == MAPPING:
@@ -77,7 +80,7 @@ def values_of(thing: object, kind: RecordType) -> tuple[object, ...]:
 
 
 def named_values(thing: object) -> Mapping[str, object] | None:
-    """Return the values of a mapping or record by name; None for any other object."""
+    """Return the values in a mapping or record, by name; None for any other object."""
     if isinstance(thing, Mapping):
         return cast(Mapping[str, object], thing)
     kind = record_type(thing)
@@ -116,7 +119,7 @@ def _is_plain(name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _made_class(kind: RecordType) -> type:
-    """Return a class of the given record type; its names have been checked."""
+    """Return a class of the given record type, whose names must have been checked."""
     if kind.kind == NAMEDTUPLE:
         named: type = namedtuple(kind.name, kind.fields)  # type: ignore[misc]
         return type(kind.name, (named,), {"__slots__": (), "__reduce__": _reduced})
@@ -127,14 +130,17 @@ def _made_class(kind: RecordType) -> type:
 
 
 def _reduced(thing: object) -> tuple[object, ...]:
-    """Pickle a record by its type and values, since its class cannot be imported."""
+    """Return what pickle stores: the record's type and values.
+
+    The class of the record cannot be imported.
+    """
     kind = record_type(thing)
     assert kind is not None
     return RecordType.made, (kind, values_of(thing, kind))
 
 
 class MadeObject:
-    """Base class of classes made for dataclass records; compared by field values."""
+    """Base class of the classes made for dataclasses; compared by field values."""
 
     __reduce__ = _reduced
     __hash__ = None  # type: ignore[assignment]
@@ -148,7 +154,7 @@ class MadeObject:
 
 
 class MadeMapping(dict[str, object]):
-    """Base class of classes made for dicts with attributes; `[n]` is the nth item."""
+    """Base class of the classes made for dicts with attributes; `[n]` is the item n."""
 
     __reduce__ = _reduced
 
@@ -168,7 +174,7 @@ class MadeMapping(dict[str, object]):
 
 
 def _equal(a: object, b: object) -> bool:
-    """Tell whether values are equal; for arrays, whether all elements are."""
+    """Tell whether two values are equal; two arrays are equal if all elements are."""
     if isinstance(a, list | tuple) and type(a) is type(b):
         return len(a) == len(cast(list[object], b)) and all(map(_equal, a, b))
     if isinstance(a, dict) and type(a) is type(b):

@@ -1,4 +1,4 @@
-"""Rings: the slots of positions, and the windows of queries.
+"""Rings: which slots positions lie in, and which positions queries attend to.
 
 The slots of a ring are reused, so that a text may have any length. A ring may keep its
 first positions (attention sinks; Xiao et al., 2023): position p of the first `keep`
@@ -16,11 +16,12 @@ _AND = " and the first "
 
 @frozen
 class Window:
-    """The window of positions that a query over a ring attends to.
+    """The window of a query over a ring: the positions that the query attends to.
 
     Attributes:
-        size: the number of positions up to the query's own, which is included.
-        keep: the number of first positions that it also attends to, at any distance.
+        size: the number of positions, up to and including the query's own position.
+        keep: the number of first positions that the query also attends to, at any
+            distance.
     """
 
     size: int
@@ -44,11 +45,18 @@ class Window:
         return min(end, self.keep)
 
     def runs(self, first: int, count: int, slots: int) -> Iterator[tuple[int, int]]:
-        """Yield the slots of positions in a ring, as `slot_runs` does."""
+        """Yield the slots of positions in a ring with this window's `keep`.
+
+        The arguments and results are those of `slot_runs`.
+        """
         return slot_runs(first, count, slots, self.keep)
 
     def longest_call(self, slots: int) -> int:
-        """Return the maximum length of a call; its first query sees a full window."""
+        """Return the maximum number of tokens of a call on a ring of `slots` slots.
+
+        After a longer call, the ring would no longer have the full window of the call's
+        first query.
+        """
         return slots - self.keep - self.size + 1
 
 
@@ -58,14 +66,19 @@ def can_keep(keep: int, mode: str, slots: int) -> bool:
 
 
 def oldest(length: int, slots: int, keep: int) -> int:
-    """Return the oldest stored position, apart from the first `keep` positions."""
+    """Return the oldest position that a ring still stores after `length` positions.
+
+    The first `keep` positions, which are always stored, do not count.
+    """
     return keep + max(0, length - slots)
 
 
 def slot_runs(
     first: int, count: int, slots: int, keep: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """Yield the slots of positions in a ring in order: (first slot, slot count).
+    """Yield the slots of consecutive positions in a ring, in order.
+
+    Slots that follow each other are one pair: (first slot, number of slots).
 
     Args:
         first: the first position; if no position is kept, it may be negative, and its

@@ -1,4 +1,4 @@
-"""The signature that a method's role promises to generation.
+"""The signature that text generation expects of a method with a given role.
 
 A method with the role encode restarts the session; its inputs and results can be
 anything. Methods with the other roles take tokens int64 [batch, seq] as the first
@@ -28,7 +28,14 @@ LOGITS: Final = {
 def has_signature(
     role: str, taken: Sequence[TensorType], given: Sequence[TensorType], tree: str
 ) -> bool:
-    """Tell whether inputs, results and the nesting of the results fit the role."""
+    """Tell whether a method has the signature of a role.
+
+    Args:
+        role: the role.
+        taken: the types of the inputs.
+        given: the types of the results.
+        tree: JSON text that says how the results are nested.
+    """
     if role not in TOKENS:
         return True
     if not taken or len(given) != 1 or tree != "0":

@@ -1,7 +1,7 @@
 """Checks of single settings; each check returns the value in kvc's own type.
 
-In: a name for the message, and any value. Out: the converted value. The checks accept
-numbers of numpy as numbers, but not bools.
+In: the name of a setting, for the message, and any value. Out: the value, converted.
+The checks accept numbers of numpy as numbers, but not bools.
 """
 
 import math
@@ -15,7 +15,7 @@ MOST_INT64 = 2**63 - 1
 
 
 def check_count(name: str, found: object) -> int:
-    """Return a whole number, 0 or more.
+    """Return the value of a setting as a whole number, 0 or more.
 
     Raises:
         BadSetting: the value is something else.
@@ -27,7 +27,7 @@ def check_count(name: str, found: object) -> int:
 
 
 def check_temperature(name: str, found: object) -> float:
-    """Return a finite number, 0 or more.
+    """Return the value of a setting as a finite number, 0 or more.
 
     Raises:
         BadSetting: the value is something else.
@@ -39,7 +39,7 @@ def check_temperature(name: str, found: object) -> float:
 
 
 def check_share(name: str, found: object) -> float:
-    """Return a number from 0 to 1.
+    """Return the value of a setting as a number from 0 to 1.
 
     Raises:
         BadSetting: the value is something else.
@@ -51,7 +51,7 @@ def check_share(name: str, found: object) -> float:
 
 
 def check_penalty(name: str, found: object) -> float:
-    """Return a finite number above 0.
+    """Return the value of a setting as a finite number above 0.
 
     Raises:
         BadSetting: the value is something else.
@@ -63,7 +63,7 @@ def check_penalty(name: str, found: object) -> float:
 
 
 def check_truth(name: str, found: object) -> bool:
-    """Return True or False.
+    """Return the value of a setting as True or False.
 
     Raises:
         BadSetting: the value is something else.
@@ -74,7 +74,7 @@ def check_truth(name: str, found: object) -> bool:
 
 
 def check_tokens(name: str, found: object) -> tuple[int, ...]:
-    """Return token ids; a single id is accepted too.
+    """Return the value of a setting as token ids; a single id is accepted too.
 
     Raises:
         BadSetting: the value is something else.
@@ -83,7 +83,7 @@ def check_tokens(name: str, found: object) -> tuple[int, ...]:
 
 
 def check_strings(name: str, found: object) -> tuple[str, ...]:
-    """Return strings; a single string is accepted too.
+    """Return the value of a setting as strings; a single string is accepted too.
 
     Raises:
         BadSetting: the value is something else, or a string is empty.
@@ -105,7 +105,7 @@ def _check_string(name: str, found: object) -> str:
 
 
 def _listed(found: object) -> Sequence[object]:
-    """Return the items of a sequence or set; any other value is a single item."""
+    """Return the items of a sequence or set; for another value, [value]."""
     if isinstance(found, str | bytes | bytearray):
         return [found]
     return list(found) if isinstance(found, Sequence | set | frozenset) else [found]
@@ -118,7 +118,7 @@ def _whole(found: object) -> int:
 
 
 def _number(found: object) -> float:
-    """Return a number as a float; for any other value NaN, which fails every check."""
+    """Return a number as a float, and NaN, which fails every check, for others."""
     if isinstance(found, bool):
         return math.nan
     if isinstance(found, int | float | np.integer | np.floating):

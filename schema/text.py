@@ -1,4 +1,4 @@
-"""Text for a terminal: safe names, readable sizes, columns, names in families.
+"""Text for a terminal: safe names, readable sizes, columns, groups of similar names.
 
 A model of thirty layers has thirty names for each part of a layer. An overview shows
 names that differ only in a number as a single name, `layers.{0..4}.attn.k`.
@@ -51,14 +51,14 @@ def size(nbytes: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return `1 blob`, `2 blobs`, `1,200 blobs`, `2 copies`."""
+    """Return a count with its noun: `1 blob`, `2 blobs`, `1,200 blobs`, `2 copies`."""
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
 
 
 def share(part: int, whole: int) -> str:
-    """Return a percentage with one decimal; `0.0%` if `whole` is 0."""
+    """Return `part` as a percentage of `whole`, with one decimal; `0.0%` if it is 0."""
     return f"{100 * part / whole if whole else 0:.1f}%"
 
 
@@ -99,13 +99,14 @@ def families(
 
     Args:
         items: in any order; groups come in the order of their first members.
-        name: the name of an item.
+        name: returns the name of an item.
         like: returns an additional key of an item; items of a group have equal keys.
         apart: whether to make a separate group of each item.
 
     Returns:
-        For each group its pattern and its members. A pattern shows a number that varies
-        as `{0..4}`, or with commas, as `{0,2,5}`, if numbers between are missing.
+        For each group, a name pattern and the items. A pattern shows a number that
+        varies as `{0..4}`, or with commas, as `{0,2,5}`, if numbers between are
+        missing.
     """
     if apart:
         return [(name(item), [item]) for item in items]
@@ -117,7 +118,7 @@ def families(
 
 
 def pattern_of(names: Sequence[str]) -> str:
-    """Return a single text for names that differ only in their numbers."""
+    """Return one pattern, such as `k{0..4}`, for names that differ only in numbers."""
     numbers = zip(*(map(int, NUMBER.findall(name)) for name in names), strict=True)
     ranges = iter([_range(sorted(set(column))) for column in numbers])
     return NUMBER.sub(lambda _: next(ranges), names[0])

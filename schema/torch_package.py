@@ -20,15 +20,15 @@ def has_torch() -> bool:
 
 
 def missing_torch(what: str, reason: str = ABSENT) -> MissingPackage:
-    """Return the error that `what` needs torch, which is not installed."""
+    """Return the error for `what`, which needs torch, while torch is not installed."""
     return MissingPackage(what=what, package="torch", reason=reason, install=INSTALL)
 
 
 def check_torch(what: str, why: Callable[[], str]) -> None:
-    """Check that torch is installed, for a part of a bundle that needs it.
+    """Check that torch is installed, for a method or a bundle that needs torch.
 
     Args:
-        what: name of the part: a method or a bundle.
+        what: the method or bundle, as the message names it.
         why: returns which code needs torch; called only if torch is missing.
 
     Raises:

@@ -2,12 +2,12 @@
 
 A tree is a tuple, a list, a dict with string keys, a record (`kvc.schema.records`), a
 constant (None, bool, int, float, str) or a leaf. The caller defines which objects are
-leaves. Leaves are numbered in the order in which a walk through the tree reaches them;
+leaves. Leaves are numbered in the order in which a walk through the tree meets them;
 the walk follows the order of the keys in a dict. In JSON a leaf is its number, and
 everything else is an object with one key: {"tuple": [...]}, {"list": [...]}, {"dict":
 [[key, tree], ...]}, {KIND: [name, [[field, tree], ...]]} for a record, {"constant":
 value}, or {"scalar": leaf} for a tensor without dims that a method returns as a Python
-number. `kvc.schema.verify.trees` checks a text.
+number. `kvc.schema.verify.trees` checks such a text.
 """
 
 import json
@@ -36,7 +36,7 @@ def any_leaf(thing: object) -> bool:
 
 
 class Scalar:
-    """Marks a leaf in a structure that is returned as a Python number."""
+    """A mark around a leaf of a structure: the leaf is returned as a Python number."""
 
     __slots__ = ("leaf",)
 
@@ -103,20 +103,20 @@ def _describe_dict(
 
 
 def member(path: str, key: object) -> str:
-    """Return the path of a member of a dict or record."""
+    """Return the path of a member of the dict or record at `path`: `past.key`."""
     if isinstance(key, str) and key.isidentifier():
         return f"{path}.{key}" if path else key
     return f"{path}[{key!r}]"
 
 
 def unflatten(tree_text: str, leaves: Sequence[Leaf]) -> object:
-    """Return the structure of a tree, filled with leaves."""
+    """Return the structure that a tree describes, with the given leaves in it."""
     return _build(_load(tree_text), leaves)
 
 
 @lru_cache(maxsize=256)
 def _load(tree_text: str) -> Json:
-    """Parse a tree; results are cached, and callers must not change them."""
+    """Parse the JSON text of a tree; the result is cached, so do not change it."""
     return cast(Json, json.loads(tree_text))
 
 
@@ -148,11 +148,11 @@ def _read_record(kind: str, content: list[Json]) -> tuple[RecordType, list[Json]
 
 
 def match(tree_text: str, structure: object, path: str = "result") -> list[Leaf]:
-    """Return the leaves of a structure, which must be nested as the tree is.
+    """Return the leaves of a structure, which must be nested as a tree describes.
 
     Raises:
-        ValueError: the nesting differs; the text begins with the path of the
-            difference.
+        ValueError: the nesting differs; the message begins with the path at which it
+            differs.
     """
     leaves: list[Leaf] = []
     _match(_load(tree_text), structure, path, leaves)
@@ -211,7 +211,10 @@ def _match_dict(
 def _match_record(
     kind: str, content: list[Json], thing: object, path: str, leaves: list[Leaf]
 ) -> None:
-    """Match an object that has the fields of a record, whatever its class."""
+    """Collect the leaves of an object that must have the fields of a record.
+
+    The class of the object does not matter.
+    """
     record, trees = _read_record(kind, content)
     found = named_values(thing)
     if found is None or found.keys() != set(record.fields):
@@ -310,7 +313,7 @@ def bind_call(
     kwargs: Mapping[str, object],
     optional: int | None = None,
 ) -> list[Leaf]:
-    """Return the leaves of a call, in the order of the tree.
+    """Return the leaves of a call's arguments, in the order of the tree.
 
     Each argument may be passed by position or by name. A caller may leave out an
     argument without tensors, and must leave out an argument that the example call left
@@ -318,7 +321,7 @@ def bind_call(
     in both cases the leaf is None.
 
     Raises:
-        ValueError: the call differs from the tree; the text names the path.
+        ValueError: the call does not fit the tree; the message names the path.
     """
     call: dict[str, list[Any]] = _load(tree_text)  # type: ignore[assignment]
     given = _by_name(call["parameters"], args, kwargs)

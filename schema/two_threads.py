@@ -1,7 +1,7 @@
 """Share work between the calling thread and a temporary second thread.
 
 This saves time if the work releases the GIL, as reading and hashing do. In: items, and
-a function that processes items. Out: nothing, or the first error of either thread.
+a function that processes items. Out: nothing, or the first error of the two threads.
 """
 
 import threading
@@ -15,11 +15,11 @@ T = TypeVar("T")
 def share(
     todo: Iterator[T], work: Callable[[Iterator[T]], None], twice: bool = True
 ) -> None:
-    """Run `work` on one iterator in two threads; return when both are done.
+    """Run `work` in two threads, which share one iterator; return when both have ended.
 
     Args:
-        todo: an iterator whose step is atomic under the GIL, made by `iter` of a list,
-            `enumerate` or the like; not a generator.
+        todo: an iterator whose `next` is atomic under the GIL, made by `iter` of a
+            list, `enumerate` or the like; not a generator.
         work: processes items until the iterator is empty. If `work` fails in one
             thread, the other thread gets no more items.
         twice: whether to start a second thread; if not, the calling thread does all

@@ -19,7 +19,7 @@ class Symbol:
     """A size that is known only at run time, within inclusive bounds.
 
     Attributes:
-        sizes: the *buckets* of a target with fixed shapes: the only allowed sizes,
+        sizes: the *buckets*, for a target with fixed shapes: the only allowed sizes,
             ascending; () if all sizes within the bounds are allowed.
     """
 
@@ -29,19 +29,19 @@ class Symbol:
     sizes: tuple[int, ...] = ()
 
     def takes(self, size: int) -> bool:
-        """Tell whether the symbol may have this size."""
+        """Tell whether `size` is an allowed size of the symbol."""
         return self.lower <= size <= self.upper and (
             not self.sizes or size in self.sizes
         )
 
     @property
     def greatest(self) -> int:
-        """Return the greatest allowed size."""
+        """Return the greatest allowed size of the symbol."""
         return self.sizes[-1] if self.sizes else self.upper
 
     @property
     def allowed(self) -> str:
-        """Return the allowed sizes as text: `1..64`, or `1, 16, 64`."""
+        """Return the symbol's allowed sizes as text: `1..64`, or `1, 16, 64`."""
         return ", ".join(map(str, self.sizes)) or f"{self.lower}..{self.upper}"
 
 
@@ -51,7 +51,7 @@ MAX_PARTS: Final = 64  # of an expression with quotients, including their parts
 
 @frozen
 class Quotient:
-    """A size divided by a number and rounded down; it is a factor of other sizes.
+    """A size divided by a number and rounded down: a factor in other sizes.
 
     `floor_divide` makes all quotients in a form in which equal quotients have equal
     fields: no part of `of` is divisible by `by`, and `of` is not a single quotient plus
@@ -79,15 +79,17 @@ Products = tuple[tuple[tuple[Factor, ...], int], ...]
 class Affine:
     """`constant + sum(coefficient * factor) + sum(coefficient * product of factors)`.
 
-    The factors of a product differ, so that the expression is affine in each factor,
-    and its bounds lie at the bounds of factors. An expression without quotients can be
-    solved for any of its symbols. Every expression has at least one term or product.
+    A factor is a symbol or a quotient. The factors of a product differ, so that the
+    expression is affine in each factor, and takes its least and its greatest size where
+    factors are at their bounds. An expression without quotients can be solved for any
+    of its symbols. Every expression has at least one term or product.
 
     Attributes:
-        constant: the part that no factor scales.
-        terms: (factor, coefficient that is not 0), sorted by the factor's text.
-        products: (two factors or more, sorted by text; coefficient that is not 0),
-            sorted by texts.
+        constant: the number that is added to all terms and products.
+        terms: pairs (factor, coefficient), sorted by the factor's text; no coefficient
+            is 0.
+        products: pairs (factors, coefficient), sorted by the factors' texts; there are
+            two factors or more, sorted by text, and no coefficient is 0.
     """
 
     constant: int
@@ -96,12 +98,12 @@ class Affine:
 
     @property
     def parts(self) -> Products:
-        """Return terms and products in one form: factors, and their coefficient."""
+        """Return all terms and products as pairs (factors, coefficient)."""
         return (*(((factor,), c) for factor, c in self.terms), *self.products)
 
     @property
     def count(self) -> int:
-        """Return the number of parts, including those of dividends."""
+        """Return the number of terms and products, including those in dividends."""
         inner = (q for factors, _ in self.parts for q in factors)
         return len(self.parts) + sum(
             q.of.count for q in inner if isinstance(q, Quotient)
@@ -116,7 +118,10 @@ class Affine:
 
     @property
     def symbols(self) -> KeysView[str]:
-        """Return the names of the symbols, each once, including those in quotients."""
+        """Return the names of the expression's symbols, including those in quotients.
+
+        Each name comes once.
+        """
         names: dict[str, None] = {}
         for factor in (factor for factors, _ in self.parts for factor in factors):
             of = (factor,) if isinstance(factor, str) else factor.of.symbols
@@ -130,7 +135,7 @@ class Affine:
         return dict.fromkeys(factors).keys()
 
     def evaluate(self, sizes: Mapping[str, int]) -> int:
-        """Return the value under `sizes`, which maps each symbol's name to a size."""
+        """Return the value at `sizes`, which has each symbol's size by name."""
         size = self.constant + sum(c * _size_of(f, sizes) for f, c in self.terms)
         for factors, c in self.products:
             size += c * math.prod(_size_of(factor, sizes) for factor in factors)
@@ -161,7 +166,7 @@ def affine(
     | Mapping[tuple[str, ...], int]
     | None = None,
 ) -> Dim:
-    """Return a dimension in canonical form: an int if all coefficients are 0."""
+    """Return a dimension in canonical form; it is an int if all coefficients are 0."""
     kept = [(factor, c) for factor, c in terms.items() if c]
     multiplied = [(factors, c) for factors, c in (products or {}).items() if c]
     kept.sort(key=lambda term: str(term[0]))
@@ -171,7 +176,7 @@ def affine(
 
 
 def _of_parts(constant: int, parts: Iterable[tuple[tuple[Factor, ...], int]]) -> Dim:
-    """Return the sum of parts, each with sorted factors."""
+    """Return the sum of a constant and of parts (sorted factors, coefficient)."""
     sums: dict[tuple[Factor, ...], int] = {}
     for factors, coefficient in parts:
         sums[factors] = sums.get(factors, 0) + coefficient
@@ -180,12 +185,12 @@ def _of_parts(constant: int, parts: Iterable[tuple[tuple[Factor, ...], int]]) ->
 
 
 def _split(dim: Dim) -> tuple[int, Products]:
-    """Return the constant of a dim, and its parts."""
+    """Return the constant of a dim, and its terms and products."""
     return (dim, ()) if isinstance(dim, int) else (dim.constant, dim.parts)
 
 
 def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
-    """Return a dimension's size under `sizes`."""
+    """Return the size of a dimension at `sizes`, the size of each symbol by name."""
     return dim if isinstance(dim, int) else dim.evaluate(sizes)
 
 
@@ -197,7 +202,7 @@ def add_dims(a: Dim, b: Dim, factor: int = 1) -> Dim:
 
 
 def multiply_dims(a: Dim, b: Dim) -> Dim | None:
-    """Return `a * b`; None if the product has a square or too many factors."""
+    """Return `a * b`; None if a product repeats a factor, or there are too many."""
     (constant, parts), (other, others) = _split(a), _split(b)
     made = [
         (tuple(sorted((*left, *right), key=str)), c * d)
@@ -214,10 +219,10 @@ def multiply_dims(a: Dim, b: Dim) -> Dim | None:
 def floor_divide(dim: Dim, by: int) -> Dim:
     """Return `dim // by`, rounded down, for a divisor of 1 or more.
 
-    The result is canonical: first the parts of `dim` that `by` divides are divided and
-    leave the quotient; then `by` and the remaining parts are divided by their common
-    divisor; a quotient of a quotient becomes a single quotient: `(x // a + k) // b` is
-    `(x + k*a) // (a*b)`.
+    The result has a canonical form, which is made in three steps. First, all parts of
+    `dim` that `by` divides are divided, and are no longer in the quotient. Then `by`
+    and the remaining parts are divided by their common divisor. Last, a quotient of a
+    quotient becomes a single quotient: `(x // a + k) // b` is `(x + k*a) // (a*b)`.
     """
     constant, parts = _split(dim)
     whole = _of_parts(constant // by, ((factors, c // by) for factors, c in parts))
@@ -237,13 +242,16 @@ def floor_divide(dim: Dim, by: int) -> Dim:
 
 
 def count_from_front(place: Dim, size: Dim) -> Dim:
-    """Return an index along an axis, with a negative int counted from the front."""
+    """Return an index along an axis of `size` elements, counted from the front.
+
+    Only a negative int counts from the end in `place`.
+    """
     from_back = isinstance(place, int) and place < 0
     return add_dims(size, place) if from_back else place
 
 
 def only_symbol(dim: Dim) -> str | None:
-    """Return the symbol if a dim is a single symbol and nothing else, else None."""
+    """Return the name of the symbol that a dim is; None if the dim is anything else."""
     if not isinstance(dim, Affine) or dim.constant or dim.products:
         return None
     factor, coefficient = dim.terms[0]
@@ -252,10 +260,10 @@ def only_symbol(dim: Dim) -> str | None:
 
 
 def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
-    """Solve a dim of known size for the only symbol that `sizes` lacks.
+    """Find the size of the only symbol of a dim that `sizes` lacks.
 
-    The symbol's size is added to `sizes`, rounded down if the solution is not whole; in
-    that case the dim differs from the given size. Nothing is added if the symbol's
+    The symbol's size is added to `sizes`, rounded down if the solution is not whole;
+    the dim then has another size than `size`. Nothing is added if the symbol's
     coefficient is 0, or if the dim has quotients.
     """
     if not isinstance(dim, Affine) or dim.quotients:
@@ -270,12 +278,13 @@ def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
 
 
 def bounds(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
-    """Return inclusive bounds of the sizes that a dimension can have.
+    """Return a lower and an upper bound of the sizes that a dimension can have.
 
-    The bounds of a dimension without quotients are its least and its greatest size. The
-    bounds of a dimension with quotients may lie further apart. They are computed twice,
-    and the narrower bounds are returned: once as if each factor could have any size
-    within its own bounds, once as if each division could have any remainder.
+    Both bounds are inclusive. For a dimension without quotients, they are its least and
+    its greatest size. For a dimension with quotients, they can lie further apart. They
+    are computed in two ways, and the narrower bounds are returned: as if each factor
+    could have any size within its own bounds, and as if each division could have any
+    remainder.
     """
     if isinstance(dim, int):
         return dim, dim
@@ -292,7 +301,7 @@ def bounds(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
 
 
 def _bounds_of_factors(dim: Affine, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
-    """Return the bounds of a dim whose factors are free within their own bounds."""
+    """Return bounds of a dim, as if each factor had any size in its own bounds."""
     ranges: dict[Factor, tuple[int, int]] = {}
     for factors, _ in dim.parts:
         for factor in factors:
@@ -310,7 +319,13 @@ def _bounds_of_factors(dim: Affine, symbols: Mapping[str, Symbol]) -> tuple[int,
 def _bounds_at(
     dim: Affine, corner: Mapping[Factor, int], ranges: Mapping[Factor, tuple[int, int]]
 ) -> tuple[int, int]:
-    """Return the bounds of a dim if the factors of its products have given sizes."""
+    """Return the bounds of a dim while some factors have fixed sizes.
+
+    Args:
+        dim: the dim.
+        corner: the sizes of the factors in the dim's products.
+        ranges: the bounds of each factor; factors that are not in `corner` vary.
+    """
     multiplied = (c * math.prod(corner[f] for f in names) for names, c in dim.products)
     low = high = dim.constant + sum(multiplied)
     for factor, coefficient in dim.terms:
@@ -321,16 +336,17 @@ def _bounds_at(
 
 
 def _common_divisor(dim: Affine) -> int:
-    """Return a common multiple of the nested divisors of all terms."""
+    """Return a number that all divisors in a dim divide, also for nested quotients."""
     inner = (f for f, _ in dim.terms if isinstance(f, Quotient))
     return math.lcm(*(f.by * _common_divisor(f.of) for f in inner))
 
 
 def _unrounded(dim: Affine, scale: int) -> tuple[Dim, int, int]:
-    """Return `scale` times a dim without the rounding of its terms, and error bounds.
+    """Return `scale` times a dim as if its quotients were exact, and error bounds.
 
-    The error bounds limit the difference that rounding makes: a quotient is `(of -
-    rest) / by`, where the remainder `rest` is from 0 to `by - 1`.
+    A quotient is `(of - rest) / by`, where the remainder `rest` is from 0 to `by - 1`.
+    The first result is the dim with each remainder 0. The second and the third result
+    are the least and the greatest number that the remainders add.
     """
     kept = [
         part
@@ -350,7 +366,7 @@ def _unrounded(dim: Affine, scale: int) -> tuple[Dim, int, int]:
 
 
 def symbols_of(dims: Iterable[Dim]) -> KeysView[str]:
-    """Return the names of the symbols in dims, in order, each once."""
+    """Return the names of the symbols in dims, in order, each name once."""
     sizes = [dim for dim in dims if isinstance(dim, Affine)]
     return dict.fromkeys(name for dim in sizes for name in dim.symbols).keys()
 
@@ -363,15 +379,15 @@ class TensorType:
     dims: tuple[Dim, ...]
 
     def shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the dimensions under `sizes`."""
+        """Return the dimensions as ints at `sizes`, the size of each symbol by name."""
         return tuple(evaluate(dim, sizes) for dim in self.dims)
 
     def nbytes(self, sizes: Mapping[str, int]) -> int:
-        """Return the size in bytes under `sizes`."""
+        """Return the size in bytes at `sizes`, each symbol's size by name."""
         return math.prod(self.shape(sizes)) * self.dtype.itemsize
 
     def max_nbytes(self, symbols: Mapping[str, Symbol]) -> int:
-        """Return the size in bytes with every dimension at its upper bound."""
+        """Return the size in bytes if every dimension is at its upper bound."""
         upper = (bounds(dim, symbols)[1] for dim in self.dims)
         return math.prod(upper) * self.dtype.itemsize
 
@@ -385,5 +401,5 @@ class TensorType:
 
 
 def symbols_in(types: Iterable[TensorType]) -> KeysView[str]:
-    """Return the names of the symbols in types, in order, each once."""
+    """Return the names of the symbols in types, in order, each name once."""
     return symbols_of(dim for kind in types for dim in kind.dims)

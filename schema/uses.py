@@ -19,23 +19,23 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 def is_plain_name(name: str) -> bool:
-    """Tell whether a bundle may store a file under this name: a plain name, no path."""
+    """Tell whether a bundle may contain a file of this name: no path, no folders."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
 def named_file(name: str, nbytes: int, blob: int) -> NamedData:
-    """Return the named data of a file in a bundle."""
+    """Return the named data of an added file, from the id of the file's blob."""
     kind = TensorType(DType.UINT8, (nbytes,))
     return NamedData(FILES + name, blob, kind, FILE, "file")
 
 
 def is_packed(named: NamedData) -> bool:
-    """Tell whether data is a copy of other data in a backend's own form."""
+    """Tell whether named data is packed: a copy of other data in a backend's form."""
     return named.format not in (PLAIN, FILE)
 
 
 def count_unpacked(program: Program) -> int:
-    """Return the number of names before packed data, which comes last."""
+    """Return the number of named data that are not packed; packed data comes last."""
     for index, named in enumerate(program.names):
         if is_packed(named):
             return index
@@ -52,7 +52,7 @@ def constants_of(graph: Graph) -> set[int]:
 
 
 def methods_of_blobs(program: Program) -> Mapping[int, tuple[str, ...]]:
-    """Return for each blob the names of the methods that use the blob.
+    """Return, for each blob id, the names of the methods that use the blob.
 
     A method also uses the blobs of its delegates. The methods of all recipes count.
     """

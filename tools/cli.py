@@ -55,7 +55,7 @@ class Commands(click.Group):
         parent: click.Context | None = None,
         **extra: object,
     ) -> click.Context:
-        """Parse the arguments, which prints help and version."""
+        """Parse the arguments; the options for help and version print and end here."""
         with _endings():
             return super().make_context(info_name, args, parent, **extra)
 
@@ -67,7 +67,7 @@ class Commands(click.Group):
 
 @contextmanager
 def _endings() -> Iterator[None]:
-    """Turn what a command raises into a message and an exit code."""
+    """Turn an exception of a command into a message and an exit code."""
     if sys.stdout is None:
         # A file that a command opens could get the number of stdout.
         raise click.ClickException("stdout is closed; redirect it to /dev/null instead")
@@ -115,7 +115,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Discard what is left in stdout's buffer; exit would fail to write it."""
+    """Discard the rest of stdout's buffer, which Python could not write at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

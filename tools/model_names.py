@@ -37,7 +37,7 @@ def compile_model(
     calibrate: Calibrator | None,
     fit: int | None,
 ) -> Bundle:
-    """Compile a built-in model, or what a factory returns.
+    """Compile a built-in model, or the model that a factory returns.
 
     Raises:
         ModelNotFound: as `load_model`.

@@ -122,7 +122,7 @@ def _with_nulls(value: object) -> object:
 
 
 def tell(error: KvcError) -> None:
-    """Print an error as a command that it ends would, and return."""
+    """Print an error in the way of a failing command, but do not exit."""
     click.ClickException(escape(str(error), keep="\n")).show()
 
 

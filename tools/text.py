@@ -127,7 +127,11 @@ def in_runs(texts: Iterable[str]) -> str:
 
 
 def _value_key(text: str) -> tuple[str, int]:
-    """Return what the texts of a run share, and the value that counts up, or -1."""
+    """Return a text without its value, and the number of the value.
+
+    Texts of one run have equal first parts. The number is -1 if the text does not have
+    exactly one value.
+    """
     values = _VALUE.findall(text)
     if len(values) != 1:
         return text, -1

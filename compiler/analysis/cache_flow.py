@@ -33,7 +33,7 @@ class CacheFlow:
     every: bool
 
     def values(self, method: Method, starts: Iterable[Value]) -> dict[str, Values]:
-        """Return the values that follow from `starts`, by method or block name."""
+        """Return the values reached from `starts`, by method or block name."""
         known: Values = {value.id: value for value in starts}
         found = {method.name: known}
         for node in method.nodes:
@@ -59,7 +59,10 @@ class CacheFlow:
         known: Values,
         found: Mapping[str, Values],
     ) -> Values:
-        """Return the results of a control node that follow from values in `known`."""
+        """Return the results of a control node that are reached from values in `known`.
+
+        `found` are the values reached inside the node's blocks, by block name.
+        """
         results: Values = {}
         makers = [
             self.blocks[number]
@@ -80,7 +83,10 @@ class CacheFlow:
 def passed_inputs(
     control: Control[Value], block: Method, known: Mapping[int, object]
 ) -> list[Value]:
-    """Return the block inputs whose operands are in `known` and are not scanned."""
+    """Return the inputs of a block whose operands are in `known`.
+
+    An input that gets one slice of its operand in each iteration is left out.
+    """
     return [
         block.inputs[i]
         for i, value in enumerate(control.operands)

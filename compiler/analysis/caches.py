@@ -2,7 +2,7 @@
 
 A cache is a float state that `kvc::cache_update` alone writes, or that `kvc::attention`
 reads. A cache that any other operator reads or writes cannot be stored in another
-dtype; the error names that operator, with the user's line.
+dtype; the error names that operator and the line of the user's model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -59,7 +59,7 @@ def find_caches(program: Program, dtype: DType) -> tuple[str, ...]:
 
 
 def is_part_of_rows(node: Node) -> bool:
-    """Tell whether a node is a view of a part of each row of its input."""
+    """Tell whether a node slices its input along the last axis."""
     if node.op != _SLICE:
         return False
     last = len(node.inputs[0].type.dims) - 1
@@ -79,7 +79,7 @@ def _is_cache(state: State, program: Program) -> bool:
 
 
 def _written(method: Method, state: str, blocks: Blocks) -> Iterator[bool]:
-    """Yield whether a method that writes a state does so by cache updates alone."""
+    """Yield, if a method writes a state, whether only cache updates write it."""
     versions = _versions(method, state, blocks)[method.name]
     for value, name in method.state_out:
         if name == state:
@@ -87,7 +87,11 @@ def _written(method: Method, state: str, blocks: Blocks) -> Iterator[bool]:
 
 
 def _versions(method: Method, state: str, blocks: Blocks) -> dict[str, Values]:
-    """Return the values that hold a state's content, by method or block name."""
+    """Return the values that are a state: the old content, or cache updates of it.
+
+    Returns:
+        name of a method or block -> such values in that method or block.
+    """
     flow = CacheFlow(blocks, lambda node: node.op == CACHE_UPDATE, every=True)
     return flow.values(method, _begin(method, state))
 
@@ -97,7 +101,10 @@ def _begin(method: Method, state: str) -> Iterator[Value]:
 
 
 def _is_attended(method: Method, state: str, places: slice, blocks: Blocks) -> bool:
-    """Tell whether attention reads a state, through views, writes and blocks."""
+    """Tell whether attention reads a state, through views, cache updates or blocks.
+
+    `places` selects the arguments of attention that count: caches, or their scales.
+    """
     flow = CacheFlow(blocks, _leads_on, every=False)
     derived = flow.values(method, _begin(method, state))
     return any(
@@ -133,9 +140,10 @@ def _check_pairs(method: Method, read: set[int]) -> None:
 class _UseOfState:
     """The uses of one state in a method or a block.
 
-    `versions`: method or block name -> the values that hold the state's content.
-    `swapped`: the inputs that are views of the state with permuted axes, or views of
-    parts of its rows.
+    `versions`: name of a method or block -> the values that are the state, before or
+    after cache updates.
+    `swapped`: the inputs of the block that hold the state, a view of the state with
+    permuted axes, or a view of parts of its rows.
     """
 
     def __init__(
@@ -153,10 +161,14 @@ class _UseOfState:
         self._read: dict[int, Value] = {**self._versions, **swapped}
 
     def check(self) -> Iterator[tuple[str, set[int]]]:
-        """Yield method or block name, and the ids of values that attention may read.
+        """Yield (name, ids) for the method and its blocks.
+
+        The ids are those of the values that are the state, or views of the state, and
+        that attention may read.
 
         Raises:
-            CacheDtypeRefused: another operator reads or writes the state.
+            CacheDtypeRefused: an operator other than a cache update or attention reads
+                or writes the state.
         """
         makers = self._method.makers()
         for value, name in self._method.state_out:
@@ -179,7 +191,10 @@ class _UseOfState:
     def _check_control(
         self, node: Node, control: Control[Value]
     ) -> Iterator[tuple[str, set[int]]]:
-        """Check the blocks of a control node, and the results that hold the state."""
+        """Check the blocks of a control node, and the results that hold the state.
+
+        Yields what `check` yields for each block.
+        """
         if self._reads(control.pred) or any(
             self._reads(v) for i, v in enumerate(control.operands)
             if control.is_scanned(i)
@@ -200,9 +215,11 @@ class _UseOfState:
     def _check_given(
         self, node: Node, control: Control[Value], result: int, is_cache: bool
     ) -> None:
-        """Check that either all blocks return the state at a result, or no block does.
+        """Check that either all blocks return the state as a result, or no block does.
 
-        A loop that carries the state must return the state at the index of the input.
+        `result` is the index of that result, and `is_cache` tells whether one of the
+        blocks returns the state there. A loop that carries the state must return it at
+        the same index.
         """
         carried = control.is_loop and result < control.carried
         begins = carried and self._reads(control.operands[result])
@@ -239,7 +256,7 @@ class _UseOfState:
 def _refusal(
     what: str, does: str, method: Method | None = None, node: Node | None = None
 ) -> CacheDtypeRefused:
-    """Return the error for an operator that prevents the dtype of a state."""
+    """Return the error that says why a state cannot be stored in the wanted dtype."""
     reader, source = ("", "") if node is None else (node.op, node.source)
     name = "" if method is None else method.name
     place = f" at {source}" if source else ""

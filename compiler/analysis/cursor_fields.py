@@ -32,7 +32,8 @@ class CursorAdvance:
     """The tokens that a call adds to a cursor.
 
     Attributes:
-        least: number of tokens added to each row, except by loops; None if unknown.
+        least: the number of tokens added to each row, without the tokens in `totals`;
+            if there are `lengths`, the most that a row can add. None if unknown.
         lengths: the input with the number of tokens that each row adds, int64 or bool
             [rows]; None if each row adds all tokens of the call.
         totals: values that represent the numbers of tokens added by loops and branches,
@@ -57,8 +58,8 @@ class AfterMark:
 
     Attributes:
         one: the carried value of the loop, or the result of the branches.
-        mark: the `own` value of a loop, or the `end` value of a loop or of branches if
-            the end is known only at run time.
+        mark: the value that is the mark: `one.own` within a loop, or `one.end` after a
+            loop or branches if the end is known only at run time.
         offset: the distance of the value from the mark, in positions.
     """
 
@@ -73,8 +74,9 @@ class CursorView:
 
     Attributes:
         method: the method.
-        start: the position at the start of a call, int64 [], [1] or [rows], or the
-            positions of tokens, [tokens]; None if the method does not take it.
+        start: the value that holds the position at the start of a call, int64 [], [1]
+            or [rows], or the positions of all tokens of the call, int64 [tokens]; None
+            if the method takes no position.
         step: the tokens that a call adds.
         rows: the number of rows if each row has a separate position; None if all rows
             share one position.
@@ -87,7 +89,7 @@ class CursorView:
 
     @property
     def places(self) -> bool:
-        """Tell whether the method takes the position of each token."""
+        """Tell whether the method takes one position for each token of a call."""
         given = self.start
         return given is not None and self.method.sums.of(given).along is Along.COUNTING
 
@@ -103,7 +105,7 @@ class CursorView:
         return None if found is None or found.addends else found.constant
 
     def further(self, value: Value | None) -> IndexSum | None:
-        """Return a value minus the start; None if the value has no start term."""
+        """Return a value minus the call's start; None if the value has no such term."""
         if value is None or self.start is None or not self._fits(value.type):
             return None
         found = self.method.sums.of(value)
@@ -122,7 +124,10 @@ class CursorView:
         return self._adds(write.index, write.count, symbols, write.branches)
 
     def reaches(self, value: Value, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a value can be the end of a call that has no row lengths."""
+        """Tell whether a value is known to be at or after the call's start.
+
+        This is False if the number of tokens that the call adds is unknown.
+        """
         found = self.further(value)
         if found is None or self.step.least is None:
             return False
@@ -131,11 +136,11 @@ class CursorView:
         return bounds(found.constant, symbols)[0] >= 0
 
     def follows(self, one: Joined, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether branches never advance a position beyond the call's tokens."""
+        """Tell whether the position that branches return stays in the call's tokens."""
         return self._adds(one.end, 0, symbols, self.method.within[one.end.id])
 
     def carries(self, one: CarriedSum, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a loop never advances a position beyond the call's tokens."""
+        """Tell whether the position that a loop carries stays in the call's tokens."""
         alike = (self._same_type(value, one.own) for value in (one.first, one.given))
         if not all(alike) or not self.joins(one.given, symbols):
             return False
@@ -144,7 +149,11 @@ class CursorView:
         return begins and self._adds(one.end, 0, symbols, branches)
 
     def joins(self, value: Value, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a value, on every path to it, follows the start or a mark."""
+        """Tell whether a value is at a known distance after the start or a mark.
+
+        If the mark is a result of branches, this must hold for what each branch
+        returns.
+        """
         after, found = self.after_mark(value), self.further(value)
         if after is None or found is None:
             return found is not None and not found.addends
@@ -156,7 +165,10 @@ class CursorView:
         )
 
     def _same_type(self, value: Value, other: Value) -> bool:
-        """Tell whether the mark that `value` follows has the type of `other`."""
+        """Tell whether the mark that `value` follows has the type of `other`.
+
+        This is True if `value` follows no mark.
+        """
         after = self.after_mark(value)
         return after is None or after.mark.type == other.type
 
@@ -196,7 +208,12 @@ class CursorView:
         symbols: Mapping[str, Symbol],
         branches: Branches,
     ) -> bool:
-        """Tell whether an enclosing branch ends after a value, at an added position."""
+        """Tell whether `count` positions from a value end before a branch's result.
+
+        The branch must contain the value, and the position that the branches return
+        must be within the tokens that the call adds. `branches` are all branches that
+        contain the value.
+        """
         found = self.further(value)
         assert found is not None
         for depth in reversed(range(len(branches))):
@@ -211,7 +228,7 @@ class CursorView:
         return False
 
     def after_mark(self, value: Value | None) -> AfterMark | None:
-        """Return the mark of a loop or branch that a value follows, if any."""
+        """Return the mark that a value follows, and how far; None if there is none."""
         found = self.further(value)
         if found is None or not found.addends:
             return None
@@ -225,7 +242,7 @@ class CursorView:
         return None
 
     def ends_at(self, new: Value, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a value is the end of a call that is known only at run time."""
+        """Tell whether a value is the call's end, computed by loops or branches."""
         after = self.after_mark(new)
         alike = after is not None and after.mark.type == new.type
         return alike and self._adds(new, 0, symbols, ())
@@ -250,12 +267,15 @@ class CursorView:
         return CursorField.END if ends else None
 
     def _fits(self, kind: TensorType) -> bool:
-        """Tell whether a field of the cursor can have a type."""
+        """Tell whether fields of the cursor can have the dtype and shape `kind`."""
         known = self.rows is None or kind.dims in (*ONE_FOR_ALL, (self.rows,))
         return known and kind.dtype is DType.INT64 and len(kind.dims) <= 1
 
     def counts_as(self, lengths: Value | None) -> bool:
-        """Tell whether an operator's row lengths equal those of the method."""
+        """Tell whether an operator's row lengths equal the row lengths of the call.
+
+        This is also True if neither has row lengths.
+        """
         if lengths is None or self.step.lengths is None:
             return lengths is self.step.lengths
         return self.field(lengths) is CursorField.LENGTHS
@@ -268,7 +288,10 @@ class CursorView:
 
 
 def _fits(offset: Dim, count: Dim, room: Dim, symbols: Mapping[str, Symbol]) -> bool:
-    """Tell whether `offset + count` is at most `room`, for all sizes."""
+    """Tell whether `offset` is at least 0 and `offset + count` at most `room`.
+
+    This must hold for all values of the symbols.
+    """
     left = add_dims(add_dims(room, offset, -1), count, -1)
     return min(bounds(offset, symbols)[0], bounds(left, symbols)[0]) >= 0
 
@@ -295,7 +318,7 @@ def _are_lengths(value: Value) -> bool:
 
 
 def start_of(method: FlatMethod, cursor: Cursor, program: Program) -> Value | None:
-    """Return the value of the cursor at the start of a method, None if it has none."""
+    """Return the value that a cursor has at a method's start, None if there is none."""
     if cursor.kind is CursorKind.SESSION:
         return input_of(method, cursor.name)
     if cursor.state is None:
@@ -305,7 +328,7 @@ def start_of(method: FlatMethod, cursor: Cursor, program: Program) -> Value | No
 
 
 def input_of(method: FlatMethod, name: str) -> Value | None:
-    """Return an input by its name, None if there is none."""
+    """Return the input of a method with a name, None if no input has the name."""
     named = zip(method.input_names, method.inputs, strict=True)
     return next((value for n, value in named if n == name), None)
 

@@ -51,7 +51,7 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
 
 @dataclass(slots=True)
 class _Lent:
-    """The values that hold cursor fields in a method or block."""
+    """The values that hold fields of cursors, or marks, in a method or block."""
 
     method: Method
     count: int
@@ -83,7 +83,7 @@ class _Rewriter:
         self._handed: dict[str, dict[int, tuple[int, Value]]] = {}
 
     def run(self, method: Method) -> None:
-        """Replace operands in the entry and in the blocks that it runs."""
+        """Replace operands by cursor fields in the entry and the blocks it runs."""
         given: dict[_Wanted, Value] = {}
         for number, view in enumerate(self._views):
             filled = self._program.cursors[number].kind is CursorKind.SESSION
@@ -110,7 +110,11 @@ class _Rewriter:
         )
 
     def _rewrite(self, method: Method, given: dict[_Wanted, Value]) -> _Lent:
-        """Replace operands in a method or block that takes the fields `given`."""
+        """Replace operands in a method or block by fields of cursors.
+
+        `given`: field or mark -> the value of the method or block that already holds
+        it.
+        """
         lent, nodes = _Lent(method, method.next_id(), given), list[Node]()
         for node in method.nodes:
             if control_of(node) is not None:
@@ -132,7 +136,10 @@ class _Rewriter:
         return lent
 
     def _with_fields(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
-        """Return a node that takes fields of cursors in place of arithmetic."""
+        """Return a node whose operands are fields of cursors where they can be.
+
+        The returned nodes that precede it compute its new operands.
+        """
         changes: dict[str, Value] = {}
         arguments, made = named(node) if node.op in _OPERANDS else {}, list[Node]()
         symbols = self._program.symbols
@@ -159,7 +166,11 @@ class _Rewriter:
         value: Value,
         block: int | None,
     ) -> bool:
-        """Tell whether an operand must be computed from the start or from a mark."""
+        """Tell whether an operand must be computed from the start or from a mark.
+
+        `wanted` is the field that the operand would be in the usual case, and `value`
+        is the operand in the flat method.
+        """
         if wanted is Field.START:
             # Whether a write covers tokens that a call without row lengths adds.
             here = view.method.here(node.outputs[0], block)
@@ -178,7 +189,7 @@ class _Rewriter:
 
         Args:
             number: the number of the cursor.
-            value: a position in the flat method, at which added tokens start.
+            value: the position to compute, as a value of the flat method.
             method: the entry or block that needs the position.
             lent: the cursor values of the method.
             made: list to which the added nodes are appended.
@@ -196,7 +207,7 @@ class _Rewriter:
         return base if offset == 0 else _after(base, offset, made, lent)
 
     def _join(self, node: Node, method: Method) -> None:
-        """Record the outputs of a node's branches that follow a cursor."""
+        """Record which outputs of a node's branches are positions of a cursor."""
         control = control_of(node)
         assert control is not None
         for number, view in enumerate(self._views):
@@ -212,7 +223,11 @@ class _Rewriter:
                         handed[i] = number, way
 
     def _carry(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
-        """Return nodes for a loop that also carries the next write position."""
+        """Return a loop that carries positions computed from cursors.
+
+        The returned nodes that precede the loop compute the positions before the first
+        iteration. A node that is no loop stays unchanged.
+        """
         control = control_of(node)
         assert control is not None
         operands, made = list(control.operands), list[Node]()
@@ -231,7 +246,12 @@ class _Rewriter:
     def _counted(
         self, pair: tuple[Value, str], method: Method, lent: _Lent, made: list[Node]
     ) -> tuple[Value, str]:
-        """Return a state's new value; for a counter, its value after the last loop."""
+        """Return a state's new value and the state's name.
+
+        `pair` is (new value, name) before the replacement. The new value of a counter
+        that loops or branches advance is computed from the position after the last of
+        them.
+        """
         new, name = pair
         for number, cursor in enumerate(self._program.cursors):
             if cursor.state is None or not self._views[number].step.totals:
@@ -249,7 +269,7 @@ class _Rewriter:
         return lent.value(wanted)
 
     def _through(self, node: Node, method: Method, lent: _Lent) -> Node:
-        """Replace operands in the blocks of a node, and pass them the needed fields."""
+        """Replace operands in a node's blocks, and pass needed fields to the blocks."""
         control = control_of(node)
         assert control is not None
         blocks = [self._blocks[number] for number in control.blocks]

@@ -74,8 +74,9 @@ def find_countings(
 def find_places(program: Program, methods: Sequence[FlatMethod]) -> frozenset[str]:
     """Return names of methods whose position input has one position for each token.
 
-    All other methods have one position for each row. A method that writes nothing is
-    treated like the methods that write.
+    All other methods have one position for each row. The input of a method that writes
+    nothing is judged by the methods that write and have an input of the same name, or
+    by its size.
     """
     found: dict[tuple[str, str], bool] = {}
     for method in sorted(methods, key=lambda m: not _writes(m)):
@@ -98,7 +99,10 @@ def _writes(method: FlatMethod) -> bool:
 
 
 def _looks_like_places(method: FlatMethod, start: Value, program: Program) -> bool:
-    """Tell whether sizes show that a position is per token, not per row."""
+    """Tell by its size whether a position input has a position for each token.
+
+    Otherwise the input has a position for each row.
+    """
     if not symbols_of(start.type.dims).isdisjoint(_fixed(program)):
         return False
     others = [value.type.dims for value in method.inputs if value.id != start.id]
@@ -129,10 +133,11 @@ class _Finder:
         return self._main_first([*found, *self._by_length(found)])
 
     def _main_first(self, found: Sequence[Counting]) -> tuple[Counting, ...]:
-        """Put the cursor first that most methods with a role advance.
+        """Sort cursors by how many methods with a role advance them, most first.
 
         Raises:
-            CompileError: the methods that advance cursors have none in common.
+            CompileError: there are several cursors, and none is advanced by all methods
+                with a role that advance a cursor.
         """
         roles = [method.name for method in _generating(self._methods)]
         told = [sum(name in one.steps for name in roles) for one in found]
@@ -178,11 +183,12 @@ class _Finder:
 
         Args:
             view: the view of the method.
-            one_each: whether some methods take a position for each token, even if the
-                call has only one token.
+            one_each: whether some methods take a position for each token. A position of
+                shape [1] then is the position of one token.
 
         Raises:
-            CompileError: the number of tokens is unknown, or writes differ in it.
+            CompileError: the number of tokens is unknown, or the method's writes differ
+                in the number of tokens or in the row lengths.
         """
         assert view.start is not None
         method, dims = view.method, view.start.type.dims
@@ -233,7 +239,7 @@ class _Finder:
         return replace(view, step=step).ends_at(new, self._symbols)
 
     def _with_tokens(self, view: CursorView, step: CursorAdvance) -> CursorAdvance:
-        """Return a step that includes the greatest number of tokens per row."""
+        """Return `step` with `least` set to the most tokens that a row can add."""
         if step.least is not None:
             return step
         method = view.method
@@ -245,9 +251,9 @@ class _Finder:
         return replace(step, least=sizes.pop() if len(sizes) == 1 else None)
 
     def _steps_of(self, state: State) -> dict[str, CursorAdvance]:
-        """Return method name -> tokens added to a state.
+        """Return method name -> the tokens that the method adds to a state.
 
-        The mapping is empty if a method writes the state in any other way.
+        The mapping is empty if a method writes the state, but not by adding tokens.
         """
         if state.type.dtype not in _INTEGERS or len(state.type.dims) > 1:
             return {}
@@ -264,7 +270,10 @@ class _Finder:
     def _added(
         self, method: FlatMethod, new: Value, state: State
     ) -> CursorAdvance | None:
-        """Return the tokens that a method adds to a state, None if it adds none."""
+        """Return the tokens that a method adds to a state's old value to get `new`.
+
+        The result is None if `new` is not the old value plus a number of tokens.
+        """
         found = method.sums.of(new)
         olds = {value.id for value, name in method.state_in if name == state.name}
         added = [value for value in found.addends if value.id not in olds]
@@ -293,7 +302,11 @@ class _Finder:
                 yield counting
 
     def _common_length(self, growing: Sequence[State]) -> Counting | None:
-        """Return a cursor for growing states of equal length after every method."""
+        """Return the cursor that counts the common length of growing states.
+
+        The result is None if a method can make their lengths differ or can shorten
+        them, or if no method lengthens them.
+        """
         steps: dict[str, CursorAdvance] = {}
         for method in self._methods:
             added = growth(method, growing[0])
@@ -332,7 +345,11 @@ def _generating(methods: Sequence[FlatMethod]) -> list[FlatMethod]:
 
 
 def _extents(view: CursorView) -> set[Dim]:
-    """Return the slot counts of writes that begin at the position before the call."""
+    """Return the numbers of slots that the call writes from the call's start on.
+
+    Adjacent writes of one cache are added up. More than one number means that the
+    writes of different caches disagree.
+    """
     found: dict[str, dict[Dim, Dim]] = {}
     different: set[Dim] = set()
     for write in cache_writes(view.method):
@@ -354,7 +371,7 @@ def _extents(view: CursorView) -> set[Dim]:
 
 
 def _token_counts(method: FlatMethod) -> set[Dim]:
-    """Return the lengths of a method's token inputs, int64 [batch, seq]."""
+    """Return the sequence lengths of a method's token inputs, int64 [batch, seq]."""
     named = zip(method.input_names, method.inputs, strict=True)
     given = [v.type for name, v in named if name != method.position]
     tokens = [t for t in given if t.dtype is DType.INT64 and len(t.dims) == 2]

@@ -95,7 +95,11 @@ def _is_at(
     counting: Counting,
     views: Mapping[str, CursorView],
 ) -> bool:
-    """Tell whether all writes of a state cover tokens that a cursor counts."""
+    """Tell whether a state is written at the positions that a cursor counts.
+
+    Every write must cover only tokens that the call adds. A growing state must be as
+    long as the cursor's position after each method.
+    """
     if state.kind is StateKind.APPEND:
         # Whether a state is as long as the position after each method. It is if each
         # method lengthens it by the tokens that it adds to the position, or if the

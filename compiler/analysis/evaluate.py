@@ -74,7 +74,7 @@ class _Call:
         self._makers, self._own = view.method.makers(), own
 
     def compute(self, value: Value) -> Tensor:
-        """Compute a value by its arithmetic; elements are -1 if branches differ."""
+        """Compute a value from its nodes; an element is -1 if branches differ in it."""
         view = self._view
         ends = {one.end.id: one for one in view.method.loops}
         if value == self._own:
@@ -98,7 +98,7 @@ class _Call:
         return self._run(node)
 
     def expected(self, field: Field, value: Value) -> Tensor:
-        """Return a field of the cursor in the shape of a value."""
+        """Return the value of a cursor field in this call, in the shape of `value`."""
         shape, step = value.type.shape(self._sizes), self._view.step
         count = shape[0] if shape else 1
         rows = torch.arange(count) * self._view.apart

@@ -28,7 +28,8 @@ class Fill:
     """How far a ring is filled at one point of a call.
 
     Attributes:
-        held: the ring, and the order of the axes in which the value views it.
+        held: the ring, and the order of the ring's axes in the value that views the
+            ring.
         ends: the positions up to which the ring is filled. There are several if loops
             carry several equal positions.
         count: the number of positions that the last write covered; None before the
@@ -41,7 +42,7 @@ class Fill:
 
 
 class Fills:
-    """The rings of one method at each point of a call."""
+    """How far each ring of a method is filled, at each point of a call."""
 
     def __init__(
         self,
@@ -64,18 +65,21 @@ class Fills:
                 self._known[value.id] = self._made(node, value)
 
     def of(self, value: Value) -> Fill | None:
-        """Return the fill of the ring that holds a value; None if no ring holds it."""
+        """Return the fill of the ring that a value lies in, None if it is in none."""
         if value.id not in self._known:
             self._known[value.id] = self._started(value)
         return self._known[value.id]
 
     def place(self, value: Value | None) -> FillPlace | None:
-        """Return the position of a value after the call's start, None if unknown."""
+        """Return a value's distance after the call's start, None if it is unknown."""
         found = self._view.further(value)
         return None if found is None else _place(found)
 
     def _started(self, value: Value) -> Fill | None:
-        """Return the fill of a ring when a loop's iteration or condition starts."""
+        """Return the fill of a carried value when a loop's body or condition starts.
+
+        The result is None if the value lies in no ring.
+        """
         method = self._view.method
         if value.id in method.asked:
             one = self.of(method.asked[value.id])
@@ -88,7 +92,7 @@ class Fills:
         return Fill(one.held, self._moved(one, turns))
 
     def _made(self, node: Node, value: Value) -> Fill | None:
-        """Return the fill of a ring at a result of a node."""
+        """Return the fill of a node's result, None if the result lies in no ring."""
         if value.id in self._ends:
             return self._ended(self._ends[value.id])
         if value.id in self._view.method.joins:
@@ -103,7 +107,7 @@ class Fills:
         return Fill(held, frozenset([] if end is None else [end]), write.count)
 
     def _ended(self, passed: Passed) -> Fill | None:
-        """Return the fill of a ring after all iterations of a loop."""
+        """Return the fill of a carried value after all iterations of a loop."""
         one, first = self.of(passed.given), self.of(passed.first)
         if first is None:
             return None
@@ -111,7 +115,7 @@ class Fills:
         return Fill(first.held, self._moved(one, pairs) if one else frozenset())
 
     def _joined(self, value: Value) -> Fill | None:
-        """Return the fill of a ring after branches."""
+        """Return the fill of a result of branches, None if it lies in no ring."""
         joins = self._view.method.joins
         ways = [self.of(way) for way in joins[value.id].ways]
         found = [way for way in ways if way is not None]
@@ -131,7 +135,10 @@ class Fills:
         return Fill(found[0].held, frozenset(ends))
 
     def _carried(self, loop: int) -> Iterator[CarriedSum]:
-        """Yield the values of the cursor that a loop carries."""
+        """Yield the positions of the cursor that a loop carries.
+
+        `loop` is the id of the loop's first result.
+        """
         own = {one.own.id for one in self._view.method.passed if one.loop == loop}
         for one in self._view.method.loops:
             if one.own.id in own and self._view.carries(one, self._symbols):
@@ -140,7 +147,10 @@ class Fills:
     def _moved(
         self, one: Fill, pairs: Iterable[tuple[Value, Value]]
     ) -> frozenset[FillPlace]:
-        """Return the new ends of a fill, for (old, new) pairs of positions."""
+        """Return the new position of each (old, new) pair whose old one ends a fill.
+
+        `one` is the fill before the move.
+        """
         ends = (self.place(new) for old, new in pairs if self.place(old) in one.ends)
         return frozenset(end for end in ends if end is not None)
 

@@ -30,15 +30,16 @@ class FlatMethod(Method):
 
     Attributes:
         writes: (state, node) for every node that writes to a state's memory.
-        joins: id of a result of a cond -> the results of its branches.
+        joins: id of a result of a cond (a node that runs one of several branches) ->
+            the value that each branch returns for that result.
         within: id of a value of a branch -> the branches that contain the value, the
             outermost first, as (id of the cond's first result, index of the branch).
         names: number of a block -> value id in the block -> value in the flat method.
         sums: the integers of the method as sums.
-        loops: the carried values to which loops add, in order.
+        loops: the carried values to which each iteration adds, inner loops first.
         passed: all carried values of loops.
-        asked: id of a carried value in a loop's condition -> the value before the
-            first iteration.
+        asked: id of the value that a loop's condition reads for a carried value -> the
+            carried value before the first iteration.
     """
 
     writes: tuple[tuple[str, Node], ...] = ()
@@ -57,16 +58,23 @@ class FlatMethod(Method):
         )
 
     def here(self, value: Value, block: int | None) -> Value | None:
-        """Return the flat value for a value of the method or of a block, or None."""
+        """Return the value of the flat method that replaces `value`, None if none does.
+
+        `block` is the number of the block that has the value; None for the method
+        itself.
+        """
         return value if block is None else self.names[block].get(value.id)
 
     def leaves(self, value: Value) -> list[Value]:
-        """Return the values that a result of branches can be; else the value alone."""
+        """Return the values that branches may return for `value`.
+
+        The list has only `value` itself if it is no result of branches.
+        """
         one = self.joins.get(value.id)
         return [value] if one is None else [v for w in one.ways for v in self.leaves(w)]
 
     def totals(self) -> set[Value]:
-        """Return the values that represent unknown sums of loops and branches."""
+        """Return the values that represent the sums which loops and branches add."""
         return {one.total for one in self.open()}
 
     def open(self) -> Iterator[Open]:
@@ -87,9 +95,10 @@ class Passed:
 
     Attributes:
         loop: id of the loop's first result.
-        first, own, end: the value before the first iteration, the value that stands for
-            it in any iteration, the value after the last iteration.
+        first: the value before the first iteration.
+        own: the value that stands for the passed value in any iteration.
         given: the value that an iteration returns.
+        end: the value after the last iteration.
         turns: the number of iterations; None if it is known only at run time.
     """
 
@@ -152,8 +161,10 @@ class _Flattener:
 
         Args:
             method: the method or block.
-            names: ids of its values -> flat values, if they differ.
-            states: ids of its values that are a whole state's memory at its start.
+            names: id of a value of `method` -> the flat value, if it is a different
+                one.
+            states: id of a value of `method` -> name of the state whose whole memory
+                the value is when `method` starts.
         """
         roots = analyse(method).root
         for node in method.nodes:
@@ -184,7 +195,12 @@ class _Flattener:
         states: Mapping[int, str],
         roots: Mapping[int, int],
     ) -> None:
-        """Add the blocks of a control node; `made` is the node in the flat method."""
+        """Inline the blocks of a control node.
+
+        `made` is the same node in the flat method. The other arguments are as for
+        `_inline`, except `roots`: id of a value -> id of the value whose memory it
+        views.
+        """
         given: list[tuple[Value, ...]] = []
         for number in control.blocks:
             block = self._blocks[number]

@@ -33,7 +33,7 @@ class _Finder:
         self.found: dict[str, Growable] = {}
 
     def walk(self, method: Method, given: Mapping[int, int]) -> dict[int, int]:
-        """Record and return a method's growable values.
+        """Record a method's growable values; return the id of each -> its axis.
 
         `given`: index of a growable input -> its axis.
         """

@@ -82,10 +82,10 @@ class Joined:
 
     Attributes:
         cond: id of the first result of the node that runs the branches.
-        end: the result.
-        ways: the result of each branch.
-        total: a value that represents what the executed branch adds, less the sum that
-            all branches add.
+        end: the result of the branches.
+        ways: the value that each branch returns for that result.
+        total: a value that represents the sum that the executed branch adds, beyond the
+            part that every branch adds.
     """
 
     cond: int
@@ -136,7 +136,10 @@ class IndexSums:
         return self._known[value.id]
 
     def _in_loop(self, value: Value) -> IndexSum | None:
-        """Return the sum of a loop's carried value, in or after the iterations."""
+        """Return the sum of a carried value of a loop, during or after the loop.
+
+        The result is None if the value is no carried value to which the loop adds.
+        """
         if value.id in self._carried:
             one = self._carried[value.id]
             first = self.of(one.first)
@@ -219,14 +222,15 @@ class IndexSums:
 
 
 def sides(kind: TensorType) -> tuple[Dim, ...]:
-    """Return the sizes of a type that are not 1."""
+    """Return those sizes of a tensor type that are not 1."""
     return tuple(size for size in kind.dims if size != 1)
 
 
 def _first_picked(node: Node, old: TensorType, result: TensorType) -> Dim | None:
-    """Return the index in `old` of a view's first element, None if unknown.
+    """Return the index in `old` of a view's first element, None if it is unknown.
 
-    If the view counts the index from the end, the index must exist for all sizes.
+    An index that counts from the end is known only if the axis is long enough for it at
+    all sizes.
     """
     if node.op not in _PICKING:
         return None
@@ -264,7 +268,10 @@ def sums_of(method: Method, makers: Mapping[int, Node]) -> IndexSums:
 
 
 def index_range(value: Value, sums: IndexSums) -> IndexSum | None:
-    """Return an index as a sum with consecutive integers, None if it is no such sum."""
+    """Return the sum that an index equals, None if it is no range of integers.
+
+    An index with one element is such a range too.
+    """
     found, wide = sums.of(value), sides(value.type)
     counts = found.along is Along.COUNTING or not wide
     known = value.type.dtype in _INTEGERS and len(wide) <= 1
@@ -272,7 +279,7 @@ def index_range(value: Value, sums: IndexSums) -> IndexSum | None:
 
 
 def start_of_rows(found: IndexSum, batch: Dim, add: Add) -> Value:
-    """Add nodes that compute the start of a range, int64 [batch]; return it."""
+    """Add nodes that compute each row's start of a range; return it, int64 [batch]."""
     total: Value | None = None
     for addend in found.addends:
         one = _first(addend, add)
@@ -289,7 +296,10 @@ def start_of_rows(found: IndexSum, batch: Dim, add: Add) -> Value:
 
 
 def _first(addend: Value, add: Add) -> Value:
-    """Return the first element of an addend as int64, of the same rank."""
+    """Return the first element of an addend as int64.
+
+    An addend with one element keeps its rank; the result of any other addend is [1].
+    """
     if any(size != 1 for size in addend.type.dims):
         kind = TensorType(addend.type.dtype, (1,))
         addend = add("aten::slice.Tensor", (addend, 0, 0, 1, 1), kind)
@@ -333,7 +343,7 @@ class NonNegative:
             self._states -= negative
 
     def holds(self, method: Method, value: Value) -> bool:
-        """Tell whether no element of a value of a method can be negative."""
+        """Tell whether no element of a method's value can be negative."""
         if value.type.dtype is DType.BOOL or self._starts_non_negative(method, value):
             return True
         node = self._makers[method.name].get(value.id)

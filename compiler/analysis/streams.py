@@ -6,10 +6,10 @@ them, and norms read them for other linear layers. If all producers of a stream 
 rotated by R, and all readers by the transpose of R, the program computes the same. In:
 a program. Out: `Streams`: the rotated values, the rotated sides of constants, and the
 norms whose weights must be multiplied into the layers after them. At first, each value
-and each side of a constant is a class. An operator that commutes with R unites the
-classes of its operands and results. Any other operator excludes these classes from
-rotation; so do inputs and outputs of methods, and states. All methods and blocks are
-read, since they share constants.
+and each side of a constant is a class of its own. An operator that commutes with R
+unites the classes of its operands and results. Any other operator excludes these
+classes from rotation; so do inputs and outputs of methods, and states. All methods and
+blocks are read, since they share constants.
 """
 
 from collections import defaultdict
@@ -24,7 +24,10 @@ from kvc.schema.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A side of a constant: "reads" for its last axis, "makes" for a matrix's rows."""
+    """An axis of a constant that may be rotated.
+
+    `of` is "reads" for the constant's last axis, "makes" for the rows of a matrix.
+    """
 
     constant: str
     of: Literal["reads", "makes"]
@@ -32,7 +35,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The weight that a norm multiplies by and the bias it adds; None if absent."""
+    """The names of a norm's weight and bias; None for a part that the norm lacks."""
 
     weight: str | None
     bias: str | None
@@ -47,9 +50,10 @@ class Streams:
     """The values and constants to rotate.
 
     Attributes:
-        values: the rotated values.
+        values: the rotated values, as (method name, value id).
         sides: the rotated sides of constants.
-        norms: value -> the norm that computed the value, or the value it is a view of.
+        norms: value -> the norm that computed it. For a view, the norm that computed
+            the viewed value.
         folded: name of a matrix -> the only norm whose results the matrix multiplies.
     """
 
@@ -86,8 +90,8 @@ def find_streams(program: Program, done: frozenset[str]) -> Streams:
 def _is_long(matrix: Constant) -> bool:
     """Tell whether a [width, width] product is cheap compared with a matrix.
 
-    The matrix must have many more rows than columns, as the output layer's matrix has,
-    which can also be the embedding's table.
+    This is so if the matrix has many more rows than columns, like the matrix of an
+    output layer, which can also be the embedding's table.
     """
     rows, width = matrix.type.dims
     return isinstance(rows, int) and isinstance(width, int) and rows >= 8 * width
@@ -97,7 +101,7 @@ Key = NodePlace | Side
 
 
 class _Classes:
-    """Values and sides that are rotated together, or not at all."""
+    """Classes of values and sides of constants; a class is rotated as a whole."""
 
     def __init__(self) -> None:
         self._parents: dict[Key, Key] = {}
@@ -143,7 +147,7 @@ class _Reading:
         self._makers = method.makers()
 
     def read(self) -> None:
-        """Unite and forbid classes by the nodes of the method."""
+        """Unite or exclude classes, as the operator of each node demands."""
         method = self._method
         states = (v for v, _ in method.state_in + method.cursor_in)
         for value in (*method.inputs, *method.results, *states):
@@ -155,7 +159,10 @@ class _Reading:
                     self._forbid(value)
 
     def linear(self, node: Node) -> bool:
-        """Unite the sides of a linear layer's weight with its input and result."""
+        """Unite the sides of a linear layer's weight with the layer's input and result.
+
+        The result is False if the node does not fit this rule.
+        """
         x, weight, bias = node.arguments
         name = self._matrix(weight)
         if name is None or not isinstance(x, Value):
@@ -214,7 +221,7 @@ class _Reading:
         return True
 
     def scaled(self, node: Node) -> bool:
-        """Unite rows with their product by a number for each row or for all rows."""
+        """Unite rows with the rows multiplied by one number, or by a number per row."""
         (made,) = node.outputs
         rows = [v for v in node.inputs if _is_row(v) and _width(v) == _width(made)]
         if len(rows) != 1 or self._norm_of(rows[0]) != PLAIN:

@@ -99,7 +99,10 @@ def find_held(method: FlatMethod) -> dict[int, InState]:
 
 
 def held_by(node: Node, one: InState | None) -> InState | None:
-    """Return the state that holds a node's result; `one` holds its first input."""
+    """Return the state that a node's result lies in, None if it is in no state.
+
+    `one` is the state that the node's first input lies in.
+    """
     if one is None or node.op == CACHE_UPDATE:
         return one
     if OPS[node.op].aliasing is not Aliasing.VIEW:
@@ -135,7 +138,7 @@ def keeps_old_rows(method: FlatMethod, state: State) -> bool:
 
 
 def one_length(method: FlatMethod, growing: Sequence[State]) -> bool:
-    """Tell whether growing states of equal length have equal lengths after a method."""
+    """Tell whether growing states of one length still have one after a method."""
     axes = {state.name: state.grows for state in growing}
     lengths = {
         value.type.dims[axis]
@@ -146,7 +149,7 @@ def one_length(method: FlatMethod, growing: Sequence[State]) -> bool:
 
 
 def _lengthened(method: FlatMethod) -> set[str]:
-    """Return the growing states whose new content starts with the old content."""
+    """Return the names of growing states whose new content starts with the old one."""
     makers = method.makers()
     return {
         name

@@ -42,12 +42,12 @@ class WholeView:
 
     @property
     def op(self) -> str:
-        """Return the operator of the view."""
+        """Return the name of the operator that makes the view."""
         return _VIEW if self.order is None else _PERMUTE
 
     @property
     def settings(self) -> tuple[Argument, ...]:
-        """Return the arguments after the value."""
+        """Return the operator's arguments that follow the viewed value."""
         return (self.after.dims,) if self.order is None else (self.order,)
 
     def undone(self) -> "WholeView":
@@ -66,7 +66,7 @@ class WholeView:
 
 
 def whole_view(node: Node) -> WholeView | None:
-    """Return a node's view of all elements, None if the node is no such view."""
+    """Return a node as a `WholeView`, None if it is no view of all elements."""
     if node.op not in RESHAPING_VIEWS | PERMUTING:
         return None
     order = None if node.op in RESHAPING_VIEWS else axis_order(node)

@@ -69,7 +69,7 @@ class _Uses:
         self._fills = Fills(view, rings, symbols)
 
     def all(self) -> Iterator[tuple[str, Window | None]]:
-        """Yield (ring, window) for each use; None for a use that may read any slot."""
+        """Yield (ring, window) for each use; a use that may read any slot has None."""
         method = self._view.method
         written = {name for _, name in method.state_out}
         for name in self._rings.keys() - written:
@@ -87,7 +87,7 @@ class _Uses:
                 yield from ((one, seen) for seen in self._seen(node, value, one))
 
     def _handed_out(self) -> Iterator[str]:
-        """Yield rings that the method returns, or does not fill to the call's end."""
+        """Yield names of rings that are returned, or not filled to the call's end."""
         method = self._view.method
         for value in (*method.outputs, *(value for value, _ in method.input_out)):
             one = self._fills.of(value)
@@ -101,7 +101,10 @@ class _Uses:
                 yield name
 
     def most(self, ring: str) -> int:
-        """Return the most slots of a write that covers only some tokens of a call."""
+        """Return the greatest number of slots in writes that cover part of a call.
+
+        Such a write covers some, but not all, of the tokens that a call adds.
+        """
         counts = [
             bounds(write.count, self._symbols)[1]
             for state, node in self._view.method.writes
@@ -111,7 +114,7 @@ class _Uses:
         return max(counts, default=0)
 
     def _end(self) -> FillPlace | None:
-        """Return the position at the end of the call."""
+        """Return the position at the end of the call, None if it is unknown."""
         view = self._view
         if view.step.tokens is not None:
             return after(START, view.step.tokens)
@@ -125,7 +128,11 @@ class _Uses:
         return all_of_it == (0, self._view.step.tokens)
 
     def _seen(self, node: Node, value: Value, one: Fill) -> Iterator[Window | None]:
-        """Yield a node's window on a ring; None if the node may read any slot."""
+        """Yield the window through which a node reads a ring, None for any slot.
+
+        `value` is the node's input that lies in the ring. Nothing is yielded for a node
+        that only passes the ring on.
+        """
         ring, control = self._rings[one.held.state], control_of(node)
         if control is not None:
             fixed = control.operands[control.carried :] if control.is_loop else ()
@@ -150,7 +157,7 @@ class _Uses:
             yield None
 
     def _sees_window(self, arguments: Mapping[str, Argument], one: Fill) -> bool:
-        """Tell whether an attention's queries are the last tokens written."""
+        """Tell whether an attention's queries are the ring's last written tokens."""
         q, end, lengths = (arguments[n] for n in ("q", "valid_length", "row_lengths"))
         assert isinstance(q, Value)
         assert end is None or isinstance(end, Value)

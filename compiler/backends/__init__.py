@@ -1,8 +1,8 @@
 """The ahead-of-time halves of the backends of kvc and of other packages, by name.
 
-A backend of another package is registered, or found by the entry point of its name in
-the group `kvc.backends`, which is looked up only for names that are not registered.
-README.md says how to write one.
+A backend of another package is found if it is registered. Otherwise it is found by an
+entry point with the backend's name in the group `kvc.backends`. README.md says how to
+write a backend.
 """
 
 from importlib.metadata import entry_points
@@ -37,11 +37,11 @@ __all__ = [
 
 
 def register_backend(backend: type[Backend]) -> None:
-    """Register a backend's ahead-of-time half under its `name`, for recipes.
+    """Register a backend's ahead-of-time half, so that recipes can give its `name`.
 
     Raises:
         BackendTaken: there is already a backend of this name.
-        BadSetting: `backend` is no subclass of `Backend` with a name.
+        BadSetting: `backend` is not a subclass of `Backend`, or has no name.
     """
     name = _check(backend)
     if name in BACKENDS:
@@ -74,7 +74,7 @@ def _check(backend: object) -> str:
     """Return the name of a backend class.
 
     Raises:
-        BadSetting: `backend` is no subclass of `Backend` with a name.
+        BadSetting: `backend` is not a subclass of `Backend`, or has no name.
     """
     known = isinstance(backend, type) and issubclass(backend, Backend)
     name = getattr(backend, "name", None)

@@ -1,8 +1,8 @@
 """The interface of a backend's ahead-of-time half: take nodes, lower partitions.
 
 A backend gets all partitions of all methods at once, so it can find data that they
-share. Whatever a backend returns, the bundle contains a partition's code as a block of
-its method, and the weights under their names.
+share. In addition to what a backend returns, the bundle always contains the code of
+each partition, as a block of its method, and the weights under their names.
 """
 
 from abc import ABC, abstractmethod
@@ -22,17 +22,17 @@ class Backend(ABC):
 
     Attributes:
         name: the name of the backend in recipes and bundles.
-        in_place: whether the backend's partitions can overwrite parts of their inputs,
-            such as states, while they read the inputs, and accept tensors of any
-            strides. If not, a node that overwrites the old content of a state that its
-            partition reads is left outside of the partitions.
+        in_place: whether the backend's partitions accept tensors of any strides, and
+            can overwrite parts of an input, such as a state, that they also read. If
+            not, a node stays outside of a partition if it overwrites a state whose old
+            content the partition reads.
         fixed_shapes: whether the backend must know all sizes with which a partition is
             called. If so, recipes must give buckets for each size of its partitions.
         fuses: whether the backend is faster with fused operators (linear layers for all
             products, gated units, rotary embeddings), and with adjacent products of the
             same rows.
-        calibrated: whether the backend stores values as integers and needs their
-            ranges. If so, the caller must give samples.
+        calibrated: whether the backend stores values as integers and needs the ranges
+            of the values. If so, the caller must give samples of inputs.
     """
 
     name: ClassVar[str]
@@ -57,13 +57,13 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the indices of the nodes that the backend can run."""
+        """Return the indices of a method's nodes that the backend can run."""
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the views that the backend cannot make.
+        """Return the indices of a method's views that the backend cannot make.
 
-        Partitions read clones of these views. All other views that partitions read are
-        made again inside, if the backend is `in_place`.
+        Partitions read clones of these views. If the backend is `in_place`, a partition
+        that reads any other view makes the view again inside.
         """
         return frozenset()
 
@@ -73,16 +73,16 @@ class Backend(ABC):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return the payload and memory needs of each partition; by default, none.
+        """Return each partition's payload and memory needs; the default has none.
 
         Args:
-            partitions: the proven partitions of all methods, by the name of the caller:
-                a method, or a block that is a branch or the body of a loop.
+            partitions: the partitions of all methods, by the name of the caller: a
+                method, or a block that is a branch or the body of a loop.
             constants: the program's constants, by name.
             symbols: the program's symbols.
 
         Returns:
-            For each name of a caller, one `Lowered` for each of its partitions, in
+            name of a caller -> one `Lowered` for each partition of the caller, in
             order.
         """
         return {name: (Lowered(),) * len(some) for name, some in partitions.items()}
@@ -92,7 +92,7 @@ class Backend(ABC):
 
 
 def able_nodes(method: Method, why_not: WhyNot) -> dict[int, Node]:
-    """Return the nodes that a backend can run, by index."""
+    """Return index -> node, for the nodes of a method that a backend can run."""
     constants = {value.id for value, _ in method.constants}
     able = {}
     for index, node in enumerate(method.nodes):
@@ -103,7 +103,10 @@ def able_nodes(method: Method, why_not: WhyNot) -> dict[int, Node]:
 
 
 def operands_of(node: Node, constants: set[int]) -> list[object]:
-    """Return a node's arguments, tensors as `Operand`s; `constants` are ids."""
+    """Return a node's arguments, with an `Operand` for each tensor.
+
+    `constants` are the ids of the values that are constants.
+    """
     return [_operand(argument, constants) for argument in node.arguments]
 
 
@@ -119,15 +122,18 @@ def _operand(argument: Argument, constants: set[int]) -> object:
 
 
 class BlockBackend(Backend):
-    """A backend whose runtime half reads the code in the partition's block."""
+    """A backend whose runtime half runs the block that has the partition's code."""
 
     in_place = True
 
     @property
     @abstractmethod
     def supported(self) -> WhyNot:
-        """Return the function that says why a node is not supported, if it is not."""
+        """Return the function that gives the reason why a node is not supported.
+
+        The function returns "" for a supported node.
+        """
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take."""
+        """Return the indices of the nodes to take into partitions."""
         return frozenset(able_nodes(method, self.supported))

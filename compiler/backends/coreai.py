@@ -1,7 +1,8 @@
 """The backend `coreai`, ahead of time: takes whole methods, including their caches.
 
 The host checks write positions and lengths of caches before Core AI runs, so the nodes
-that compute these are not taken together with the cache operators.
+that compute these positions and lengths are not taken together with the cache
+operators.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ _OF_THE_HOST: Final = {CACHE_UPDATE: (2, 5), coreai.ATTENTION: (3, 15)}
 
 
 class CoreAI(BlockBackend):
-    """Takes whole methods."""
+    """The backend `coreai`, which takes whole methods, including their caches."""
 
     name: ClassVar[str] = "coreai"
     fixed_shapes = True
@@ -33,7 +34,7 @@ class CoreAI(BlockBackend):
         """Take the option `precision`: the dtype in which float32 is computed.
 
         Raises:
-            BadOption: there is no such option, or no such precision.
+            BadOption: an option is unknown, or the precision is.
         """
         given = dict(options)
         self._precision = given.pop("precision", _PRECISIONS[0])
@@ -48,11 +49,14 @@ class CoreAI(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the predicate for supported nodes."""
+        """Return the function that says why Core AI does not support a node."""
         return coreai.why_not
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take."""
+        """Return the indices of the nodes to take into partitions.
+
+        No node is taken from a method without a matrix product or another anchor.
+        """
         able = able_nodes(method, self.supported)
         while wrong := _unfit(able):
             able = {i: node for i, node in able.items() if i not in wrong}
@@ -60,7 +64,7 @@ class CoreAI(BlockBackend):
         return frozenset(able if has_product else ())
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the views of tensors that Core AI does not support."""
+        """Return the indices of views that Core AI cannot make."""
         able = able_nodes(method, self.supported)
         views = (
             i for i, n in enumerate(method.nodes) if OPS[n.op].aliasing is Aliasing.VIEW
@@ -73,13 +77,19 @@ class CoreAI(BlockBackend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return the precision as the payload; the block has the partition's code."""
+        """Return the precision as the payload of each partition.
+
+        The code of a partition is in the partition's block.
+        """
         lowered = Lowered(payload=str(self._precision).encode())
         return {name: (lowered,) * len(some) for name, some in partitions.items()}
 
 
 def _unfit(taken: Mapping[int, Node]) -> frozenset[int]:
-    """Return the nodes with arguments that the host reads but Core AI would compute."""
+    """Return the indices of nodes whose arguments Core AI would compute too late.
+
+    These are arguments that the host reads before Core AI runs.
+    """
     made: set[int] = set()
     wrong: set[int] = set()
     for index, node in sorted(taken.items()):
@@ -92,7 +102,7 @@ def _unfit(taken: Mapping[int, Node]) -> frozenset[int]:
 
 
 def _read_by_host(node: Node) -> frozenset[int]:
-    """Return the values that the host reads before Core AI runs."""
+    """Return the ids of a node's arguments that the host reads before Core AI runs."""
     if OPS[node.op].aliasing is Aliasing.CHECK:
         return frozenset(value.id for value in node.inputs)
     arguments = (node.arguments[n] for n in _OF_THE_HOST.get(node.op, ()))

@@ -10,18 +10,21 @@ from kvc.schema.ops import OPS, Aliasing
 
 
 class CoreMl(BlockBackend):
-    """Takes whole methods; a Core ML package has one function for each method."""
+    """The backend `coreml`, which takes whole methods.
+
+    A Core ML package has one function for each method.
+    """
 
     name: ClassVar[str] = "coreml"
     fixed_shapes = True
 
     @property
     def supported(self) -> WhyNot:
-        """Return the predicate for supported nodes."""
+        """Return the function that says why Core ML does not support a node."""
         return coreml.why_not
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the views of tensors that Core ML does not support."""
+        """Return the indices of views that Core ML cannot make."""
         able = able_nodes(method, self.supported)
         return frozenset(
             i

@@ -1,4 +1,4 @@
-"""The backend `cpu`, ahead of time: `kvc.runtime` binds it to kernels of its own."""
+"""The backend `cpu`, ahead of time; `kvc.runtime` runs it with its own kernels."""
 
 from typing import ClassVar
 
@@ -15,5 +15,5 @@ class Cpu(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the predicate for supported nodes."""
+        """Return the function that says why kvc's kernels do not support a node."""
         return cpu.why_not

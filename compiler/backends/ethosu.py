@@ -45,10 +45,10 @@ def payload(partition: Partition, stored: Stored) -> bytes:
 
     Args:
         partition: a partition with the ranges of its values.
-        stored: the dtype of its values.
+        stored: the dtype of the partition's values.
 
     Raises:
-        RangeUnbounded: a value becomes infinite.
+        RangeUnbounded: a value of the partition becomes infinite.
     """
     graph = partition.graph
     numbers = value_numbers(graph)
@@ -62,7 +62,10 @@ def payload(partition: Partition, stored: Stored) -> bytes:
 
 
 def _grid(found: Range, fine: bool) -> Grid:
-    """Return the grid for a range; int16 grids have zero point 0, as TOSA demands."""
+    """Return the grid for a range of values, int16 if `fine`, else int8.
+
+    int16 grids have zero point 0, as TOSA demands.
+    """
     if found.low == found.high == 0:
         return Grid(Stored.INT16 if fine else Stored.INT8, _NEVER)
     if fine:
@@ -115,7 +118,7 @@ _OF_ANGLES: Final = ("aten::cos", "aten::sin")
 
 
 class EthosU(Backend):
-    """Runs graphs on integers, with fixed shapes."""
+    """The backend `ethosu`: runs graphs on integers, with fixed shapes."""
 
     name: ClassVar[str] = "ethosu"
     in_place = True
@@ -123,10 +126,13 @@ class EthosU(Backend):
     calibrated = True
 
     def __init__(self, options: Mapping[str, Option]) -> None:
-        """Take the options `activations` and `npu`, the oldest NPU to support.
+        """Take the options `activations` and `npu`.
+
+        `activations` is the dtype of values, int8 or int16; `npu` is the oldest NPU to
+        support.
 
         Raises:
-            BadOption: an unknown option or value.
+            BadOption: an option is unknown, or has an unknown value.
         """
         rest = dict(options)
         chosen = {}
@@ -144,9 +150,11 @@ class EthosU(Backend):
         self._why_not: WhyNot = why_not if chosen["npu"] == "u85" else why_not_u55
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take; nodes that write must write a whole state or input.
+        """Return the indices of the nodes to take into partitions.
 
-        Nodes that compute angles are left out: they need more than 16 bits.
+        A node that writes is taken only if it writes into a whole state or input, not
+        into a view. Nodes that compute angles are left out: they need more than 16
+        bits.
         """
         whole = {value.id for value in (*method.inputs, *method.bound)}
         able = able_nodes(method, self._why_not)
@@ -160,7 +168,7 @@ class EthosU(Backend):
         )
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the views that TOSA does not support."""
+        """Return the indices of views that TOSA does not support."""
         able = able_nodes(method, self._why_not)
         return frozenset(
             i
@@ -186,7 +194,7 @@ class EthosU(Backend):
 
 
 def _angles(method: Method, able: Mapping[int, Node]) -> set[int]:
-    """Return the nodes that compute angles from positions and constants alone."""
+    """Return the indices of nodes that compute angles from positions and constants."""
     constants = {value.id for value, _ in method.constants}
     counts: set[int] = set()  # floats converted from integers
     made: set[int] = set()

@@ -16,13 +16,15 @@ class Mlx(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the predicate for supported nodes."""
+        """Return the function that says why MLX does not support a node."""
         return mlx.why_not
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take; nodes that write must write a whole state or input.
+        """Return the indices of the nodes to take into partitions.
 
-        MLX's arrays are immutable: a part of an array cannot be written in place.
+        A node that writes is taken only if it writes into a whole state or input, not
+        into a view: MLX's arrays are immutable, so no part of an array can be written
+        in place.
         """
         whole = {value.id for value in (*method.inputs, *method.bound)}
         return frozenset(

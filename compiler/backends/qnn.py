@@ -38,7 +38,7 @@ Ranges = Mapping[int, Range]
 def payloads(
     partitions: Mapping[str, Sequence[Partition]],
 ) -> dict[str, list[bytes]]:
-    """Return the payload of each partition, in order.
+    """Return name of a caller -> the payload of each of its partitions, in order.
 
     Raises:
         RangeUnbounded: a value becomes infinite, or too large for the device.
@@ -107,7 +107,11 @@ def _settings(node: Node) -> tuple[object, ...]:
 def _merged_ranges(
     some: Iterable[tuple[Ranges, Mapping[int, int]]],
 ) -> dict[int, Range]:
-    """Merge the ranges of all values with the same key."""
+    """Return key -> the range that covers the ranges of all values with that key.
+
+    Each item of `some` is the ranges of a partition's values, and the keys of the
+    values.
+    """
     found: dict[int, Range] = {}
     for ranges, keys in some:
         for value, seen in ranges.items():
@@ -123,7 +127,10 @@ def _payload(
     ranges: Mapping[int, Range],
     scores: Mapping[int, Range],
 ) -> bytes:
-    """Return the payload of a partition: the grids of its values and scores."""
+    """Return the payload of a partition: the grids of its values and of its scores.
+
+    `scores` are the ranges of attention scores, by key, like `ranges`.
+    """
     numbers = value_numbers(partition.graph)
     values = {
         numbers[value]: _grid(found)
@@ -188,7 +195,7 @@ class Qnn(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the predicate for supported nodes."""
+        """Return the function that says why QNN does not support a node."""
         return qnn_fixed.why_not if self.calibrated else qnn.why_not
 
     def lower(
@@ -197,7 +204,7 @@ class Qnn(BlockBackend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return the grids of each partition, if it computes on integers.
+        """Return the grids of each partition, if the backend computes on integers.
 
         Raises:
             RangeUnbounded: a value becomes infinite, or too large for the device.
@@ -210,7 +217,7 @@ class Qnn(BlockBackend):
         }
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take."""
+        """Return the indices of the nodes to take into partitions."""
         able = able_nodes(method, self.supported)
         while True:
             taken = _fed(method, able)
@@ -221,7 +228,7 @@ class Qnn(BlockBackend):
 
 
 def _fed(method: Method, able: dict[int, Node]) -> dict[int, Node]:
-    """Return the products, and the nodes that depend on them."""
+    """Return, by index, the products and the nodes that depend on products."""
     fed: set[int] = set()
     taken: dict[int, Node] = {}
     for index, node in sorted(able.items()):
@@ -232,12 +239,12 @@ def _fed(method: Method, able: dict[int, Node]) -> dict[int, Node]:
 
 
 def _unfit(method: Method, taken: dict[int, Node]) -> frozenset[int]:
-    """Return the nodes to leave out of partitions.
+    """Return the indices of the nodes to leave out of partitions.
 
-    These are cache writes whose results other nodes than attention read, attention
-    whose keys and values are written at different positions, views of a cache or of
-    tensors that are not floats, and nodes with arguments that the host reads but the
-    device computes.
+    These are cache writes whose results are read by nodes other than attention;
+    attention whose keys and values are written at different positions; views of a
+    cache, or of tensors that are not floats; and nodes with arguments that the host
+    reads but the device computes.
     """
     made_there = {value.id for node in taken.values() for value in node.outputs}
     writers = {n.outputs[0].id: i for i, n in taken.items() if n.op == qnn.CACHE_UPDATE}
@@ -261,7 +268,7 @@ def _unfit(method: Method, taken: dict[int, Node]) -> frozenset[int]:
 
 
 def _read_by_host(node: Node) -> frozenset[int]:
-    """Return the values that the host reads before the device runs."""
+    """Return the ids of a node's arguments that the host reads before the node runs."""
     if OPS[node.op].aliasing is Aliasing.CHECK:
         return frozenset(value.id for value in node.inputs)
     numbers = _OF_THE_HOST.get(node.op, ())
@@ -274,7 +281,11 @@ def _values(argument: object) -> tuple[Value, ...]:
 
 
 def _alike(node: Node, taken: dict[int, Node], writers: dict[int, int]) -> bool:
-    """Tell whether keys and values are written and read in the same layout."""
+    """Tell whether an attention's keys and values are written alike.
+
+    They are if the same slots of both caches are written, in the layout that the
+    attention reads, or if the partition writes neither cache.
+    """
     pair = [
         writers.get(v.id) for n in (_KEYS, _VALUES) for v in _values(node.arguments[n])
     ]
@@ -292,7 +303,7 @@ def _alike(node: Node, taken: dict[int, Node], writers: dict[int, int]) -> bool:
 
 
 def _is_float(node: Node) -> bool:
-    """Tell whether a node is no view, or a view of a tensor the device supports."""
+    """Tell whether a node is not a view, or is a view of a tensor of floats."""
     if OPS[node.op].aliasing is not Aliasing.VIEW:
         return True
     return not qnn.why_not_float32([value.type for value in node.inputs])

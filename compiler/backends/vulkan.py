@@ -1,4 +1,4 @@
-"""The backend `vulkan`, ahead of time: `kvc.runtime` binds it to shaders of its own."""
+"""The backend `vulkan`, ahead of time; `kvc.runtime` runs it with kvc's own shaders."""
 
 from typing import ClassVar
 
@@ -14,5 +14,5 @@ class Vulkan(BlockBackend):
 
     @property
     def supported(self) -> WhyNot:
-        """Return the predicate for supported nodes."""
+        """Return the function that says why kvc's shaders do not support a node."""
         return vulkan.why_not

@@ -25,12 +25,15 @@ from kvc.schema.types import Symbol
 
 
 class Xnnpack(Backend):
-    """Runs float32 graphs with quantized linears."""
+    """The backend `xnnpack`: runs float32 graphs with quantized linear layers."""
 
     name: ClassVar[str] = "xnnpack"
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take: none in a method without product or convolution."""
+        """Return the indices of the nodes to take into partitions.
+
+        No node is taken from a method that has neither a product nor a convolution.
+        """
         able = _without_read_indices(method, able_nodes(method, why_not))
         taken = _with_whole_quantization(method, able)
         if any(method.nodes[i].op in PRODUCTS for i in taken):
@@ -43,13 +46,19 @@ class Xnnpack(Backend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return the library's memory needs; the block has the partition's code."""
+        """Return the memory that XNNPACK needs for each partition.
+
+        The code of a partition is in the partition's block.
+        """
         made = Lowered(memory=MemoryKind.OPAQUE, tail_nbytes=TAIL_NBYTES)
         return {name: (made,) * len(some) for name, some in partitions.items()}
 
 
 def _without_read_indices(method: Method, able: Mapping[int, Node]) -> dict[int, Node]:
-    """Return the supported nodes, without pools whose indices are read."""
+    """Return the supported nodes, by index, without some max pools.
+
+    A pool that also returns indices is left out if a node or the method reads them.
+    """
     read = {v.id for v in method.results}.union(
         *({value.id for value in node.inputs} for node in method.nodes)
     )

@@ -142,11 +142,11 @@ class Checkpoint(Closing):
 
 
 def _main_file(path: str) -> Path:
-    """Return the file or the index for a path.
+    """Return the .safetensors file, or the index, that a path stands for.
 
     Raises:
         PickleCheckpoint: the path is a folder that has only pickles.
-        CheckpointError: there is no file, or more than one.
+        CheckpointError: there is no such file, or more than one.
     """
     folder = Path(path)
     try:
@@ -175,7 +175,7 @@ def _open_files(folder: Path, names: Iterable[str], path: str) -> dict[str, Tens
 
     Raises:
         PickleCheckpoint: a file is a pickle.
-        BadCheckpoint: a file is missing or damaged; the error lists all of them.
+        BadCheckpoint: a file is missing or damaged; the error lists all such files.
     """
     opened, wrong, pickles = dict[str, TensorFile](), list[str](), list[str]()
     for name in names:
@@ -196,7 +196,7 @@ def _open_files(folder: Path, names: Iterable[str], path: str) -> dict[str, Tens
 
 
 def _read_index(main: Path, path: str) -> dict[str, str]:
-    """Return tensor -> file of an index.
+    """Return name of a tensor -> name of its file, as an index says.
 
     Raises:
         BadCheckpoint: the index cannot be read, or names a file in another folder.
@@ -210,10 +210,10 @@ def _read_index(main: Path, path: str) -> dict[str, str]:
 
 
 def _weight_map(main: Path) -> dict[str, str]:
-    """Return tensor -> file of an index.
+    """Return name of a tensor -> name of its file, as an index says.
 
     Raises:
-        Problems: an entry is wrong; lists all of them.
+        Problems: entries are wrong; the error lists all of them.
     """
     try:
         table = parse_object(main.read_bytes()).get("weight_map")

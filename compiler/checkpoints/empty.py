@@ -73,7 +73,7 @@ class Empty(Tensor):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Run an operator of torch.
+        """Run an operator of torch that has an empty tensor among its arguments.
 
         Raises:
             ParametersEmpty: the operator needs the values of an empty tensor, or
@@ -106,13 +106,13 @@ class Empty(Tensor):
 
 
 def _mixes(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether there are both empty and real tensors, not counting real scalars."""
+    """Tell whether both empty and real tensors occur; real scalars do not count."""
     real = any(not t.is_meta and (t.dim() or t.is_inference()) for t in tensors)
     return real and any(t.is_meta for t in tensors)
 
 
 def _overwrites(name: str, args: Sequence[object]) -> bool:
-    """Tell whether an operator overwrites its first argument, an empty tensor."""
+    """Tell whether an operator overwrites its first argument, if that is empty."""
     written = name == "__setitem__" or (name.endswith("_") and name[:2] != "__")
     return written and any(isinstance(a, Tensor) and a.is_meta for a in args[:1])
 
@@ -147,6 +147,9 @@ def _run(name: str, run: Callable[[], object]) -> object:
 def _check_kept(name: str, before: Sequence[tuple[Tensor, int]]) -> None:
     """Check that an operator has changed neither a real nor a filled tensor.
 
+    A filled tensor is an empty tensor whose values are in a checkpoint. `before`: the
+    tensors that the operator takes, with their versions before it ran.
+
     Raises:
         ParametersEmpty: the operator has changed such a tensor. A filled tensor loses
             its values in this case.
@@ -179,7 +182,7 @@ def _result(name: str, args: Sequence[object], result: object) -> object:
 
 @contextmanager
 def refused_in_traces() -> Iterator[None]:
-    """Raise a distinct error if a traced method uses an empty tensor."""
+    """Raise a distinct error if a method traced in this context uses an `Empty`."""
     token = _tracing.set(True)
     try:
         yield
@@ -192,8 +195,8 @@ def empty_parameters() -> Iterator[None]:
     """Make the parameters of modules built in this context, by this thread, empty.
 
     Buffers stay real, and so do parameters of special classes. A parameter with two
-    names stays one parameter. An initial value is computed before the parameter is
-    registered, so memory for one parameter at a time is needed. After
+    names stays one parameter. The initial value of a parameter is computed before the
+    parameter becomes empty, so memory for one parameter at a time is needed. After
     `Checkpoint.load_into`, empty parameters can be cast, but not changed.
     """
     made, thread = WeakIdKeyDictionary(), threading.get_ident()
@@ -229,7 +232,7 @@ def _empty(
     Args:
         tensor: the tensor to imitate.
         storages: id of an original storage -> a weak reference to it, and the storage
-            made for it. A weak reference keeps the id from being reused, but does not
+            made for it. The weak reference prevents that the id is reused, but does not
             keep the memory.
     """
     real = tensor.untyped_storage()
@@ -249,12 +252,12 @@ def _empty(
 
 
 def can_be_empty(tensor: Tensor) -> bool:
-    """Tell whether a tensor on the meta device is empty, or can become empty."""
+    """Tell whether a tensor on the meta device is an `Empty` or can be made one."""
     return type(tensor) in (Empty, *_TYPES) and not tensor.is_inference()
 
 
 def make_empty(tensor: Tensor) -> None:
-    """Convert a tensor on the meta device to an `Empty` if it is none."""
+    """Convert a tensor on the meta device to an `Empty`, unless it is one already."""
     if type(tensor) is Empty:
         return
     is_parameter = isinstance(tensor, nn.Parameter)
@@ -264,6 +267,9 @@ def make_empty(tensor: Tensor) -> None:
 
 
 def storage_before(tensor: Tensor) -> int | None:
-    """Return the original storage of an empty tensor, None for other tensors."""
+    """Return the id of the storage that an empty tensor had before it was empty.
+
+    The result is None for any other tensor.
+    """
     was = getattr(tensor.untyped_storage(), _WAS, None) if tensor.is_meta else None
     return None if was is None else int(was.cdata)

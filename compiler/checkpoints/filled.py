@@ -19,10 +19,10 @@ _ATTRIBUTE = "kvc_values"
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """The record on a storage.
+    """The record of a source of values, kept on a storage.
 
     Attributes:
-        place: the identity of the tensor over the storage.
+        place: the offset and shape of the tensor in the storage.
         stored: the values of the tensor.
         dtypes: the dtypes to which the values are cast, in order.
         name: the tensor's name in the model.
@@ -64,7 +64,7 @@ def is_filled(tensor: Tensor) -> bool:
 
 
 def forget(tensor: Tensor) -> str:
-    """Remove the record of a storage; return the name of its tensor."""
+    """Remove the record of a tensor's storage; return the name in the record."""
     values = _noted(tensor)
     _note(tensor, None)
     return values.name if values is not None else ""

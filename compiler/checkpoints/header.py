@@ -44,7 +44,7 @@ class Problems(Exception):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Return the reasons."""
+        """Return the reasons why the file cannot be used."""
         return tuple(map(str, self.args))
 
 
@@ -75,7 +75,7 @@ class TensorEntry:
 
 
 def read_header(fd: int, size: int) -> tuple[dict[str, TensorEntry], int]:
-    """Return the tensors of a file by name, and the offset of their bytes.
+    """Return a file's tensors by name, and the offset at which their bytes begin.
 
     Raises:
         Problems: the entries of some tensors are wrong; the error lists all such

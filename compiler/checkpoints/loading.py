@@ -61,7 +61,7 @@ class Loaded:
 
 @dataclass(slots=True)
 class _Slot:
-    """One tensor of the model: its names, and the checkpoint's tensors for them."""
+    """One tensor of the model: all its names, and the checkpoint's tensor for each."""
 
     tensors: list[Tensor]
     names: list[str] = field(default_factory=list)
@@ -107,7 +107,12 @@ def load_model(
 def _left_out(
     missing: Sequence[str], unexpected: Mapping[str, NamedTensor]
 ) -> tuple[list[str], list[str]]:
-    """List the tensors that only one of the model and the checkpoint has."""
+    """Return messages for tensors that only the model or only the checkpoint has.
+
+    Returns:
+        The messages for the names in `missing`, and those for the names in
+        `unexpected`.
+    """
     return (
         [f"{shown(name)}: the checkpoint lacks it" for name in missing],
         [
@@ -118,7 +123,7 @@ def _left_out(
 
 
 def _lines(problems: Sequence[str]) -> list[str]:
-    """Return the message lines for problems: the first few, and how many more."""
+    """Return lines of a message: the first problems, and the number of further ones."""
     lines = [f"  {text}" for text in problems[:_SHOWN]]
     if len(problems) > _SHOWN:
         lines.append(f"  and {len(problems) - _SHOWN} more like this")
@@ -138,7 +143,7 @@ def _check_rename(rename: object, path: str) -> None:
 
 
 def _slots(model: nn.Module) -> list[_Slot]:
-    """Return a slot for each tensor that a checkpoint can fill, with all its names."""
+    """Return a slot for each tensor of a model that a checkpoint can fill."""
     slots: dict[Identity, _Slot] = {}
     for name, tensor in _saved_tensors(model):
         slot = slots.setdefault(Identity.of(tensor), _Slot([]))
@@ -148,7 +153,10 @@ def _slots(model: nn.Module) -> list[_Slot]:
 
 
 def _saved_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters and persistent buffers, once under each of their names."""
+    """Yield the parameters and persistent buffers of a model, with their names.
+
+    A tensor with several names is yielded once under each of them.
+    """
     for prefix, module in model.named_modules(remove_duplicate=False):
         unsaved = module._non_persistent_buffers_set
         kept = {n: b for n, b in module._buffers.items() if n not in unsaved}
@@ -160,7 +168,13 @@ def _saved_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _assign(
     tensors: Mapping[str, NamedTensor], rename: Rename, by_name: Mapping[str, _Slot]
 ) -> tuple[list[str], dict[str, NamedTensor]]:
-    """Assign tensors to slots by name; return problems, and tensors without a slot."""
+    """Assign a checkpoint's tensors to slots of the model by name.
+
+    `by_name`: a name in the model -> its slot.
+
+    Returns:
+        The problems found, and the checkpoint's tensors without a slot.
+    """
     problems, unexpected, taken = [], dict[str, NamedTensor](), dict[str, str]()
     for stored_name, stored in tensors.items():
         name = _renamed(stored_name, rename)
@@ -186,7 +200,7 @@ def _renamed(name: str, rename: Rename) -> object:
 
 
 def _misfits(slot: _Slot) -> Iterator[str]:
-    """Yield the reasons for which a stored tensor cannot fill the model's tensor."""
+    """Yield messages: why stored tensors cannot fill the model's tensor of a slot."""
     tensor = slot.tensors[0]
     for stored in slot.found:
         name = _told(slot.names[0], stored)
@@ -208,10 +222,10 @@ def _misfits(slot: _Slot) -> Iterator[str]:
 
 
 def _overlaps(slots: list[_Slot]) -> Iterator[str]:
-    """Yield empty parameters that share memory in another shape or at another offset.
+    """Yield messages for empty parameters that share memory with different views of it.
 
-    Each of these parameters would be read from the checkpoint separately, so their
-    values could differ.
+    The views differ in shape or offset. Each of these parameters would be read from the
+    checkpoint separately, so their values could differ.
     """
     first: dict[int, _Slot] = {}
     for slot in slots:
@@ -225,7 +239,7 @@ def _overlaps(slots: list[_Slot]) -> Iterator[str]:
 
 
 def _was_shared(slots: list[_Slot], model: nn.Module) -> Iterator[str]:
-    """Yield real tensors over the memory that a parameter had before it was empty.
+    """Yield messages for real tensors over memory that an empty parameter had before.
 
     In the original model, filling the parameter would have changed these tensors too.
     """
@@ -244,7 +258,7 @@ def _was_shared(slots: list[_Slot], model: nn.Module) -> Iterator[str]:
 
 
 def _differing(slot: _Slot) -> Iterator[str]:
-    """Yield names of one tensor that have different values in the checkpoint."""
+    """Yield messages for names of one tensor that have different stored values."""
     for stored in slot.found[1:]:
         if not have_same_values(slot.found[0], stored, slot.tensors[0].dtype):
             names = f"{shown(slot.found[0].name)} and {shown(stored.name)}"
@@ -259,7 +273,7 @@ def have_same_values(one: NamedTensor, other: NamedTensor, dtype: torch.dtype) -
 
 
 def _fill(slot: _Slot) -> None:
-    """Fill a tensor with its values, under all its names."""
+    """Fill the model's tensor of a slot with its values from the checkpoint."""
     for tensor in slot.tensors:
         if tensor.is_meta:
             make_empty(tensor)

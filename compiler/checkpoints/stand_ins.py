@@ -1,8 +1,9 @@
 """Tensors that replace empty parameters while a model is traced and imported.
 
-torch cannot trace with tensors on the meta device beside real ones. A stand-in has the
-type of the parameter and lies in reserved address space that is never read or written,
-so it costs no memory; the source of its values is recorded with it (`attach`).
+torch cannot trace a model that has both real tensors and tensors on the meta device. A
+stand-in has the type of the parameter and lies in reserved address space that is never
+read or written, so it costs no memory; the source of its values is recorded with it
+(`attach`).
 """
 
 import mmap
@@ -64,7 +65,7 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _named(model: nn.Module) -> Iterator[None]:
-    """Replace a tracer's error about empty tensors by one with the tensors' names.
+    """Replace a tracer's error about empty tensors by an error that names the tensors.
 
     Raises:
         ParametersEmpty: a traced method used an empty tensor.
@@ -84,7 +85,7 @@ def _named(model: nn.Module) -> Iterator[None]:
 
 
 def _kept_elsewhere(model: nn.Module) -> Iterator[str]:
-    """Yield the attributes of modules that are, or contain, empty tensors."""
+    """Yield the names of modules' attributes that are, or contain, empty tensors."""
     for prefix, module in model.named_modules():
         for name, value in vars(module).items():
             if name in ("_parameters", "_buffers", "_modules"):
@@ -94,7 +95,7 @@ def _kept_elsewhere(model: nn.Module) -> Iterator[str]:
 
 
 def _stand_ins(tensors: Sequence[Tensor]) -> dict[int, Tensor]:
-    """Return a stand-in for each tensor, by its id; tied tensors share memory."""
+    """Return id of a tensor -> stand-in for the tensor; tied tensors share memory."""
     memories: dict[Identity, Tensor] = {}
     made: dict[int, Tensor] = {}
     for tensor in tensors:

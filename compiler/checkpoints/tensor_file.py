@@ -20,7 +20,7 @@ _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class TensorFile:
-    """An open file; the tensors taken from it keep it open.
+    """An open .safetensors file; tensors taken from the file keep it open.
 
     Attributes:
         path: the path of the file as the caller gave it.
@@ -51,7 +51,7 @@ class TensorFile:
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
         """Fill `target` with bytes of a tensor.
 
-        `offset` counts from the first byte after the header.
+        The bytes begin at `offset`, counted from the first byte after the header.
 
         Raises:
             CheckpointChanged: the file is closed, cannot be read, or has another size
@@ -93,7 +93,7 @@ class FileTensor:
     Attributes:
         file: the file.
         name: the tensor's name in the file.
-        entry: dtype, shape and offsets.
+        entry: the tensor's dtype, shape and offsets in the file.
     """
 
     file: TensorFile
@@ -107,12 +107,12 @@ class FileTensor:
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Return the dtype; None if torch or kvc does not have it."""
+        """Return the dtype of the tensor; None if torch or kvc does not have it."""
         return self.entry.dtype
 
     @property
     def kind(self) -> str:
-        """Return the format's name of the dtype."""
+        """Return the name that the file format has for the tensor's dtype."""
         return self.entry.kind
 
     @property
@@ -121,7 +121,7 @@ class FileTensor:
         return self.file.path
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Read a range of elements, in order, as a flat tensor.
+        """Read the elements `begin` to `end` - 1, in order, as a flat tensor.
 
         Raises:
             CheckpointChanged: the file has changed since it was opened.

@@ -1,1 +1,1 @@
-"""Replace operators that the runtime does not have by operators of the table."""
+"""Replace operators that the runtime does not have by operators that it has."""

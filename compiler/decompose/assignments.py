@@ -1,13 +1,16 @@
 """Rewrite assignments that torch cannot trace as they are written.
 
 `cache[:, p] = x` fails while tracing if `p` is a number read from a tensor, or an
-integer tensor [], although `cache[:, p]` and `cache[:, p : p + 1] = x` work. It is
-replaced by a write into the view `cache[:, p]`. A copy into another dtype or into more
-dims becomes a cast or an expand, followed by a clone (`explicit_copy`). Without the
-clone, torch would drop the last copy into a buffer together with the cast. `x.data`,
-which would return a tensor that is not traced, is replaced by `x.detach()`, which has
-the same memory. A write into a slice of dynamic length is traced even if the slice can
-be as long as the axis (`overlaps_by_strides`).
+integer tensor of shape [], although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
+The assignment is replaced by a write into the view `cache[:, p]`.
+
+A copy that changes the dtype or broadcasts is split into a cast or an expand, followed
+by a clone (`explicit_copy`). Without the clone, torch would drop the last copy into a
+buffer together with the cast.
+
+`x.data`, which would return a tensor that is not traced, is replaced by `x.detach()`,
+which has the same memory. A write into a slice of dynamic length is traced even if the
+slice can be as long as the axis (`overlaps_by_strides`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +56,7 @@ class TraceableAssignments(TorchFunctionMode):
 
 
 def _is_read(place: object) -> bool:
-    """Tell whether an index, or an end of a slice, is a number read from a tensor."""
+    """Tell whether an index, or a bound of a slice, is a number read from a tensor."""
     if isinstance(place, slice):
         return _is_read(place.start) or _is_read(place.stop)
     if isinstance(place, Tensor):
@@ -62,7 +65,10 @@ def _is_read(place: object) -> bool:
 
 
 def _picks_many(place: object) -> bool:
-    """Tell whether an index selects elements that no view can select."""
+    """Tell whether an index is a list, a bool or a tensor of several indices.
+
+    A view cannot select the elements at such an index.
+    """
     return isinstance(place, list | tuple | bool) or (
         isinstance(place, Tensor) and not _is_read(place)
     )
@@ -111,7 +117,10 @@ def overlaps_by_strides() -> Iterator[None]:
 
 
 def _overlap(tensor: Tensor) -> int:
-    """Return torch's code: 1 if elements of a tensor share memory, 2 if unknown."""
+    """Return torch's code for a tensor's memory.
+
+    The code is 1 if elements of the tensor share memory, and 2 if that is unknown.
+    """
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     known = statically_known_true
     repeated = (known(step == 0) and not known(size == 1) for size, step in pairs)

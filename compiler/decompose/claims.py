@@ -27,7 +27,7 @@ class Question:
     Attributes:
         expression: the condition, over torch's symbols.
         answer: the truth value of the condition in torch's trace.
-        place: ` at module:line`.
+        place: the line of the user's code, as the text ` at module:line`.
         sources: torch's names of the tensor sizes behind the symbols.
         inside: whether the condition is in the body of a branch or loop, where torch
             uses separate symbols.

@@ -1,10 +1,10 @@
 """Decompose operators on complex numbers into operators on real ones.
 
-In: a call with complex tensors while it is traced. Out: its result, whose real and
-imaginary parts are computed separately and combined by `aten.complex`.
-`kvc.compiler.trace.real_parts` removes `aten.complex` later, by giving the parts to the
-nodes that read them. An operator without a rule keeps its complex tensors, and
-`real_parts` refuses it.
+In: a call with complex tensors while it is traced. Out: the result of the call. The
+real and the imaginary part of the result are computed separately and combined by
+`aten.complex`. `kvc.compiler.trace.real_parts` removes `aten.complex` later, by giving
+the parts to the nodes that read them. An operator without a rule keeps its complex
+tensors, and `real_parts` refuses it.
 """
 
 import math
@@ -57,7 +57,7 @@ def parts_of(x: object) -> tuple[Part, Part]:
 
 
 def together(real: Part, imaginary: Part, like: Tensor | None = None) -> Tensor:
-    """Build a complex tensor from parts; a number is the part of every element."""
+    """Build a complex tensor from parts; a part that is a number fills all elements."""
     tensors = [each for each in (real, imaginary) if isinstance(each, Tensor)]
     shape = torch.broadcast_shapes(*(each.shape for each in tensors))  # type: ignore[no-untyped-call]
     first = tensors[0]
@@ -69,7 +69,7 @@ def together(real: Part, imaginary: Part, like: Tensor | None = None) -> Tensor:
 
 
 def _whole_parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the parts of a tensor, complex or not, as tensors."""
+    """Return the real and the imaginary part of a tensor, both as tensors."""
     real, imaginary = parts_of(x)
     assert isinstance(real, Tensor)
     if isinstance(imaginary, Tensor):
@@ -78,7 +78,7 @@ def _whole_parts(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _alike(op: torch._ops.OperatorBase) -> Rule:
-    """Return the rule of an operator that is linear: it applies to each part."""
+    """Return the rule of a linear operator: apply the operator to each part."""
 
     def rule(x: Tensor, *args: object, **kwargs: object) -> object:
         if any(map(_is_complex, tree_leaves((args, kwargs)))):
@@ -104,7 +104,10 @@ def _joined(op: torch._ops.OperatorBase) -> Rule:
 
 
 def _written(op: torch._ops.OperatorBase, place: int) -> Rule:
-    """Return the rule of an operator that writes the values of argument `place`."""
+    """Return the rule of an operator that writes values into its first argument.
+
+    `place` is the index of the argument that has the values.
+    """
 
     def rule(x: Tensor, *args: object, **kwargs: object) -> object:
         values = args[place - 1]
@@ -129,7 +132,7 @@ def _add(x: object, y: object, *, alpha: float = 1) -> Tensor:
 
 
 def _sum(x: Part, y: Part, alpha: float) -> Part:
-    """Return x + alpha * y; a part that is the number 0 adds nothing."""
+    """Return x + alpha * y; a number 0 in place of a part adds nothing."""
     if not isinstance(y, Tensor) and y == 0:
         return x
     return x + (y if alpha == 1 else y * alpha)
@@ -153,7 +156,7 @@ def _is_real(x: object) -> bool:
 
 
 def _div(x: object, y: object) -> Tensor:
-    """Divide, after scaling the divisor to about 1, which prevents overflow."""
+    """Divide complex numbers; the divisor is scaled to about 1 against overflow."""
     (a, b), (c, d) = parts_of(x), parts_of(y)
     if _is_real(y):
         return together(a / c, b / c)
@@ -220,12 +223,12 @@ def _exponential(x: Tensor) -> Tensor:
 
 
 def polar(size: Tensor, angle: Tensor) -> Tensor:
-    """Return complex numbers of a magnitude and an angle."""
+    """Return the complex numbers that have given magnitudes and angles."""
     return together(size * torch.cos(angle), size * torch.sin(angle))
 
 
 def from_pairs(x: Tensor) -> Tensor:
-    """Return the last axis, of size 2, as the parts of complex numbers."""
+    """Return complex numbers from a last axis of size 2: real and imaginary part."""
     return torch.complex(x.select(-1, 0), x.select(-1, 1))
 
 
@@ -235,7 +238,7 @@ def _where(condition: Tensor, x: object, y: object) -> Tensor:
 
 
 def _cast(x: Tensor, *, dtype: torch.dtype | None = None, **_: object) -> Tensor:
-    """Cast to a complex dtype, or cast the real part alone, as torch does."""
+    """Cast to a complex dtype; for any other dtype, cast only the real part."""
     kind = x.dtype if dtype is None else dtype
     if not kind.is_complex:
         return _whole_parts(x)[0].to(kind)
@@ -245,7 +248,7 @@ def _cast(x: Tensor, *, dtype: torch.dtype | None = None, **_: object) -> Tensor
 def _full(
     size: Sequence[int], value: object, *, dtype: torch.dtype | None = None, **_: object
 ) -> object:
-    """Fill with a complex number."""
+    """Return a tensor of a size that is filled with one complex number."""
     whole = torch.get_default_dtype().to_complex() if dtype is None else dtype
     if not whole.is_complex:
         return NotImplemented
@@ -264,7 +267,7 @@ def _scalar(value: object, **kwargs: object) -> object:
 
 
 def _known(*_: object, **__: object) -> None:
-    """Drop an operator that checks dtype, layout or device, as tracing checks them."""
+    """Drop an operator that checks dtype, layout or device; tracing checks them too."""
 
 
 _ALIKE = (

@@ -1,8 +1,8 @@
 """The table of decompositions of a trace.
 
 torch's own table decomposes most composite operators. Operators with fast kernels stay
-whole; copying view operators become views and clones; some operators that torch keeps
-and kvc has no kernel for are decomposed too.
+whole. View operators that copy become views and clones. Some operators that torch keeps
+are decomposed too, since kvc has no kernel for them.
 """
 
 import functools
@@ -61,7 +61,7 @@ def _scatter_number(
 
 
 def _take(self: Tensor, index: Tensor) -> Tensor:
-    """Take elements by their index in the flattened tensor."""
+    """Take elements by their indices in the flattened tensor."""
     made: Tensor = _aten.index.Tensor(self.reshape(-1), [index.reshape(-1)])
     return made.reshape(index.shape)
 
@@ -108,7 +108,7 @@ def _pseudoinverse(
     rtol: Tensor | None = None,
     hermitian: bool = False,
 ) -> object:
-    """Return the pseudoinverse: only singular values above the tolerance count."""
+    """Return the pseudoinverse; singular values up to a tolerance count as 0."""
     sizes: Sequence[int | torch.SymInt] = self.shape
     if 0 in sizes:
         return self.new_zeros((*sizes[:-2], sizes[-1], sizes[-2]))
@@ -184,7 +184,7 @@ def _fused(step: float | Tensor, place: Tensor, start: float | Tensor) -> Tensor
 
 
 def _whole(number: float | Tensor, dtype: torch.dtype) -> float | Tensor:
-    """Truncate to an integer, returned as float64."""
+    """Truncate a number to an integer, and return it as float64."""
     if isinstance(number, Tensor):
         return number.to(dtype).to(torch.float64)
     return float(int(number))
@@ -284,7 +284,7 @@ def _copies() -> Iterator[tuple[torch._ops.OperatorBase, Decomposition]]:
 
 
 def _cloned(view: Decomposition) -> Decomposition:
-    """Return a function that copies the result of a view, in its element order."""
+    """Return a function that copies a view's result, without gaps in memory."""
     whole = functools.partial(torch.clone, memory_format=torch.contiguous_format)
 
     def copy(*args: object, **kwargs: object) -> object:

@@ -1,9 +1,9 @@
 """Fourier transforms of fixed lengths as matrix products.
 
 In: a call of `torch.fft`, `torch.stft` or `torch.istft` while it is traced. Out: the
-same numbers, computed by a product with cosines and sines, as exact as a matrix
-product; None, which keeps the call, if the length is a dynamic size or more than
-`MOST_LENGTH`. Complex numbers are decomposed later (`complex_numbers`).
+same numbers, computed as a matrix product with cosines and sines. If the length is
+dynamic or more than `MOST_LENGTH`, the result is None, which keeps the call. Complex
+numbers are decomposed later (`complex_numbers`).
 """
 
 import math
@@ -38,7 +38,10 @@ def _fft(
     onesided: bool = False,
     out: object = None,
 ) -> Tensor | None:
-    """Transform along one axis; `onesided` returns the first half for real input."""
+    """Transform along one axis.
+
+    If `onesided`, the result is the first half of the transform of a real input.
+    """
     length = _length(x, n, dim)
     if length is None or out is not None or (onesided and x.is_complex()):
         return None
@@ -62,7 +65,7 @@ def _irfft(
     *,
     out: object = None,
 ) -> Tensor | None:
-    """Return the real signal whose transform has x as its first half."""
+    """Return the real signal whose transform begins with `x`, its first half."""
     half = _length(x, None if n is None else n // 2 + 1, dim)
     if half is None or out is not None:
         return None
@@ -89,7 +92,10 @@ def _hfft(
     *,
     out: object = None,
 ) -> Tensor | None:
-    """Return the real transform of the Hermitian signal with first half x."""
+    """Return the transform of a Hermitian signal; `x` is the signal's first half.
+
+    The transform is real.
+    """
     other = _OTHER_NORM.get(norm, norm)
     return _irfft(torch.conj(x), n, dim, other, out=out)
 
@@ -102,7 +108,7 @@ def _ihfft(
     *,
     out: object = None,
 ) -> Tensor | None:
-    """Return the first half of the inverse of `_hfft`."""
+    """Return the first half of a Hermitian signal, of which `_hfft` would make x."""
     made = _rfft(x, n, dim, _OTHER_NORM.get(norm, norm), out=out)
     return None if made is None else torch.conj(made)
 
@@ -117,7 +123,10 @@ def _length(x: Tensor, n: int | None, dim: int) -> int | None:
 
 
 def _lines(x: Tensor, length: int, dim: int) -> Parts:
-    """Return x's real and imaginary parts, axis last, cut or padded to a length."""
+    """Return the real and the imaginary part of x, with axis `dim` moved to the end.
+
+    This axis is cut or padded with zeros to `length`.
+    """
     if x.is_complex():
         return _line(x.real, length, dim), _line(x.imag, length, dim)
     real = x if x.is_floating_point() else x.to(torch.get_default_dtype())
@@ -135,10 +144,10 @@ def _line(part: Tensor, length: int, dim: int) -> Tensor:
 def _matrices(
     length: int, norm: str | None, inverse: bool
 ) -> "tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], ...]":
-    """Return scaled cosines and sines; a transform is x @ cosines - i x @ sines.
+    """Return two scaled matrices [length, length]: cosines, and sines.
 
-    The inverse transform has sines of the opposite sign. Angles are computed from
-    integers modulo the length.
+    A transform is x @ cosines - i x @ sines; the inverse transform has sines of the
+    opposite sign. Angles are computed from integers modulo the length.
     """
     counts = np.arange(length)
     angles = (2 * math.pi / length) * (counts[:, None] * counts[None, :] % length)
@@ -179,8 +188,8 @@ def _several(
         last_first: whether the last axis is transformed before the other axes.
         axes: the axes if neither `dim` nor `s` gives them; None for all axes.
         x: the tensor to transform.
-        s: the lengths.
-        dim: the axes.
+        s: the lengths of the axes, to which x is cut or padded.
+        dim: the axes to transform.
         norm: as in torch.
         out: refused.
     """
@@ -212,7 +221,10 @@ def _stft(
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> Tensor | None:
-    """Compute the STFT of x [samples] or [batch, samples]: [..., bins, windows]."""
+    """Compute the STFT of x [samples] or [batch, samples].
+
+    The result is [..., bins, windows].
+    """
     if not isinstance(n_fft, int) or not 0 < n_fft <= MOST_LENGTH:
         return None
     usual = x.is_floating_point() and x.dim() in (1, 2) and not align_to_window
@@ -250,7 +262,7 @@ def _fits(window: Tensor | None, width: int) -> bool:
 def _window(
     window: Tensor | None, width: int, length: int, dtype: torch.dtype
 ) -> Tensor:
-    """Return zeros [length] with the window in the middle; None means ones."""
+    """Return the window in the middle of zeros [length]; None: a window of ones."""
     shape = torch.ones(width, dtype=dtype) if window is None else window
     left = (length - width) // 2
     return functional.pad(shape, (left, length - width - left))
@@ -344,7 +356,10 @@ _TRANSFORMS: Mapping[Callable[..., Tensor], Callable[..., Tensor | None]] = {
 def _as_torch_lays_out(
     func: Callable[..., Tensor], words: Callable[..., Tensor | None]
 ) -> Callable[..., Tensor | None]:
-    """Return a transform whose result has torch's order of axes in memory."""
+    """Return a transform whose result has axes in torch's order in memory.
+
+    `words` computes the transform that `func` computes in torch.
+    """
 
     def made(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
         found = words(x, *args, **kwargs)

@@ -1,10 +1,10 @@
 """Give Fourier transforms the memory layout that torch gives them.
 
-Whether `x.reshape(-1)` is a view, through which a write goes, or a copy depends on the
-strides of x. In: the result of a decomposed transform, and the original call. Out: the
+The strides of x decide whether `x.reshape(-1)` is a copy, or a view through which x can
+be written. In: the result of a decomposed transform, and the original call. Out: the
 same numbers, with the axes in torch's order. torch.export traces transforms by
 `torch._refs`, some of which wrongly report contiguous results, so this module calls the
-operators that eager's transforms call.
+operators that transforms call in eager mode.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ def laid_out(
 def _order_by(
     func: Callable[..., Tensor], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> list[int] | None:
-    """Return the order of axes of a transform, found by running it on zeros.
+    """Return the order of a transform's axes in memory, found by a run on zeros.
 
     torch's rules for tensors without values have some orders wrong (2.13).
     """
@@ -81,7 +81,7 @@ def _of_zeros(x: Tensor) -> Tensor:
 
 
 def _order_of(x: Tensor) -> list[int] | None:
-    """Return the axes by stride, the largest first; None if a stride is unknown."""
+    """Return the axes of x by stride, largest first; None if a stride is unknown."""
     steps = [_now(n) for n in x.stride()]
     if None in steps:
         return None
@@ -89,6 +89,6 @@ def _order_of(x: Tensor) -> list[int] | None:
 
 
 def _now(n: int | SymInt) -> int | None:
-    """Return a size's value in the example; None if the value is unknown."""
+    """Return the value of a size in the example; None if the value is unknown."""
     known: int | None = n.node.hint if isinstance(n, SymInt) else n
     return known

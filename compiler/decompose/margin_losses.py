@@ -2,8 +2,8 @@
 
 In: a call of a margin loss while it is traced. Out: the same numbers by operators of
 the table; or None, which keeps the call. torch's kernels add only margins above zero,
-so they skip NaN. torch's own decompositions (2.13) keep NaN, and treat entries after
-the end of the labels as labels of class 0.
+so they skip a NaN. torch's own decompositions (2.13) add a NaN, and treat the entries
+that follow a row's last label as labels of class 0.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,10 +25,10 @@ def multi_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor | None:
-    """Compare the labelled class of each row with each other class.
+    """Compute a loss that compares each row's labeled class with all other classes.
 
-    This replaces `functional.multi_margin_loss`, since torch decomposes the operator
-    before it looks up a table of decompositions.
+    This function replaces `functional.multi_margin_loss`, since torch decomposes the
+    operator before it looks up a table of decompositions.
     """
     if (size_average, reduce) != (None, None) or reduction not in _REDUCTIONS:
         return None
@@ -55,7 +55,10 @@ def numbered_multi_margin_loss(
     weight: Tensor | None = None,
     reduction: int = _MEAN,
 ) -> Tensor | None:
-    """Compute the loss for torch's operator, which takes the reduction as a number."""
+    """Compute `multi_margin_loss` for torch's operator.
+
+    The operator takes the reduction as a number.
+    """
     if reduction not in range(len(_REDUCTIONS)):
         return None
     return multi_margin_loss(
@@ -71,14 +74,17 @@ def bound_multi_margin_loss(
     weight: Tensor | None = None,
     reduction: int = _NONE,  # the default differs from the operator's
 ) -> Tensor | None:
-    """Compute the loss for the Python binding in `torch._C._nn`."""
+    """Compute `multi_margin_loss` for the Python binding in `torch._C._nn`."""
     return numbered_multi_margin_loss(x, target, p, margin, weight, reduction)
 
 
 def _multilabel_margin_loss(
     self: Tensor, target: Tensor, reduction: int
 ) -> tuple[Tensor, Tensor]:
-    """Compare each labelled class with each other class; labels end at the first -1."""
+    """Compute a loss that compares each labeled class with all other classes.
+
+    The labels of a row end at the first -1.
+    """
     shape = (-1, self.shape[-1] if self.dim() else 1)
     x, labels = self.reshape(shape), target.reshape(shape)
     classes = x.shape[1]

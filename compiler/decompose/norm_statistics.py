@@ -1,4 +1,4 @@
-"""Norms that also return the statistics by which they normalise.
+"""Norms that also return the statistics by which they normalize.
 
 In: the arguments of a norm while it is traced. Out: the results of the norm, computed
 by operators that kvc has kernels for; or NotImplemented, with which torch keeps the
@@ -20,10 +20,10 @@ def batch_statistics(
     momentum: float,
     eps: float,
 ) -> object:
-    """Normalise channels by the statistics of a batch, without running statistics.
+    """Normalize channels by the statistics of a batch, without running statistics.
 
-    A call with a batch of one is kept: torch traces norms of single channels as such
-    calls.
+    A call with a batch of one is left to torch, which traces a norm of single channels
+    as such a call.
     """
     batch: int | torch.SymInt = input.shape[0]
     if isinstance(batch, int) and batch == 1:
@@ -47,7 +47,7 @@ def layer_norm_and_statistics(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise the last axes; also return the means and the scale factors."""
+    """Normalize the last axes; also return the means and the scale factors."""
     made = layer_norm(input, normalized_shape, weight, bias, eps)
     axes = range(input.dim() - len(normalized_shape), input.dim())
     return made, *_statistics(input, [*axes], eps, weight, bias)
@@ -63,7 +63,7 @@ def group_norm_and_statistics(
     group: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalise groups of channels; also return the means and the scale factors."""
+    """Normalize groups of channels; also return the means and the scale factors."""
     made = group_norm(input, group, weight, bias, eps)
     groups = input.reshape(N, group, C // group * HxW)
     mean, factor = _statistics(groups, [2], eps, weight, bias)

@@ -1,4 +1,4 @@
-"""Decompositions of kvc's own, for operators that torch keeps or decomposes wrongly.
+"""kvc's own decompositions of operators that torch keeps or decomposes wrongly.
 
 In: a call of an operator while it is traced. Out: the result of the call, computed by
 operators that kvc has kernels for; or NotImplemented, with which torch keeps the call.
@@ -41,7 +41,7 @@ def _addbmm(
 
 
 def _average_planes(self: Tensor, output_size: Sequence[int]) -> Tensor:
-    """Average planes to a size, whatever the strides, unlike torch's decomposition."""
+    """Average planes to a size; unlike torch's decomposition, for any strides."""
     if all(size == 1 for size in output_size):
         return self.mean((-1, -2), keepdim=True)
     pooled: Tensor = _aten._adaptive_avg_pool2d.default(self, output_size)
@@ -58,7 +58,10 @@ def _average_volumes(self: Tensor, output_size: Sequence[int]) -> Tensor:
 def _bilinear(
     input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """Return for each output o the sum of input1[i] * weight[o, i, j] * input2[j]."""
+    """Return the bilinear product of two inputs, plus a bias.
+
+    Output o is the sum of input1[i] * weight[o, i, j] * input2[j] over all i and j.
+    """
     outputs, first, second = weight.shape
     rows = linear(input2, weight.reshape(outputs * first, second))
     rows = rows.reshape(*input2.shape[:-1], outputs, first)
@@ -123,7 +126,10 @@ def _lower_indices(
 
 
 def _pairs(columns: Sequence[tuple[int, int]], dtype: torch.dtype) -> Tensor:
-    """Return (row, column) pairs; each row has a range [start, end) of columns."""
+    """Return the pairs (row, column) of the elements of a part of a matrix, [2, pairs].
+
+    For each row, `columns` has the range [start, end) of the row's columns in the part.
+    """
     some = [(i, start, end) for i, (start, end) in enumerate(columns) if start < end]
     if not some:
         return torch.zeros((2, 0), dtype=dtype)
@@ -133,7 +139,7 @@ def _pairs(columns: Sequence[tuple[int, int]], dtype: torch.dtype) -> Tensor:
 
 
 def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """Write the values of a source, in order, where a mask is true."""
+    """Write the elements of `source`, in order, where `mask` is true."""
     shape = torch.broadcast_shapes(self.shape, mask.shape)  # type: ignore[no-untyped-call]
     self, mask = self.expand(shape), mask.expand(shape)
     flat = mask.reshape(-1)
@@ -148,10 +154,10 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 def _unsafe_masked_index(
     self: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: float
 ) -> Tensor:
-    """Gather elements by indices; return a number where the mask is false.
+    """Gather elements by indices; where the mask is false, return `fill`.
 
     Negative indices count from the end, and indices out of bounds are clamped. If an
-    indexed axis has no elements, all results are the number.
+    indexed axis has no elements, all results are `fill`.
     """
     sizes: Sequence[int] = self.shape
     if any(type(size) is int and size == 0 for size in sizes):
@@ -169,10 +175,10 @@ def _unsafe_masked_index(
 
 
 def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> object:
-    """Return each index i `repeats[i]` times, if the total is known.
+    """Return each index i `repeats[i]` times, if `output_size` is given.
 
-    If the total differs at run time, or a count is negative, all indices are out of
-    range.
+    If the repeats add up to another size at run time, or a repeat is negative, all
+    indices are out of range.
     """
     if output_size is None:
         return _LEFT
@@ -183,7 +189,7 @@ def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> ob
 
 
 def _copy_strided(a: Tensor, stride: Sequence[int]) -> object:
-    """Copy to memory without gaps, with the axes in the order of the strides."""
+    """Copy a tensor to memory without gaps, with the axes in the order of `stride`."""
     order = sorted(range(a.dim()), key=stride.__getitem__, reverse=True)
     copied = a.permute(order).clone(memory_format=torch.contiguous_format)
     copied = copied.permute([order.index(axis) for axis in range(a.dim())])
@@ -191,7 +197,7 @@ def _copy_strided(a: Tensor, stride: Sequence[int]) -> object:
 
 
 def _windows(self: Tensor, dimension: int, size: int, step: int) -> object:
-    """Return the only window that a tensor without axes has in `unfold`."""
+    """Return the result of `unfold` for a tensor without axes: a single window."""
     return _LEFT if self.dim() else self.reshape(1)[:size]
 
 
@@ -205,7 +211,7 @@ def _windows_copied(self: Tensor, dimension: int, size: int, step: int) -> Tenso
 def _diagonal_scatter(
     self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> object:
-    """Write the diagonal of two axes."""
+    """Write `src` to a diagonal of the axes `dim1` and `dim2`."""
     sizes: Sequence[int | torch.SymInt] = self.shape
     rows, columns = sizes[dim1], sizes[dim2]
     if not isinstance(rows, int) or not isinstance(columns, int):
@@ -221,7 +227,7 @@ def _diagonal_scatter(
 def _put(
     self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False
 ) -> Tensor:
-    """Write elements by their index in the flattened tensor."""
+    """Write elements at their indices in the flattened tensor."""
     places, values = index.reshape(-1), source.reshape(-1)
     return self.reshape(-1).index_put((places,), values, accumulate).reshape(self.shape)
 
@@ -235,7 +241,11 @@ def _index_reduce(
     *,
     include_self: bool = True,
 ) -> Tensor:
-    """Reduce source slices into the slices of `self` at the indices of an axis."""
+    """Reduce the slices of `source` into slices of `self`.
+
+    `index` gives, for each slice of `source` along `dim`, the index of the slice of
+    `self`.
+    """
     if not self.dim():
         made = _index_reduce(
             self[None], 0, index.reshape(-1), source.reshape(-1), reduce,
@@ -256,7 +266,10 @@ def _search_sorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> object:
-    """Apply a sorter before a search, and `side="right"` as `right=True`."""
+    """Search in sorted values, after applying `sorter` to them.
+
+    `side="right"` becomes `right=True`.
+    """
     if side is None and sorter is None:
         return _LEFT
     rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
@@ -274,7 +287,10 @@ def _search_number(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Search for a number in the common dtype: fractions are not truncated."""
+    """Search for a number in sorted values, without truncating its fraction.
+
+    The number and the values are converted to their common dtype.
+    """
     common = torch.result_type(sorted_sequence, self)
     kind = torch.int64 if isinstance(self, int) else torch.float64
     number = torch.full((), self, dtype=kind).to(common)
@@ -304,7 +320,10 @@ def _isin(
 def _softmax_backward(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype
 ) -> Tensor:
-    """Sum the gradient times the output first, as torch's kernel does."""
+    """Compute the gradient of a softmax in the order of torch's kernel.
+
+    The product of gradient and output is summed first.
+    """
     sums = (grad_output * output).sum(dim, keepdim=True)
     return ((grad_output - sums) * output).to(input_dtype)
 

@@ -19,14 +19,20 @@ Cell = Callable[[Sequence[Tensor], Tensor, Tensor], list[Tensor]]
 
 
 def _lstm(carried: Sequence[Tensor], given: Tensor, kept: Tensor) -> list[Tensor]:
-    """Return the next h, c [batch, hidden]; gates of x and h: [batch, 4 * hidden]."""
+    """Return the next h and c of an LSTM, each [batch, hidden].
+
+    `given` and `kept` are the gates computed from x and from h, [batch, 4 * hidden].
+    """
     i, f, g, o = (given + kept).chunk(4, 1)
     c = f.sigmoid() * carried[1] + i.sigmoid() * g.tanh()
     return [o.sigmoid() * c.tanh(), c]
 
 
 def _gru(carried: Sequence[Tensor], given: Tensor, kept: Tensor) -> list[Tensor]:
-    """Return the next h [batch, hidden]; gates of x and h: [batch, 3 * hidden]."""
+    """Return the next h of a GRU, [batch, hidden].
+
+    `given` and `kept` are the gates computed from x and from h, [batch, 3 * hidden].
+    """
     (r, z, n), (kept_r, kept_z, kept_n) = given.chunk(3, 1), kept.chunk(3, 1)
     new = (n + (r + kept_r).sigmoid() * kept_n).tanh()
     return [new + (z + kept_z).sigmoid() * (carried[0] - new)]
@@ -55,12 +61,13 @@ def _run(
     """Run all layers; return None for calls that are left to torch.
 
     Args:
-        cell: the cell of the layers.
-        x: [length, batch, width], or [batch, length, width] if `batch_first`.
+        cell: computes the next state of a layer.
+        x: the inputs, [length, batch, width], or [batch, length, width] if
+            `batch_first`.
         hx: h, or h and c, each [layers * directions, batch, hidden].
         params: for each layer and direction: the weights for x and for h, then optional
             biases of both, then an optional projection of h.
-        has_biases: whether there are biases.
+        has_biases: whether `params` has biases.
         num_layers: number of layers.
         dropout: probability of dropout between layers, if `train`.
         train: whether dropout is active.
@@ -98,7 +105,7 @@ def _scan(
     has_biases: bool,
     backwards: bool,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Run one layer in one direction; return h of all steps, and the last state."""
+    """Run one layer in one direction; return h after each step, and the last state."""
     of_x, of_h, *rest = weights
     bias_x, bias_h = rest[:2] if has_biases else (None, None)
     projection = rest[-1] if len(rest) % 2 else None

@@ -2,8 +2,8 @@
 
 `functional.embedding(..., max_norm=)` shortens rows in the table itself before it looks
 them up. In: a call of this function. Out: the rows, shortened after the lookup, which
-are the same numbers up to rounding. In torch, other readers of the table would see
-shortened rows, so the trace is searched for other readers, and they are refused.
+gives the same numbers up to rounding. In torch, other readers of the table would see
+shortened rows. The trace is therefore searched for other readers, which are refused.
 `ingest/program.py` checks that methods shorten rows to the same bound. A table that the
 method itself computes is written, as in torch.
 """
@@ -50,7 +50,7 @@ class Bound:
 
 
 class TablePlace(NamedTuple):
-    """The memory of a tensor, and the tensor's first and end byte offset in it."""
+    """A tensor's memory, and the tensor's first and end offset in it, in bytes."""
 
     memory: object
     start: IntLikeType
@@ -68,7 +68,7 @@ _BOUNDED: ContextVar[list[Lookup] | None] = ContextVar("bounded", default=None)
 
 @contextmanager
 def noted_lookups() -> Iterator[list[Lookup]]:
-    """Record the lookups that shorten rows."""
+    """Record the lookups in this context that shorten rows."""
     lookups: list[Lookup] = []
     token = _BOUNDED.set(lookups)
     try:
@@ -86,7 +86,10 @@ def bounded_embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor | None:
-    """Return rows of `weight`, none longer than `max_norm`; None without a bound.
+    """Return rows of `weight`, shortened to norms of at most `max_norm`.
+
+    The result is None, which keeps the call, if `max_norm` is None or lookups are not
+    recorded.
 
     Raises:
         ValueError: rows of `weight` share memory.
@@ -107,7 +110,7 @@ def bounded_embedding(
 def embedding_renorm(
     self: Tensor, indices: Tensor, max_norm: float, norm_type: float
 ) -> Tensor:
-    """Return a table whose rows at `indices` are no longer than a bound."""
+    """Return a table whose rows at `indices` have norms of at most `max_norm`."""
     return self.index_put((indices,), _shortened(self[indices], max_norm, norm_type))
 
 
@@ -128,11 +131,11 @@ def _is_computed(tensor: Tensor) -> bool:
 def bounds_of(
     method: str, exported: ExportedProgram, lookups: Sequence[Lookup]
 ) -> Mapping[TablePlace, Bound]:
-    """Return place -> bound for the tables of the model.
+    """Return place in memory -> bound, for tables whose rows a method shortens.
 
     Raises:
-        CaptureError: other code reads a table whose rows are shortened, such a table is
-            an argument of the method, or its rows would change with each call.
+        CaptureError: other code reads such a table, such a table is an argument of the
+            method, or its rows would change with each call.
     """
     found: dict[TablePlace, Bound] = {}
     given, attributes = exported.graph_signature.user_inputs, _attributes(exported)
@@ -155,7 +158,7 @@ def bounds_of(
 
 
 def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
-    """Return node name -> tensor, for tensors that are no parameters or buffers."""
+    """Return node name -> tensor, for tensors that are not parameters or buffers."""
     return {
         spec.arg.name: constant
         for spec in exported.graph_signature.input_specs
@@ -164,7 +167,7 @@ def _attributes(exported: ExportedProgram) -> Mapping[str, Tensor]:
 
 
 def places_read(exported: ExportedProgram) -> Mapping[str, TablePlace]:
-    """Return node name -> place, for the tensors of the model that a method reads."""
+    """Return node name -> place in memory, for model tensors that a method reads."""
     tensors = {**exported.state_dict, **exported.constants}
     used = {n.name for n in exported.graph.find_nodes(op="placeholder") if n.users}
     return {
@@ -182,7 +185,7 @@ def _place(tensor: Tensor) -> TablePlace:
 
 
 def other_reads(method: str) -> CaptureError:
-    """Return the error for a table that other code reads too."""
+    """Return the error for a table with shortened rows that other code reads too."""
     reason = (
         "a table that embedding(..., max_norm=) shortens in place is read by other "
         "code too, or with another bound, or is given by the caller; shorten its rows "

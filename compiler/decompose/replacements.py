@@ -1,12 +1,14 @@
 """Replace functions that torch traces for one size only, or with unknown operators.
 
+In: a call of such a function. Out: the result of the call, computed by functions that
+torch traces for all sizes.
+
 torch splits tensors, pools along one axis, and runs recurrent layers (`recurrent`) in
-code that turns a dynamic size into a number; Fourier transforms become products with
-matrices (`fourier`), linear interpolation becomes a sum with constant weights
-(`resampled`), windows of signals become constants, `embedding` with bounded norms
-leaves a table of the model unchanged (`renormed`), and margin losses ignore NaN
-(`margin_losses`). In: a call of such a function. Out: its result, computed by functions
-that torch traces for all sizes.
+code that turns a dynamic size into a number. Other functions are replaced as follows.
+Fourier transforms become products with matrices (`fourier`). Linear interpolation
+becomes a sum with constant weights (`resampled`). Windows of signals become constants.
+`embedding` with bounded norms leaves a table of the model unchanged (`renormed`).
+Margin losses ignore NaN (`margin_losses`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,10 +48,10 @@ def _window(
     requires_grad: object = None,
     **named: float,
 ) -> Tensor | None:
-    """Return a window [window_length]; None if the length is dynamic.
+    """Return a window function's values [window_length]; None for a dynamic length.
 
-    A periodic window is a symmetric window with one element more, without the last
-    element.
+    A periodic window has the values of a symmetric window with one more value, without
+    the last value.
     """
     kind = torch.get_default_dtype() if dtype is None else dtype
     fixed = isinstance(window_length, int) and window_length >= 0
@@ -104,7 +106,10 @@ def rephrased(
 
 
 def rephrase_bodies(module: fx.GraphModule) -> None:
-    """Replace functions in the bodies of branches and loops once torch has them."""
+    """Replace functions in the bodies of a module's branches and loops.
+
+    torch has traced the bodies before.
+    """
     for body in module.modules():
         if isinstance(body, fx.GraphModule):
             for node in body.graph.nodes:
@@ -167,7 +172,7 @@ def _max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Tensor | Pieces | None:
-    """Pool along one axis by pooling planes [1, length]."""
+    """Pool along one axis, as a pool over planes [1, length]."""
     if _size(x, -1) is None:
         return None
     kernel, padded, apart = (_one(each) for each in (kernel_size, padding, dilation))
@@ -180,7 +185,7 @@ def _max_pool1d(
 
 
 def _narrow(x: Tensor, dim: int, start: object, length: Size) -> Tensor | None:
-    """Narrow an axis from a start that a tensor holds."""
+    """Return a part of an axis that begins at a number in a tensor."""
     if not isinstance(start, Tensor):
         return None
     if isinstance(length, int) and length == 0:
@@ -201,7 +206,7 @@ def _polygamma_(x: Tensor, n: int) -> Tensor:
 def _unsafe_split(
     x: Tensor, into: Size | Sequence[Size], dim: int = 0
 ) -> Sequence[Tensor]:
-    """Split into views, which can be written through, as torch does."""
+    """Split a tensor into views; as in torch, writes to the views change the tensor."""
     return _split(x, into, dim) or x.split(into, dim)  # type: ignore[no-untyped-call]
 
 
@@ -214,7 +219,7 @@ def _one(setting: int | Sequence[int]) -> int:
 
 
 def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
-    """Unfold an axis by narrowing; torch's own trace would fix dynamic sizes."""
+    """Unfold an axis into slices, since torch's own trace would fix dynamic sizes."""
     if not x.dim() or _size(x, dimension) is not None or not 0 < size <= step:
         return None
     dim, whole = dimension % x.dim(), x.shape[dimension]
@@ -231,10 +236,10 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor | None:
 def _may_be_itself(
     func: Callable[..., Tensor],
 ) -> Callable[..., Tensor | None]:
-    """Keep a conversion that may return x itself, as a call on an alias of x.
+    """Replace a conversion of x by the same conversion of an alias of x.
 
-    Whether the conversion returns x depends on the layout of x, which may be wrong in
-    torch's trace. With the alias, the result is not x itself: see `kept_layouts`.
+    The conversion may return x itself, depending on the layout of x, which may be wrong
+    in torch's trace. With the alias, the result is not x itself: see `kept_layouts`.
     """
 
     def apart(x: Tensor, *args: object, **kwargs: object) -> Tensor | None:
@@ -249,7 +254,10 @@ def _may_be_itself(
 def _contiguous(
     x: Tensor, memory_format: torch.memory_format = torch.contiguous_format
 ) -> Tensor:
-    """Call the operator: torch's Python method may return x itself in a trace."""
+    """Call the operator `contiguous` on an alias of x.
+
+    torch's Python method may return x itself in a trace.
+    """
     made: Tensor = _aten.contiguous.default(_aten.alias(x), memory_format=memory_format)
     return made
 
@@ -264,7 +272,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor | None:
-    """Expand query, key and value to the same leading axes, as torch does."""
+    """Compute attention after expanding query, key and value to equal leading axes."""
     given = query, key, value
     if enable_gqa or len({x.dim() for x in given}) == 1:
         return None

@@ -1,10 +1,10 @@
-"""Linear interpolation along one axis or three, by torch's weights.
+"""Linear interpolation along one axis or three axes, by torch's weights.
 
-In: a call of `torch.nn.functional.interpolate` while it is traced. Out: its result, in
-which each number is the weighted sum of two neighbours along each axis; None, which
-keeps the call, if a size is dynamic. torch's own decomposition adds a part of the
-difference of both neighbours to one neighbour, and the difference is NaN if both are
-infinite.
+In: a call of `torch.nn.functional.interpolate` while it is traced. Out: the result of
+the call, in which each number is the weighted sum of two neighbors along each axis. If
+a size is dynamic, the result is None, which keeps the call. torch's own decomposition
+adds to one neighbor a part of its difference to the other neighbor, and this difference
+is NaN if both neighbors are infinite.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,10 @@ def _resized(
     align_corners: bool,
     scales: Sequence[float | None],
 ) -> Tensor | None:
-    """Resize the axes, the last one first; return None if a size is dynamic or 0."""
+    """Resize the axes after the first two, the last axis first.
+
+    The result is None if a size is dynamic or 0.
+    """
     lengths: Sequence[Size] = x.shape[2:]
     each = (*lengths, *sizes)
     fixed = all(isinstance(size, int) and size > 0 for size in each)
@@ -86,7 +89,7 @@ def _resized(
 def _step(
     length: int, size: int, align_corners: bool, scale: float | None, kind: str
 ) -> float:
-    """Return the distance, in the input axis, of two neighbours in the result."""
+    """Return the distance in the input axis between neighbors in the result."""
     if align_corners:
         parts = (length - 1, size - 1) if size > 1 else (0, 1)
     else:
@@ -100,9 +103,10 @@ def _step(
 def _neighbours(
     length: int, size: int, align_corners: bool, step: float, kind: str
 ) -> tuple[Sequence[NDArray[np.int64]], Sequence[NDArray[np.float64]]]:
-    """Return two input positions for each position of the result, and their weights.
+    """For each position of the result, return two input positions and two weights.
 
-    Weights are computed and rounded in `kind`, as torch does.
+    The result is a pair: the two arrays of positions, and the two arrays of weights.
+    Weights are computed and rounded in the dtype `kind`, as torch does.
     """
     count = np.arange(size)
     if length == size:

@@ -1,4 +1,4 @@
-"""`as_strided`, read and written, by indices into a tensor without gaps.
+"""Read and write `as_strided` by indices into a tensor without gaps in memory.
 
 In: the operator's arguments while it is traced. Out: the operator's result; or
 NotImplemented, with which torch keeps the call.
@@ -53,13 +53,19 @@ def as_strided_scatter(
 def _order_and_places(
     self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None
 ) -> tuple[list[int], Tensor] | None:
-    """Return the order of axes in memory, and the indices of elements, or None."""
+    """Return the order of a tensor's axes in memory, and indices of strided elements.
+
+    The result is None if one of the two is unknown.
+    """
     order, places = _order_in_memory(self), _places(self, size, stride, offset)
     return None if order is None or places is None else (order, places)
 
 
 def _order_in_memory(self: Tensor) -> list[int] | None:
-    """Return the order of axes in which a tensor is contiguous, or None."""
+    """Return the order of axes in which a tensor is contiguous, None if there is none.
+
+    The result is also None if sizes are dynamic.
+    """
     if not all(isinstance(n, int) for n in (*self.shape, *self.stride())):
         return None
     steps: Sequence[int] = self.stride()

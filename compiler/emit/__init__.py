@@ -1,1 +1,1 @@
-"""Convert the proven program to the structures of the bundle file."""
+"""Convert the program, whose writes are checked, to structures of the bundle file."""

@@ -45,8 +45,8 @@ class SaveReport:
         data_path: the data file of the bundle's weights; None if the bundle contains
             the weights itself, or if data files of other bundles contain all of them.
         data_nbytes: size of the file `data_path` in bytes; 0 if there is none.
-        reused: data file of another bundle -> bytes of its weights that this bundle
-            refers to; files without such weights are left out.
+        reused: path of another bundle's data file -> bytes of weights in that file to
+            which this bundle refers. Files without such weights are left out.
     """
 
     file_nbytes: int
@@ -66,7 +66,7 @@ class Bundle:
     compiled model, and its checkpoint, must stay unchanged until then.
 
     Attributes:
-        program: the content of the file, except for the places of its blobs.
+        program: the content of the file, without the offsets of weights in files.
         model_nbytes: bytes of the model's tensors that the program uses, each counted
             once.
     """
@@ -99,8 +99,7 @@ class Bundle:
     def nbytes(self) -> int:
         """Return the bytes that `save` will write into one file, or a few more.
 
-        The result is too large if weights turn out to be equal that were not known to
-        be equal.
+        The result is too large if `save` finds that some weights are equal.
         """
         return foretold_nbytes(self.program, partial(self._content, WeightReader()))
 
@@ -117,7 +116,8 @@ class Bundle:
 
         Args:
             path: the path of the bundle; an existing file is replaced at the very end.
-            progress: called before each weight is written, with the bytes so far.
+            progress: called before each weight is written, with the number of bytes
+                that have been written.
             data: where weights go: into the bundle, or into a data file beside it,
                 NAME-<digest>.kvd, that bundles with the same weights share.
             reuse: data files of other bundles. The bundle refers to the weights in
@@ -163,7 +163,7 @@ class Bundle:
         return f"<Bundle, not saved: {methods}>"
 
     def _quantized_names(self) -> dict[Source, str]:
-        """Return source -> the model's name of the weight, for transformed weights."""
+        """Return source -> the weight's name in the model, for transformed weights."""
         return {
             source.base: name.removesuffix(f".{source.transform.value}").removesuffix(
                 ROTATED
@@ -173,7 +173,10 @@ class Bundle:
         }
 
     def _content(self, reader: WeightReader, name: int) -> Content:
-        """Return the source of the bytes of a name."""
+        """Return the content that belongs to a name of the program.
+
+        `name` is the index of the name in the program's table of names.
+        """
         entry = self.program.names[name]
         if entry.format == FILE:
             return self._files[entry.name.removeprefix(FILES)]
@@ -182,7 +185,7 @@ class Bundle:
 
 
 class _Threads:
-    """The number of torch threads to restore after the saves that are running."""
+    """The number of torch threads before any save began, to be restored."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -195,14 +198,14 @@ _threads: Final = _Threads()
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch use one thread.
+    """Let torch use one thread in this context.
 
     A block is transformed faster than it is hashed. Two threads would have to wait for
     each other after every step, and if other processes use the cores too, the waiting
-    takes longer than the work (ten times, measured 2026-11 on two busy cores). The
-    setting applies to this thread, and to threads that first use torch during the save.
-    So a save that begins during another save must not take the setting for the usual
-    number.
+    takes longer than the work (ten times, measured on two busy cores). The setting
+    applies to this thread, and to threads that first use torch during the save. A save
+    that begins during another save must not mistake this setting for the number of
+    threads to restore.
     """
     with _threads.lock:
         if not _threads.saving:
@@ -220,7 +223,9 @@ def _one_thread() -> Iterator[None]:
 
 @contextmanager
 def _own_mistakes(path: str) -> Iterator[None]:
-    """Convert errors about the new program; errors about files to reuse stay.
+    """Convert errors about the new bundle to `CompileError`.
+
+    Errors about data files to reuse stay unchanged.
 
     Raises:
         CompileError: the program does not pass the checks, which is a bug in kvc, or a

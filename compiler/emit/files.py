@@ -33,7 +33,7 @@ _BLOCK_NBYTES: Final = 1 << 20
 
 
 def take_files(files: Files) -> dict[str, Content]:
-    """Return the content to store under each name, in the order of names.
+    """Return name -> content to store under the name, in the order of names.
 
     Raises:
         BadFile: a name is not a plain one, or the content is neither bytes nor the path
@@ -68,7 +68,7 @@ def _content(name: str, given: object) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class _DiskFile:
-    """A file on disk, in the version that was given.
+    """A file on disk, as it was when it was given.
 
     Attributes:
         identity: size, time of change, device and inode of the file.
@@ -94,7 +94,7 @@ class _DiskFile:
         return cls(name, path, _identity(status))
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the file's bytes.
+        """Yield the file's bytes in blocks.
 
         Raises:
             BadFile: the file cannot be read, or has changed.
@@ -154,9 +154,9 @@ def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
     """Check that a tokenizer encodes, and that the model has all its tokens.
 
     An added special token beyond the model's vocabulary, as some published tokenizers
-    have for padding or images, is allowed if the vocabulary itself fits: the tokenizer
-    returns such a token only if the text spells it out, and a call with the token is
-    refused.
+    have for padding or images, is allowed if all other tokens are within the
+    vocabulary. The tokenizer returns such a token only if a text contains it literally,
+    and a call with the token is refused.
 
     Args:
         tokenizer: the content of a tokenizer.json, or its path.
@@ -194,7 +194,7 @@ def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
 def check_declared(
     program: Program, metadata: Mapping[str, object], files: Files
 ) -> None:
-    """Check the tokenizer.json that metadata name, if they name one.
+    """Check the tokenizer.json that `metadata` names, if it names one.
 
     Raises:
         BadFile: the tokenizer is not among the files; or as for `check_tokenizer`.
@@ -212,7 +212,10 @@ def check_declared(
 
 
 def _vocabulary(program: Program) -> int | None:
-    """Return the size of a model's vocabulary, from the shape of a method's logits."""
+    """Return the size of a model's vocabulary, as the logits of a method show it.
+
+    The result is None if no method returns logits.
+    """
     for method in program.methods:
         if method.role and method.graph.outputs:
             dims = method.graph.values[method.graph.outputs[0]].type.dims
@@ -237,7 +240,7 @@ def _parsed(tokenizer: bytes | Path) -> Mapping[str, object]:
 
 
 def _tokens(tokenizer: Mapping[str, object]) -> Iterator[tuple[int, str]]:
-    """Yield id and text of all tokens except added special ones.
+    """Yield (id, text) of a tokenizer's tokens, without added special tokens.
 
     An added token that is not special can have an id within the vocabulary.
     """

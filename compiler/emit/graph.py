@@ -24,7 +24,7 @@ def emit_graph(
     """Return a method's code as a graph of the file.
 
     Args:
-        method: a proven method in which every view can share memory.
+        method: a method whose writes are checked, in which every view can share memory.
         constant_ids: name of a constant -> its number in the file.
         state_ids: name of a state -> its number in the file.
         symbols: the program's symbols.
@@ -56,7 +56,7 @@ def emit_graph(
 
 
 def _check_homes(method: Method, aliases: Aliases) -> None:
-    """Check that the new content of each state or changed input lies in its memory."""
+    """Check that a state's or changed input's new content lies in its old memory."""
     makers = method.makers()
     states = {name: value.id for value, name in method.state_in}
     named = zip(method.input_names, method.inputs, strict=True)
@@ -86,10 +86,11 @@ def _all_values(method: Method) -> list[Value]:
 
 
 def value_numbers(method: Method) -> dict[int, int]:
-    """Return IR id -> number, where numbers are dense and in order of definition.
+    """Return id of a value -> number; numbers count the values in definition order.
 
-    A backend that writes ids into its payload uses these numbers. They are the ids in
-    the file, unless the method runs blocks, whose scratch memory gets ids later.
+    A backend that refers to values in its payload uses these numbers. They are also the
+    ids in the file if the method runs no blocks. Otherwise the file has more values,
+    for the scratch memory of the blocks.
     """
     return {value.id: i for i, value in enumerate(_all_values(method))}
 

@@ -1,4 +1,7 @@
-"""Turn the final IR program into `schema.Program`, without the places of its blobs."""
+"""Turn the final IR program into `schema.Program`.
+
+The offsets of weights in files are not known yet and are left out.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +26,7 @@ PLACELESS = -1  # the blob number of names whose blob has not been written yet
 
 @dataclass(frozen=True, slots=True)
 class DelegateCall:
-    """A lowered partition: the backend, the block, and the `Lowered` of the backend."""
+    """A partition to call: the backend's name, the block and the backend's result."""
 
     backend: str
     partition: Method
@@ -40,9 +43,10 @@ def emit_program(
     """Return the file's program; `blobs` is empty and every name is PLACELESS.
 
     Args:
-        program: a proven program.
-        verdicts: the verdicts on the writes of each method.
-        calls: the delegates, by number.
+        program: a program whose writes are checked.
+        verdicts: method name -> the verdicts on the method's writes.
+        calls: the lowered partitions; the index of each is the number that the program
+            has for it.
         provenance: the versions, the recipe and the digest of the source.
         metadata: the user's settings, as JSON text.
     """
@@ -96,11 +100,14 @@ class _Emitter:
         self._blocks = blocks_by_number(program)
 
     def blocks_of(self, method: Method) -> tuple[Method, ...]:
-        """Return the blocks of a method; callers precede the blocks that they run."""
+        """Return the blocks that a method runs, each after the block that runs it."""
         return blocks_of(method, self._blocks)
 
     def emit(self, method: Method, tail: int) -> model.Method:
-        """Return a method of the file, with `tail` bytes after its scratch memory."""
+        """Return a method as the file stores it.
+
+        `tail` is the number of bytes that must follow the method's scratch memory.
+        """
         blocks = self.blocks_of(method)
         numbers = {one.block: i for i, one in enumerate(blocks)}
         needs: dict[int, int] = {}  # number of a block -> bytes of its scratch memory
@@ -141,7 +148,7 @@ class _Emitter:
 
 
 def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update, ...]:
-    """Return one verdict for each instruction that writes."""
+    """Return the verdict on each instruction that writes, in order."""
     places = {v.id: i for i, node in enumerate(method.nodes) for v in node.outputs}
     found: dict[int, model.Update] = {}
     for verdict in verdicts:

@@ -1,9 +1,11 @@
 """`export_hf`: compile a model of transformers, or its folder, to a bundle.
 
+In: a model or a folder. Out: a `Bundle`, made in these steps:
+
 model or folder --open_model--> Opened --cached_layers--> CachedDecoder, or with an
 encoder CachedEncoderDecoder --methods_of--> methods --compile_program--> Bundle
 
-A model without a cache takes another way from there, `export_encoders.py`.
+For a model without a cache, `export_encoders.py` has the steps after `Opened`.
 """
 
 import os
@@ -117,8 +119,8 @@ def export_hf(
     With `CacheConfig(batch=n)` above 1 a session also selects its number of rows, and
     methods take row lengths: `lengths` int64 [batch], each from 0 to seq, or for
     `decode` `active` bool [batch]. A call without them takes all tokens. Rows are
-    padded on the right, with any tokens; padding is neither written nor attended to.
-    A method returns the logits after a row's last token; the logits of a row without
+    padded on the right, with any tokens; padding is neither written nor attended to. A
+    method returns the logits after a row's last token; the logits of a row without
     tokens are meaningless.
 
     A model with an encoder also has the method `encode`, with the role "encode". It
@@ -128,9 +130,9 @@ def export_hf(
 
     A model for another task has no cache, and methods without state: `embed(tokens
     int64 [batch, seq], lengths int64 [batch])` returns embeddings float32 [batch, n],
-    `classify` logits [batch, labels], `classify_tokens` and `fill_mask` logits of every
-    token; `embed_image(pixels float32 [batch, channels, height, width])` and
-    `classify_image` return the same for pictures.
+    `classify` returns logits [batch, labels], and `classify_tokens` and `fill_mask`
+    return logits of every token. `embed_image(pixels float32 [batch, channels, height,
+    width])` and `classify_image` return embeddings and logits of pictures.
 
     Args:
         model: a model, which is left unchanged; or a folder with config.json and
@@ -141,7 +143,7 @@ def export_hf(
             "fill_mask"; None: as in config.json, or by the model's class.
         recipe: a recipe, its name, or the path of a recipe file; or a sequence of
             these, as in `compile_program`.
-        cache: the maximum sizes of a session's caches, and their dtype.
+        cache: the maximum sizes of a session's caches, and the dtype of the caches.
         prefill_chunk: the maximum number of tokens in a call of `prefill`.
         prefill_sizes: numbers of tokens N for which to compile a method `prefill_N`.
         all_logits: also compile `prefill_all(tokens)`, which returns the logits of
@@ -250,7 +252,7 @@ def export_hf(
 def _probed(
     decoder: PreTrainedModel, given: EncoderInput | None = None
 ) -> tuple[CachedLayers, int]:
-    """Return the cached tensors of each layer, and the first position's number.
+    """Return the layers' cached tensors, and the position number of a first token.
 
     Raises:
         UnsupportedModel: kvc cannot hold the model's cache or count its positions.
@@ -289,7 +291,11 @@ def _seen(
 def _texts_around(
     places: PicturePlaces, seen: PictureInput, expansion: Expansion
 ) -> list[str]:
-    """Return the texts before, between and after a picture's placeholders."""
+    """Return the texts before, between and after the placeholders in an expansion.
+
+    An expansion is the text that replaces a picture's placeholder in a prompt. The
+    texts are those around each whole picture or part of a picture.
+    """
     return expansion.text.split(places.placeholder * seen.positions)
 
 
@@ -300,17 +306,20 @@ _KINDS: Final = {
 
 
 def _has_axes(seen: PictureInput | None) -> bool:
-    """Tell whether positions have axes, as for pictures of variable size."""
+    """Tell whether a position has several numbers: time, row and column.
+
+    This is so for pictures of variable size.
+    """
     return seen is not None and seen.tower is not None
 
 
 def _within(
     seen: PictureInput | None, opened: Opened, sizes: Sizes
 ) -> PictureInput | None:
-    """Limit the positions of a variable-size picture; return the picture input.
+    """Return a picture input with the maximum number of positions that is possible.
 
-    The limit is the maximum number of positions that the folder's processor makes, or
-    the number that the caches can hold, if that is lower.
+    The number is changed only for pictures of variable size. It is the maximum that the
+    folder's processor makes, or the number that the caches can hold, if that is lower.
 
     Raises:
         UnsupportedModel: the processor makes other patches than the model reads.
@@ -344,7 +353,7 @@ def _decoder(
 
 
 def _check_pictures(pictures: bool, given: EncoderInput) -> None:
-    """Check that pictures are not disabled for an encoder of pictures.
+    """Check that `pictures` is not false for an encoder that takes pictures.
 
     Raises:
         BadModelSetting: the encoder takes pictures, and `pictures` is false.
@@ -376,7 +385,7 @@ def _metadata(
 
 
 def _places_said(places: PicturePlaces | None, seen: PictureInput) -> dict[str, object]:
-    """Return the metadata about the placeholders of pictures."""
+    """Return the metadata that describe the placeholders of pictures."""
     said: dict[str, object] = {
         "token": seen.token,
         "positions": seen.positions,

@@ -80,7 +80,7 @@ def export_encoders(
 
 
 def _least(*numbers: int | None) -> int | None:
-    """Return the least of the known numbers, None if none is known."""
+    """Return the least of the numbers that are not None; None if all are None."""
     return min((one for one in numbers if one is not None), default=None)
 
 
@@ -93,7 +93,7 @@ def check_unused(
     inputs_embeds: bool,
     pictures: bool,
 ) -> None:
-    """Check that no setting is given that needs a model with a cache.
+    """Check that the caller gave no setting that only a model with a cache has.
 
     Raises:
         BadModelSetting: a setting needs a cache.
@@ -122,13 +122,16 @@ def check_unused(
 
 
 def _labels_of(config: PreTrainedConfig) -> Sequence[tuple[int, str]]:
-    """Return the numbers and names of a classifier's labels."""
+    """Return (number, name) of each label of a classifier."""
     named = config.id2label or {}
     return [(int(number), str(name)) for number, name in named.items()]
 
 
 def _scores(config: PreTrainedConfig) -> str:
-    """Return the function from logits to scores, as in transformers' pipelines."""
+    """Return the name of the function that turns a classifier's logits into scores.
+
+    The function is the same as in transformers' pipelines.
+    """
     kind = getattr(config, "problem_type", None)
     if kind == "regression":
         return "none"

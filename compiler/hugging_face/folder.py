@@ -1,8 +1,8 @@
 """Open a model's folder: config.json, weights, generation settings, tokenizer files.
 
-In: a path. Out: a `ModelFolder`, whose model has parameters without memory, each with
-the location of its values in the folder. No code of a folder is run, nothing is
-downloaded.
+In: the path of a folder. Out: a `ModelFolder`, whose model has parameters without
+memory; each parameter has the location of its values in the folder. No code of the
+folder is run, and nothing is downloaded.
 """
 
 import os
@@ -76,8 +76,8 @@ class ModelFolder:
     """The content of a model's folder.
 
     Attributes:
-        model: the model with empty parameters, float32.
-        generation: the content of generation_config.json, {} without the file.
+        model: the float32 model, whose parameters are empty.
+        generation: the content of generation_config.json, {} if there is no such file.
         files: paths of the tokenizer's files, by name.
         spectrum: the spectrum settings of a speech model; None without such settings.
         task: the model's task.
@@ -100,7 +100,7 @@ class ModelFolder:
 def open_folder(
     path: str | os.PathLike[str], asked: Task | None = None, with_pictures: bool = True
 ) -> ModelFolder:
-    """Open a folder; only headers of weights are read.
+    """Open a model's folder; only headers of weight files are read.
 
     Args:
         path: path of the folder.
@@ -108,9 +108,9 @@ def open_folder(
         with_pictures: whether the model shall take pictures, if it can.
 
     Raises:
-        BadModelFolder: a file is missing, damaged, or does not fit the others.
-        UnsupportedModel: transformers has no model of this kind for the task; or the
-            model needs code from the folder; or the folder has an adapter.
+        BadModelFolder: a file is missing, damaged, or does not fit the other files.
+        UnsupportedModel: transformers has no such model for the task; or the model
+            needs code from the folder; or the folder has an adapter.
         UnknownTask: the task is unknown.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
         TokenizerTooLarge: the tokenizer has tokens that the model does not have.
@@ -150,7 +150,9 @@ def open_folder(
 def _read_pictures(
     folder: Path, in_prompts: bool, expands: bool
 ) -> tuple[Mapping[str, object] | None, PicturePlaces | None]:
-    """Return the pixel settings of pictures, and their placeholders in prompts.
+    """Return the settings that convert pictures to pixels, and the placeholders.
+
+    The placeholders are those of pictures in prompts.
 
     Args:
         folder: the model's folder, with the settings of the processor.
@@ -159,7 +161,7 @@ def _read_pictures(
 
     Raises:
         UnsupportedModel: kvc would make other pixels, or other prompts.
-        BadModelFolder, MissingPackage: as `read_pictures` and `read_places`.
+        BadModelFolder, MissingPackage: as for `read_pictures` and `read_places`.
     """
     try:
         pictures = read_pictures(folder)
@@ -175,7 +177,7 @@ def _read_pictures(
 
 
 def _task(config: PreTrainedConfig, folder: Path) -> Task:
-    """Return a model's task; a folder with modules.json is for embeddings.
+    """Return a model's task; for a folder with modules.json, the task is to embed.
 
     Raises:
         UnknownTask: the task is unknown.
@@ -340,7 +342,7 @@ def _read_text(folder: Path, name: str) -> str:
 
 
 def _check_template(folder: Path, name: str, text: str) -> None:
-    """Check that transformers accepts a chat template; it is not run.
+    """Check that transformers accepts a chat template, without running the template.
 
     Raises:
         BadModelFolder: the template has an error.

@@ -36,8 +36,8 @@ class Opened:
     Attributes:
         model: the model.
         generation: the model's generation settings, as in generation_config.json.
-        given: the generation settings with the settings of caches, which `generation`
-            leaves out.
+        given: the generation settings, including the settings of caches, which are not
+            in `generation`.
         files: paths of files for the bundle, by name.
         spectrum: the spectrum settings of a speech model; None if unknown.
         task: the model's task.
@@ -69,7 +69,7 @@ def open_model(
 
     Raises:
         CompileError: `model` is neither a model nor a path.
-        UnsupportedModel: the weights are not plain.
+        UnsupportedModel: the weights are quantized.
         BadModelSetting: the model is for another task than requested.
         BadModelFolder, CheckpointError, UnknownTask: as `open_folder`.
     """
@@ -96,7 +96,7 @@ def open_model(
 def _settings(
     config: PreTrainedConfig, given: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return generation settings, with the token ids that only `config` has."""
+    """Return generation settings, completed with token ids that only `config` has."""
     configs = config, config.get_text_config()
     named = [(name, getattr(one, name, None)) for one in configs for name in _TOKENS]
     settings = {name: found for name, found in named if found is not None}

@@ -1,9 +1,9 @@
 """Replace functions of transformers by kvc's while a model is compiled.
 
 In: a model. Out: inside `using_kvc`, functions of kvc compute the model's attention,
-masks, experts, latents and recurrences; afterwards the model is unchanged. Functions of
-transformers' Python modules are replaced, too, so a lock makes threads compile one
-model after the other.
+masks, experts, latents and recurrences; afterwards the model is unchanged. Functions in
+transformers' Python modules, which all models share, are replaced too, so a lock lets
+threads compile only one model at a time.
 """
 
 import threading
@@ -36,7 +36,9 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def using_kvc(model: PreTrainedModel) -> Iterator[None]:
-    """Replace a model's attention by kvc's functions, in evaluation mode.
+    """Let kvc's functions compute a model's attention in this context.
+
+    The model is in evaluation mode in the context.
 
     Raises:
         UnsupportedModel: the model's own code computes attention in a way unknown to
@@ -70,7 +72,7 @@ def _attending_here(model: PreTrainedModel) -> Iterator[None]:
 def _by_interface(model: PreTrainedModel) -> list[PreTrainedModel]:
     """Return the parts of a model that use transformers' attention interface.
 
-    The only part is the model itself, unless kvc replaces code of its own.
+    If kvc replaces no code of the model, the only part is the model itself.
     """
     if not _is_adapted(model):
         return [model]

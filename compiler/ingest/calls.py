@@ -13,7 +13,7 @@ NamedArguments = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
-    """A call of an operator, with the arguments by parameter name.
+    """A call of an operator, with its arguments by parameter name.
 
     The operator returns the first `results` results of the traced call, or all results
     if `results` is None. `checks` are calls without results that must run before the
@@ -42,7 +42,7 @@ class Unsupported(Exception):
 
     @property
     def reason(self) -> str:
-        """Return the reason."""
+        """Return the reason why the call cannot be expressed."""
         return str(self)
 
 
@@ -51,21 +51,24 @@ Kind = TypeVar("Kind")
 
 
 def given(named: NamedArguments, name: str, kind: type[Kind]) -> Kind:
-    """Return an argument of the type that the operator's signature requires."""
+    """Return the argument `name`, whose type the operator's signature ensures."""
     found = named[name]
     assert isinstance(found, kind), name
     return found
 
 
 def places(start: Dim, end: Dim, step: Dim, count: Dim) -> MadeArgument:
-    """Return the numbers from `start` to below `end`, int64 [count]."""
+    """Return the integers from `start` to below `end` in steps, int64 [count]."""
     values = {"start": start, "end": end, "step": step, "dtype": DType.INT64}
     call = OpCall("aten::arange.start_step", values)
     return MadeArgument(call, TensorType(DType.INT64, (count,)))
 
 
 def plus(tensor: Tensor, other: Tensor | Dim) -> Tensor:
-    """Return the sum of an integer tensor and a size, or a tensor without dims."""
+    """Return the sum of an integer tensor and `other`.
+
+    `other` is a size, or a tensor without dims.
+    """
     if other == 0:
         return tensor
     op = (
@@ -100,6 +103,6 @@ def expanded(tensor: Tensor, dims: tuple[Dim, ...]) -> OpCall:
 
 
 def full(dims: tuple[Dim, ...], number: object, dtype: DType) -> MadeArgument:
-    """Return a tensor filled with a number that is known before the run."""
+    """Return a tensor filled with a number that is known at compile time."""
     values = {"size": dims, "fill_value": number, "dtype": dtype}
     return MadeArgument(OpCall("aten::full", values), TensorType(dtype, dims))

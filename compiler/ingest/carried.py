@@ -1,8 +1,8 @@
 """Resolve `Method.carry`: arguments and results that are states of the session.
 
 In: the methods' declarations and signatures. Out: for each method, pairs of an argument
-and a result; the argument is the content of a state before a call, and the result is
-the content after the call. `grown` makes the states.
+and a result. The argument is the content of a state before a call, and the result is
+the state's content after the call. `grown` makes the states.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -38,7 +38,7 @@ class CarriedTensors:
     """The carried tensors of one method.
 
     Attributes:
-        pairs: the pairs, in the order of the declaration.
+        pairs: the pairs of arguments and results, in the order of `Method.carry`.
         arguments: paths of the arguments that the caller no longer passes.
         results: paths of the results that the caller no longer gets.
     """
@@ -71,7 +71,7 @@ def read_carry(
 
 
 class _Reader:
-    """Reads the `carry` of one method; `known` are the states of all methods."""
+    """Reads the `carry` of one method; `known` are the paths of all methods' states."""
 
     def __init__(
         self, method: Method, signature: TracedSignature, known: Sequence[str]
@@ -96,7 +96,11 @@ class _Reader:
         return CarriedTensors(tuple(pairs), frozenset(taken), frozenset(gone))
 
     def _result_root(self, key: str, value: str | int) -> str:
-        """Return the path of the result that an entry of `carry` names."""
+        """Return the path of the result that an entry of `carry` names.
+
+        An entry is `key`, the path of an argument, with `value`, the path or the index
+        of a result.
+        """
         if isinstance(value, int) and not isinstance(value, bool):
             if 0 <= value < len(self._results):
                 return list(self._results)[value]
@@ -110,7 +114,10 @@ class _Reader:
         )
 
     def _pairs(self, key: str, root: str) -> Iterator[Pair]:
-        """Yield the tensors of an argument with the results that replace them."""
+        """Yield each tensor of an argument, with the result that replaces it.
+
+        `key` is the path of the argument, and `root` is the path of the results.
+        """
         own = [path for path in self._arguments if beneath(path, key)]
         paths = own or [
             path for path in dict.fromkeys(self._known) if beneath(path, key)
@@ -164,7 +171,8 @@ def check_positions(methods: Sequence[IrMethod], state_symbols: Set[str]) -> Non
         state_symbols: names of the sizes that are fixed when a session is created.
 
     Raises:
-        CompileError: methods name the position of the same states differently.
+        CompileError: methods that write the same states have different names for the
+            position.
         CaptureError: a session cannot fill the input that a method declares.
     """
     users = [method for method in methods if method.position]
@@ -189,7 +197,7 @@ def _write_alike(method: IrMethod, other: IrMethod) -> bool:
 
 
 def _fault(method: IrMethod, state_symbols: Set[str]) -> str:
-    """Return the reason why a session cannot fill a method's position, or ""."""
+    """Return why a session cannot fill a method's position input, "" if it can."""
     types = {n: v.type for n, v in zip(method.input_names, method.inputs, strict=True)}
     name = method.position
     if name not in types:

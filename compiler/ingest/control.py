@@ -1,8 +1,8 @@
 """Read torch's higher-order operators: their bodies and operands.
 
 In: a traced call of `torch.cond`, `while_loop`, `scan` or `map`. Out: the corresponding
-operator of kvc, its bodies, and its operands in kvc's order. A map becomes a scan
-without carried values.
+operator of kvc, the bodies of the call, and the operands in kvc's order. A map becomes
+a scan without carried values.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,10 @@ class Higher:
 
     @property
     def kept(self) -> int:
-        """Return how many operands must be passed even if they are weights."""
+        """Return the number of carried and scanned operands.
+
+        These operands must be passed even if they are weights.
+        """
         return self.carried + self.scanned
 
     def arguments(
@@ -51,7 +54,10 @@ class Higher:
         operands: tuple[Value, ...],
         results: int,
     ) -> tuple[Argument, ...]:
-        """Return the arguments of kvc's op."""
+        """Return the arguments of kvc's operator.
+
+        `results` is the number of results of the operator.
+        """
         over: tuple[Argument, ...] = (operands, (None,) * results)
         if self.op == COND:
             return (pred, *blocks, *over)
@@ -89,7 +95,10 @@ def higher_call(node: fx.Node) -> Higher:
 
 
 def higher_name(node: fx.Node) -> str:
-    """Return the name of a higher-order operator, or of the operator that it wraps."""
+    """Return the name of a call's higher-order operator.
+
+    If the operator wraps another operator, return the name of the wrapped operator.
+    """
     wrapped = node.args[1] if str(node.target) == "with_effects" else None
     if isinstance(wrapped, torch._ops.OpOverload):
         return op_name(wrapped)
@@ -97,7 +106,7 @@ def higher_name(node: fx.Node) -> str:
 
 
 def op_name(target: torch._ops.OpOverload) -> str:
-    """Return an operator's full name, `.default` left out."""
+    """Return an operator's full name, without `.default`."""
     name: str = target.name()  # type: ignore[no-untyped-call]
     return name.removesuffix(".default")
 

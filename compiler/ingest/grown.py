@@ -1,8 +1,8 @@
 """Make states of the arguments in `Method.carry`: types, and axes of growth.
 
 In: for each path of an argument in `Method.carry`, the types of the argument and of the
-result in every method. Out: one state for each path. The types must be equal in all
-methods except for the current length.
+result that replaces it, in every method. Out: one state for each path. The types must
+be equal in all methods except for the current length of the state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,8 @@ class Use:
 
     Attributes:
         method: the name of the method.
-        old: the type of the argument; None if the method only returns the state.
+        old: the type of the argument that is the state; None if the method only returns
+            the state.
         new: the type of the result that becomes the state.
     """
 
@@ -42,8 +43,8 @@ def carried_state(
     Raises:
         StateConflict: the types differ between methods, or between the argument and the
             result of a method.
-        CaptureError: the declared length cannot be 0, but a new session's state is
-            empty.
+        CaptureError: the declared length cannot be 0, but a growing state of a new
+            session is empty.
     """
     first = next(use for use in uses if use.old is not None)
     assert first.old is not None
@@ -63,7 +64,7 @@ def carried_state(
 
 
 def _axis(name: str, uses: Sequence[Use], first: Use) -> int | None:
-    """Return the axis whose size a call changes, None if there is no such axis."""
+    """Return the axis along which calls change a state's size, None if none does."""
     changed: dict[int, Use] = {}
     for use in uses:
         old = use.old or first.old
@@ -112,7 +113,7 @@ def _greatest(name: str, use: Use, axis: int, symbols: Mapping[str, Symbol]) -> 
 def _check_use(
     name: str, use: Use, first: Use, axis: int | None, symbols: Mapping[str, Symbol]
 ) -> None:
-    """Check that a method's types equal the first method's, except in length."""
+    """Check that the types in one method equal those in the first, except in length."""
     assert first.old is not None
     for kind in (use.old, use.new):
         if kind is None:

@@ -1,7 +1,8 @@
 """Rules for reads and writes of parts of a tensor: slices, single indices, masks.
 
-A Python slice (open ends, ends counted from the back, clamping) becomes an index
-tensor, so that every write is one operator that can work in place.
+A Python slice can have open ends, or ends that count from the back or are clamped. A
+write to a slice becomes a write at an index tensor, so that every write is one operator
+that can work in place.
 """
 
 from kvc.compiler.ingest.calls import (
@@ -33,7 +34,7 @@ _MASKS = (DType.BOOL, DType.UINT8)
 
 
 def slice_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write a slice by `index_copy` at its positions."""
+    """Write a slice by an `index_copy` at the positions of the slice."""
     tensor, source = given(named, "self", Value), given(named, "src", Value)
     dim = given(named, "dim", int)
     count = source.type.dims[dim]
@@ -75,7 +76,7 @@ def slice_places(
 
 
 def select_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write at one index of an axis; the index can count from the back."""
+    """Write at one index of an axis, which can count from the back."""
     tensor, source = given(named, "self", Value), given(named, "src", Value)
     dim, place = given(named, "dim", int), named["index"]
     dims = list(source.type.dims)
@@ -98,7 +99,10 @@ def select_scatter(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def with_an_axis(op: str) -> OpRule:
-    """Return the rule for an operator along an axis; scalars get an axis first."""
+    """Return the rule for an operator that works along an axis.
+
+    A tensor without dims is viewed as [1] before the operator, and its result as [].
+    """
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         tensor = given(named, "self", Value)
@@ -115,7 +119,7 @@ def with_an_axis(op: str) -> OpRule:
 
 
 def index_fill(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write one number at indices of an axis; the indices can count from the back."""
+    """Write one number at several indices of an axis, which can count from the back."""
     tensor, index, value = given(named, "self", Value), named["index"], named["value"]
     dim = given(named, "dim", int)
     dtype, rank = tensor.type.dtype, max(1, len(tensor.type.dims))
@@ -130,7 +134,10 @@ def index_fill(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def scatter_reduce(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Scatter with a reduction; a sum becomes `scatter_add`."""
+    """Write values to a tensor at indices, combined by a reduction.
+
+    A sum that includes the old values becomes `scatter_add`.
+    """
     kept = {name: named[name] for name in ("self", "dim", "index", "src")}
     said = given(named, "reduce", str)
     reduce = {"add": "sum", "multiply": "prod"}.get(said, said)
@@ -143,7 +150,10 @@ def scatter_reduce(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def _ends(named: NamedArguments, whole: Dim) -> tuple[object, object]:
-    """Return the start and end of a slice, counted from 0 and within the axis."""
+    """Return a slice's start and end, counted from 0 and clamped to the axis.
+
+    `whole` is the size of the axis.
+    """
     start, end = named["start"], named["end"]
     return (
         0 if start is None else _within(start, whole),
@@ -152,7 +162,10 @@ def _ends(named: NamedArguments, whole: Dim) -> tuple[object, object]:
 
 
 def _within(place: object, whole: Dim) -> object:
-    """Clamp an index as Python does; an index that depends on sizes stays unchanged."""
+    """Count an index of an axis from 0 and clamp it, as Python does for slices.
+
+    An index that depends on sizes stays unchanged. `whole` is the size of the axis.
+    """
     if not isinstance(place, int):
         return place
     if isinstance(whole, int):
@@ -163,7 +176,7 @@ def _within(place: object, whole: Dim) -> object:
 
 
 def refuse_masks(op: str, named: NamedArguments) -> None:
-    """Refuse to select elements by a boolean index.
+    """Check that a read selects no elements by a boolean index.
 
     Raises:
         Unsupported: the number of selected elements is not known before the call.
@@ -184,7 +197,7 @@ def _mask_places(named: NamedArguments) -> list[int]:
 
 
 def index_put(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Write at a boolean index by `where`; integer indices stay unchanged."""
+    """Write at a boolean index by `where`; a write at integer indices is kept."""
     masks = _mask_places(named)
     if not masks:
         return OpCall("aten::index_put", named)
@@ -211,7 +224,11 @@ def index_put(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def _fits_trailing(values: TensorType, trailing: int, rank: int) -> bool:
-    """Tell whether values are the same for all positions that a mask selects."""
+    """Tell whether a write has the same values for all elements that a mask selects.
+
+    `trailing` is the number of the tensor's axes after those of the mask, and `rank` is
+    the number of all its axes.
+    """
     leading = values.dims[: max(0, len(values.dims) - trailing)]
     return len(values.dims) <= rank and all(size == 1 for size in leading)
 
@@ -220,7 +237,7 @@ def _fits_trailing(values: TensorType, trailing: int, rank: int) -> bool:
 
 
 def slice_(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Take a slice, as a view if its positions are known in the trace."""
+    """Take a slice of a tensor; the result is a view if the trace knows the bounds."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     start, end = named["start"], named["end"]
     assert result is not None
@@ -234,7 +251,10 @@ def slice_(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def select(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Select one index, as a view if the index is known in the trace."""
+    """Select one index of an axis; the result is a view if the trace knows the index.
+
+    Otherwise the element is read at an index that a tensor holds.
+    """
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     place = named["index"]
     assert result is not None
@@ -253,7 +273,7 @@ def select(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def roll(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Rotate axes by reading at positions that wrap around at the end."""
+    """Rotate a tensor's elements along axes, by reads at positions that wrap around."""
     tensor: Tensor = given(named, "self", Value)
     shifts, dims = given(named, "shifts", tuple), given(named, "dims", tuple)
     if not dims:  # no dims: rotate the flattened tensor
@@ -271,7 +291,10 @@ def roll(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def arange(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Make consecutive integers; a start known at run time is added to them."""
+    """Make consecutive integers.
+
+    If the start is known only at run time, it is added to integers from 0.
+    """
     assert result is not None
     start, step, end = named.get("start", 0), named.get("step", 1), named["end"]
     if not isinstance(start, Number) and not isinstance(end, Number):
@@ -290,7 +313,7 @@ def arange(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def filled(value: object, result: TensorType | None) -> OpCall:
-    """Make a tensor filled with one number; shape and dtype are the result's."""
+    """Make a tensor filled with `value`, with the shape and dtype of `result`."""
     assert result is not None
     if isinstance(value, Value):
         raise Unsupported("a fill value that is a tensor")

@@ -1,8 +1,8 @@
 """Import the inputs and outputs of a method: arguments, weights, states, results.
 
-In: placeholders and the output node of a traced method, and the inputs and results that
-are states. Out: the values at the start and at the end of the method. `method.py`
-imports the nodes between the placeholders and the output node.
+In: placeholders and the output node of a traced method; which inputs and results are
+states. Out: the values at the start and at the end of the method. `method.py` imports
+the nodes between the placeholders and the output node.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,8 +41,8 @@ class SessionOwned:
     Attributes:
         arguments: index of a tensor argument -> the state that it holds. Writes into
             the argument are dropped, since a result holds the new state.
-        buffers: index of a tensor input -> the state that it holds. Lifted buffers
-            follow the arguments.
+        buffers: index of a tensor input -> the state that it holds. Buffers that the
+            trace made inputs have indices after those of the arguments.
         results: index of a tensor result -> the state that it becomes.
     """
 
@@ -53,7 +53,7 @@ class SessionOwned:
 
 @dataclass(frozen=True, slots=True)
 class MethodEnd:
-    """The results of a method and the final contents of states and inputs."""
+    """The results of a method, and what states and inputs contain at its end."""
 
     outputs: tuple[Value, ...]
     state_out: Bindings
@@ -65,7 +65,7 @@ NOTHING_LEFT = MethodEnd((), (), ())
 
 
 class MethodInterface:
-    """Collects the values at a method's start; `leave` returns the final values."""
+    """Collects the values at a method's start, and returns those at its end."""
 
     def __init__(
         self,
@@ -106,7 +106,10 @@ class MethodInterface:
         return self._bind(tensor, kind.replace("constant", "literal"))
 
     def _argument(self, node: fx.Node) -> Value | None:
-        """Return the value of an input that the caller passes or that is a state."""
+        """Return the value of an input, which the caller passes or which is a state.
+
+        The result is None if the input is a state that no node reads.
+        """
         number = self._numbers[node.name] = len(self._numbers)
         kind = self._sizes.tensor_type(node.meta["val"])
         state = self._owned.arguments.get(number) or self._owned.buffers.get(number)
@@ -117,7 +120,10 @@ class MethodInterface:
         return self._bind_entry(state, kind, self.state_in) if node.users else None
 
     def _bind(self, tensor: Tensor, provenance: str) -> Value:
-        """Return the one value for a state or constant of the model."""
+        """Return the value for a model's tensor, which is a state or a constant.
+
+        Tensors of one state or constant have the same value.
+        """
         state = self._tensors.state(tensor)
         if state is None:
             constant = self._tensors.constant(tensor, provenance)
@@ -140,7 +146,7 @@ class MethodInterface:
 
         Args:
             values: the value of each fx node.
-            input_names: a name for each value in `inputs`.
+            input_names: the name of each value in `self.inputs`, in the same order.
         """
         exported = self._captured.exported
         specs = exported.graph_signature.output_specs
@@ -164,7 +170,7 @@ class MethodInterface:
         )
 
     def _written_states(self, pairs: Pairs) -> Iterator[tuple[Value, str]]:
-        """Yield (value, state) for the model's tensors that are written."""
+        """Yield (new value, state name) for each state that the method writes."""
         for value, spec in pairs:
             state = None
             if spec.kind in _MUTATIONS:
@@ -176,7 +182,7 @@ class MethodInterface:
                 yield value, state.name
 
     def _written_inputs(self, pairs: Pairs) -> Iterator[tuple[Value, Value]]:
-        """Yield (new value, input) for the caller's arrays that are written."""
+        """Yield (new value, input) for each input of the caller that is written."""
         for value, spec in pairs:
             if spec.kind is OutputKind.USER_INPUT_MUTATION:
                 old = self._callers.get(self._number(spec))
@@ -206,7 +212,9 @@ def mutated_tensors(
 def tensor_of(
     captured: CapturedMethod, target: str | None, named: Mapping[str, Tensor]
 ) -> Tensor:
-    """Return the model's tensor for a placeholder, or else the traced constant.
+    """Return the tensor, of the model or the trace, that a placeholder stands for.
+
+    Complex numbers are returned as real pairs.
 
     Raises:
         CaptureError: the placeholder is no tensor.

@@ -1,14 +1,18 @@
 """Sizes that differ between branches, in merged decoders.
 
 A merged decoder has two branches. One branch takes no past and returns only the new
-rows; the other returns the past followed by the new rows. torch makes a new symbol for
-the size of the result. A session knows that size, since it takes the first branch
-exactly while the past is empty. In: a traced graph. Out: each such symbol, defined as
-the longer of the two sizes, and blocks that append the shorter output to the past after
-a check that the past is empty. A cross cache is computed in one branch, and the other
-branch returns the past cache. The size of the result is the sum of the computed and the
-past size: in the branch that computes the cache the past must be empty, and in the
-branch that returns the past the input of the computation must be empty.
+rows; the other branch returns the past followed by the new rows. torch makes a new
+symbol for the size of the result. A session knows that size, since it takes the first
+branch exactly while the past is empty.
+
+In: a traced graph. Out: a definition of each such symbol as the longer of the two
+sizes, and changed blocks. A block that returns only the new rows checks that the past
+is empty, and appends the new rows to the past.
+
+A cross cache is computed in one branch, and the other branch returns the past cache.
+The size of the result is the sum of the computed size and the past size. The branch
+that computes the cache checks that the past is empty, and the branch that returns the
+past checks that the input of the computation is empty.
 """
 
 from collections.abc import Sequence
@@ -73,9 +77,10 @@ def _define(result: object, given: Sequence[object], sizes: SizeReader) -> None:
 def _longest(
     ways: Sequence[int | torch.SymInt], sizes: SizeReader
 ) -> sympy.Expr | None:
-    """Return the longer of two sizes if they differ by one symbol.
+    """Return the longer of two branches' sizes, if the sizes differ by one symbol.
 
-    If both sizes are symbols, return the sum, since one symbol is 0 in each call.
+    If both sizes are symbols, return their sum, since one of them is 0 in each call.
+    Return None for any other sizes.
 
     Raises:
         CaptureError: no call could have the shorter size.
@@ -105,7 +110,9 @@ def _longest(
 
 
 def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
-    """Check that the number of rows that the shorter branch lacks can be 0.
+    """Check that the rows that only the longer branch returns can be empty.
+
+    `lacking` is the number of these rows.
 
     Raises:
         CaptureError: the rows are never empty.
@@ -122,7 +129,7 @@ def _check_may_lack(lacking: sympy.Expr, sizes: SizeReader) -> None:
 def with_joined_outputs(
     blocks: Sequence[Method], results: Sequence[TensorType]
 ) -> list[Method]:
-    """Return the blocks of a cond; outputs without past rows are appended to the past.
+    """Return the blocks of a cond; outputs without the past's rows get those rows.
 
     Raises:
         Unsupported: an output differs from the result in another way.
@@ -139,7 +146,7 @@ def with_joined_outputs(
 
 
 def _find_past(blocks: Sequence[Method], output: int, kind: TensorType) -> int:
-    """Return the operand that is the past of an output.
+    """Return the index of the operand that is the past of an output.
 
     Raises:
         Unsupported: no operand, or more than one operand, can be the past.
@@ -161,11 +168,13 @@ def _find_past(blocks: Sequence[Method], output: int, kind: TensorType) -> int:
 def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Method:
     """Return a block that checks that the past is empty, and appends an output to it.
 
-    A block that returns the past itself appends nothing; it checks that the rows which
-    the other branch would compute are empty.
+    `output` is the index of the output, `past` that of the past among the block's
+    inputs, and `kind` is the type of the result. A block that returns the past itself
+    appends nothing; it checks that the rows which the other branch would compute are
+    empty.
 
     Raises:
-        Unsupported: the output differs along several axes.
+        Unsupported: the output differs from the result along several axes.
     """
     short, given = block.outputs[output], block.inputs[past]
     axes = [
@@ -193,7 +202,10 @@ def _with_past(block: Method, output: int, kind: TensorType, past: int) -> Metho
 
 
 def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:
-    """Return the index of the input that starts a concatenated output, or None."""
+    """Return the index of the input that is the first part of a concatenated output.
+
+    The result is None if the output is no concatenation that starts with an input.
+    """
     value = block.outputs[output]
     maker = block.makers().get(value.id)
     if value.type != kind or maker is None or maker.op != "aten::cat":
@@ -202,7 +214,10 @@ def _joined_input(block: Method, output: int, kind: TensorType) -> int | None:
 
 
 def _kept_input(block: Method, output: int) -> int | None:
-    """Return the index of the input that a block returns unchanged, or None."""
+    """Return the index of the input that a block returns unchanged as an output.
+
+    The result is None if the output is no input.
+    """
     value = block.outputs[output]
     maker = block.makers().get(value.id)
     if maker is not None and maker.op == "aten::clone":

@@ -16,7 +16,10 @@ from kvc.compiler.trace import CapturedMethod
 
 
 class MethodImporter(NodeImporter):
-    """Builds the nodes of one method; `missing` collects operators without a kernel."""
+    """Builds the IR nodes of one method.
+
+    `missing` collects the operators for which kvc has no kernel.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class MethodImporter(NodeImporter):
 
         Args:
             input_names: a name for each tensor that the caller passes, in order.
-            trees: the nesting of the arguments, and the nesting of the results.
+            trees: how the arguments are nested in containers, and how the results are.
         """
         for node in self._captured.exported.graph.nodes:
             self._import_node(node)

@@ -1,9 +1,9 @@
 """Import the nodes of one traced graph: of a method, or of a body of control flow.
 
-In: fx nodes whose inputs have values. Out: IR nodes in the same order, and the
-operators that have no kernel. Bodies of `torch.cond` and other higher-order operators
-become blocks: separate methods whose inputs are the operands of the call. A block reads
-weights directly, not as operands.
+In: the fx nodes of a graph, and the IR values of the graph's inputs. Out: IR nodes in
+the same order, and the operators that have no kernel. Bodies of `torch.cond` and other
+higher-order operators become blocks: separate methods whose inputs are the operands of
+the call. Weights are not operands; a block reads them directly.
 """
 
 import operator
@@ -44,7 +44,10 @@ SLICE = torch.ops.aten.slice.Tensor
 
 
 class NodeImporter:
-    """Builds the nodes of one graph; `missing` collects operators without a kernel."""
+    """Builds the IR nodes of one graph.
+
+    `missing` collects the operators for which kvc has no kernel.
+    """
 
     def __init__(self, model: Model, module: torch.nn.Module, place: str = "") -> None:
         self._model, self._module = model, module
@@ -74,7 +77,7 @@ class NodeImporter:
                 self._unknown.add(node)
 
     def _enter(self, node: fx.Node) -> None:
-        """Assign a value to a placeholder."""
+        """Assign an IR value to a placeholder of the graph."""
         raise NotImplementedError
 
     def _new_value(self, kind: TensorType) -> Value:
@@ -105,7 +108,7 @@ class NodeImporter:
         self._import_op(op, node)
 
     def _import_read(self, node: fx.Node) -> None:
-        """Record a number that is read from a tensor."""
+        """Record that an fx node is a number that is read from a tensor."""
         (source,) = node.args
         assert isinstance(source, fx.Node)
         value = self._values.get(source)
@@ -115,7 +118,7 @@ class NodeImporter:
             self._unknown.add(node)
 
     def _import_number(self, node: fx.Node) -> None:
-        """Make a tensor without dims from a number that the trace computes."""
+        """Assign to an fx node that is a number a tensor without dims that holds it."""
         try:
             number = self._convert(node)
             if isinstance(number, int | Affine):
@@ -131,7 +134,7 @@ class NodeImporter:
         self._values[node] = value
 
     def _import_item(self, node: fx.Node) -> None:
-        """Assign a value to one result of a call with several results."""
+        """Assign an IR value to an fx node that takes one result of several results."""
         source, index = node.args
         assert isinstance(source, fx.Node)
         assert isinstance(index, int)
@@ -144,9 +147,9 @@ class NodeImporter:
             self._miss(str(source.target), "only its first result is supported", node)
 
     def _import_op(self, op: str, node: fx.Node) -> None:
-        """Add the node of a call, or record that it is unsupported.
+        """Add the IR node of an operator's call, or record the call as unsupported.
 
-        Readers of an unsupported call's result are not examined further.
+        A call that reads the result of an unsupported call is not examined further.
         """
         if any(source in self._unknown for source in node.all_input_nodes):
             self._unknown.add(node)
@@ -169,7 +172,7 @@ class NodeImporter:
         self._values[node] = outputs if several or not outputs else outputs[0]
 
     def _arguments(self, call: OpCall, source: str) -> tuple[Argument, ...]:
-        """Return a call's arguments, after adding the calls that make or check them."""
+        """Return a call's arguments, and add the calls that compute or check them."""
         for check in call.checks:
             self.nodes.append(
                 Node(check.op, self._arguments(check, source), (), source)
@@ -178,7 +181,10 @@ class NodeImporter:
         return arguments_of(OpCall(call.op, named))
 
     def _made(self, argument: object, source: str) -> object:
-        """Return an argument, after adding the call that computes it, if any."""
+        """Return an argument of a call.
+
+        If the argument must be computed first, add the call that computes it.
+        """
         if isinstance(argument, tuple):
             return tuple(self._made(item, source) for item in argument)
         if not isinstance(argument, MadeArgument):
@@ -241,7 +247,10 @@ class NodeImporter:
         return source_of(node.meta) or self._place
 
     def _import_control(self, node: fx.Node) -> None:
-        """Add a node that runs blocks, and the blocks."""
+        """Add the node of a control-flow call and its blocks.
+
+        A call that reads the result of an unsupported call is left out.
+        """
         if any(source in self._unknown for source in _operands(node)):
             self._unknown.add(node)
             return
@@ -295,7 +304,7 @@ class NodeImporter:
         given: list[Value | str | None],
         source: str,
     ) -> int:
-        """Import a body as a block; return the number of the block."""
+        """Import a body of a control-flow call as a block; return its number."""
         module = getattr(self._module, str(body.target))
         assert isinstance(module, fx.GraphModule)
         inside = BodyImporter(self._model, module, given, source)
@@ -309,7 +318,7 @@ class NodeImporter:
 
 
 class BodyImporter(NodeImporter):
-    """Builds the block of a body."""
+    """Builds the block that a body of a control-flow call becomes."""
 
     def __init__(
         self,
@@ -318,7 +327,10 @@ class BodyImporter(NodeImporter):
         given: Sequence[Value | str | None],
         place: str,
     ) -> None:
-        """Store the call's operands: values, names of constants, or None."""
+        """Store the operands of the control-flow call.
+
+        Each item of `given` is a value, the name of a constant, or None.
+        """
         super().__init__(model, module, place)
         self._graph = module.graph
         self._given = iter(given)
@@ -375,7 +387,7 @@ _PENDING = Method("", "", (), (), "", "", "", (), (), (), (), (), ())
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:
-    """Return the tensors that a control-flow call reads, without its bodies."""
+    """Return the operands of a control-flow call that are tensors, without bodies."""
     return [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
 
 

@@ -1,10 +1,11 @@
 """Rewrite traced ATen calls into the operators of `kvc.schema.ops`.
 
 Most operators keep their name and lose the parameters that kvc does not support. The
-rules in this file rewrite variants of operators, and factories of tensors. `indexing`
-and `norms` hold the rules for reads and writes and for norms; `numbers` handles Python
-numbers among the operands. An operator without a rule stays unchanged, and the importer
-reports it if the table does not have it.
+rules in this file rewrite variants of operators, and operators that make tensors.
+`indexing` has the rules for reads and writes of parts of tensors, and `norms` has the
+rules for norms; `numbers` handles Python numbers among the operands. A call of an
+operator without a rule stays unchanged, and the importer reports the operator if the
+table of operators does not have it.
 """
 
 from kvc.compiler.ingest import indexing, norms
@@ -67,7 +68,7 @@ FORWARDED = {
 
 
 def normalize(op: str, named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Return the call as an operator of the table.
+    """Return a traced call as a call of an operator in kvc's table.
 
     Args:
         op: full name of the traced operator.
@@ -93,7 +94,7 @@ def normalize(op: str, named: NamedArguments, result: TensorType | None) -> OpCa
 
 
 def arguments_of(call: OpCall) -> tuple[Argument, ...]:
-    """Return a call's arguments in the order of its signature.
+    """Return a call's arguments in the order of the operator's signature.
 
     Raises:
         Unsupported: an argument is not of the kind that the operator takes.
@@ -124,17 +125,20 @@ def _item(value: object) -> Item:
 
 
 def _rename(op: str, **changes: object) -> OpRule:
-    """Return the rule that renames an operator and sets some parameters."""
+    """Return the rule that renames an operator to `op` and sets some parameters."""
     return lambda named, _: OpCall(op, {**named, **changes})
 
 
 def _whole(op: str) -> OpRule:
-    """Return the rule for a reduction over all axes."""
+    """Return the rule that turns a call into the reduction `op` over all axes."""
     return _rename(op, dim=None, keepdim=False)
 
 
 def _filled(value: object) -> OpRule:
-    """Return the rule for a tensor filled with `value`, or the call's if it is None."""
+    """Return the rule for a tensor that is filled with `value`.
+
+    If `value` is None, the call's argument `fill_value` is used.
+    """
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         fill = named["fill_value"] if value is None else value
@@ -151,7 +155,7 @@ def _cast(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def _shaped(op: str) -> OpRule:
-    """Return the rule for a view that has the sizes of the result."""
+    """Return the rule for a view `op` that gets the sizes of the call's result."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         assert result is not None
@@ -190,7 +194,7 @@ def _converted(named: NamedArguments, result: TensorType | None) -> OpCall:
 
 
 def _split(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Split into parts of equal size; the last part can be smaller."""
+    """Split a tensor into parts of equal size; the last part can be smaller."""
     tensor, dim = given(named, "self", Value), given(named, "dim", int)
     size = named["split_size"]
     whole = tensor.type.dims[dim]
@@ -203,7 +207,7 @@ def _split(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def _cat(named: NamedArguments, result: TensorType | None) -> OpCall:
-    """Concatenate, without empty tensors of rank 1, which torch skips at any rank."""
+    """Concatenate tensors without empty tensors of rank 1, which torch also skips."""
     assert result is not None
     tensors, dim = given(named, "tensors", tuple), named["dim"]
     rank = len(result.dims)
@@ -324,7 +328,7 @@ def is_known(op: str) -> bool:
 
 
 def why_unknown(op: str) -> str:
-    """Return why kvc does not support an operator at all, and a remedy if any."""
+    """Return why kvc never supports an operator, with a remedy if one is known."""
     if op in _TRAINING_ONLY:
         return "the model is in training mode; call model.eval() before compiling"
     if op in _RANDOM:

@@ -1,7 +1,7 @@
 """Rules for norms, convolutions and pools, of which kvc supports fewer modes.
 
 Some traced norms also return statistics that training needs; the rules in this file
-compute only the first result.
+compute only the first result, the normalized tensor.
 """
 
 from kvc.compiler.ingest.calls import NamedArguments, OpCall, OpRule, given
@@ -10,38 +10,38 @@ from kvc.schema.types import TensorType
 
 
 def batch_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Normalise with the running statistics."""
+    """Normalize by the running statistics of the model."""
     kept = ("input", "weight", "bias", "running_mean", "running_var", "eps")
     return OpCall("aten::batch_norm", {name: named[name] for name in kept}, results=1)
 
 
 def group_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Normalise groups of channels, without torch's flag that allows cuDNN."""
+    """Normalize groups of channels, without torch's flag that allows cuDNN."""
     kept = ("input", "num_groups", "weight", "bias", "eps")
     return OpCall("aten::group_norm", {name: named[name] for name in kept})
 
 
 def instance_norm(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Normalise each channel of a batch of one, as torch traces InstanceNorm."""
+    """Normalize each channel of a batch of one, as torch traces InstanceNorm."""
     channels = given(named, "input", Value).type.dims[1]
     values = {name: named[name] for name in ("input", "weight", "bias", "eps")}
     return OpCall("aten::group_norm", {**values, "num_groups": channels}, results=1)
 
 
 def first_results(op: str, count: int) -> OpRule:
-    """Return the rule for an operator that returns only the first `count` results."""
+    """Return the rule for a call of which only the first `count` results are kept."""
     return lambda named, _: OpCall(op, named, results=count)
 
 
 def embedding_bag(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Compute the rows of bags, without the results that only training needs."""
+    """Reduce bags of embedding rows, without the results that only training needs."""
     dropped = ("scale_grad_by_freq", "sparse")
     kept = {name: value for name, value in named.items() if name not in dropped}
     return OpCall("aten::_embedding_bag_forward_only", kept, results=1)
 
 
 def resize(op: str) -> OpRule:
-    """Return the rule for a resize to the size of the result."""
+    """Return the rule for a resize by `op` to the size of the call's result."""
 
     def rule(named: NamedArguments, result: TensorType | None) -> OpCall:
         assert result is not None
@@ -64,7 +64,10 @@ _TRANSPOSED = {
 
 
 def convolution(named: NamedArguments, _: TensorType | None) -> OpCall:
-    """Keep a convolution; a transposed convolution becomes the operator of its rank."""
+    """Return the call of a convolution.
+
+    A transposed convolution becomes the operator for its number of axes.
+    """
     axes = len(given(named, "weight", Value).type.dims) - 2
     named = _for_each_axis(named, axes)
     values = {name: value for name, value in named.items() if name != "transposed"}
@@ -75,7 +78,7 @@ def convolution(named: NamedArguments, _: TensorType | None) -> OpCall:
 
 
 def pooling(op: str, axes: int) -> OpRule:
-    """Return the rule for pools along `axes` axes."""
+    """Return the rule for the pool `op`, which works along `axes` axes."""
     return lambda named, _: OpCall(op, _for_each_axis(named, axes))
 
 
@@ -83,7 +86,10 @@ _SETTINGS = {"kernel_size", "stride", "padding", "dilation", "output_padding"}
 
 
 def _for_each_axis(named: NamedArguments, axes: int) -> NamedArguments:
-    """Return settings with a number for each axis; torch may give a single number."""
+    """Return a pool's arguments, with one number for each axis in each setting.
+
+    torch may give a single number for all axes.
+    """
     return {
         name: value * axes
         if name in _SETTINGS and isinstance(value, tuple) and len(value) == 1

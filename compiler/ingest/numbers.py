@@ -1,10 +1,10 @@
 """Python numbers where an operator of the table takes a tensor.
 
-torch accepts a number for either operand. In: a call of an operator with its traced
-operands. Out: the call with the operator's Scalar overload, with the operands swapped,
-or with a tensor [] made from the number, whichever computes what eager computes. A
-number known only at run time is already a tensor; it is cast to the dtype in which
-torch would compute with a Python number.
+torch accepts a Python number in place of either operand. In: a call of an operator with
+its traced operands. Out: a call that computes what torch computes in eager mode. The
+call uses the operator's Scalar overload, has swapped operands, or has a tensor [] made
+from the number. A number known only at run time is already a tensor; it is cast to the
+dtype in which torch would compute with a Python number.
 """
 
 import numpy as np
@@ -44,12 +44,15 @@ _SWAPPED = {
 
 
 def place_numbers(call: OpCall, result: TensorType | None) -> OpCall:
-    """Replace numbers in a call where the operator takes tensors, if possible."""
+    """Return a call in which no number is in the place of a tensor, if possible."""
     return _wrapped(_swapped(_scalar_variant(_with_tensors(call))), result)
 
 
 def _with_tensors(call: OpCall) -> OpCall:
-    """Use the operator's Tensor overload for numbers known only at run time."""
+    """Return a call of the operator's Tensor overload for a number of the run time.
+
+    Such a number is known only at run time, and is a tensor there.
+    """
     read = {n: v for n, v in call.named.items() if isinstance(v, Number | Real)}
     dtypes = [v.type.dtype for v in call.named.values() if isinstance(v, Value)]
     name, _, overload = call.op.partition(".")
@@ -70,7 +73,11 @@ def _with_tensors(call: OpCall) -> OpCall:
 
 
 def _as_operand(number: Number | Real, beside: DType) -> Tensor:
-    """Return a number in the dtype in which torch computes it beside a tensor."""
+    """Return a number known only at run time as a tensor without dims.
+
+    The tensor has the dtype in which torch would compute with a Python number, beside a
+    tensor of the dtype `beside`.
+    """
     if isinstance(number, Real):
         return cast(number.tensor(), beside if beside.is_floating else DType.FLOAT32)
     return cast(number.tensor(), DType.INT64 if beside is DType.BOOL else beside)
@@ -81,7 +88,10 @@ def _is_number(value: object) -> bool:
 
 
 def _scalar_variant(call: OpCall) -> OpCall:
-    """Use the operator's Scalar overload if the second operand is a number."""
+    """Return a call of the operator's Scalar overload for a number as second operand.
+
+    The call stays unchanged if the operand is a tensor or there is no such overload.
+    """
     other = call.named.get("other", call.named.get("value"))
     name, _, overload = call.op.partition(".")
     if not _is_number(other) or not overload.startswith("Tensor"):
@@ -91,10 +101,11 @@ def _scalar_variant(call: OpCall) -> OpCall:
 
 
 def _swapped(call: OpCall) -> OpCall:
-    """Swap the operands if the first is a number and the operator allows it.
+    """Swap the operands if the first one is a number and the operator allows a swap.
 
     `rsub(tensor, number, alpha)` computes `number - alpha * tensor`, so alpha scales
-    the tensor as in `sub(number, tensor, alpha)`. `add` scales its second operand.
+    the tensor as in `sub(number, tensor, alpha)`. `add` scales its second operand, so
+    it is swapped only if alpha is 1.
     """
     first, second = call.named.get("self"), call.named.get("other")
     op = _SWAPPED.get(call.op)
@@ -114,7 +125,10 @@ def _require_held(number: object, dtype: DType) -> None:
 
 
 def _wrapped(call: OpCall, result: TensorType | None) -> OpCall:
-    """Turn the other numbers into tensors of an elementwise operator's result dtype."""
+    """Turn the numbers that are left in an elementwise call into tensors.
+
+    The tensors have the dtype of the call's result.
+    """
     spec = OPS.get(call.op)
     if (
         spec is None

@@ -1,9 +1,9 @@
 """Import all exported programs of a model as one IR program.
 
-In: the captured methods. Out: their IR, with constants and states shared.
-`states_and_constants` finds the model's tensors that are states, and `carried` and
-`grown` find the arguments that are states. `inputs_and_outputs` and `method` import one
-method.
+In: the captured methods. Out: their IR, in which all methods share constants and
+states. `states_and_constants` finds the model's tensors that are states, and `carried`
+and `grown` find the arguments that are states. `inputs_and_outputs` and `method` import
+one method.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -51,7 +51,7 @@ from kvc.schema.types import Symbol, symbols_in
 
 
 def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> None:
-    """Check that methods access the memory of states only as traced.
+    """Check that methods access the memory of states only by code that was traced.
 
     Raises:
         StateConflict: a method reads, or possibly reads, the memory of a state by code
@@ -94,10 +94,10 @@ def _apart(method: str, name: str, path: str) -> CaptureError:
 
 
 def check_bounded(captured: Sequence[CapturedMethod]) -> None:
-    """Check that all methods that read a table have the same bound for its rows.
+    """Check that all methods that read a table have one bound for its rows' norms.
 
     Raises:
-        CaptureError: two methods have different bounds.
+        CaptureError: two methods have different bounds for the norms.
     """
     bounds: Mapping[TablePlace, Bound] = {}
     for each in captured:
@@ -114,7 +114,7 @@ def check_bounded(captured: Sequence[CapturedMethod]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Traced:
-    """One method before it is imported: its inputs, outputs and sizes."""
+    """A method before it is imported: trace, signature, sizes and carried tensors."""
 
     captured: CapturedMethod
     signature: TracedSignature
@@ -123,11 +123,13 @@ class _Traced:
 
 
 def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Program:
-    """Return the IR of all methods, with constants and states shared by identity.
+    """Return the IR of all methods, which share constants and states.
+
+    A tensor that several methods use becomes one constant or state.
 
     Raises:
-        UnsupportedOps: operators have no kernel; the error lists all of them with
-            their source lines.
+        UnsupportedOps: operators have no kernel; the error lists all of them with their
+            source lines.
         CompileError, CaptureError, StateConflict: the message gives the reason.
     """
     named = RegisteredMemory(model).named
@@ -172,7 +174,10 @@ def _read(
 def _inputs_by_path(
     captured: CapturedMethod, signature: TracedSignature
 ) -> dict[str, Tensor]:
-    """Return every traced input by its path in `Method.dynamic`."""
+    """Return path -> traced tensor, for all inputs of a method.
+
+    The paths are those that `Method.dynamic` uses.
+    """
     buffers = zip(paths_of(captured.lifted), signature.buffers, strict=True)
     return {**signature.arguments, **dict(buffers)}
 
@@ -180,7 +185,7 @@ def _inputs_by_path(
 def _carried_states(
     traced: Sequence[_Traced], symbols: Sequence[Symbol], taken: Set[str]
 ) -> dict[str, State]:
-    """Return the states of carried arguments, by path.
+    """Return path -> state, for the arguments in `Method.carry` of all methods.
 
     Args:
         traced: all traced methods.
@@ -272,7 +277,7 @@ def _check_all_sizes(program: Program) -> None:
     """Refuse code that does not hold for all of the declared sizes.
 
     torch traces a method at one size, so it does not notice that `x[:, 1]` fails at a
-    smaller size. It also does not check everything that an operator refuses at run
+    smaller size. torch also does not check everything that an operator refuses at run
     time.
     """
     try:
@@ -291,7 +296,7 @@ def _check_all_sizes(program: Program) -> None:
 
 
 def _takes(node: Node, sizes: Mapping[str, int]) -> bool:
-    """Tell whether an operator accepts its arguments at the given sizes."""
+    """Tell whether an operator accepts the arguments of a node at the given sizes."""
     try:
         OPS[node.op].rule(*(concrete(a, sizes) for a in node.arguments))
     except ShapeMismatch:
@@ -315,7 +320,7 @@ def _wrong_sizes(node: Node, error: Malformed) -> str:
 
 
 def _unsupported(missing: list[tuple[str, str, str, str]]) -> UnsupportedOps:
-    """Return one error that lists each unsupported operator and its source lines."""
+    """Return an error that lists all unsupported operators with their source lines."""
     places: dict[tuple[str, str], list[str]] = {}
     for op, reason, source, method in missing:
         places.setdefault((op, reason), []).append(

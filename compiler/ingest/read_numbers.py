@@ -1,8 +1,10 @@
 """Numbers that a method reads from tensors at run time: `.item()`, `.tolist()`.
 
-torch traces such a number as a symbol, and arithmetic on the number as an expression.
-In: these symbols and expressions. Out: `Number`s, which the rules use as tensors [];
-Python's arithmetic becomes nodes. Sizes never depend on numbers that are read.
+torch traces each number read as a symbol, and arithmetic on the number as an expression
+of the symbol. In: these symbols and expressions. Out: a `Number` for each integer and a
+`Real` for each float. The rules that translate operators use the numbers as tensors [];
+Python's arithmetic on the numbers becomes nodes of the graph. Sizes never depend on
+numbers that are read.
 """
 
 import operator
@@ -56,18 +58,19 @@ class Number:
     """An integer known only at run time.
 
     Attributes:
-        expression: torch's expression of read numbers and sizes.
-        reader: maps the symbols of read numbers to tensors.
+        expression: torch's expression of the integer, over numbers read and sizes.
+        reader: the reader that knows the tensor of each number in the expression.
     """
 
     expression: sympy.Expr
     reader: "NumberReader"
 
     def tensor(self) -> Tensor:
-        """Return the number as int64 [].
+        """Return the number as a tensor int64 [].
 
         Raises:
-            Unsupported: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+            Unsupported: the number is computed by more than `+`, `-`, `*`, `//` and
+                `%`.
         """
         return self.reader.tensor(self.expression)
 
@@ -79,7 +82,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A float known only at run time, as float64 or in the dtype of the tensor read."""
+    """A float known only at run time; float64 or of the dtype of the tensor read."""
 
     value: Tensor
 
@@ -109,21 +112,21 @@ class NumberReader:
             self._real[node] = scalar
 
     def number(self, size: torch.SymInt) -> "Number | Dim":
-        """Return an integer of the trace.
+        """Return a traced integer: a `Dim` if it is a size, or else a `Number`.
 
         Raises:
-            CaptureError: the integer is a size that is not affine in the declared Dims.
+            CaptureError: the integer is a size that is computed by more than `+`, `-`,
+                `*`, `//` and `%`.
         """
         if not self._sizes.knows(size):
             return Number(size.node.expr, self)
         return self._sizes.dim(size)
 
     def real(self, node: fx.Node) -> Real:
-        """Return a float of the trace that `node` computes.
+        """Return the float that `node` computes in the trace.
 
         Raises:
-            Unsupported: the float is computed by more than `+`, `-`, `*` and `/` of
-                floats that the trace reads.
+            Unsupported: the float is computed by more than `+`, `-`, `*`, `/` and `**`.
         """
         return Real(self._real_tensor(node))
 
@@ -154,17 +157,17 @@ class NumberReader:
         return bool(bound_sympy(expression, self._ranges).lower >= 0)
 
     def simplified(self, expression: sympy.Expr) -> "Number | Dim":
-        """Return an expression as a size, or a `Number` if it has read numbers."""
+        """Return a `Number` if an expression has read numbers, else a `Dim`."""
         expression = sympy.expand(expression)
         if free_unbacked_symbols(expression):
             return Number(expression, self)
         return self._sizes.dim_of(expression)
 
     def tensor(self, expression: sympy.Expr) -> Tensor:
-        """Return an expression as int64 [].
+        """Return the value of an expression as a tensor int64 [].
 
         Raises:
-            Unsupported: it is computed by more than `+`, `-`, `*`, `//` and `%`.
+            Unsupported: the expression has more than `+`, `-`, `*`, `//` and `%`.
         """
         known, total = 0, None
         for part in sympy.Add.make_args(sympy.expand(expression)):
@@ -207,17 +210,20 @@ def _hard(expression: sympy.Expr) -> str:
 def span_checks(
     start: object, end: object, count: Dim, whole: Dim | None = None
 ) -> tuple[OpCall, ...]:
-    """Return the checks that a slice has `count` positions.
+    """Return the calls that check at run time that a slice has `count` positions.
+
+    Return () if the slice has `count` positions for all values of the numbers read.
 
     Args:
-        start: first position; a size, or a number known only at run time.
-        end: position after the last; a size, or a number known only at run time.
-        count: the number of positions in the trace.
-        whole: the size of the sliced axis, to which ends are clamped; None if ends are
-            not clamped.
+        start: first position of the slice; a size, or a number known only at run time.
+        end: the position after the slice's last; a size, or a number known only at run
+            time.
+        count: the number of positions of the slice in the trace.
+        whole: the size of the sliced axis, if ends greater than that size are clamped
+            to it; None if ends are not clamped.
 
     Raises:
-        Unsupported: neither end is a number known only at run time.
+        Unsupported: neither `start` nor `end` is a number known only at run time.
     """
     if isinstance(start, Number) and isinstance(end, Number):
         # In torch a negative start wraps around; here such a write or read raises.
@@ -241,7 +247,7 @@ def span_checks(
 
 
 def _end(place: object, whole: Dim | None) -> Tensor | Dim:
-    """Return an end of a slice: a tensor if it is known only at run time."""
+    """Return an end of a slice: a tensor if known only at run time, else a size."""
     if isinstance(place, int | Affine):
         return place
     if not isinstance(place, Number):

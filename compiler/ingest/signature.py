@@ -1,7 +1,8 @@
 """Paths and nesting of the arguments and results of one traced method.
 
-In: a captured method. Out: its traced tensor arguments and results by path, and the
-trees of arguments and results without the tensors that the session holds.
+In: a captured method. Out: the method's traced tensor arguments and results by path,
+and the nesting of its arguments and results as the text of a tree. The tensors that the
+session keeps are not part of these trees.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -40,7 +41,7 @@ GONE = object()  # replaces a container all of whose members are removed
 def leaves(
     structure: object, kind: type, path: str = ""
 ) -> Iterator[tuple[str, object]]:
-    """Yield (path, leaf) for all leaves of a kind, in order."""
+    """Yield (path, leaf) for each leaf of type `kind` in a nested structure."""
     if isinstance(structure, Scalar):
         structure = structure.leaf
     if isinstance(structure, kind):
@@ -78,7 +79,7 @@ def without(structure: object, gone: Set[str], path: str = "") -> object:
 
 
 def _rebuilt(structure: object, items: list[object]) -> object:
-    """Return a container of the same type with new items, leaving out GONE."""
+    """Return a container of the type of `structure` with `items`, leaving out GONE."""
     kind = record_type(structure)
     if kind is not None:
         left = {
@@ -108,7 +109,9 @@ def relative(path: str, root: str) -> str:
 
 
 class Leaf:
-    """Represents a tensor result; not a data class, which counts as a container.
+    """Stands for one tensor among the nested results of a method.
+
+    This is no data class, since a data class would count as a container.
 
     Attributes:
         number: the index of the tensor among the results.
@@ -123,12 +126,12 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class TracedSignature:
-    """A method's tensors by path, in order.
+    """The traced tensors of a method: arguments, lifted buffers and results, in order.
 
     Attributes:
-        arguments: the tensors that the user passes, as traced.
-        buffers: the lifted buffers, as traced.
-        results: the tensors that the method returns, as traced.
+        arguments: path of an argument that the user passes -> traced tensor.
+        buffers: the traced tensors of the buffers that were lifted to inputs.
+        results: path of a result of the method -> traced tensor.
         result: the nested results, with a `Leaf` for each tensor.
     """
 
@@ -165,7 +168,7 @@ def read_signature(captured: CapturedMethod) -> TracedSignature:
 
 
 def input_nodes(captured: CapturedMethod) -> tuple[str, ...]:
-    """Return the names of the tensor input nodes, lifted buffers last."""
+    """Return the names of the tensor input nodes; those of lifted buffers are last."""
     return tuple(
         spec.arg.name
         for spec in captured.exported.graph_signature.input_specs
@@ -200,11 +203,13 @@ def _result(captured: CapturedMethod) -> object:
 
 
 def input_tree(model: nn.Module, captured: CapturedMethod, gone: Set[str]) -> str:
-    """Return the tree of the arguments that the caller passes, with constant defaults.
+    """Return the nesting of the arguments that the caller passes, as a tree's text.
+
+    Parameters with a constant default are in the tree with that constant.
 
     Args:
         model: the module of the method.
-        captured: the method.
+        captured: the method as captured.
         gone: paths of arguments that the caller does not pass.
 
     Raises:
@@ -228,7 +233,9 @@ def _is_array(thing: object) -> bool:
 def output_tree(
     captured: CapturedMethod, signature: TracedSignature, gone: Set[str]
 ) -> str:
-    """Return the tree of the results that the caller gets.
+    """Return the nesting of the results that the caller gets, as a tree's text.
+
+    Results at the paths `gone` are left out.
 
     Raises:
         CaptureError: a result is neither tensor, container nor constant.

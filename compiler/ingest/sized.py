@@ -19,7 +19,7 @@ from kvc.schema.types import Affine, TensorType, symbols_in
 def sized_types(
     captured: Sequence[CapturedMethod], named: Mapping[str, Tensor]
 ) -> dict[str, TensorType]:
-    """Return name -> type for each lifted buffer.
+    """Return buffer name -> type for each lifted buffer; declared Dims are symbols.
 
     Raises:
         CompileError: two methods declare different bounds for a Dim of a buffer.
@@ -41,15 +41,15 @@ def sized_types(
 def check_one_meaning(
     captured: Sequence[CapturedMethod], names: Collection[str]
 ) -> None:
-    """Check that sizes of states have the same bounds wherever they are declared.
+    """Check that each size of a state has the same bounds wherever it is declared.
 
     Args:
         captured: all captured methods.
-        names: names of the sizes in the program. The name is "method.dim" if methods
-            declare different bounds for the Dim.
+        names: names of the sizes of states: the name of a Dim, or "method.dim" if
+            methods declare different bounds for that Dim.
 
     Raises:
-        CompileError: a size is declared with different bounds.
+        CompileError: methods declare different bounds for a size.
     """
     for name in sorted({name.rpartition(".")[2] for name in names}):
         bounds = {
@@ -69,10 +69,11 @@ def check_one_meaning(
 
 
 def check_written(captured: Sequence[CapturedMethod], tensors: TensorTable) -> None:
-    """Check that some method writes each lifted buffer.
+    """Check that each lifted buffer is written by at least one method.
 
     Raises:
-        CompileError: no method writes a lifted buffer; the error names all of them.
+        CompileError: no method writes some of the lifted buffers; the error names all
+            of these buffers.
     """
     lifted = captured[0].lifted if captured else ()
     idle = [one for one in lifted if tensors.state(tensors.named[one.name]) is None]
@@ -86,6 +87,6 @@ def check_written(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
 
 
 def buffer_states(captured: CapturedMethod, tensors: TensorTable) -> tuple[State, ...]:
-    """Return the state of each lifted buffer, in order."""
+    """Return the states of a method's lifted buffers, in the order of the buffers."""
     found = [tensors.state(tensors.named[one.name]) for one in captured.lifted]
     return tuple(state for state in found if state is not None)

@@ -1,7 +1,8 @@
 """Classify the tensors of a model as states or constants, by identity.
 
-In: the model's tensors and the tensors that each traced method mutates. Out: the state
-or constant for a tensor in a graph, under one name.
+In: the model's tensors and the tensors that each traced method mutates. Out: for each
+tensor in a graph, the state or constant that stands for the tensor. A tensor that has
+several names in the model gets one of them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -60,11 +61,11 @@ class TensorTable:
                 self._add_state(tensor)
 
     def state(self, tensor: Tensor) -> State | None:
-        """Return the state of a tensor, None if no method writes it."""
+        """Return the state for a tensor, None if no method writes the tensor."""
         return self.states.get(Identity.of(tensor))
 
     def constant(self, tensor: Tensor, provenance: str) -> Constant:
-        """Return the constant of a tensor.
+        """Return the constant for a tensor; add a constant with `provenance` if needed.
 
         Raises:
             StateConflict: the tensor shares memory with a state.
@@ -88,7 +89,7 @@ class TensorTable:
             raise StateConflict(state=state, reason=reason)
 
     def _source(self, tensor: Tensor) -> Source:
-        """Return the source of a tensor's values, which is a file for a stand-in."""
+        """Return where a tensor's values are read: a checkpoint, or else the tensor."""
         return self._stored.get(Identity.of(tensor)) or TensorSource(tensor)
 
     def _free_name(self, stem: str) -> str:
@@ -139,7 +140,7 @@ def static_type(name: str, tensor: Tensor) -> TensorType:
     """Return the type of a tensor with its current sizes.
 
     Raises:
-        CompileError: kvc has no such dtype.
+        CompileError: kvc does not have the tensor's dtype.
     """
     if tensor.dtype not in TORCH_DTYPES:
         raise CompileError(
@@ -153,13 +154,13 @@ def static_type(name: str, tensor: Tensor) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The data that all graphs of one method share.
+    """The data that all graphs of one method share while they are imported.
 
     Attributes:
         method: the name of the method.
         tensors: the table of the model's tensors.
-        sizes: the reader of torch's symbols.
-        ranges: torch's ranges of its symbols.
+        sizes: converts torch's symbolic sizes to `Dim`s.
+        ranges: torch's symbol -> the range of the symbol's values.
         blocks: the blocks of the program imported so far; new blocks are appended.
     """
 

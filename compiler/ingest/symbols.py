@@ -71,7 +71,7 @@ class SizeReader:
         }
 
     def define(self, symbol: sympy.Symbol, size: sympy.Expr) -> None:
-        """Define a symbol that torch made for an unknown size."""
+        """Record that a symbol that torch made for an unknown size equals `size`."""
         self._defined[symbol] = size
 
     def expression(self, size: int | torch.SymInt) -> sympy.Expr:
@@ -81,13 +81,13 @@ class SizeReader:
         return size.node.expr.subs(self._defined)
 
     def knows(self, size: int | torch.SymInt) -> bool:
-        """Tell whether a size depends only on declared Dims, not on values."""
+        """Tell whether a size depends only on declared Dims, not on tensors' values."""
         if isinstance(size, int):
             return True
         return not (free_unbacked_symbols(size) - self._defined.keys())
 
     def dim(self, size: int | torch.SymInt) -> Dim:
-        """Return a size as a dimension.
+        """Return a traced size as a `Dim`.
 
         Raises:
             CaptureError: the size is computed by more than `+`, `-`, `*`, `//` and `%`.
@@ -95,10 +95,10 @@ class SizeReader:
         return size if isinstance(size, int) else self.dim_of(size.node.expr)
 
     def dim_of(self, expression: sympy.Expr) -> Dim:
-        """Return an expression of torch's symbols as a dimension.
+        """Return an expression of torch's symbols as a `Dim`.
 
         Raises:
-            CaptureError: the size is computed by more than `+`, `-`, `*`, `//` and `%`.
+            CaptureError: the expression has more than `+`, `-`, `*`, `//` and `%`.
         """
         expression = sympy.expand(expression.subs(self._defined))
         size = self._size(expression)
@@ -107,7 +107,7 @@ class SizeReader:
         return size
 
     def _size(self, expression: sympy.Expr) -> Dim | None:
-        """Return an expression as a dimension, None if it is not expressible."""
+        """Return an expression as a `Dim`, None if a `Dim` cannot express it."""
         if expression.is_Integer:
             return int(expression)
         if expression in self._names:
@@ -145,7 +145,11 @@ class SizeReader:
         )
 
     def _extreme(self, expression: sympy.Expr) -> Dim | None:
-        """Return the minimum or maximum of sizes, if it is always the same size."""
+        """Return the size that a `Min` or `Max` always equals.
+
+        Return None if different sizes are the minimum or maximum for different values
+        of the symbols.
+        """
         first, *others = (self._size(sympy.expand(each)) for each in expression.args)
         for other in others:
             if first is None or other is None:
@@ -174,10 +178,10 @@ class SizeReader:
         return CaptureError(method=self._method, place="", reason=reason)
 
     def bounds(self, expression: sympy.Expr) -> tuple[int, int]:
-        """Return the bounds of an expression of torch's symbols.
+        """Return the least and greatest value of an expression of torch's symbols.
 
         Raises:
-            CaptureError: `dim_of` raises it for the expression.
+            CaptureError: the expression is no `Dim`; see `dim_of`.
         """
         return bounds(self.dim_of(expression), self._symbols)
 
@@ -185,7 +189,7 @@ class SizeReader:
         """Return the type of a traced tensor.
 
         Raises:
-            CaptureError: kvc has no such dtype.
+            CaptureError: kvc does not have the tensor's dtype.
         """
         dtype = TORCH_DTYPES.get(tensor.dtype)
         if dtype is None:
@@ -201,10 +205,10 @@ def _both(
 
 
 def qualified_names(captured: tuple[CapturedMethod, ...]) -> dict[tuple[str, str], str]:
-    """Return (method, Dim name) -> name in the program.
+    """Return (method name, Dim name) -> name of the Dim's symbol in the program.
 
-    A Dim keeps its name if all methods give it the same bounds; otherwise it is
-    qualified by the method's name.
+    The symbol has the Dim's name if all methods give the Dim the same bounds; otherwise
+    the name is "method.dim".
     """
     limits: dict[str, set[tuple[int, int]]] = {}
     for one in captured:
@@ -224,7 +228,7 @@ def qualified_names(captured: tuple[CapturedMethod, ...]) -> dict[tuple[str, str
 def declared_symbols(
     captured: tuple[CapturedMethod, ...], names: Mapping[tuple[str, str], str]
 ) -> tuple[Symbol, ...]:
-    """Return the program's symbols, ordered by name."""
+    """Return the symbols of the Dims with more than one size, ordered by name."""
     symbols = {
         names[one.method.name, dim.name]: (dim.lower, dim.upper)
         for one in captured
@@ -240,11 +244,15 @@ def size_reader(
     inputs: Mapping[str, torch.Tensor],
     names: Mapping[tuple[str, str], str],
 ) -> SizeReader:
-    """Return the reader for a method, given its traced inputs by path.
+    """Return the converter of torch's sizes for one method.
+
+    Args:
+        captured: the method as captured.
+        inputs: path of a tensor input -> the traced tensor.
+        names: names of the program's symbols; see `qualified_names`.
 
     Raises:
-        CaptureError: tracing has narrowed a Dim, so the code holds for fewer sizes than
-            declared.
+        CaptureError: the traced code holds for fewer sizes of a Dim than declared.
     """
     method = captured.method
     found: dict[sympy.Symbol, Symbol] = {}
@@ -271,7 +279,7 @@ def size_reader(
 
 
 def _check_static(method: Method, dim: DeclaredDim, size: int) -> None:
-    """Check that a size that torch made constant is declared with only that value."""
+    """Check that a Dim is declared with one size only, since torch made it constant."""
     if dim.lower < dim.upper:
         reason = (
             f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the code holds "
@@ -284,7 +292,7 @@ def _check_static(method: Method, dim: DeclaredDim, size: int) -> None:
 
 
 def define_slice_size(node: fx.Node, sizes: SizeReader) -> None:
-    """Define the symbol of a slice's size, if its ends are sizes.
+    """Define torch's symbol for the size of a slice, if the slice's ends are sizes.
 
     Raises:
         Unsupported: it depends on sizes whether a slice end counts from the front or
@@ -327,7 +335,10 @@ def _arguments(node: fx.Node) -> tuple[object, int, object, object, int]:
 def _placed(
     place: sympy.Expr, length: sympy.Expr, sizes: SizeReader
 ) -> sympy.Expr | None:
-    """Return a slice end within an axis; None if its sign depends on sizes."""
+    """Return a slice's end, counted from the front and clamped to the axis.
+
+    Return None if the end is negative for some sizes and not for others.
+    """
     low, high = sizes.bounds(place)
     if low < 0 < high + 1:
         return None

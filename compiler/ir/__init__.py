@@ -1,4 +1,4 @@
-"""The compiler's own IR: small, frozen, SSA, functional."""
+"""The compiler's intermediate representation (IR): immutable programs in SSA form."""
 
 from kvc.compiler.ir.graph import (
     Argument,

@@ -10,25 +10,28 @@ from kvc.schema.verify.signatures import accepts
 
 
 def named(node: Node) -> dict[str, Argument]:
-    """Return the arguments of a node by the names of its op's parameters."""
+    """Return parameter name -> argument for a node."""
     names = (parameter.name for parameter in OPS[node.op].params)
     return dict(zip(names, node.arguments, strict=True))
 
 
 def arguments_of(op: str, given: Mapping[str, Argument]) -> tuple[Argument, ...]:
-    """Return an operator's arguments: those given by name, and otherwise defaults."""
+    """Return an operator's arguments in order: those in `given`, else the defaults."""
     params = OPS[op].params
     assert given.keys() <= {param.name for param in params}, given
     return tuple(given.get(param.name, param.default) for param in params)
 
 
 def with_named(node: Node, changes: Mapping[str, Argument]) -> Node:
-    """Return a node with some arguments replaced, by name."""
+    """Return a node with some arguments replaced; `changes` is by parameter name."""
     return replace(node, arguments=tuple((named(node) | dict(changes)).values()))
 
 
 def argument_faults(spec: OpSpec, arguments: tuple[Argument, ...]) -> Iterator[str]:
-    """Yield the faults of a call's arguments, of which each parameter must have one."""
+    """Yield a message for each argument that does not fit its parameter.
+
+    There must be one argument for each parameter.
+    """
     for param, argument in zip(spec.params, arguments, strict=True):
         if argument is None and param.optional:
             continue

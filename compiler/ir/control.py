@@ -16,7 +16,7 @@ from kvc.schema.types import TensorType
 
 
 def control_of(node: Node) -> Control[Value] | None:
-    """Return the control flow of a node, None for any other node."""
+    """Return the control flow of a control node, None for any other node."""
     if node.op not in CONTROL_OPS:
         return None
     return cast("Control[Value]", read_control(node.op, node.arguments))
@@ -36,14 +36,17 @@ def arguments_of(control: Control[Value]) -> tuple[Argument, ...]:
 
 
 def with_over(node: Node, over: tuple[int | None, ...]) -> Node:
-    """Return a control node whose results overwrite the operands `over`."""
+    """Return a control node whose result i overwrites operand `over[i]`.
+
+    If `over[i]` is None, result i overwrites no operand.
+    """
     control = control_of(node)
     assert control is not None
     return replace(node, arguments=arguments_of(replace(control, over=over)))
 
 
 def blocks_by_number(program: Program) -> dict[int, Method]:
-    """Return the blocks of a program."""
+    """Return block number -> block for all blocks of a program."""
     return {m.block: m for m in program.methods if m.block is not None}
 
 
@@ -53,7 +56,7 @@ def entries(program: Program) -> tuple[Method, ...]:
 
 
 def blocks_of(method: Method, blocks: Mapping[int, Method]) -> tuple[Method, ...]:
-    """Return the blocks that a method runs; callers precede the blocks they run."""
+    """Return the blocks that a method and its blocks run, each after its caller."""
     found: list[Method] = []
     for node in method.nodes:
         control = control_of(node)

@@ -102,7 +102,7 @@ class Method:
 
     @property
     def bound(self) -> tuple[Value, ...]:
-        """Return the values of constants, states and cursor fields."""
+        """Return the values that are constants, old states or cursor fields."""
         named = self.constants + self.state_in
         return (*(v for v, _ in named), *(v for v, _ in self.cursor_in))
 
@@ -117,7 +117,7 @@ class Method:
         return {value.id: node for node in self.nodes for value in node.outputs}
 
     def reads(self) -> Counter[int]:
-        """Return value id -> how often the value is read, results included."""
+        """Return value id -> how often nodes and the method's results use the value."""
         read = (value.id for node in self.nodes for value in node.inputs)
         return Counter(chain(read, (value.id for value in self.results)))
 
@@ -153,12 +153,13 @@ class State:
         name: unique in the program.
         type: dtype and shape. Sizes can contain symbols whose sizes a session fixes;
             the size along `grows` is the greatest possible.
-        initial: name of the constant with its initial content; None means zeros.
+        initial: name of the constant with the state's initial content; None means
+            zeros.
         grows: the axis along which the state's size changes from call to call; each
             value of the state has its own size along this axis. None for a state of
             fixed size.
-        kind, axis, cursor, window: as in the bundle file; set when the program has been
-            analysed (`kvc.compiler.analysis`).
+        kind, axis, cursor, window: the fields of the same names in the bundle file; set
+            when the program has been analysed (`kvc.compiler.analysis`).
     """
 
     name: str
@@ -197,7 +198,7 @@ def values_in(arguments: tuple[Argument, ...]) -> Iterator[Value]:
 
 
 def map_argument(argument: Argument, replace: Callable[[Value], Value]) -> Argument:
-    """Return the argument with each value replaced."""
+    """Return the argument with each value in it replaced by `replace(value)`."""
     if isinstance(argument, Value):
         return replace(argument)
     if isinstance(argument, tuple):
@@ -206,5 +207,5 @@ def map_argument(argument: Argument, replace: Callable[[Value], Value]) -> Argum
 
 
 def bound_to(bindings: tuple[tuple[Value, str], ...]) -> dict[int, str]:
-    """Return value id -> name for the bindings of constants or states."""
+    """Return value id -> name, for (value, name) pairs of constants or states."""
     return {value.id: name for value, name in bindings}

@@ -1,4 +1,4 @@
-"""Partitions, the parts of a method that a backend runs, and their run-time needs."""
+"""Partitions, the parts of a method that a backend runs, and their run-time data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,11 @@ class Partition:
     """A partition of a method that a backend runs.
 
     Attributes:
-        graph: the partition as a block: its inputs and outputs are the values that
-            cross the border, its constants are bound by name. States are inputs like
-            any other; `input_out` has the outputs that lie in the memory of an input,
-            once the block is proven.
+        graph: the partition as a block. Its inputs are the values that the partition
+            reads from the method, its outputs the values that the method reads from the
+            partition; constants are bound by name. States are inputs like any other.
+            `input_out` has the outputs that lie in the memory of an input, as soon as
+            the block's writes are proven.
         sizes: all combinations of sizes of the partition's symbols, if every symbol has
             buckets; None if a symbol can have any size within its bounds.
         ranges: for a `calibrated` backend, value id -> the least and greatest number,
@@ -43,8 +44,8 @@ class Lowered:
         workspace_nbytes: upper bound of the bytes of the partition's workspace, not
             counting the workspace of the reference implementation.
         tail_nbytes: bytes that must be readable after each input and output in the
-            method's scratch memory. The memory plan provides for that; the ends of
-            states, constants and callers' arrays are not known ahead of time.
+            method's scratch memory. The memory plan reserves these bytes. It cannot do
+            so after states, constants and callers' arrays.
     """
 
     payload: bytes = b""

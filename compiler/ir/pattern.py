@@ -22,16 +22,16 @@ LAST = -1  # among an operator's arguments: the last axis, alone or in a tuple
 
 
 class Pattern(ABC):
-    """A formula. `*`, `+` and `-` mean tensor operators, `|` a choice of formulas."""
+    """A formula: `*`, `+` and `-` build tensor operators, `|` builds a choice."""
 
     @abstractmethod
     def match(
         self, argument: Argument, makers: Makers, bound: Bindings
     ) -> Iterator[Bindings]:
-        """Yield the bindings that make an argument an instance, beside those given."""
+        """Yield each extension of `bound` that makes `argument` an instance."""
 
     def matches(self, node: Node, makers: Makers) -> Iterator[Bindings]:
-        """Yield the bindings that make the first result of a node an instance."""
+        """Yield each binding of names that makes a node's first result an instance."""
         for result in node.outputs[:1]:  # a check has none
             yield from self.match(result, makers, {})
 
@@ -53,7 +53,7 @@ class Pattern(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Any(Pattern):
-    """A named argument: any argument, or an instance of `formula` if there is one."""
+    """A name for an argument: any argument, or an instance of `formula` if given."""
 
     name: str
     formula: Pattern | None = None
@@ -61,7 +61,7 @@ class Any(Pattern):
     def match(
         self, argument: Argument, makers: Makers, bound: Bindings
     ) -> Iterator[Bindings]:
-        """Bind the name to the argument, unless it is bound to another one."""
+        """Bind the name to `argument`, unless the name has a different argument."""
         if bound.get(self.name, argument) != argument:
             return
         bound = {**bound, self.name: argument}
@@ -73,21 +73,21 @@ class Any(Pattern):
 
 @dataclass(frozen=True, slots=True)
 class Either(Pattern):
-    """A choice of formulas."""
+    """A choice of formulas: an instance of any of the formulas is an instance."""
 
     formulas: tuple[Pattern, ...]
 
     def match(
         self, argument: Argument, makers: Makers, bound: Bindings
     ) -> Iterator[Bindings]:
-        """Match with each formula in turn."""
+        """Match the argument with each formula in turn."""
         for formula in self.formulas:
             yield from formula.match(argument, makers, bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Op(Pattern):
-    """The first result of a node with arguments that are patterns or constants."""
+    """A node's first result: the operator, and a pattern or constant per argument."""
 
     op: str
     arguments: tuple["Pattern | Argument | tuple[Pattern, ...]", ...]
@@ -123,7 +123,10 @@ def _each(
     makers: Makers,
     bound: Bindings,
 ) -> Iterator[Bindings]:
-    """Yield the bindings that make each argument an instance of its pattern."""
+    """Yield each extension of `bound` that makes every argument an instance.
+
+    Argument i must be an instance of `patterns[i]`.
+    """
     if len(patterns) != len(arguments):
         return
     if not patterns:

@@ -66,7 +66,7 @@ def read_program(text: str, sources: Mapping[str, Source] | None = None) -> Prog
         sources: the sources of the constants, by name.
 
     Raises:
-        ValueError: a line cannot be parsed; the text names it.
+        ValueError: a line cannot be parsed; the error names the line.
     """
     return _Reader({} if sources is None else sources).read(text)
 

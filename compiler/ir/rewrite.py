@@ -8,12 +8,12 @@ from kvc.schema.types import TensorType
 
 
 def each_method(program: Program, change: Callable[[Method], Method]) -> Program:
-    """Return the program with each method changed."""
+    """Return the program with `change` applied to each method."""
     return replace(program, methods=tuple(change(method) for method in program.methods))
 
 
 def rename_node(node: Node, names: Mapping[int, Value]) -> Node:
-    """Return a node with operands replaced, by id."""
+    """Return a node with some operands replaced; `names` is value id -> new operand."""
     if not any(value.id in names for value in node.inputs):
         return node
     return replace(
@@ -26,7 +26,7 @@ def rename_node(node: Node, names: Mapping[int, Value]) -> Node:
 
 
 def rename_results(method: Method, names: Mapping[int, Value]) -> Method:
-    """Return a method with the values of its results replaced, by id."""
+    """Return a method with some result values replaced, by id of the old value."""
     return replace(
         method,
         outputs=tuple(names.get(v.id, v) for v in method.outputs),
@@ -40,9 +40,9 @@ def read_through(
 ) -> Method:
     """Remove nodes whose results equal other values, and let readers use those values.
 
-    `stand_in` is called with each node in order, after its operands are renamed. It
-    returns either the values that replace the node's results, or the node to keep in
-    its place: mostly the node itself.
+    `stand_in` is called with each node in order, after the node's operands are renamed.
+    It returns either the values that replace the node's results, or a node to keep,
+    which is usually the same node.
     """
     names: dict[int, Value] = {}
     kept = []
@@ -69,7 +69,7 @@ class NodeList:
         self.makers.update((value.id, node) for value in node.outputs)
 
     def value(self, kind: TensorType) -> Value:
-        """Return a new value, for a node or a state."""
+        """Return a value with a new id and the type `kind`."""
         self._count += 1
         return Value(self._count - 1, kind)
 

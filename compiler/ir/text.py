@@ -1,4 +1,4 @@
-"""The IR as text: stable, for goldens and for reading. One line for each node."""
+"""The IR as text, one line for each node: for readers and for expected test output."""
 
 from collections.abc import Iterator, Set
 

@@ -43,7 +43,7 @@ class VerifiedNodes:
         self._nodes: dict[int, Node] = {}
 
     def try_at(self, samples: tuple[dict[str, int], ...]) -> None:
-        """Set the sizes with which nodes are checked; new sizes clear the set."""
+        """Set the sizes at which nodes are checked; new sizes clear the nodes."""
         if samples != self._samples:
             self._samples = samples
             self._nodes.clear()
@@ -60,7 +60,7 @@ def verify(program: Program, known: VerifiedNodes | None = None) -> None:
     """Check every method of a program.
 
     Args:
-        program: the result of a step.
+        program: the program to check.
         known: nodes that were found well formed before; newly checked nodes are added.
 
     Raises:
@@ -80,7 +80,7 @@ def verify(program: Program, known: VerifiedNodes | None = None) -> None:
 
 
 def sample_sizes(symbols: tuple[Symbol, ...]) -> Iterator[dict[str, int]]:
-    """Yield sizes to try: the least of all symbols, the greatest, some in between."""
+    """Yield symbol name -> size to check at: all least, all greatest, some between."""
     yield {s.name: s.lower for s in symbols}
     if symbols:
         yield {s.name: s.upper for s in symbols}
@@ -118,7 +118,7 @@ def _verify_method(
 
 
 def _verify_blocks(program: Program) -> None:
-    """Check that exactly one node runs each block, and fits the block's signature."""
+    """Check that one node runs each block, with operands and results that fit."""
     blocks, taken = blocks_by_number(program), list[int]()
     for method in program.methods:
         for node in method.nodes:
@@ -134,7 +134,7 @@ def _verify_blocks(program: Program) -> None:
 def _starts(
     method: Method, constants: Mapping[str, TensorType], states: Mapping[str, State]
 ) -> dict[int, TensorType]:
-    """Return the types of values that are defined before the first node."""
+    """Return value id -> type for values that are defined before the first node."""
     defined: dict[int, TensorType] = {}
     for value in method.inputs:
         _define(method, None, defined, value)
@@ -155,7 +155,7 @@ def _starts(
 
 
 def _verify_ends(method: Method, states: Mapping[str, State]) -> None:
-    """Check the types of new contents of states and of callers' inputs."""
+    """Check the types of the values that become contents of states or of inputs."""
     for value, name in method.state_out:
         if name not in states or not _is_of(value, states[name]):
             raise Malformed(method.name, None, f"%{value.id} cannot become {name}")
@@ -227,7 +227,7 @@ def _check_shapes(
 
 
 def _labels(results: Sequence[Inferred]) -> str:
-    """Return results as text, `float32[2, 1], [2, 1]`; an unknown dtype is left out."""
+    """Return results as text, such as `float32[2, 1], [3]` if one dtype is unknown."""
     return ", ".join(
         f"{'' if dtype is None else dtype.label}{list(shape)}"
         for dtype, shape in results
@@ -235,7 +235,7 @@ def _labels(results: Sequence[Inferred]) -> str:
 
 
 def concrete(argument: Argument, sizes: Mapping[str, int]) -> Concrete:
-    """Return an argument as shape rules take it, with sizes in place of symbols."""
+    """Return an argument with sizes in place of symbols, for the shape rules."""
     if isinstance(argument, tuple):
         return tuple(_concrete_item(item, sizes) for item in argument)
     return _concrete_item(argument, sizes)

@@ -1,1 +1,1 @@
-"""Lower a program to its backends: recipe passes, partitions, samples, buckets."""
+"""Lower a program to its backends: recipe passes, partitions, calibration, buckets."""

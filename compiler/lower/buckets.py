@@ -50,11 +50,11 @@ def _with_sizes(symbol: Symbol, recipe: Recipe) -> Symbol:
 def check_fixed(
     backend: str, graphs: Iterable[Method], symbols: Sequence[Symbol], recipe: Recipe
 ) -> None:
-    """Check that every size in the partitions of a fixed-shape backend is listed.
+    """Check that a recipe lists every size in the partitions of a fixed-shape backend.
 
     Raises:
-        BadBuckets: a size may have any value within its bounds, or gives a tensor
-            without elements, which fixed-shape backends do not support.
+        BadBuckets: a size has no listed values, or a listed value of a size makes a
+            tensor without elements, which fixed-shape backends do not support.
     """
     types = {value.type for graph in graphs for value in values_of(graph)}
     used = symbols_in(types)

@@ -1,9 +1,10 @@
 """Run a program on samples: for fixed-point backends, and for int4 weights.
 
 In: a program whose partitions are cut and whose writes are proven, and a calibrator
-that runs the program. Out: the range of the numbers in each IR value of the partitions;
-or, if the partitions are linear layers, the second moments of the inputs of these
-layers. The program is saved to a temporary bundle, which is as large as the weights.
+that runs the program. Out: for a fixed-point backend, the range of the numbers in each
+IR value of the partitions; for int4 weights, the second moments of the inputs of each
+linear layer. The program is saved to a temporary bundle, which is as large as the
+weights.
 """
 
 import tempfile
@@ -43,7 +44,7 @@ class Calibrator(Protocol):
     """Runs a program on samples; `kvc.runtime.calibration.Samples` is one."""
 
     def observe(self, bundle: Path, progress: Progress) -> Observed:
-        """Return the ranges of the values of a bundle's partitions.
+        """Return the range of the numbers in each value of a bundle's partitions.
 
         Raises:
             KvcError: the samples are not for this model, or a call fails.
@@ -80,7 +81,7 @@ def check_calibration(
 
 
 def plain_calls(parts: Parts) -> list[DelegateCall]:
-    """Return delegate calls without payloads, for runs by the reference kernels."""
+    """Return calls of all partitions without payloads; reference kernels run them."""
     return [
         DelegateCall(backend.name, partition.graph, Lowered())
         for backend, by_name in parts.items()
@@ -91,10 +92,10 @@ def plain_calls(parts: Parts) -> list[DelegateCall]:
 
 @dataclass(frozen=True, slots=True)
 class Calibrating:
-    """Samples, and the settings for running a program on them.
+    """A calibrator and the settings for running a program on samples.
 
     Attributes:
-        calibrator: runs a program.
+        calibrator: runs a program on samples.
         files: the files that the bundle carries, such as a tokenizer.
         progress: called for each stage.
     """
@@ -111,7 +112,8 @@ class Calibrating:
         Args:
             program: a program with the calls of `plain_calls`.
             sources: the sources of the program's constants, by name.
-            parts: the program's partitions, by backend and by calling method.
+            parts: the program's partitions, by backend and by the method that calls
+                them.
 
         Raises:
             NotCalibrated: the samples do not run a partition that needs ranges.
@@ -163,12 +165,12 @@ class Calibrating:
 
 
 class LinearLayers(Backend):
-    """Takes the linear layers whose weights can be int4, to observe their inputs."""
+    """A backend that takes linear layers whose inputs are observed for int4 weights."""
 
     name: ClassVar[str] = LINEAR_LAYERS
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the linear layers; see `Backend.supports`."""
+        """Return the indices of the linear layers; see `Backend.supports`."""
         constants = {value.id for value, _ in method.constants}
         return frozenset(
             index
@@ -182,7 +184,7 @@ class LinearLayers(Backend):
 def _ranged(
     backend: Backend, partition: Partition, observed: Observed, delegate: int
 ) -> Partition:
-    """Return a partition with the ranges that its backend asks for."""
+    """Return a partition with its observed ranges, if its backend is calibrated."""
     if not backend.calibrated:
         return partition
     seen, scores = observed.ranges[delegate], observed.scores.get(delegate, {})
@@ -195,7 +197,7 @@ def _ranged(
 
 
 def _check_run(program: model.Program, observed: Observed, backend: str) -> None:
-    """Check that every partition that needs ranges has run, and has every range.
+    """Check that every partition of a backend has run, with a range for every value.
 
     Raises:
         NotCalibrated: a partition has not run.
@@ -226,7 +228,7 @@ def _unseen(graph: Graph, ranges: Ranges) -> bool:
 
 
 def with_calibration(program: model.Program, made: Sequence[Emitted]) -> model.Program:
-    """Add the first calibration that any recipe used to a program's provenance."""
+    """Record in a program's provenance the first calibration that any recipe used."""
     used = [one.program.provenance.calibration for one in made]
     calibration = next((one for one in used if one is not None), None)
     return replace(

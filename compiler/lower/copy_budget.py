@@ -14,7 +14,7 @@ from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 
 def check_budgets(methods: Sequence[str], budget: Mapping[str, int]) -> None:
-    """Check the copy budgets of the caller, before anything is traced.
+    """Check the copy budgets that the caller gives, before anything is traced.
 
     Args:
         methods: names of the methods to compile.
@@ -69,7 +69,7 @@ def _lines(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _changes(verdicts: Sequence[Verdict]) -> list[str]:
-    """List the bytes that each change to a line of the model would save, most first."""
+    """List changes of the model's code, with the bytes that each saves, most first."""
     saved: dict[tuple[str, str], int] = defaultdict(int)
     for v in verdicts:
         if v.nbytes and v.remedy:
@@ -133,7 +133,7 @@ def _text(places: Mapping[str, str]) -> str:
 
 
 def _writes(method: Method, names: set[str]) -> Iterator[tuple[str, Node]]:
-    """Yield the nodes that write tokens into the named states, with the state's name.
+    """Yield (state name, node) for each node that writes tokens into a named state.
 
     A state that other kinds of nodes also change is left out. For example, a method
     with a sliding window also moves the content of the state, so the state never fills

@@ -1,10 +1,10 @@
 """Move the nodes that a backend runs out of a method, into few partitions.
 
-Nodes are grouped by depth: how many times a path to a node enters the backend's nodes.
-All of the backend's nodes of one depth are one partition, a block that a
-`kvc::delegate` runs. No path leads from a partition through other nodes back into it,
-since that would increase the depth; so each partition can run as one call. The caller
-passes the memory that a partition writes.
+The nodes are grouped by depth. The depth of a node is how many times a path to the node
+enters the backend's nodes from other nodes. All of the backend's nodes of one depth are
+one partition: a block that one `kvc::delegate` node runs. No path leads from a
+partition through other nodes back into it, since that would increase the depth; so each
+partition can run as one call. The caller passes the memory that a partition writes.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def outline(
     in_place: bool = False,
     foreign: frozenset[int] = frozenset(),
 ) -> Outlined:
-    """Replace the taken nodes of a method by calls of delegates.
+    """Replace the nodes of a method that a backend takes by calls of partitions.
 
     Args:
         method: the method, its nodes in write order.
@@ -80,10 +80,11 @@ def outline(
 def _starts_that_leave(
     method: Method, groups: Sequence[Sequence[int]]
 ) -> frozenset[int]:
-    """Return the `AFTER` nodes whose result would leave their partition.
+    """Return the indices of the `AFTER` nodes whose result another partition reads.
 
-    The verifier knows nothing about a value that a partition returns, so it could not
-    check that the value is a position after a cursor.
+    Nodes outside of all partitions count as readers too. The verifier knows nothing
+    about a value that a partition returns, so it could not check that the value is a
+    position after a cursor.
     """
     partition_of = {i: number for number, group in enumerate(groups) for i in group}
     made = {
@@ -100,7 +101,10 @@ def _starts_that_leave(
 
 
 def _call(method: Method, partition: Method) -> Node:
-    """Return the call of a partition, with the source line of a state write if any."""
+    """Return a call of a partition, with the source line of a node in the partition.
+
+    A node that writes a state or an input is preferred.
+    """
     kept = {v.id for v, _ in (*method.state_out, *method.input_out)}
     writers = [n for n in partition.nodes if any(v.id in kept for v in n.outputs)]
     source = next((n.source for n in (*writers, *partition.nodes) if n.source), "")
@@ -123,9 +127,10 @@ def _is_view(node: Node) -> bool:
 
 
 def _without_fringe(method: Method, taken: frozenset[int]) -> frozenset[int]:
-    """Remove views at the edge of partitions from `taken`; outside they cost nothing.
+    """Remove views from `taken` that nodes outside of it read, or no node in it reads.
 
-    A partition returns only memory that it fills itself.
+    A view outside of a partition costs nothing, and a partition returns only memory
+    that it fills itself.
     """
     kept = set(taken)
     results = {value.id for value in method.results}
@@ -183,7 +188,7 @@ class _Cutter:
         self.clones: list[Node] = []
 
     def partition(self, block: int, indices: Sequence[int]) -> Method:
-        """Return nodes as a block, whose outputs are the values that others read."""
+        """Return nodes as a block, whose outputs are the values read outside of it."""
         method = self._method
         nodes = [method.nodes[i] for i in indices]
         if self._in_place:
@@ -226,7 +231,7 @@ class _Cutter:
         )
 
     def _with_views(self, nodes: Sequence[Node]) -> list[Node]:
-        """Add copies of the view nodes that `nodes` read, except `foreign` views."""
+        """Add a copy of each view node that `nodes` read, except `foreign` views."""
         names: dict[int, Value] = {}
         found: list[Node] = []
 
@@ -248,7 +253,10 @@ class _Cutter:
         return found
 
     def _in_order(self, nodes: Sequence[Node]) -> list[Node]:
-        """Let nodes read clones of the values that they cannot read directly."""
+        """Let nodes read clones of values that a partition cannot read in place.
+
+        Such values are views, or have spare capacity.
+        """
         for value in dict.fromkeys(v for node in nodes for v in node.inputs):
             if value.id in self._strided and value.id not in self._cloned:
                 clone = self._cloned[value.id] = self._fresh(value)
@@ -261,10 +269,10 @@ class _Cutter:
 
 
 def _in_running_order(method: Method, nodes: list[Node]) -> tuple[Node, ...]:
-    """Order the nodes so that each follows the nodes that it reads.
+    """Order the nodes so that each follows the nodes whose results it reads.
 
-    Calls run as early as possible, so that a state that they read still has its old
-    content; the other nodes keep their order where they can.
+    Calls of partitions run as early as possible, so that a state that they read still
+    has its old content; the other nodes keep their order if they can.
     """
     ready = {value.id for value in (*method.inputs, *method.bound)}
     makers = {value.id: node for node in nodes for value in node.outputs}

@@ -1,8 +1,8 @@
 """Select the weights that become int8 in an int4 recipe, within a number of bytes.
 
 In: a program whose weights are int4, and the sources of its constants. Out: the names
-of the weights with the largest gain per byte. The gain is the decrease of the squared
-error of a layer's results, as a share of the squared results.
+of the weights with the largest gain per byte. The gain of a weight is the decrease of
+the squared error of its layer's results, as a share of the squared results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,8 +49,8 @@ class Gain:
 
     Attributes:
         name: the name of the weight in the model.
-        sizes: bytes of its int8 values and of its int8 scales, by the names under which
-            its int4 values and scales are stored.
+        sizes: bytes of the weight's int8 values and of its int8 scales. The keys are
+            the names under which the int4 values and the int4 scales are stored.
         nbytes: number of bytes by which the int8 form is larger than the int4 form.
         error: the squared error of the layer's results with int4, as a share of the
             squared results.
@@ -63,11 +63,11 @@ class Gain:
 
 
 def gains(program: model.Program, sources: Mapping[str, Source]) -> list[Gain]:
-    """Return the gain of int8 for each int4 weight, the largest per byte first.
+    """Return the gain of int8 for each int4 weight, the largest gain per byte first.
 
     Args:
         program: a program whose weights are int4.
-        sources: the sources of its constants, by name.
+        sources: the sources of the program's constants, by name.
 
     Raises:
         NotFinite: a weight has a NaN or an infinity.
@@ -120,9 +120,9 @@ def chosen(
     """Return the names of the weights to store as int8 with at most `room` more bytes.
 
     Args:
-        ordered: the gains, the largest per byte first.
+        ordered: the gains of the weights, the largest gain per byte first.
         program: the program in which all of these weights are int4.
-        room: bytes, including gaps between blobs.
+        room: the bytes that the file can grow by, including gaps between blobs.
     """
     sizes = _sizes(program)
     names, before = set[str](), _end(sizes)
@@ -135,7 +135,7 @@ def chosen(
 
 
 def _sizes(program: model.Program) -> dict[str, int]:
-    """Return the bytes of each named constant, in the order of the file."""
+    """Return name of a constant -> bytes, in the order of the constants in the file."""
     return {named.name: named.type.nbytes({}) for named in program.names}
 
 

@@ -2,8 +2,9 @@
 
 A node that reads the old content of a state element by element can overwrite the state
 element by element, even if its operands were computed from the old content. A partition
-that reads the old content runs as one call, so it cannot overwrite the state while
-reading it, and the whole state would have to be copied: such a node is left out.
+that reads the old content runs as one call, so the partition cannot overwrite the state
+while reading it, and the whole state would have to be copied. A node that would
+overwrite the state in such a partition is left out of the partition.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -21,7 +22,7 @@ class WholeWrite:
 
     Attributes:
         old: the content of the buffer when the method begins.
-        index: the index of the node.
+        index: the index of the node in the method.
         maker: the node, which has one result; updates and reshapes of the result may
             follow.
     """
@@ -32,7 +33,7 @@ class WholeWrite:
 
 
 def whole_writes(method: Method) -> Iterator[WholeWrite]:
-    """Yield the nodes that compute a whole new content of a state or array."""
+    """Yield the nodes that compute the whole new content of a state or of an input."""
     olds = {name: value for value, name in method.state_in}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
     pairs = [(olds.get(name), new) for new, name in method.state_out]
@@ -49,7 +50,10 @@ def whole_writes(method: Method) -> Iterator[WholeWrite]:
 
 
 def _maker(method: Method, makers: dict[int, int], new: Value) -> int | None:
-    """Return the node whose result becomes `new` by updates and reshapes only."""
+    """Return the index of the node whose result, updated and reshaped, is `new`.
+
+    Return None if no node computes such a result.
+    """
     while (index := makers.get(new.id)) is not None:
         node = method.nodes[index]
         update = OPS[node.op].aliasing is Aliasing.UPDATE
@@ -66,11 +70,11 @@ Waits = Mapping[int, Set[int]]  # index of a write -> readers that run before it
 
 
 def groups_of(method: Method, taken: frozenset[int], waits: Waits) -> list[list[int]]:
-    """Return the taken nodes by depth, each group in running order.
+    """Return the indices of the taken nodes, grouped by depth and in running order.
 
-    The depth of a node is how many times a path to it enters the taken nodes from
-    outside. The path leads through the node's operands, and through the readers of the
-    memory that the node overwrites, which must run before it.
+    The depth of a node is how many times a path to the node enters the taken nodes from
+    outside. A path leads through the node's operands. It also leads through the readers
+    of the memory that the node overwrites, which must run before the node.
     """
     depths: list[int] = []
     groups: dict[int, list[int]] = {}
@@ -96,9 +100,10 @@ def without_writers(
 ) -> frozenset[int]:
     """Remove the taken nodes that overwrite memory that their own partition reads.
 
-    If a pointwise writer is left out, so are the pointwise nodes between the old
-    content and the writer, unless another node needs them. All updates of states and of
-    callers' arrays are left out. All other nodes, such as matrix products, stay.
+    If a pointwise node that overwrites a state is left out, so are the pointwise nodes
+    between the old content and this node, unless another node needs their results. All
+    updates of states and of callers' arrays are left out. All other nodes, such as
+    matrix products, stay.
     """
     fresh = {i for i in taken if OPS[method.nodes[i].op].aliasing is Aliasing.FRESH}
     taken = frozenset(i for i in taken if i in fresh or i not in waits)
@@ -112,9 +117,10 @@ def without_writers(
 def _next_write(
     method: Method, taken: frozenset[int], waits: Waits
 ) -> WholeWrite | None:
-    """Return the first pointwise writer in a partition that reads the old content.
+    """Return the first pointwise node that overwrites what its own partition reads.
 
-    Leaving it out moves the nodes after it to another partition.
+    Return None if there is no such node. If the node is left out of the partition, the
+    nodes after it move to another partition.
     """
     group_of = {
         i: number
@@ -131,7 +137,7 @@ def _next_write(
 
 
 def _readers(method: Method, old: int) -> list[int]:
-    """Return the nodes that read a value or a view of the value."""
+    """Return the indices of the nodes that read a value or a view of the value."""
     views, readers = {old}, []
     for i, node in enumerate(method.nodes):
         if any(value.id in views for value in node.inputs):
@@ -142,7 +148,10 @@ def _readers(method: Method, old: int) -> list[int]:
 
 
 def _chain(method: Method, taken: frozenset[int], write: WholeWrite) -> set[int]:
-    """Return a writer, and the pointwise nodes between the old content and it."""
+    """Return the indices of a write and of the pointwise nodes that lead to it.
+
+    These nodes lie on the paths from the old content to the write.
+    """
     chain = {write.index}
     reached = _pointwise_from(method, taken, write)
     users: dict[int, set[int]] = {value.id: {-1} for value in method.results}
@@ -158,10 +167,11 @@ def _chain(method: Method, taken: frozenset[int], write: WholeWrite) -> set[int]
 def _pointwise_from(
     method: Method, taken: frozenset[int], write: WholeWrite
 ) -> set[int]:
-    """Return the pointwise nodes that compute a writer's operands from the old content.
+    """Return the taken pointwise nodes that compute from the old content of a write.
 
-    A node is left out if it reads a view of a value that the partition computes:
-    otherwise the view would move out of the partition too, away from its other readers.
+    The nodes precede the write; they are returned by index. A node is left out if it
+    reads a view that a taken node makes: otherwise the view would leave the partition
+    too, away from its other readers.
     """
     values, found = {write.old.id}, set()
     views: set[int] = set()

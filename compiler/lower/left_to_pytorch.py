@@ -1,8 +1,8 @@
 """Warn, while compiling, of operators that a recipe's backends leave to PyTorch.
 
-In: a program as it will be written, and its recipe. Out: a warning that names the
-operators, their methods and a remedy. A recipe without a backend is meant to run on
-PyTorch and causes no warning.
+In: a compiled program, and its recipe. Out: a warning that names the operators, their
+methods and a remedy. A recipe without a backend is meant to run on PyTorch and causes
+no warning.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -36,7 +36,10 @@ class LeftToPyTorch(UserWarning):
 
 
 def left_in(program: Program) -> dict[str, dict[str, int]]:
-    """Return the operators that each method leaves to PyTorch, if it leaves any."""
+    """Return method -> operator -> number of instructions left to PyTorch.
+
+    Methods that leave nothing to PyTorch are left out.
+    """
     found = {method.name: left_of(method) for method in program.methods}
     return {name: left for name, left in found.items() if left}
 
@@ -70,12 +73,13 @@ def _warn(program: Program, recipe: Recipe, so: str, advice: str) -> None:
 def without_pytorch(
     recipe: DefaultRecipe, make: Callable[[Recipe], Emitted]
 ) -> Emitted:
-    """Compile by the first default recipe, or by the second if the first needs PyTorch.
+    """Compile by the first default recipe, or by the second if the first does not fit.
 
-    The choice depends on the model only, not on this machine.
+    The first recipe does not fit if it leaves operators to PyTorch or exceeds the copy
+    budget. The choice depends on the model only, not on this machine.
 
     Args:
-        recipe: both recipes.
+        recipe: both default recipes.
         make: compiles by a recipe.
     """
     try:
@@ -105,7 +109,7 @@ def _warn_of_copies(recipe: DefaultRecipe, error: CopyBudgetExceeded) -> None:
 
 
 def left_text(left: Left) -> str:
-    """Name each method's operators left to PyTorch, equal ones in one entry."""
+    """List the operators left to PyTorch; methods with equal ones share an entry."""
     names: dict[str, list[str]] = {}
     for method, ops in left.items():
         names.setdefault(_counted(ops), []).append(method)
@@ -119,12 +123,12 @@ def _counted(ops: Mapping[str, int]) -> str:
 
 
 def backends_of(recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of a recipe's backends, including that of remaining nodes."""
+    """Return the names of a recipe's backends: the main one, and `rest` if set."""
     return tuple(filter(None, (recipe.backend, recipe.rest)))
 
 
 def _advice(program: Program, recipe: Recipe, offered: Collection[str]) -> str:
-    """Name the other backends that run some operators left to PyTorch."""
+    """Return text on other backends that run some of the operators left to PyTorch."""
     left = {op for method in program.methods for op in left_of(method)}
     return "".join(
         f", or {_how(recipe, backend)}, which runs "
@@ -134,7 +138,7 @@ def _advice(program: Program, recipe: Recipe, offered: Collection[str]) -> str:
 
 
 def _how(recipe: Recipe, backend: str) -> str:
-    """Say how to have a backend run the operators left to PyTorch."""
+    """Return text on how to let a backend run the operators left to PyTorch."""
     if backend == "cpu" and not recipe.rest:  # recipes that come with kvc have one
         return 'write `rest = "cpu"` below `[backend]` in the recipe'
     return f"compile by a recipe of the backend {backend}"

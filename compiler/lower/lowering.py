@@ -1,7 +1,8 @@
 """Give parts of a program to backends, and prove which writes happen in place.
 
-In: a program after all passes. Out: the same program with each backend's partitions as
-blocks that delegates run, and for each write the verdict: in place, or the copies.
+In: a program after all passes. Out: the same program, in which each backend's
+partitions are blocks that delegates run; and for each write a verdict: the write
+happens in place, or it copies bytes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from kvc.schema.types import Symbol
 
 
 def supported_nodes(backend: Backend, method: Method) -> frozenset[int]:
-    """Return the nodes of a method that a backend takes.
+    """Return the indices of the nodes of a method that a backend takes.
 
     Raises:
         BadBackend: the backend does not return indices of nodes.
@@ -52,7 +53,7 @@ def lowered_partitions(
     constants: Mapping[str, Constant],
     symbols: tuple[Symbol, ...],
 ) -> dict[str, tuple[Lowered, ...]]:
-    """Lower the partitions of a backend, by calling method.
+    """Lower the partitions of a backend; keys are names of the methods that call them.
 
     Raises:
         BadBackend: the backend does not return one valid `Lowered` for each partition.
@@ -95,7 +96,7 @@ def _checked(
 
 
 def _facts(item: Lowered) -> Iterable[tuple[str, object, bool]]:
-    """Yield the conditions on a `Lowered`: (expected, found, whether it holds)."""
+    """Yield (expected, found, whether found is valid) for each field of a `Lowered`."""
     payload: object = item.payload
     yield "payload of bytes", payload, isinstance(payload, bytes)
     yield "memory a MemoryKind", item.memory, isinstance(item.memory, MemoryKind)
@@ -114,7 +115,8 @@ def _bad(backend: Backend, where: str, expected: str, found: str) -> BadBackend:
 def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
     """Return a method with a copy node for each new content that no node computes.
 
-    States in `grows` (by name) are left out: a copy cannot change their length.
+    An example is an input that becomes the content of a state. States in `grows` (by
+    name) are left out: a copy cannot change their length.
     """
     method = with_old_contents(method, grows)
     makers = {value.id: node for node in method.nodes for value in node.outputs}
@@ -143,14 +145,14 @@ def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
 
 
 def _whole(makers: Mapping[int, Node], value: Value) -> Value:
-    """Return the value of which `value` is a reshape; itself if it is no reshape."""
+    """Return the value that `value` reshapes, or `value` if it is no reshape."""
     while value.id in makers and makers[value.id].op in RESHAPING_VIEWS:
         value = makers[value.id].inputs[0]
     return value
 
 
 def _root(makers: Mapping[int, Node], value: Value) -> Value:
-    """Return the value of which `value` is a view; itself if it is no view."""
+    """Return the value that `value` is a view of, or `value` if it is no view."""
     while value.id in makers and _is_view(makers[value.id]):
         value = makers[value.id].inputs[0]
     return value
@@ -168,12 +170,12 @@ Parts = Mapping[Backend, Mapping[str, Sequence[Partition]]]
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """A program with its partitions as blocks, and its writes proven.
+    """A program with its partitions as blocks, and with its writes proven.
 
     Attributes:
         program: the program, with nodes in write order.
-        verdicts: the verdicts on the writes of each method and block.
-        owners: block of a partition -> its backend.
+        verdicts: name of a method or block -> the verdicts on its writes.
+        owners: number of a partition's block -> the backend that runs the partition.
         backends: the backends, in the order in which they took nodes.
     """
 
@@ -183,7 +185,7 @@ class Lowering:
     backends: tuple[Backend, ...]
 
     def partitions(self, recipe: Recipe | None = None) -> Parts:
-        """Return the partitions of each backend, by calling method.
+        """Return the partitions of each backend, by the method that calls them.
 
         `recipe` lists the sizes of symbols, for backends that need fixed shapes.
 
@@ -233,7 +235,7 @@ class Lowering:
 
 
 def lower(program: Program, backends: Sequence[Backend]) -> Lowering:
-    """Cut partitions for each backend, in order, and prove the program's writes.
+    """Cut partitions for each backend in turn, and prove the program's writes.
 
     Raises:
         BadBackend: a backend takes a node that it cannot take.
@@ -246,12 +248,15 @@ def lower(program: Program, backends: Sequence[Backend]) -> Lowering:
 
 
 def _cut(program: Program, backend: Backend, owners: dict[int, Backend]) -> Program:
-    """Cut a backend's partitions out of all methods, and of blocks of no backend.
+    """Cut a backend's partitions out of all methods and out of other blocks.
+
+    Blocks that are partitions of a backend stay unchanged.
 
     Args:
         program: the program; earlier backends may have partitions in it.
         backend: the backend that takes nodes.
-        owners: block of a partition -> its backend; the new partitions are added.
+        owners: number of a partition's block -> the backend that runs the partition;
+            the new partitions are added.
     """
     blocks, growable = blocks_by_number(program), find_growable(program)
     done: list[Method] = []
@@ -301,7 +306,8 @@ def update_in_place(
 ) -> tuple[Program, dict[str, tuple[Verdict, ...]]]:
     """Order the nodes of each method so that its writes happen in place.
 
-    This is called after lowering, which reorders nodes.
+    Return the program in that order, and name of a method -> verdicts on its writes.
+    This is called after partitions are cut, which reorders nodes.
     """
     proofs = prove_all(program)
     proven = replace(

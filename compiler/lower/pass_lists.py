@@ -54,11 +54,12 @@ _FIRST: Final[tuple[Pass, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """The weights that become int8 in an int4 recipe, and the moments of inputs.
+    """Data on the weights of an int4 recipe.
 
     Attributes:
         wide: names of weights that become int8 instead of int4.
-        moments: name of a weight -> moments of its inputs; empty without samples.
+        moments: name of a weight -> second moments of its layer's inputs; empty if
+            there are no samples.
     """
 
     wide: frozenset[str] = frozenset()
@@ -105,8 +106,9 @@ def passes_for(
 def observing_passes(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes that expose the linear layers that a recipe quantizes.
 
-    Weights stay float32. All positions are computed, even if only the logits of the
-    last token are read: otherwise the last layers would be observed with few tokens.
+    These passes leave weights in float32. They also leave all positions to be computed,
+    even if only the logits of the last token are read: otherwise the last layers would
+    be observed with few tokens.
     """
     linear: list[Pass] = [LinearProducts(), DivideMatrices()]
     linear += _rotating(recipe)

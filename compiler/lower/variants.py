@@ -1,8 +1,8 @@
 """Merge the programs that several recipes made of a model.
 
-In: emitted programs, by recipes that compute the same numbers, and the sources of their
-constants. Out: the first program, with the other programs as its variants. All of them
-refer to one list of names, so that equal constants are stored once.
+In: the programs, made by recipes that compute the same numbers, and the sources of
+their constants. Out: the first program, with the other programs as its variants. All
+programs refer to one list of names, so that equal constants are stored once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class Emitted:
 
     Attributes:
         program: the program, without variants.
-        sources: the sources of its constants, by name.
+        sources: the sources of the program's constants, by name.
     """
 
     program: Program
@@ -32,8 +32,8 @@ def together(emitted: Sequence[Emitted]) -> Emitted:
     """Return the program of the first recipe, with the other programs as variants.
 
     Raises:
-        RecipesApart: the programs differ for a caller, or a recipe's backend runs no
-            node.
+        RecipesApart: the programs have different states, sizes or signatures, or a
+            recipe's backend runs no node.
     """
     if len(emitted) == 1:
         return emitted[0]
@@ -62,10 +62,10 @@ def together(emitted: Sequence[Emitted]) -> Emitted:
 
 
 def _check_same(first: Program, other: Program, recipes: Sequence[str]) -> None:
-    """Check that sessions and callers cannot tell two programs apart.
+    """Check that two programs have equal states, cursors, sizes and signatures.
 
     Raises:
-        RecipesApart: the programs differ.
+        RecipesApart: one of these differs.
     """
     for what in ("states", "cursors"):
         if getattr(first, what) != getattr(other, what):
@@ -101,7 +101,10 @@ def _variant(program: Program) -> Variant:
 def _moved(
     program: Program, ids: Mapping[str, int], names: tuple[NamedData, ...]
 ) -> Program:
-    """Return a program that refers to `names`, which includes the program's names."""
+    """Return a program whose constants are numbered by `names`.
+
+    `names` includes all names of the program; `ids` is name -> index in `names`.
+    """
     new = [ids[named.name] for named in program.names]
     return replace(
         program,

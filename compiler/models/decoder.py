@@ -163,7 +163,7 @@ class Decoder(nn.Module):
         return self._logits(x)
 
     def prefill(self, tokens: Tensor) -> Tensor:
-        """Append tokens int64 [1, seq]; return the last one's logits [1, vocab]."""
+        """Append tokens int64 [1, seq]; return logits [1, vocab] of the last token."""
         return self._logits(self._append(tokens)[:, -1])
 
     def prefill_all(self, tokens: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class Decoder(nn.Module):
         return self._logits(self._append(tokens))
 
     def decode(self, token: Tensor) -> Tensor:
-        """Append token int64 [1, 1]; return its logits float32 [1, vocab]."""
+        """Append one token, int64 [1, 1]; return its logits, float32 [1, vocab]."""
         return self._logits(self._append(token)[:, -1])
 
     def _append(self, tokens: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The demo model: a byte-level language model of Python source.
+"""The demo model: a byte-level language model of Python source code.
 
-Trained by `tools/dev/train_demo.py` on the standard library's own sources; stored as
-bfloat16, widened to float32 here.
+`tools/dev/train_demo.py` trains the model on the sources of the standard library. The
+weights are stored as bfloat16 and become float32 when the model is made.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ SEPARATOR = 0  # the byte between modules
 
 
 def demo() -> ModelSpec:
-    """Return the demo model with its three methods."""
+    """Return the demo model with the three methods to compile."""
     model = Decoder(CONFIG).eval()
     with Checkpoint(WEIGHTS) as weights:
         weights.load_into(model)
@@ -41,7 +41,7 @@ def demo() -> ModelSpec:
 
 
 def decoder_caches(config: DecoderConfig) -> StateSpec:
-    """Let a session choose the size of the caches, up to the rotary tables' length."""
+    """Let a session choose the capacity of the caches, up to `config.capacity`."""
     return StateSpec(
         "layers.*.attn.?_cache", axis=2, capacity=Dim("capacity", 16, config.capacity)
     )
@@ -50,7 +50,7 @@ def decoder_caches(config: DecoderConfig) -> StateSpec:
 def decoder_methods(
     config: DecoderConfig, max_chunk: int, all_logits: bool = False
 ) -> tuple[Method, ...]:
-    """Return prefill, for up to `max_chunk` tokens at a time, and decode.
+    """Return the methods to compile: prefill, for up to `max_chunk` tokens, and decode.
 
     With `all_logits`, also return prefill_all, which computes the logits of every
     position.

@@ -1,4 +1,4 @@
-"""Passes: pure functions from a program to a program, one idea each."""
+"""Passes: pure functions from a program to a program, each for one change."""
 
 from kvc.compiler.passes.base import Pass, PassReport, run_passes
 

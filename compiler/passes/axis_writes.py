@@ -36,7 +36,7 @@ class AxisWrite:
 
 
 def axis_write(node: Node, *, lean: bool = False) -> AxisWrite | None:
-    """Return a node's write along one axis, None if the node is no such write.
+    """Return a node as a write along one axis, None if it is no such write.
 
     PyTorch drops leading axes of size 1 from the values of an `index_put`. Such a write
     is returned only if `lean` is set; see `AxisWrite.source`.

@@ -23,7 +23,7 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """The effect of a pass: the number of nodes and constants before and after."""
+    """The effect of a pass: counts of nodes and constants before and after the pass."""
 
     name: str
     nodes: tuple[int, int]
@@ -58,7 +58,9 @@ def run_passes(
 
 
 def check(program: Program, step: str, known: VerifiedNodes | None = None) -> None:
-    """Verify a program after a step; nodes in `known` are not verified in detail again.
+    """Verify a program after a step of compiling; `step` names the step in errors.
+
+    Nodes in `known` are not verified in detail again.
 
     Raises:
         PassFailed: the program breaks a rule of the IR.

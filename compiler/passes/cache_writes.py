@@ -1,9 +1,9 @@
 """Turn caches that grow by concatenation, `cat([past, new])`, into `kvc::append`.
 
 `past` is the cache before the call: a state that the result replaces, or an input of
-dynamic size whose longer version is returned to the caller. Concatenations with an
-empty tensor, or of one tensor alone, are removed. Concatenations that lengthen no cache
-stay unchanged.
+dynamic size whose longer version is returned to the caller. Empty tensors are removed
+from all concatenations, and so are concatenations of one tensor alone. Concatenations
+that lengthen no cache stay.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -93,7 +93,7 @@ def _append(method: Method, joins: Set[int]) -> Method:
 def _chains(
     method: Method, grows: Mapping[str, int], blocks: Mapping[int, Method]
 ) -> Iterator[Sequence[Node]]:
-    """Yield for each growing cache the concatenations that lengthen it."""
+    """Yield, for each growing cache, the list of concatenations that lengthen it."""
     states = {name: value for value, name in method.state_in}
     for new, name in method.state_out:
         if name in grows and name in states:
@@ -116,10 +116,11 @@ def _chain(
     axis: int,
     blocks: Mapping[int, Method],
 ) -> list[Node] | None:
-    """Return the concatenations from `past` to `new`; None if there is no path.
+    """Return the concatenations that turn `past` into `new`, the last one first.
 
-    A value between two of the concatenations must have no other reader, since appends
-    leave it no separate memory.
+    Return None if anything else is on the path from `past` to `new`. A value between
+    two of the concatenations must have no other reader, since appends leave it no
+    separate memory.
     """
     makers = method.makers()
     chain: list[Node] = []
@@ -147,7 +148,7 @@ def _chain(
 
 
 def _viewed(value: Value, makers: Mapping[int, Node]) -> int:
-    """Return the value that a value is a view of; itself if it is no view."""
+    """Return the id of the value that `value` is a view of, or its own id."""
     while value.id in makers:
         node = makers[value.id]
         if OPS[node.op].aliasing is not Aliasing.VIEW:
@@ -159,7 +160,10 @@ def _viewed(value: Value, makers: Mapping[int, Node]) -> int:
 def _through(
     node: Node, result: Value, axis: int, blocks: Mapping[int, Method]
 ) -> tuple[Value, list[Node]] | None:
-    """Return the operand that both branches lengthen, and their concatenations."""
+    """Return the operand that all branches lengthen, and the branches' concatenations.
+
+    Return None if the branches lengthen no common operand to `result`.
+    """
     control, at = control_of(node), node.outputs.index(result)
     assert control is not None
     for i, operand in enumerate(control.operands):
@@ -181,7 +185,7 @@ def _is_read_once(method: Method, value: Value) -> bool:
 
 
 def _keep_as_appends(node: Node, rebuilt: NodeList) -> None:
-    """Add one append for each part of a concatenation after the first part."""
+    """Add one append node for each part of a concatenation except the first part."""
     axis, (past, *parts) = _axis(node), node.inputs
     for part in parts[:-1]:
         length = add_dims(past.type.dims[axis], part.type.dims[axis])
@@ -204,7 +208,7 @@ class RecognizeCacheWrites:
     name: ClassVar[str] = "recognize-cache-writes"
 
     def run(self, program: Program) -> Program:
-        """Return the program with cache updates."""
+        """Return the program with `kvc::cache_update` nodes."""
         recognizer = _Recognizer(program.symbols, NonNegative(program))
         return each_method(program, recognizer.rewrite)
 
@@ -216,7 +220,7 @@ class _Recognizer:
         self._non_negative = non_negative
 
     def rewrite(self, method: Method) -> Method:
-        """Return the method with cache updates."""
+        """Return the method with `kvc::cache_update` nodes."""
         rebuilt = NodeList(method)
         sums = sums_of(method, rebuilt.makers)
         for node in method.nodes:
@@ -241,7 +245,7 @@ class _Recognizer:
     def _start(
         self, write: AxisWrite, method: Method, sums: IndexSums
     ) -> IndexSum | None:
-        """Return the first position of a write, None if it is no cache write."""
+        """Return the first position of a cache write, None for any other write."""
         cache, axis = write.target.type.dims, write.axis
         if axis == 0:
             return None

@@ -1,8 +1,9 @@
-"""Fuse operators that a model writes one by one: RMS norms, gated units, rotary turns.
+"""Fuse operators that a model writes one by one: RMS norms, gated units, rotations.
 
-Each formula is a pattern in this file. One operator replaces the last of the nodes that
-a pattern matches; the other matched nodes become dead code. kvc's kernels round as the
-matched nodes do, so that results in float32 stay the same.
+A rotation is that of a rotary position embedding. Each formula is a pattern in this
+file. One operator replaces the last of the nodes that a pattern matches; the other
+matched nodes become dead code. kvc's kernels round as the matched nodes do, so that
+results in float32 stay the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +35,7 @@ class FuseRmsNorms:
     name: ClassVar[str] = "fuse-rms-norms"
 
     def run(self, program: Program) -> Program:
-        """Return the program with its norms in one node each."""
+        """Return the program with each RMS norm as one node."""
         return each_method(program, _fuse_norms)
 
 
@@ -58,7 +59,7 @@ def _fuse_norms(method: Method) -> Method:
 
 
 def _is_norm(found: Bindings, normed: Value) -> bool:
-    """Tell whether kvc's norm kernel supports a norm's input and result types."""
+    """Tell whether kvc's norm kernel supports the input and result types of a norm."""
     (x,) = _values(found, "x")
     static = bool(x.type.dims) and isinstance(x.type.dims[-1], int)
     same = normed.type == x.type and isinstance(found["eps"], float)
@@ -91,7 +92,7 @@ class FuseGlus:
     name: ClassVar[str] = "fuse-glus"
 
     def run(self, program: Program) -> Program:
-        """Return the program with its gated units in one node each."""
+        """Return the program with each gated unit as one node."""
         return each_method(program, _fuse_glus)
 
 
@@ -117,7 +118,7 @@ def _fuse_glus(method: Method) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class _Half(Pattern):
-    """The first or the second half of `x` along its last axis, by slice or split."""
+    """Half `number` (0 or 1) of `x` along its last axis, made by a slice or a split."""
 
     number: int
 
@@ -135,7 +136,10 @@ class _Half(Pattern):
 
 
 def _part(value: Value, makers: Makers) -> tuple[Value | None, int, int]:
-    """Return the tensor that a value is cut from along the last axis, start and end."""
+    """Return (tensor, start, end) if `value` is `tensor[..., start:end]`.
+
+    Return (None, 0, 0) if it is no such slice.
+    """
     node, dims = makers.get(value.id), value.type.dims
     if node is None or not dims or not isinstance(dims[-1], int):
         return None, 0, 0
@@ -173,7 +177,7 @@ class FuseRotaryEmbeddings:
     name: ClassVar[str] = "fuse-rotary-embeddings"
 
     def run(self, program: Program) -> Program:
-        """Return the program with its rotary embeddings in one node each."""
+        """Return the program with each rotary embedding as one node."""
         return each_method(program, _fuse_rotary)
 
 

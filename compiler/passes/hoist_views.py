@@ -1,11 +1,11 @@
 """Move views around control flow into the blocks, which then take whole memory.
 
 `cond(p, f, g, (cache.view(-1),))` passes a view of the cache to a block, and views the
-result again before it becomes the cache. But a result of control flow can be placed in
-the cache's memory only if the operand is the whole cache in the cache's own shape. In:
-a program with such calls on the path from the old content of a state, or of an input,
-to the new content. Out: calls that take and return the cache itself; the views and
-their inverses are inside the blocks. Only views of all elements are moved: reshapes and
+result again before it becomes the cache. But a result of control flow can use the
+cache's memory only if the operand is the whole cache in the cache's own shape. In: a
+program with such calls on the path from the old content of a state, or of an input, to
+the new content. Out: calls that take and return the cache itself; the views and their
+inverses are inside the blocks. Only views of all elements are moved: reshapes and
 permutations.
 """
 
@@ -28,7 +28,10 @@ Views = tuple[WholeView, ...]
 
 
 def unviewed(value: Value, makers: Mapping[int, Node]) -> tuple[Value, Views]:
-    """Return the base of a chain of views of all elements, and the views in order."""
+    """Return the base of a chain of views of all elements, and the views.
+
+    The views are in the order in which they are taken of the base.
+    """
     views: list[WholeView] = []
     while (node := makers.get(value.id)) and (view := whole_view(node)):
         views.append(view)
@@ -52,13 +55,16 @@ def without_undone_views(method: Method) -> Method:
 
 
 def _undone_by(node: Node, rebuilt: NodeList) -> Value | None:
-    """Return the earlier value that a view restores, None if there is none."""
+    """Return the earlier value that a view node restores, None if it restores none."""
     view = whole_view(node)
     return None if view is None else _base(view, node.inputs[0], rebuilt)
 
 
 def _base(view: WholeView, value: Value, rebuilt: NodeList) -> Value | None:
-    """Return the value before a chain of views that a view undoes."""
+    """Return the value before a chain of views that `view` undoes.
+
+    `value` is the last result of the chain. Return None if `view` undoes no chain.
+    """
     while (inner := rebuilt.makers.get(value.id)) and (step := whole_view(inner)):
         if step.reorders != view.reorders:
             return None
@@ -71,7 +77,12 @@ def _base(view: WholeView, value: Value, rebuilt: NodeList) -> Value | None:
 def _done_to_base(
     node: Node, rebuilt: NodeList, reads: Mapping[int, int]
 ) -> Value | None:
-    """Apply a pointwise node to the base of its operand, if a view undoes the views."""
+    """Remove views around a pointwise node that undo each other.
+
+    `node` is a view of the pointwise node's result, and undoes the views that an
+    operand is made by. Add the pointwise node on the base of that operand; return its
+    result. Return None if `node` is no such view.
+    """
     view = whole_view(node)
     inner = rebuilt.makers.get(node.inputs[0].id) if view else None
     if view is None or inner is None or not _is_even(inner):
@@ -93,7 +104,7 @@ def _done_to_base(
 
 
 def _is_even(node: Node) -> bool:
-    """Tell whether a node is pointwise, with operands and results of equal sizes."""
+    """Tell whether a node is pointwise, with operands and a result of equal shapes."""
     sizes = {value.type.dims for value in (*node.inputs, *node.outputs)}
     return OPS[node.op].pointwise and len(node.outputs) == 1 and len(sizes) == 1
 
@@ -108,7 +119,7 @@ class LendWholeMemory:
     name: ClassVar[str] = "lend-whole-memory"
 
     def run(self, program: Program) -> Program:
-        """Return the program whose control flow takes whole memory."""
+        """Return the program whose control nodes take whole persistent memory."""
         hoister = _Hoister(blocks_by_number(program))
         grown = {state.name for state in program.states if state.grows is not None}
         changed = {
@@ -128,7 +139,7 @@ class LendWholeMemory:
 
 
 def _homes(method: Method, grown: set[str]) -> Iterator[tuple[Value, Value]]:
-    """Yield (new, old) for all memory of fixed size that outlives a method."""
+    """Yield (new content, old content) for each state and input of fixed size."""
     states = {name: value for value, name in method.state_in if name not in grown}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
     yield from ((new, states[n]) for new, n in method.state_out if n in states)
@@ -141,8 +152,8 @@ class _Mark:
 
     Attributes:
         node: the control node.
-        result: index of the result.
-        operand: index of the operand.
+        result: index of the result among the node's results.
+        operand: index of the operand among the node's operands.
         seen: the views between the result and the new content.
     """
 
@@ -159,7 +170,10 @@ class _Hoister:
         self.blocks = dict(blocks)
 
     def hoist(self, method: Method, roots: Iterable[tuple[Value, Value]]) -> Method:
-        """Return a method whose control nodes take whole persistent memory."""
+        """Return a method whose control nodes take whole persistent memory.
+
+        `roots` are (new content, old content) of each memory.
+        """
         marks: dict[int, dict[int, _Mark]] = {}  # id of a node -> result -> mark
         for new, old in roots:
             for mark in self._trace(method, new, old) or ():
@@ -198,7 +212,10 @@ class _Hoister:
     def _through(
         self, method: Method, node: Node, result: Value, seen: Views, old: Value
     ) -> list[_Mark] | None:
-        """Continue a trace from a result of control flow to an operand."""
+        """Continue a trace from a result of a control node to one of its operands.
+
+        Return None if no operand leads to the old content.
+        """
         control = control_of(node)
         assert control is not None
         at = [value.id for value in node.outputs].index(result.id)
@@ -211,7 +228,7 @@ class _Hoister:
         return None
 
     def _makes(self, control: Control[Value], result: int, operand: int) -> bool:
-        """Tell whether a result can take the memory of an operand."""
+        """Tell whether result number `result` can take operand `operand`'s memory."""
         if control.is_loop:
             return operand == result and operand < control.carried
         blocks = [self.blocks[number] for number in control.blocks]
@@ -221,7 +238,7 @@ class _Hoister:
         )
 
     def _derives(self, block: Method, value: Value, root: Value) -> bool:
-        """Tell whether a value of a block can be written over an input."""
+        """Tell whether `value` of a block can be written over the input `root`."""
         makers = block.makers()
         while True:
             value, _ = unviewed(value, makers)
@@ -243,7 +260,10 @@ class _Hoister:
     def _taken_inside(
         self, control: Control[Value], result: int, operand: int
     ) -> Views:
-        """Return the inverse of the views that a branch takes of a result."""
+        """Return the inverse of the views that a branch makes its result by.
+
+        Return () if no branch makes the result by views.
+        """
         for number in control.blocks:
             block = self.blocks[number]
             core, views = unviewed(block.outputs[result], block.makers())
@@ -252,7 +272,10 @@ class _Hoister:
         return ()
 
     def _rewrite(self, node: Node, marks: tuple[_Mark, ...], rebuilt: NodeList) -> None:
-        """Add a control node over whole memory, and views that restore its results."""
+        """Add a control node over whole memory, and views that restore its results.
+
+        The views give the results the shapes that later nodes read.
+        """
         control = control_of(node)
         assert control is not None
         operands, outputs = list(control.operands), list(node.outputs)
@@ -298,9 +321,13 @@ _Same = Mapping[int, tuple[int, Views]]  # operand -> the operand that it is a v
 def _same_memory(
     operands: Sequence[Value], lent: Set[int], makers: Mapping[int, Node]
 ) -> _Same:
-    """Return the operands that are views of operands in `lent`, which are written.
+    """Find the operands that are views of operands in `lent`, which are written.
 
-    A branch gets one input for both, so that its reads are put before its writes.
+    A branch gets one input for a view and its base, so that reads of the view are put
+    before writes of the base.
+
+    Returns:
+        Index of a view operand -> index of the base operand, and the views between.
     """
     whole = {operands[i].id: i for i in lent}
     same = {}
@@ -316,7 +343,7 @@ def _undone(views: Views) -> Views:
 
 
 def _add_views(base: Value, views: Views, last: Value, rebuilt: NodeList) -> None:
-    """Add views of a base; the last view computes `last`."""
+    """Add a chain of view nodes of `base`; the last of them computes `last`."""
     for i, view in enumerate(views):
         made = last if i == len(views) - 1 else rebuilt.value(view.after)
         rebuilt.keep(Node(view.op, (base, *view.settings), (made,), view.source))
@@ -329,7 +356,11 @@ def _over_whole(
     results: Mapping[int, Views],
     same: _Same,
 ) -> Method:
-    """Return a block that views its inputs, and views its outputs back."""
+    """Return a block that takes whole memory and returns whole memory.
+
+    The block takes the views in `operands` of its inputs first, and the views in
+    `results` of its outputs at the end.
+    """
     rebuilt = NodeList(block)
     inputs, names = list(block.inputs), dict[int, Value]()
     for i, views in operands.items():
@@ -357,5 +388,5 @@ def _over_whole(
 
 
 def _end(base: Value, views: Views, rebuilt: NodeList) -> Value:
-    """Return a new value of the last view's type; the base if there are no views."""
+    """Return a new value of the last view's type, or `base` if there are no views."""
     return rebuilt.value(views[-1].after) if views else base

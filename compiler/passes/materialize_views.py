@@ -1,10 +1,10 @@
 """Turn a `view` of a tensor that is not contiguous into a `reshape` that copies.
 
-In the IR a view is only a new shape. In memory it needs an operand whose elements lie
-in order, unlike those of a transposed operand. Every operator that is not a view writes
-its result in order, except into growing memory, which has spare capacity. So only
-chains of views are followed. torch's own rule decides, for tensors without memory, at
-several sizes.
+In the IR a view is only a new shape. In memory, the elements of the view's operand must
+lie in the order of the operand's indices, which is not so for a transposed tensor.
+Every operator that is not a view writes its result in that order, except into growing
+memory, which has spare capacity. So only chains of views are followed. torch's own rule
+decides whether a view is possible, for tensors without memory, at several sizes.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class MaterializeViews:
     name: ClassVar[str] = "materialize-views"
 
     def run(self, program: Program) -> Program:
-        """Return the program in which every view can share memory."""
+        """Return the program in which each view shares memory with its operand."""
         samples = tuple(sample_sizes(program.symbols))
         growable = find_growable(program)
         return each_method(
@@ -70,9 +70,9 @@ def _with_operands_in_order(
     layouts: Mapping[int, tuple[Tensor, ...]],
     rebuilt: NodeList,
 ) -> Node:
-    """Return a control node whose operands are contiguous.
+    """Return a control node that reads contiguous clones of operands that are not.
 
-    A growable operand stays, since the input of the block is growable too.
+    A growable operand stays as it is, since the input of the block is growable too.
     """
     names: dict[int, Value] = {}
     for value in node.inputs:

@@ -46,7 +46,10 @@ class LinearProducts:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product with a matrix; `by_columns` means [in, out], not [out, in]."""
+    """A product of `x` with a matrix.
+
+    The matrix is [in, out] if `by_columns` is set, else [out, in].
+    """
 
     x: Value
     weight: Value
@@ -81,7 +84,7 @@ def _linear(
 
 
 def _product(node: Node, makers: Mapping[int, Node]) -> _Product | None:
-    """Return a node's product with a matrix, None if it is not a linear layer."""
+    """Return a node's product with a matrix, None if the node is no such product."""
     place = _WEIGHT.get(node.op)
     if place is None:
         return None
@@ -110,7 +113,7 @@ def _is_turn(node: Node) -> bool:
 
 
 def _read_otherwise(method: Method) -> Iterator[str]:
-    """Yield the constants that any node but a product by columns reads."""
+    """Yield the constants that anything but a product with [in, out] matrices reads."""
     makers, read = method.makers(), {value.id for value in method.results}
     for node in reversed(method.nodes):
         product = _product(node, makers)
@@ -134,9 +137,10 @@ _NEAR = 16  # nodes
 class GatherProducts:
     """Move each product up to a preceding product of the same rows.
 
-    Results of moved products live longer, so a product is moved only over a short
-    distance. Otherwise, all layers of a decoder that read the encoder's result would
-    have their products in memory at once.
+    The rows are the operand that is multiplied with the weights. Results of moved
+    products live longer, so a product is moved only over a short distance. Otherwise,
+    all layers of a decoder that read the encoder's result would have their products in
+    memory at once.
     """
 
     name: ClassVar[str] = "gather-products"
@@ -166,7 +170,7 @@ def _gather(method: Method) -> Method:
 
 
 def _may_move(node: Node, made: set[int]) -> bool:
-    """Tell whether a node is a product with weights that are not in `made`."""
+    """Tell whether a node is a product whose weights no node computes (`made`)."""
     rows = ROW_ARGUMENTS.get(node.op)
     return rows is not None and not made & {v.id for v in node.inputs[rows:]}
 
@@ -179,7 +183,7 @@ _VIEWS: Final = frozenset({"aten::view", "aten::reshape"})
 
 @dataclass(frozen=True, slots=True)
 class DivideMatrices:
-    """Replace views of one matrix by constants, for the matrices of experts."""
+    """Replace the views by which experts read parts of one matrix by constants."""
 
     name: ClassVar[str] = "divide-matrices"
 

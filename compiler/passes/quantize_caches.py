@@ -39,8 +39,8 @@ class QuantizeCaches:
         """Return the program over int8 caches.
 
         Raises:
-            CacheDtypeRefused: a cache is read or written in another way, or there is
-                none.
+            CacheDtypeRefused: another kind of node reads or writes a cache, or the
+                program has no such cache.
         """
         scales = _names_of_scales(program, find_caches(program, DType.INT8))
         blocks = blocks_by_number(program)
@@ -54,7 +54,7 @@ class QuantizeCaches:
 
 
 def _names_of_scales(program: Program, caches: Sequence[str]) -> dict[str, str]:
-    """Return state -> an unused name for the state of its scales."""
+    """Return name of a float state -> unused name for the state of its scales."""
     taken = {state.name for state in program.states}
     names = {}
     for state in caches:
@@ -84,8 +84,9 @@ def _types(cache: TensorType) -> tuple[TensorType, TensorType]:
 class _Rewriter:
     """Rewrites one method over int8 caches.
 
-    `_pairs`: id of a float cache -> its rows and scales. `blocks`: the blocks of the
-    program as rewritten so far. `cached`: the inputs of a block that are caches.
+    `_pairs` maps the id of a float cache to the values of its rows and scales. `blocks`
+    are the blocks of the program as rewritten so far. `cached` are the inputs of a
+    block that are caches.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class _Rewriter:
         )
 
     def parts(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Return values, with rows and scales in place of caches."""
+        """Return `values`, with rows and scales in place of each cache."""
         return tuple(p for v in values for p in self._pairs.get(v.id, (v,)))
 
     def has(self, value: Value) -> bool:
@@ -151,7 +152,7 @@ class _Rewriter:
             yield scale, self._scales[name]
 
     def _pair(self, value: Value) -> _Pair:
-        """Return new values for the rows and the scales of a value."""
+        """Return two new values: for the int8 rows and for the scales of a cache."""
         rows, scale = _types(value.type)
         return self._nodes.value(rows), self._nodes.value(scale)
 
@@ -215,7 +216,7 @@ class _Rewriter:
             self._nodes.keep(Node("aten::permute", arguments, (result,), node.source))
 
     def _take_part(self, node: Node, pair: _Pair) -> None:
-        """Take a part of each row, with the scale of the whole row."""
+        """Add a node that takes a part of each int8 row; the row keeps its scale."""
         whole, scale = pair
         (part,) = node.outputs
         rows = self._nodes.value(_types(part.type)[0])
@@ -243,8 +244,8 @@ class NarrowCaches:
         """Return the program over float16 caches.
 
         Raises:
-            CacheDtypeRefused: a cache is read or written in another way, is not
-                float32, or there is none.
+            CacheDtypeRefused: another kind of node reads or writes a cache, a cache is
+                not float32, or the program has no cache.
         """
         caches = find_caches(program, DType.FLOAT16)
         flow = CacheFlow(blocks_by_number(program), _leads_on, every=False)

@@ -1,16 +1,16 @@
 """Quantize linear layers and embeddings.
 
-`linear(x, weight)` becomes an operator that quantizes x, and a product. There are three
-forms. By rows, with exactly XNNPACK's numerics: `quantize_rows(x)`, and
-`linear_qd8(...)` over int8 weights with one scale per output channel or
-`linear_qb4(...)` over int4 weights with one scale per block of 32 inputs. By blocks:
-`quantize_blocks(x)`, and `linear_q8(...)` over int8 weights or `linear_q4(...)` over
-int4 weights, both with a scale per block of an output channel. With float activations:
-`linear_w8(x, ...)` over int8 weights. `embedding(weight, ids)` reads int8 rows. Linear
-layers and embeddings store an int8 matrix in the same way, so a tied embedding is one
-blob. For that reason a matrix that is also an int8 embedding is never multiplied as
-int4: a second copy would cost more than it saves, and be less exact. The matrices of
-experts are int8 if activations are quantized.
+`linear(x, weight)` becomes a product with quantized weights, in one of three forms. By
+rows, with exactly XNNPACK's numerics: `quantize_rows(x)`, then `linear_qd8(...)` over
+int8 weights with one scale per output channel, or `linear_qb4(...)` over int4 weights
+with one scale per block of 32 inputs. By blocks: `quantize_blocks(x)`, then
+`linear_q8(...)` over int8 weights or `linear_q4(...)` over int4 weights, both with a
+scale per block of an output channel. With float activations: `linear_w8(x, ...)` over
+int8 weights. `embedding(weight, ids)` reads int8 rows. Linear layers and embeddings
+store an int8 matrix in the same way, so a tied embedding is one blob. For that reason a
+matrix that is also an int8 embedding is never multiplied as int4: a second copy would
+cost more than it saves, and be less exact. The matrices of experts are int8 if
+activations are quantized.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ NARROW: Final = ("qb4", "q4")  # int4
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The operators and transforms of one quantization scheme."""
+    """The operators of one quantization scheme, and the transforms of its weights."""
 
     rows: str
     int8: str
@@ -77,13 +77,14 @@ class QuantizeWeights:
     Attributes:
         linear: the scheme of linear layers. Activations are quantized at run time: by
             rows with "qd8" and "qb4", by blocks of 32 with "q8" and "q4". With "w8"
-            they stay float, and the matrices of experts stay float32. If the rows of a
-            weight cannot be cut into blocks, or the number of rows is no multiple of
-            eight, "qd8" replaces "qb4", and "q8" replaces "q4".
-        embedding: store embeddings as int8.
+            activations stay float, and the matrices of experts stay float32. If the
+            rows of a weight cannot be cut into blocks, or the number of rows is no
+            multiple of eight, "qd8" replaces "qb4", and "q8" replaces "q4".
+        embedding: whether embeddings are stored as int8.
         keep: patterns of weights that stay float32, such as routers.
         wide: names of weights that are stored as int8 even with "qb4" and "q4".
-        moments: name of a weight -> moments of its inputs; empty without samples.
+        moments: name of a weight -> moments of its layer's inputs; empty without
+            samples.
     """
 
     name: ClassVar[str] = "quantize-weights"
@@ -189,7 +190,7 @@ def _is_float(argument: object) -> bool:
 
 
 def _tables(program: Program) -> Iterator[str]:
-    """Yield the names of the constants that are embeddings."""
+    """Yield the names of the constants that `aten::embedding` nodes read as tables."""
     for method in program.methods:
         names = {value.id: name for value, name in method.constants}
         for node in method.nodes:
@@ -205,10 +206,11 @@ def _int8_weight(
     book: WeightBook,
     turned: bool = False,
 ) -> tuple[Value, Value]:
-    """Return the int8 values [..., out, in] of a weight or stack, and the scales.
+    """Return the values and the scales of a matrix, or stack of matrices, as int8.
 
-    The scales are [..., out], or [..., out, m] for m blocks in a row. `turned`
-    exchanges the last two axes of the weights before they are quantized.
+    The values are int8 [..., out, in]. The scales are float32 [..., out], or [..., out,
+    m] for m blocks in a row. If `turned` is set, the weights are [..., in, out], and
+    their last two axes are exchanged before they are quantized.
     """
     assert isinstance(weight, Value)
     *count, rows, columns = weight.type.dims
@@ -230,7 +232,11 @@ def _int4_weight(
     builder: MethodBuilder,
     book: WeightBook,
 ) -> tuple[Value, Value]:
-    """Return the packed values [out / 8, in / 8, 8, 4] and the scales."""
+    """Return the packed int4 values of a weight, and the scales.
+
+    The values are uint8 [out / 8, in / 8, 8, 4], with two values in a byte; the scales
+    are bfloat16 [out / 8, in / 32, 8].
+    """
     rows, columns = weight.type.dims
     assert isinstance(rows, int)
     assert isinstance(columns, int)

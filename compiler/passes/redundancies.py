@@ -26,7 +26,7 @@ from kvc.schema.ops import OPS, Aliasing
 
 @dataclass(frozen=True, slots=True)
 class DropDeadCode:
-    """Keep the nodes that outputs and states need; a method keeps all its inputs."""
+    """Keep only nodes that outputs and states need; a method keeps all its inputs."""
 
     name: ClassVar[str] = "drop-dead-code"
 
@@ -74,7 +74,7 @@ def _drop_in_method(method: Method) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class ShareEqualNodes:
-    """Keep the first of equal nodes."""
+    """Keep the first of equal nodes, and read its results in place of the others."""
 
     name: ClassVar[str] = "share-equal-nodes"
 
@@ -96,7 +96,7 @@ def _share(method: Method) -> Method:
 
 
 def _exact(argument: Argument) -> object:
-    """Return a key that distinguishes 1, 1.0 and True."""
+    """Return a key for an argument that distinguishes 1, 1.0 and True."""
     if isinstance(argument, tuple):
         return tuple(_exact(item) for item in argument)
     return (type(argument), repr(argument) if isinstance(argument, float) else argument)
@@ -118,17 +118,17 @@ _REPEATS = {
 
 @dataclass(frozen=True, slots=True)
 class ForwardCopies:
-    """Replace the result of a copy that changes nothing by its operand."""
+    """Replace the result of a node that only repeats an operand by that operand."""
 
     name: ClassVar[str] = "forward-copies"
 
     def run(self, program: Program) -> Program:
-        """Return the program without copies that change nothing."""
+        """Return the program without nodes that only repeat an operand."""
         return each_method(program, lambda method: read_through(method, _copied))
 
 
 def _copied(node: Node) -> Node | tuple[Value, ...]:
-    """Return the operand that a node only repeats, or else the node."""
+    """Return the operand that equals a node's result, or the node if there is none."""
     if node.op not in _REPEATS:
         return node
     copied = node.arguments[_REPEATS[node.op]]
@@ -144,7 +144,7 @@ _LITERAL_BYTES = 1 << 16  # literals up to this size are compared by content
 
 @dataclass(frozen=True, slots=True)
 class DedupeConstants:
-    """Keep the first of equal constants.
+    """Keep the first of equal constants, and read it in place of the others.
 
     Weights are compared by their source, without reading bytes; equal bytes of
     different sources are found when blobs are written. Literals in the code are small

@@ -3,12 +3,12 @@
 A stream is defined in `kvc.compiler.analysis.streams`. A quantized row has one scale
 for all its values, so a few large coordinates make the small ones inexact. Trained
 models have such coordinates, at the same index of each row. A rotation spreads the
-large coordinates over the whole row. The program computes the same: embedding tables
-and the layers that write the stream produce rotated rows, and the layers after the
-norms read rotated rows and include the norms' weights. A table that is tied to an
-output layer stays one matrix; the weight of the norm before that layer is applied by an
-added product. In: a program. Out: the same program over rotated weights, which are
-computed when they are read.
+large coordinates over the whole row. The program computes the same results: embedding
+tables and the layers that write the stream produce rotated rows. The layers after the
+norms read rotated rows, and their matrices include the norms' weights. A table that is
+tied to an output layer stays one matrix; the weight of the norm before that layer is
+applied by an added product. In: a program. Out: the same program over rotated weights,
+which are computed when they are read.
 """
 
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ _CHECKED_ROWS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class RotateStreams:
-    """Rotate every stream whose readers and writers can all be rotated."""
+    """Rotate every stream all of whose readers and writers can be rotated."""
 
     name: ClassVar[str] = "rotate-streams"
 
@@ -42,7 +42,8 @@ class RotateStreams:
         """Return the program with rotated streams.
 
         Raises:
-            PassFailed: a sample of the rotated weights does not compute the same.
+            PassFailed: a sample of the rotated weights does not compute the same as the
+                original weights.
         """
         done = (c.name for c in program.constants if isinstance(c.source, Computed))
         streams = find_streams(program, frozenset(done))
@@ -65,11 +66,11 @@ class _Book:
         self.made: dict[str, Constant] = {}
 
     def is_rotated(self, name: str, side: str) -> bool:
-        """Tell whether a side of a constant is rotated."""
+        """Tell whether the side "reads" or "makes" of a constant is rotated."""
         return Side(name, side) in self.streams.sides  # type: ignore[arg-type]
 
     def rotated(self, name: str) -> Constant | None:
-        """Return the rotated form of a constant, None if it is not rotated."""
+        """Return the rotated form of a constant, None if no side of it is rotated."""
         make = Rotated(self.is_rotated(name, "makes"), self.is_rotated(name, "reads"))
         if not (make.rows or make.columns):
             return None
@@ -80,20 +81,26 @@ class _Book:
         )
 
     def bias(self, weight: str, before: str, bias: str | None) -> Constant:
-        """Return the bias of a layer that absorbs a norm's bias."""
+        """Return the bias of a layer whose matrix includes the preceding norm.
+
+        Args:
+            weight: name of the layer's matrix.
+            before: name of the norm's bias.
+            bias: name of the layer's own bias, None if it has none.
+        """
         name = ".".join((weight, "bias", before, *([bias] if bias else [])))
         bases = (weight, before, *([bias] if bias else []))
         make = RotatedBias(self.is_rotated(weight, "makes"))
         return self._make(name, make, bases, self.originals[weight].type.dims[:1])
 
     def scale(self, weight: str) -> Constant:
-        """Return the matrix that replaces a norm's weight."""
+        """Return the matrix that replaces the norm weight named `weight`."""
         (width,) = self.originals[weight].type.dims
         name = f"{weight}.rotated_scale"
         return self._make(name, RotatedScale(), (weight,), (width, width))
 
     def row(self, vector: str) -> Constant:
-        """Return a norm's bias, rotated."""
+        """Return the rotated form of the norm bias named `vector`."""
         dims = self.originals[vector].type.dims
         return self._make(f"{vector}{ROTATED}", Rotated(False, True), (vector,), dims)
 
@@ -162,7 +169,7 @@ class _Rewriting:
         return replace(node, arguments=(self._operand(x), self._operand(weight), bias))
 
     def _scaled(self, x: Value, norm: Norm, source: str) -> Value:
-        """Multiply a rotated norm's result by its weight, and add its bias."""
+        """Add nodes that apply a norm's weight and bias to its rotated result `x`."""
         if norm.weight is not None:
             scale = self._constant(self._book.scale(norm.weight))
             x = self._nodes.add("aten::matmul", (x, scale), x.type, source)
@@ -178,7 +185,10 @@ class _Rewriting:
         return (self._method.name, value.id) in self._book.streams.values
 
     def _operand(self, argument: Argument) -> Argument:
-        """Return the rotated constant of an argument, or else the argument."""
+        """Return the rotated form of a constant argument, or the argument itself.
+
+        A constant without a rotated form, or any other argument, is returned unchanged.
+        """
         if not isinstance(argument, Value) or argument.id not in self._names:
             return argument
         made = self._book.rotated(self._names[argument.id])
@@ -191,7 +201,7 @@ class _Rewriting:
 
 
 def _check_weights(book: _Book) -> None:
-    """Compare the first rotated matrix of each kind with its original, in float64.
+    """Compare one rotated matrix for each way to rotate with its original, in float64.
 
     Raises:
         PassFailed: products with the rotated and the original matrix differ.
@@ -234,5 +244,5 @@ def _is_same(source: Computed) -> bool:
 
 
 def _product(matrix: Tensor, row: Tensor) -> Tensor:
-    """Return the products of a matrix's rows with one row, float64 [out]."""
+    """Return the dot product of each row of `matrix` with `row`, float64 [out]."""
     return (matrix.double() * row).sum(-1)

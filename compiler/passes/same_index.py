@@ -1,7 +1,7 @@
 """Find whether a read and a write of a tensor are at the same indices.
 
-A write is an `index_copy` with an index tensor; a read at the same indices can be a
-slice, a single index, or a read at an equal index tensor.
+The write is an `index_copy` with an index tensor. The read can be a slice, a single
+index, or a read at an equal index tensor.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from kvc.schema.types import Affine, Dim, count_from_front
 def is_read_at(
     read: Value, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether `read` holds the content of `base` at the positions `index`.
+    """Tell whether `read` has the content of `base` at the positions `index` of `axis`.
 
-    `read` keeps the axis, with size 1 for one position.
+    `read` keeps the axis, also for one position.
     """
     node = makers.get(read.id)
     if node is None:
@@ -31,7 +31,10 @@ def is_read_at(
 def selected_at(
     read: Value, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether `read` holds the position `index` of `base`, without the axis."""
+    """Tell whether `read` is the part of `base` at the one position in `index`.
+
+    `read` lacks the axis of the positions.
+    """
     node = makers.get(read.id)
     return node is not None and _selects(node, base, axis, index, makers)
 
@@ -42,7 +45,7 @@ _SHAPING = {"aten::view", "aten::unsqueeze", "aten::reshape"}
 def _selects(
     node: Node, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether a node selects the one position of an index, without its axis."""
+    """Tell whether a node selects the one position in `index` and drops the axis."""
     match node.op, node.arguments:
         case "aten::select.int", (Value() as old, int(dim), int() | Affine() as place):
             same = old.id == base.id and dim % len(base.type.dims) == axis
@@ -67,7 +70,7 @@ def _takes(
     index: Value,
     makers: Mapping[int, Node],
 ) -> bool:
-    """Tell whether a node reads `read` at an index along an axis, keeping the axis."""
+    """Tell whether the result `read` of a node is `base` at `index`, with the axis."""
     rank, count = len(base.type.dims), read.type.dims[axis]
     match node.op, node.arguments:
         case "aten::slice.Tensor", (Value() as old, int(dim), start, _, int(step)):
@@ -89,7 +92,7 @@ def _takes(
 def _counts(
     index: Value, start: Dim | None, step: int, count: Dim, makers: Mapping[int, Node]
 ) -> bool:
-    """Tell whether an index holds `count` positions that begin at `start`."""
+    """Tell whether an index is `count` positions counted from `start` by `step`."""
     node = makers.get(index.id)
     if node is None or index.type.dims != (count,):
         return False
@@ -99,7 +102,7 @@ def _counts(
 
 
 def counted_from_front(place: Argument, size: Dim) -> Dim | None:
-    """Return a position counted from the front; None if that is unknown."""
+    """Return a position counted from the front, None if not known ahead of time."""
     if not isinstance(place, int | Affine) or isinstance(place, bool):
         return None
     counted = count_from_front(place, size)

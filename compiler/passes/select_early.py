@@ -3,9 +3,10 @@
 Only the last token of a prompt leads to logits, so the last layer's queries, products
 and norms are needed for that token alone. In a classifier, the last layer is needed for
 the first token alone. Keys and values of the other tokens are still needed for the
-cache. In: a program. Out: the same program, with selections moved before the nodes that
-work on each position separately. A selection is moved before a node only if all readers
-of the node's result select the same positions.
+cache. In: a program. Out: the same program, in which a node that works on each position
+separately computes only the positions that are selected from its result. So the
+selection precedes the node. This is done only if all readers of the node's result
+select the same positions.
 """
 
 from collections import defaultdict
@@ -41,33 +42,33 @@ class SelectEarly:
     name: ClassVar[str] = "select-early"
 
     def run(self, program: Program) -> Program:
-        """Return the program without positions that are never read."""
+        """Return the program without computations of positions that are never read."""
         return each_method(program, _select_early)
 
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """A range of positions of an axis."""
+    """Consecutive positions of an axis: `count` of them, from `start`."""
 
     axis: int
     start: Dim
     count: Dim
 
     def of(self, kind: TensorType) -> TensorType:
-        """Return the type of the selected positions of a tensor."""
+        """Return the type of the part of a tensor at these positions."""
         return replace(
             kind,
             dims=(*kind.dims[: self.axis], self.count, *kind.dims[self.axis + 1 :]),
         )
 
     def on(self, axis: int) -> "_Places":
-        """Return the same range of another axis."""
+        """Return the same positions of another axis."""
         return replace(self, axis=axis)
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a node computes some positions of its result.
+    """How a node computes only some positions of its result.
 
     Attributes:
         operands: index of an argument -> the positions of the argument that are read.
@@ -103,7 +104,10 @@ class _Selecting:
         self._selected: dict[tuple[int, _Places], Value] = {}
 
     def keep(self, node: Node) -> None:
-        """Add a node unchanged; skip a selection that was already computed."""
+        """Add a node unchanged, unless it selects positions that are computed alone.
+
+        A slice of such positions is dropped; a select of such a position reads it.
+        """
         chosen = _selection(node)
         known = None
         if chosen is not None:
@@ -116,7 +120,7 @@ class _Selecting:
             self.names[node.outputs[0].id] = known
 
     def make(self, node: Node, places: _Places, way: _Way) -> None:
-        """Add a node that computes some positions of its result."""
+        """Add a node that computes only the positions `places` of its result."""
         arguments = list(node.arguments)
         for k, needed in way.operands.items():
             take = partial(self._take, needed, node.source)
@@ -130,7 +134,7 @@ class _Selecting:
             self._selected[whole.id, places] = part
 
     def _take(self, places: _Places, source: str, value: Value) -> Value:
-        """Return positions of a value; add a slice if they were not computed alone."""
+        """Return `places` of a value; add a slice if no node computes them alone."""
         found = self._selected.get((value.id, places))
         if found is None:
             whole = self.names.get(value.id, value)
@@ -172,9 +176,10 @@ def _plan(method: Method) -> dict[int, tuple[_Places, _Way]]:
 
 
 def _is_computed(node: Node, makers: Mapping[int, Node]) -> bool:
-    """Tell whether a value is more than a view of a state, an input or a constant.
+    """Tell whether a node's result is neither persistent memory nor a view of it.
 
-    Views of these stay as they are, since other passes recognize caches by them.
+    Persistent memory is that of states, inputs and constants. Views of it stay as they
+    are, since other passes recognize caches by them.
     """
     maker: Node | None = node
     while maker is not None and OPS[maker.op].aliasing is Aliasing.VIEW:
@@ -183,7 +188,10 @@ def _is_computed(node: Node, makers: Mapping[int, Node]) -> bool:
 
 
 def _selection(node: Node) -> _Places | None:
-    """Return the positions that a node selects of its first operand, None for all."""
+    """Return the positions of its first operand that a node selects.
+
+    Return None if the node is no selection, or selects all positions.
+    """
     match node.op, node.arguments:
         case "aten::select.int", (Value() as whole, int(dim), place):
             count: Dim = 1
@@ -201,7 +209,7 @@ def _selection(node: Node) -> _Places | None:
 
 
 def _is_place(start: Argument) -> bool:
-    """Tell whether a start is a number, or a number plus sizes.
+    """Tell whether the start of a selection is a constant, or a constant plus sizes.
 
     A start that is negative for some sizes would count from the end for these sizes.
     """
@@ -211,7 +219,7 @@ def _is_place(start: Argument) -> bool:
 
 
 def _way(node: Node, places: _Places) -> _Way | None:
-    """Return how to compute only some positions of a result, None if impossible."""
+    """Return how a node computes only `places` of its result, None if it cannot."""
     if OPS[node.op].pointwise or node.op == "kvc::glu":
         return _way_of_aligned(node, places)
     find = _WAYS.get(node.op)
@@ -219,7 +227,7 @@ def _way(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_aligned(node: Node, places: _Places) -> _Way:
-    """Select positions of operands that are broadcast to the result."""
+    """Select the same positions of all operands, which are broadcast to the result."""
     rank = len(node.outputs[0].type.dims)
     operands = {}
     for k, argument in enumerate(node.arguments):
@@ -230,13 +238,20 @@ def _way_of_aligned(node: Node, places: _Places) -> _Way:
 
 
 def _aligned(value: Value, rank: int, places: _Places) -> _Places | None:
-    """Return the positions that a broadcast operand needs, None if it has only one."""
+    """Return the positions of a broadcast operand for `places` of the result.
+
+    Return None if the operand has no such axis, or has size 1 along it. `rank` is the
+    rank of the result.
+    """
     axis = places.axis - rank + len(value.type.dims)
     return None if axis < 0 or value.type.dims[axis] == 1 else places.on(axis)
 
 
 def _way_of_rows(node: Node, places: _Places, width: int = 1) -> _Way | None:
-    """Select rows of the first operand; each result row depends on one operand row."""
+    """Select rows of the first operand; result row i depends on operand row i alone.
+
+    A row has `width` axes, the last ones. Return None if `places` are within rows.
+    """
     return (
         _Way({0: places})
         if places.axis < len(node.outputs[0].type.dims) - width
@@ -265,7 +280,10 @@ def _way_of_product(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_attention_product(node: Node, places: _Places) -> _Way | None:
-    """Select queries, except in causal attention, which counts the queries."""
+    """Select queries of a product attention, if it is not causal.
+
+    Causal attention derives the position of each query from the number of queries.
+    """
     rank = len(node.outputs[0].type.dims)
     _, _, _, mask, causal, *_ = node.arguments
     if places.axis != rank - 2 or causal:
@@ -275,7 +293,10 @@ def _way_of_attention_product(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_attention(node: Node, places: _Places) -> _Way | None:
-    """Select the last queries of an attention, which have the last positions."""
+    """Select the last queries of an attention, None for any other selection.
+
+    The operator takes its queries to be at the last positions.
+    """
     q, *_, row_lengths, _ = node.arguments
     size = node.outputs[0].type.dims[2]
     last = add_dims(places.start, places.count) == size
@@ -313,7 +334,7 @@ def _way_of_unsqueeze(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_part(node: Node, places: _Places) -> _Way | None:
-    """Select along an axis other than the axis that the node cuts or removes."""
+    """Select along any axis except the axis that a slice cuts or a select removes."""
     axis = _axis(node.arguments[1], node.inputs[0])
     gone = node.op == "aten::select.int" and places.axis >= axis
     own = places.on(places.axis + gone)
@@ -326,7 +347,11 @@ def _way_of_split(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_view(node: Node, places: _Places) -> _Way | None:
-    """Select along the same axis before a view, if the view keeps all axes up to it."""
+    """Select positions of a view's operand, along the axis that becomes the same axis.
+
+    Return None unless the sizes up to that axis are the same before and after the view,
+    apart from sizes 1.
+    """
     before, after = node.inputs[0].type.dims, node.outputs[0].type.dims
     front = [d for d in after[: places.axis] if d != 1]
     for axis, size in enumerate(before):
@@ -338,7 +363,7 @@ def _way_of_view(node: Node, places: _Places) -> _Way | None:
 
 
 def _way_of_expand(node: Node, places: _Places) -> _Way:
-    """Select positions of an expanded tensor; a repeated axis has only one."""
+    """Select positions of an expanded tensor, unless the axis is a repeated one."""
     (result,) = node.outputs
     aligned = _aligned(node.inputs[0], len(result.type.dims), places)
     operands = {} if aligned is None else {0: aligned}

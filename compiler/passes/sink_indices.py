@@ -1,9 +1,10 @@
 """Compute the index of a cache write inside the branch that writes.
 
 If code outside of a branch computes `position + torch.arange(n)` and the branch
-captures the result, the branch sees an index tensor of unknown values. In: a program.
-Out: the same program, except that small integer computations are repeated in the blocks
-that use the results. So a block contains the computation of its write index.
+captures the result, passes that look at the branch see an index tensor of unknown
+values. In: a program. Out: the same program, except that small integer computations are
+repeated in the blocks that use the results. So a block contains the computation of its
+write index.
 """
 
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ class SinkIndices:
 
 
 class _Sinker:
-    """Rewrites the methods of a program, from the outside inwards."""
+    """Rewrites the methods of a program, each before the blocks that it runs."""
 
     def __init__(self, program: Program) -> None:
         self._blocks = blocks_by_number(program)
@@ -67,7 +68,7 @@ class _Sinker:
         self.done[method.name] = replace(method, nodes=tuple(nodes))
 
     def _sink_one(self, control: Control[Value], way: "_Way") -> Control[Value]:
-        """Compute one operand in the blocks instead of passing it."""
+        """Let the blocks of a control node compute an operand instead of passing it."""
         at = control.operands.index(way.result, control.fixed)
         operands = list(control.operands)
         added = [v for v in way.sources if v not in operands[control.fixed :]]
@@ -82,7 +83,7 @@ class _Sinker:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """The nodes that compute an index, in order, and the values they start from."""
+    """The nodes that compute `result`, in order, and the values they start from."""
 
     result: Value
     nodes: tuple[Node, ...]
@@ -90,7 +91,7 @@ class _Way:
 
 
 def _ways(control: Control[Value], makers: Mapping[int, Node]) -> list[_Way]:
-    """Return the computations of the operands that blocks can compute themselves."""
+    """Return the computations of those operands that blocks can compute themselves."""
     found = []
     for value in control.operands[control.fixed :]:
         way = _way_to(value, makers)
@@ -100,7 +101,10 @@ def _ways(control: Control[Value], makers: Mapping[int, Node]) -> list[_Way]:
 
 
 def _way_to(result: Value, makers: Mapping[int, Node]) -> _Way | None:
-    """Return the computation of consecutive indices; None for any other value."""
+    """Return the computation of `result`, if it is a short one of consecutive indices.
+
+    Return None for any other value.
+    """
     nodes: list[Node] = []
     sources: list[Value] = []
 
@@ -137,7 +141,15 @@ def _with_way(
     way: _Way,
     added: list[Value],
 ) -> Method:
-    """Return a block that computes input `at` from the inputs in `added`."""
+    """Return a block that computes its input `at` instead of taking it.
+
+    Args:
+        block: a block that `control` runs.
+        control: the control node's arguments.
+        at: index of the input.
+        way: the computation of the input.
+        added: the values that the block gets as further inputs, for the computation.
+    """
     count = block.next_id()
     names: dict[int, Value] = {}
     fixed = zip(

@@ -1,13 +1,14 @@
 """Split a buffer that holds the caches of all layers into one state for each.
 
 A model may keep its caches in one buffer `[layers, batch, heads, capacity, dim]` and
-write `self.k[i].index_copy_(2, p, x)`. In: a state of which methods read and write only
-parts, at constant positions of one axis, and write these parts like caches. Out: a
-state for each position, `k[0]`, `k[1]`, ..., or `k[:,0]` for the second axis, which
-later passes treat like other caches. A buffer with two such axes, one for layers and
-one for keys and values, is split along one axis after the other. A method that writes
-no single part, such as a method that clears the buffer, can read and set the whole
-buffer. If a method reads the whole buffer, the parts are concatenated.
+write `self.k[i].index_copy_(2, p, x)`. In: a state that methods read and write only in
+parts, one for each position of an axis, where the positions are constant and the parts
+are written like caches. Out: a state for each position, `k[0]`, `k[1]`, ..., or
+`k[:,0]` for the second axis, which later passes treat like other caches. A buffer with
+two such axes, one for layers and one for keys and values, is split along one axis after
+the other. A method that writes no single part, such as a method that clears the buffer,
+can read and set the whole buffer. If a method reads the whole buffer, the parts are
+concatenated.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,21 +47,21 @@ class _Stack:
 
     @property
     def part(self) -> TensorType:
-        """The type of a part, without the axis."""
+        """The type of a part, without the axis along which the state is split."""
         dims = self.state.type.dims
         kept = (*dims[: self.axis], *dims[self.axis + 1 :])
         return TensorType(self.state.type.dtype, kept)
 
     @property
     def row(self) -> TensorType:
-        """The type of a part with the axis, of size 1."""
+        """The type of a part that has the split axis, of size 1."""
         dims = self.state.type.dims
         ones = (*dims[: self.axis], 1, *dims[self.axis + 1 :])
         return TensorType(self.state.type.dtype, ones)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the parts."""
+        """The names of the parts, in the order of their positions."""
         count, name = self.state.type.dims[self.axis], self.state.name
         assert isinstance(count, int)
         return tuple(part_name(name, self.axis, place) for place in range(count))
@@ -74,10 +75,10 @@ class _Uses:
         versions: ids of the values that are the whole stack, at the start of the method
             and after each write.
         reads: id of a value that is a part -> position of the part. The value has the
-            axis with size 1, or lacks it.
-        writes: id of a version -> the position that was written, and the new part,
-            which has the axis.
-        is_closed: whether no other node reads or computes a version.
+            stack's axis with size 1, or lacks the axis.
+        writes: id of a version -> (position, new part) of the write that makes the
+            version; the part has the stack's axis.
+        is_closed: whether nothing but these reads and writes uses or makes a version.
     """
 
     versions: frozenset[int]
@@ -99,7 +100,7 @@ def _find(program: Program) -> _Stack | None:
 
 
 def _can_be_split(methods: Sequence[Method], stack: _Stack) -> bool:
-    """Tell whether methods write a stack only by writing parts like caches."""
+    """Tell whether methods write a stack only in parts, and some parts like caches."""
     cached = False
     for method in methods:
         uses = _uses(method, stack)
@@ -111,7 +112,7 @@ def _can_be_split(methods: Sequence[Method], stack: _Stack) -> bool:
 
 
 def _is_cached(value: Value, makers: Mapping[int, Node], uses: _Uses) -> bool:
-    """Tell whether a value is a part of the stack with new tokens in it."""
+    """Tell whether a value is a part of a stack with new tokens written into it."""
     node = makers.get(value.id)
     if node is None or not node.inputs or value.id in uses.reads:
         return False
@@ -124,7 +125,7 @@ def _is_cached(value: Value, makers: Mapping[int, Node], uses: _Uses) -> bool:
 
 
 def _is_of_part(value: Value, makers: Mapping[int, Node], uses: _Uses) -> bool:
-    """Tell whether a value is a view of a part, or was written into one."""
+    """Tell whether a value's chain of first operands leads to a part of the stack."""
     while value.id not in uses.reads:
         node = makers.get(value.id)
         if node is None or not node.inputs:
@@ -140,7 +141,10 @@ def _is_at_tokens(node: Node, makers: Mapping[int, Node]) -> bool:
 
 
 def _constant_place(node: Node, makers: Mapping[int, Node]) -> int | None:
-    """Return the one position of an axis that a node writes, if it is constant."""
+    """Return the one position that a node writes along an axis, if it is constant.
+
+    Return None for any other node.
+    """
     write = axis_write(node)
     index = None if write is None else makers.get(write.index.id)
     if write is None or index is None or index.op != "aten::arange.start_step":
@@ -178,7 +182,10 @@ def _uses(method: Method, stack: _Stack) -> _Uses:
 
 
 def _place_read(node: Node, stack: _Stack) -> int | None:
-    """Return the position that a node selects of the axis, None if it selects none."""
+    """Return the position along the stack's axis that a node reads.
+
+    Return None if the node does not read the part at one constant position.
+    """
     rank, size = len(stack.state.type.dims), stack.state.type.dims[stack.axis]
     match node.op, node.arguments:
         case "aten::select.int", (Value(), int(dim), int(place)):
@@ -195,7 +202,10 @@ def _place_read(node: Node, stack: _Stack) -> int | None:
 def _place_written(
     node: Node, stack: _Stack, versions: set[int], makers: Mapping[int, Node]
 ) -> tuple[int, Value] | None:
-    """Return the position of the axis that a node writes, and the new part."""
+    """Return (position along the stack's axis, new part) for a node that writes a part.
+
+    Return None for any other node.
+    """
     place, write = _constant_place(node, makers), axis_write(node)
     if place is None or write is None or write.axis != stack.axis:
         return None
@@ -228,7 +238,7 @@ class _Splitter:
         self._parts: dict[int, tuple[Value, ...]] = {}
 
     def split(self) -> Method:
-        """Return the method with states for the parts."""
+        """Return the method with a state for each part in place of the stack."""
         if not self._uses.versions and not any(
             name == self._stack.state.name for _, name in self._method.state_out
         ):
@@ -254,7 +264,7 @@ class _Splitter:
                 yield value, name
 
     def _rewrite(self, node: Node) -> None:
-        """Add a node, or the equivalent nodes on parts of the stack."""
+        """Add a node, or nodes on parts of the stack that compute the same."""
         made = node.outputs[0].id if node.outputs else -1
         if made in self._uses.reads:
             self._read(node, self._uses.reads[made])
@@ -278,7 +288,7 @@ class _Splitter:
         self._rebuilt.keep(replace(node, op="aten::view", arguments=arguments))
 
     def _part_of(self, source: Value, node: Node) -> Value:
-        """Return the new content of a part, without the stack's axis of size 1."""
+        """Return the new content of a part as a value without the stack's axis."""
         maker = self._rebuilt.makers.get(source.id)
         if maker is not None and maker.op in RESHAPING_VIEWS:
             without = maker.inputs[0]
@@ -287,7 +297,7 @@ class _Splitter:
         return self._view(source, self._stack.part, node.source)
 
     def _whole(self, version: int) -> Value:
-        """Concatenate a version of the stack, for readers of the whole."""
+        """Add nodes that concatenate the parts of a version; return the whole."""
         stack = self._stack
         rows = tuple(self._view(v, stack.row, "") for v in self._parts[version])
         return self._rebuilt.add("aten::cat", (rows, stack.axis), stack.state.type, "")

@@ -1,9 +1,9 @@
 """Store matrices as bfloat16, for linear layers and embeddings.
 
-A linear layer rounds its input to bfloat16, multiplies with float32 sums like torch's
-bfloat16 kernel, and widens the rounded result. An embedding widens the rows that it
-looks up. Everything else stays float32. Widening whole weights in each call instead
-would cost more memory than it saves.
+A linear layer rounds its input to bfloat16, sums products in float32 like torch's
+bfloat16 kernel, rounds the sums to bfloat16, and widens them to float32. An embedding
+widens the rows that it looks up. Everything else stays float32. Widening whole weights
+in each call instead would cost more memory than it saves.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """Replace weights by quantized or narrowed forms, for the passes of a recipe.
 
-A `WeightBook` names derived constants (`embed.weight.int8`) and binds each once in the
-method that is being rewritten.
+A `WeightBook` names the constants that are derived from weights, such as
+`embed.weight.int8`. A `MethodBuilder` binds each derived constant once in the method
+that is being rewritten.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +18,7 @@ from kvc.schema.types import TensorType
 
 
 class WeightBook:
-    """Derived constants of a program, by name."""
+    """The constants of a program, and the constants derived from them, by name."""
 
     def __init__(self, constants: tuple[Constant, ...], provenance: str) -> None:
         self._originals = {c.name: c for c in constants}
@@ -32,10 +33,10 @@ class WeightBook:
         turned: bool = False,
         moments: Moments | None = None,
     ) -> Constant:
-        """Return a transform of the named constant.
+        """Return the constant that is the transform of the constant `name`.
 
-        `turned` exchanges the last two axes before the transform; `moments` are the
-        moments of the weight's inputs.
+        If `turned` is set, the last two axes are exchanged before the transform.
+        `moments` are the second moments of the inputs of the weight's layer, if known.
         """
         whole_name = f"{name}.{Transform.TRANSPOSED.value}" if turned else name
         derived_name = f"{whole_name}.{transform.value}"
@@ -69,7 +70,7 @@ class WeightBook:
 class MethodBuilder:
     """New values and constant bindings for a method that a pass rewrites.
 
-    Constants in `kept` keep their form; they do not count as weights.
+    Constants with names in `kept` are not changed, so they do not count as weights.
     """
 
     def __init__(self, method: Method, kept: frozenset[str] = frozenset()) -> None:
@@ -81,7 +82,7 @@ class MethodBuilder:
         self.new_bindings: list[tuple[Value, str]] = []
 
     def value(self, dtype: DType, *dims: object) -> Value:
-        """Return a new value."""
+        """Return a new value of the method, with the given dtype and dims."""
         self._next += 1
         return Value(self._next - 1, TensorType(dtype, tuple(dims)))  # type: ignore[arg-type]
 
@@ -94,9 +95,9 @@ class MethodBuilder:
         return self._bound[constant.name]
 
     def weight_name(self, argument: object, rank: int = 2) -> str | None:
-        """Return the name of a float32 constant matrix, None for any other argument.
+        """Return the name of the weight that an argument is, None if it is no weight.
 
-        With `rank` 3 the constant is a stack of matrices.
+        A weight is a float32 constant matrix, or a stack of matrices if `rank` is 3.
         """
         if not isinstance(argument, Value) or len(argument.type.dims) != rank:
             return None
@@ -148,7 +149,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def _routers(method: Method) -> Iterator[str]:
-    """Yield the names of matrices whose products select experts."""
+    """Yield the names of the matrices of linear layers that select experts."""
     names = {value.id: name for value, name in method.constants}
     makers = method.makers()
     for node in method.nodes:
@@ -158,7 +159,7 @@ def _routers(method: Method) -> Iterator[str]:
 
 
 def _products(choice: Argument, makers: Mapping[int, Node]) -> Iterator[Node]:
-    """Yield the nearest linear layers from which a value is computed."""
+    """Yield the nearest linear layers before `choice`, on all paths that lead to it."""
     assert isinstance(choice, Value)
     waiting, seen = [choice], set[int]()
     while waiting:

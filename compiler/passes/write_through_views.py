@@ -2,12 +2,12 @@
 
 torch traces `cache[:2].transpose(1, 2)[:, :, p] = x` as writes into copies of the
 views, each of which is then written into the view that it was copied from. In: a
-program with such chains of writes. Out: one write into the base for each chain. For a
-view that only permutes axes, or adds and drops axes of size 1, the write is transformed
-accordingly (`_unviewed`). A part that covers the whole is replaced by the whole
-(`_without_whole_writes`). Writes into parts of parts become one `index_put` at several
-indices (`_merged`), provided that no index is negative, since a negative index would
-count from the back.
+program with such chains of writes. Out: one write into the base for each chain. If a
+view only permutes axes, or adds and drops axes of size 1, the write is changed to the
+axes of the base (`_unviewed`). A write that covers its whole target is replaced by the
+written value (`_without_whole_writes`). Writes into parts of parts become one
+`index_put` at several indices (`_merged`), provided that no index is negative, since a
+negative index would count from the back.
 """
 
 from collections.abc import Mapping
@@ -46,9 +46,10 @@ class WriteThroughViews:
 
 
 def _without_whole_writes(method: Method) -> Method:
-    """Replace a write at the only position of an axis by the written value.
+    """Replace each write that covers its whole target by the written value.
 
-    With a batch of one, torch writes `cache[0]` into `cache` in this way.
+    The written axis has size 1. With a batch of one, torch writes `cache[0]` into
+    `cache` in this way.
     """
     makers = method.makers()
 
@@ -94,7 +95,7 @@ def _unviewed(method: Method) -> Method:
 
 
 def _maker(node: Node | None, rebuilt: NodeList) -> Node | None:
-    """Return the node that computes the first input of a node."""
+    """Return the node that computes the first operand of a node, None if none does."""
     if node is None or not node.inputs:
         return None
     return rebuilt.makers.get(node.inputs[0].id)
@@ -103,7 +104,11 @@ def _maker(node: Node | None, rebuilt: NodeList) -> Node | None:
 def _reordered(
     node: Node, inner: Node, view: Node, write: AxisWrite, rebuilt: NodeList
 ) -> Node:
-    """Return a write into the base, if `node` undoes the permutation of a view."""
+    """Return a write into the base of a view, in place of a write into the view.
+
+    `view` permutes axes, `inner` writes into the view, and `node` permutes the result.
+    If `node` does not undo the permutation of the view, return `node`.
+    """
     base, there, back = view.inputs[0], axis_order(view), axis_order(node)
     if tuple(there[axis] for axis in back) != tuple(range(len(back))):
         return node
@@ -115,9 +120,11 @@ def _reordered(
 
 
 def _updated_in_order(node: Node, inner: Node, view: Node, rebuilt: NodeList) -> Node:
-    """Return a cache update of the base, if `node` undoes the permutation of a view.
+    """Return a cache update of the base of a view, in place of one of the view.
 
-    The update has a start for each row of the first axis, so that axis must stay first.
+    `view` permutes axes, `inner` updates the view, and `node` permutes the result. The
+    update has a start for each row of the first axis. If that axis does not stay first,
+    or `node` does not undo the permutation of the view, return `node`.
     """
     cache, update, index, axis, *rest = inner.arguments
     assert isinstance(cache, Value)
@@ -137,7 +144,11 @@ def _updated_in_order(node: Node, inner: Node, view: Node, rebuilt: NodeList) ->
 def _with_ones(
     node: Node, inner: Node, view: Node, write: AxisWrite, rebuilt: NodeList
 ) -> Node:
-    """Return a write into a base whose axes differ only by axes of size 1."""
+    """Return a write into the base of a view that adds or drops axes of size 1.
+
+    `inner` writes into the view, and `node` restores the shape of the base. If the base
+    and the view differ by more than axes of size 1, return `node`.
+    """
     base, viewed = view.inputs[0], view.outputs[0].type.dims
     dims = list(base.type.dims)
     same = _sides(dims) == _sides(viewed) and node.outputs[0].type == base.type
@@ -157,9 +168,10 @@ def _sides(dims: tuple[Dim, ...] | list[Dim]) -> tuple[Dim, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """A write of `source` at the intersections of the indices of several axes.
+    """A write of `source` into a tensor, at all combinations of several axes' indices.
 
-    `source` has the base's axes in order; axes with one position can be missing.
+    `indices` maps an axis to its index tensor. `source` has the tensor's axes in order;
+    axes with one position can be missing.
     """
 
     indices: Mapping[int, Value]
@@ -167,7 +179,7 @@ class _Grid:
 
 
 def _merged(method: Method, non_negative: NonNegative) -> Method:
-    """Merge each write into a part of a part into one write."""
+    """Merge each write into a part of a part into one write into the base."""
     rebuilt = NodeList(method)
     makers = method.makers()
     reads = method.reads()
@@ -186,7 +198,11 @@ def _grid(
     reads: Mapping[int, int],
     non_negative: NonNegative,
 ) -> _Grid | None:
-    """Follow a write to the base, while the target is a part that is written back."""
+    """Return the whole write of a node that writes back a part, None for other nodes.
+
+    Writes into a part, and then into parts of that part, are followed as long as each
+    part is written back.
+    """
     indices: dict[int, Value] = {}
     write = axis_write(node)
     kept = list(range(len(write.target.type.dims))) if write else []
@@ -207,9 +223,11 @@ def _grid(
 def _written_part(
     write: AxisWrite, makers: Mapping[int, Node], reads: Mapping[int, int]
 ) -> tuple[AxisWrite | None, bool]:
-    """Return the write into the part that `write` writes back, None if there is none.
+    """Find the write into the part that `write` writes back.
 
-    Also return whether the part is one position, without its axis.
+    Returns:
+        That write, None if there is none; and whether the part is a single position,
+            without the axis of positions.
     """
     at = (write.target, write.axis, write.index, makers)
     inner = makers.get(write.source.id)

@@ -1,4 +1,4 @@
-"""Where values lie: writes in place, with a proof, and the memory plan."""
+"""Decide where values lie in memory: writes in place, with a proof; the memory plan."""
 
 from kvc.compiler.place.proof import (
     Proof,

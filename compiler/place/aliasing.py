@@ -1,10 +1,10 @@
 """Find the values that share memory, in a method whose writes happen in place.
 
-In: a method in its final order, as `kvc.compiler.place` returns it. In that order, all
-nodes on the path to the new content of a state, or of an input in the caller's array,
-can write to the memory of the state or the array. Out: for each value, the value whose
-memory it shares. An update of any other value reuses the memory of its operand if that
-memory is scratch memory and no later node reads it.
+In: a method in its final order, as `kvc.compiler.place` returns it. Each node on the
+path to the new content of a state, or of an input in the caller's array, can write to
+the memory of that state or array. Out: for each value, the value whose memory it
+shares. An update of any other value reuses the memory of its operand, if that memory is
+scratch memory and no later node reads the operand.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from kvc.schema.ops import OPS, Aliasing
 
 @dataclass(frozen=True, slots=True)
 class Aliases:
-    """The memory relations of a method.
+    """The values of a method that share memory.
 
     Attributes:
         base: value id -> id of the value whose memory it shares directly.
@@ -32,7 +32,7 @@ class Aliases:
 
 
 def analyse(method: Method) -> Aliases:
-    """Return the memory relations of a method."""
+    """Find the values of a method that share memory."""
     stored, callers = _stored(method), callers_of(method)
     bound = [*method.inputs, *method.bound]
     base: dict[int, int] = {}
@@ -59,7 +59,10 @@ def analyse(method: Method) -> Aliases:
 
 
 def _over_operands(node: Node) -> dict[int, int]:
-    """Return result id -> operand id, for results in the memory of an operand."""
+    """Return result id -> operand id, for results in the memory of an operand.
+
+    Only nodes with control flow have such results here.
+    """
     control = control_of(node)
     if control is None:
         return {}
@@ -71,7 +74,7 @@ def _over_operands(node: Node) -> dict[int, int]:
 
 
 def callers_of(method: Method) -> frozenset[int]:
-    """Return the inputs that a method changes or lengthens in the caller's array.
+    """Return the ids of the inputs that a method changes or lengthens in place.
 
     In a block, all inputs except those that the block fills lie in the caller's memory.
     """
@@ -106,7 +109,10 @@ def _stored(method: Method) -> dict[int, int]:
 def _trace(
     new: Value, old: Value, makers: Mapping[int, Node], stored: dict[int, int]
 ) -> None:
-    """Record the values that the writes from `old` to `new` overwrite."""
+    """Record in `stored` what each write from `old` to `new` overwrites.
+
+    `stored` is value id -> id of the value that it overwrites.
+    """
     current = new
     while current.id != old.id and current.id in makers:
         node = makers[current.id]
@@ -129,7 +135,10 @@ def _reuses(
     scratch: set[int],
     callers: frozenset[int],
 ) -> bool:
-    """Tell whether an update may reuse its operand's scratch memory."""
+    """Tell whether node `index` is an update that may reuse its operand's memory.
+
+    That memory must be scratch memory that no later node reads.
+    """
     node = method.nodes[index]
     if OPS[node.op].aliasing is not Aliasing.UPDATE:
         return False

@@ -75,9 +75,10 @@ def _check(index: Value, least: int, count: Dim, slots: Dim) -> Check:
 
 
 def _way_to(schedule: Schedule, index: Value) -> set[int] | None:
-    """Return the nodes that compute an index.
+    """Return the keys of the nodes that compute an index.
 
-    Return None if the computation reads floats, or if the index is constant.
+    Return None if the computation reads floats, runs a partition, updates a tensor or
+    is long, or if the index is constant.
     """
     way: set[int] = set()
     fixed = {value.id for value, _ in schedule.method.constants}

@@ -14,7 +14,7 @@ from kvc.schema.types import Symbol, TensorType
 def requests_of(
     method: Method, aliases: Aliases, symbols: Mapping[str, Symbol]
 ) -> tuple[Request, ...]:
-    """Return a request for each value that owns scratch memory.
+    """Return a memory request for each value that owns scratch memory.
 
     The request lasts from the node that computes the value to the last node that reads
     the value or a value in the same memory. Inputs live from before the first node;

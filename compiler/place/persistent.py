@@ -1,11 +1,12 @@
 """Memory that outlives a method, and the writes that lead to its new content.
 
 A state that a method changes has persistent memory, and so has an input whose array the
-method changes. The new content is traced back to its origin. It can come from updates
-of the old content, which can all work in that memory. Or one node computes a whole new
-value, and updates of that value follow. If the new content cannot be computed in the
-memory (it is a view, it lies in other memory, or its node reads the old content), a
-copy at the end of the method writes it there: the closing copy.
+method changes. The new content is traced back to its origin. If all nodes on the path
+are updates of the old content, they can all work in that memory. If the path begins at
+a node that computes a whole new value, that node and the updates after it can work in
+that memory. In some cases the new content cannot be computed in the memory: it is a
+view, it lies in other memory, or its node reads the old content. Then a copy at the end
+of the method writes it there: the closing copy.
 """
 
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ HANDED_OUT: Final = CopyReason(
 
 
 def other_length(op: str) -> CopyReason:
-    """Return the reason to copy a new content of another length than the old one."""
+    """Return the reason to copy a content whose length differs from the old one."""
     return CopyReason(
         f"{op} makes a value of another length",
         "keep a state of the greatest length, and write rows into it (cache_update)",
@@ -74,7 +75,7 @@ def branches_elsewhere(op: str, state: str) -> CopyReason:
 
 
 def written_elsewhere(op: str, state: str) -> CopyReason:
-    """Return the reason to copy a state's new content that is computed elsewhere."""
+    """Return the reason to copy a state's new content that lies in other memory."""
     return CopyReason(
         f"{op} does not write over the old value of {state}",
         f"let {op} write into {state} itself, not into another value",
@@ -82,7 +83,7 @@ def written_elsewhere(op: str, state: str) -> CopyReason:
 
 
 def both_read(op: str, source: str) -> CopyReason:
-    """Return the reason to copy an old value that is read beside the new value."""
+    """Return the reason to copy an old value for a node that also reads the new one."""
     place = f" at {source}" if source else ""
     return CopyReason(
         f"{op}{place} reads the old value and needs the new one",
@@ -100,8 +101,8 @@ class Write:
 
     Attributes:
         key: the key of the node in the schedule.
-        old: the value whose bytes it overwrites.
-        result: the value in the memory after the write.
+        old: the value whose bytes the node overwrites.
+        result: the value that is in the memory after the write.
         reason: why the compiler added the write; None for a write of the program.
     """
 
@@ -113,7 +114,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Persistent:
-    """The memory of one state or array: its name, and the writes to it, in order."""
+    """The memory of a state or caller's array: its name, and ordered writes to it."""
 
     name: str
     writes: tuple[Write, ...]
@@ -121,7 +122,11 @@ class Persistent:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The old and new content of a memory; `grows` is the axis of a growing state."""
+    """The old and the new content of one persistent memory.
+
+    `is_input` tells whether the memory is that of an input. `grows` is the axis along
+    which a state grows, None for a fixed size.
+    """
 
     name: str
     is_input: bool
@@ -167,7 +172,7 @@ def _contents(schedule: Schedule, grows: Mapping[str, int]) -> list[_Content]:
 
 
 def with_old_contents(method: Method, grows: Mapping[str, int]) -> Method:
-    """Return a method that reads the old value of each state that it writes."""
+    """Return a method that has a value for the old content of each state it writes."""
     known = {name for _, name in method.state_in}
     written = [(new, name) for new, name in method.state_out if name not in known]
     count = method.next_id()
@@ -192,7 +197,10 @@ def _chain(
     claimed: set[int],
     symbols: Mapping[str, Symbol],
 ) -> tuple[Write, ...]:
-    """Return the writes that compute the new content in place, () if none can."""
+    """Return the writes that compute the new content in place, in order.
+
+    Return () if the new content cannot be computed in place.
+    """
     writes: list[Write] = []
     current = _in_one_piece(schedule, content.new)
     while current.id != content.old.id:
@@ -218,7 +226,7 @@ def _chain(
 
 
 def _target(node: Node, result: Value) -> Value | None:
-    """Return the operand that a node overwrites with a result, None without one."""
+    """Return the operand that a node overwrites with `result`, None if it has none."""
     control = control_of(node)
     if control is None:
         return node.inputs[0]
@@ -227,7 +235,7 @@ def _target(node: Node, result: Value) -> Value | None:
 
 
 def _in_one_piece(schedule: Schedule, value: Value) -> Value:
-    """Return the value before any views that only reshape it."""
+    """Return the value that `value` is made from by views that only reshape."""
     while (key := schedule.makers.get(value.id)) is not None:
         if schedule.nodes[key].op not in RESHAPING_VIEWS:
             break
@@ -240,8 +248,8 @@ def _may_fill(
 ) -> bool:
     """Tell whether a node can write its whole result over the old content.
 
-    The node must read the old content element by element, if at all. A later node that
-    reads the old and the new content can get a copy of the old rows that it reads, if
+    The node may read the old content only element by element. A later node that reads
+    both the old and the new content can get a copy of the old rows that it reads, if
     that copy is smaller than the closing copy.
     """
     lost, node = schedule.closure(old), schedule.nodes[key]
@@ -275,16 +283,16 @@ def _closing(schedule: Schedule, content: _Content) -> Write:
 
 
 def _is_cheap(node: Node, old: Value) -> bool:
-    """Tell whether a node computes a new content from the old one, pointwise.
+    """Tell whether a node computes the new content pointwise from the old one alone.
 
-    To compute the new content again, in place, costs no more than a copy.
+    Computing the new content again, in place, costs no more than a copy.
     """
     fits = [value.type for value in node.outputs] == [old.type]
     return OPS[node.op].pointwise and node.inputs == (old,) and fits
 
 
 def _why_elsewhere(schedule: Schedule, content: _Content) -> CopyReason | None:
-    """Return why the new content must be copied; None if no node computes it."""
+    """Return why the new content must be copied, None if no node computes it."""
     if schedule.makers.get(_root(schedule, content.new).id) is None:
         return None
     node = schedule.nodes[schedule.makers[content.new.id]]
@@ -302,7 +310,7 @@ def _why_elsewhere(schedule: Schedule, content: _Content) -> CopyReason | None:
 
 
 def _root(schedule: Schedule, value: Value) -> Value:
-    """Return the value that a value is a view of; the value itself if it is no view."""
+    """Return the value that `value` is a view of, or `value` if it is no view."""
     while (key := schedule.makers.get(value.id)) is not None:
         if OPS[schedule.nodes[key].op].aliasing is not Aliasing.VIEW:
             break

@@ -1,4 +1,7 @@
-"""The types of planning: requests in, placements out, without any graph."""
+"""The data types of memory planning: requests, and the plan that places them.
+
+They refer to no graph.
+"""
 
 from dataclasses import dataclass
 

@@ -10,7 +10,7 @@ class PlanFault(Exception):
 
 
 def check_plan(requests: Sequence[Request], plan: MemoryPlan) -> None:
-    """Check that a plan places exactly the requests, and none on another's bytes.
+    """Check that a plan places exactly the requests, without overlaps.
 
     Raises:
         PlanFault: two requests that live at the same time share bytes, or a request is

@@ -15,9 +15,10 @@ def plan_memory(requests: Sequence[Request]) -> MemoryPlan:
 
     No order is best for all graphs: placement by size suits stacks of equal layers, the
     other orders suit chains of tensors that grow or shrink. The first plan as small as
-    the lower bound is taken. If no plan is, requests that ended above the bound are
-    placed first in a new plan, repeatedly. One repetition was enough for five models of
-    timm whose plans were up to 27% above the bound (2026-11).
+    the lower bound is taken. If no plan is that small, plans are made again by size,
+    but the requests that ended above the bound in the last plan are placed first. One
+    repetition was enough for five models of timm whose plans were up to 27% above the
+    bound.
     """
     bound = peak(requests)
     best: MemoryPlan | None = None
@@ -31,7 +32,7 @@ def plan_memory(requests: Sequence[Request]) -> MemoryPlan:
 
 
 def _raised(requests: Sequence[Request], bound: int) -> Iterator[MemoryPlan]:
-    """Yield plans; each first places what the last plan put above `bound`."""
+    """Yield plans that first place what ended above `bound` in the plan before."""
     keys = [request.key for request in sorted(requests, key=by_size)]
     plan = greedy(requests, by_size)
     for _ in range(_ROUNDS):
@@ -51,7 +52,7 @@ def _end(placement: Placement) -> int:
 
 
 def greedy(requests: Sequence[Request], order: Order) -> MemoryPlan:
-    """Place requests in an order, each in the smallest gap that fits.
+    """Place requests in `order`, each in the smallest gap in memory that fits.
 
     Greedy by size with best fit is from Pisarchyk and Lee (2020), "Efficient Memory
     Management for Deep Neural Net Inference".
@@ -66,23 +67,23 @@ def greedy(requests: Sequence[Request], order: Order) -> MemoryPlan:
 
 
 def by_size(request: Request) -> tuple[int, ...]:
-    """Order by size, the largest first."""
+    """Return a sort key that puts the largest requests first."""
     return (-request.nbytes, request.first, request.last, request.key)
 
 
 def by_area(request: Request) -> tuple[int, ...]:
-    """Order by size times lifetime, the largest first."""
+    """Return a sort key that puts the greatest products of size and lifetime first."""
     area = request.nbytes * (request.last - request.first + 1)
     return (-area, request.first, request.key)
 
 
 def by_lifetime(request: Request) -> tuple[int, ...]:
-    """Order by lifetime, the longest first."""
+    """Return a sort key that puts the requests with the longest lifetime first."""
     return (request.first - request.last, -request.nbytes, request.key)
 
 
 def by_end(request: Request) -> tuple[int, ...]:
-    """Order by the end of the lifetime, the latest first."""
+    """Return a sort key that puts the requests whose lifetime ends last first."""
     return (-request.last, -request.nbytes, request.key)
 
 
@@ -90,7 +91,10 @@ ORDERS: tuple[Order, ...] = (by_size, by_area, by_lifetime, by_end)
 
 
 def _best_gap(request: Request, placed: list[tuple[int, int, Placement]]) -> int:
-    """Return the offset of the smallest wide enough gap between live requests."""
+    """Return the offset of the smallest gap that a request fits in.
+
+    The gaps are between placed requests that live at the same time.
+    """
     need = aligned(request.nbytes)
     best: tuple[int, int] | None = None
     end = 0
@@ -106,7 +110,7 @@ def _best_gap(request: Request, placed: list[tuple[int, int, Placement]]) -> int
 
 
 def peak(requests: Sequence[Request]) -> int:
-    """Return the greatest number of bytes that are in use at one time."""
+    """Return the greatest number of bytes that requests use at the same time."""
     steps: dict[int, int] = {}
     for request in requests:
         steps[request.first] = steps.get(request.first, 0) + aligned(request.nbytes)

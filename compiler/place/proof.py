@@ -3,10 +3,10 @@
 In: a functional method. Out: the method in an order in which each write can use the
 memory of the value that it overwrites, and a verdict for each write. A write can use
 that memory if no later node reads the old value or a view of the old value, so readers
-of the old value are put before the write. A node that needs both the old and the new
-value, or a caller that gets the old value, reads a copy that is made just before the
-write; the verdict reports the bytes of that copy. The emitted program is checked again
-by `kvc.schema.verify`, which shares no code with this module.
+of the old value are put before the write. Some nodes need both the old and the new
+value, and a method can return the old value to its caller. They get a copy that is made
+just before the write; the verdict reports the bytes of that copy. The emitted program
+is checked again by `kvc.schema.verify`, which shares no code with this module.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,14 +60,17 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A method in its final order, and a verdict for each write, in order."""
+    """A method in its final order, and the verdicts on its writes, in order."""
 
     method: Method
     verdicts: tuple[Verdict, ...]
 
 
 def prove_all(program: Program) -> dict[str, Proof]:
-    """Return name -> proof for methods and blocks; a method precedes its blocks."""
+    """Return name -> proof, for all methods and their blocks.
+
+    A method is proven before the blocks that it runs.
+    """
     placer = Placer(blocks_by_number(program))
     proofs: dict[str, Proof] = {}
     waiting = list(entries(program))
@@ -79,7 +82,7 @@ def prove_all(program: Program) -> dict[str, Proof]:
 
 
 def prove(method: Method, program: Program) -> Proof:
-    """Return a method in an order in which its writes are in place."""
+    """Return a method in an order in which its writes are in place, with verdicts."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
     method = with_old_contents(method, grows)
@@ -151,7 +154,10 @@ def in_write_order(method: Method, program: Program) -> WriteOrder:
 
 
 def _order_readers(schedule: Schedule, write: Write) -> set[int]:
-    """Put readers of an old content before a write, except readers of its result."""
+    """Put the readers of a write's old content before the write; return their keys.
+
+    Readers that must run after the write stay after it.
+    """
     if schedule.nodes[write.key].op == "kvc::append":
         return set()
     readers = {
@@ -164,7 +170,7 @@ def _order_readers(schedule: Schedule, write: Write) -> set[int]:
 
 
 def _placed(block: Method) -> dict[int, str]:
-    """Return output index -> input name, for outputs in an input's memory."""
+    """Return output index -> input name, for outputs in the memory of an input."""
     names = {value.id: name for value, name in block.input_out}
     if block.block is None:
         return {}
@@ -172,7 +178,10 @@ def _placed(block: Method) -> dict[int, str]:
 
 
 def _with_placed(final: Method, block: Method) -> Method:
-    """Return a proven block with all its outputs, as the block had before the proof."""
+    """Return a proven block with all outputs that the block had before the proof.
+
+    The proof leaves out the outputs that lie in the memory of inputs.
+    """
     placed, left = _placed(block), {name: value for value, name in final.input_out}
     kept = iter(final.outputs)
     return replace(
@@ -185,9 +194,9 @@ def _with_placed(final: Method, block: Method) -> Method:
 
 
 def _grown(final: Method, method: Method) -> Iterator[tuple[int, Verdict]]:
-    """Yield verdicts on nodes that append to the caller's arrays.
+    """Yield (node index, verdict) for each node that appends to a caller's array.
 
-    A second append to the result of the first one counts too.
+    An append to the result of another such append counts too.
     """
     changed = {name for _, name in method.input_out}
     named = zip(method.inputs, method.input_names, strict=True)
@@ -208,7 +217,10 @@ class _Saved:
 
 
 def _clear(schedule: Schedule, write: Write) -> _Saved:
-    """Let nodes after a write read copies of overwritten values; return the copies."""
+    """Let nodes after a write read copies of overwritten values; return the copies.
+
+    The copies come with the reasons for them.
+    """
     node = schedule.nodes[write.key]
     if node.op == "kvc::append":
         return _Saved()  # it leaves the old rows unchanged
@@ -241,7 +253,7 @@ def _beside_target(node: Node, write: Write) -> tuple[Value, ...]:
 
 
 class _Saver:
-    """Copies old values before a write; each value is copied at most once."""
+    """Copies old contents before one write; each value is copied at most once."""
 
     def __init__(self, schedule: Schedule, write: int) -> None:
         self._schedule, self._write = schedule, write
@@ -249,12 +261,12 @@ class _Saver:
         self.reasons: dict[CopyReason, None] = {}  # in order
 
     def save_operand(self, value: Value) -> None:
-        """Let the writing node read a copy of the value that it overwrites."""
+        """Let the write read a copy of `value`, except as its overwritten operand."""
         clone = self._clone(value, VIEW_WRITTEN)
         self._schedule.rename(self._write, value, clone, but_target=True)
 
     def save_reads(self, reader: int, lost: Mapping[int, Value]) -> None:
-        """Let a node that reads old and new values read copies of the old values."""
+        """Let node `reader` read copies of the overwritten values in `lost`."""
         node = self._schedule.nodes[reader]
         reason = both_read(node.op, node.source)
         for value in dict.fromkeys(node.inputs):
@@ -262,7 +274,7 @@ class _Saver:
                 self._schedule.rename(reader, value, self._clone(value, reason))
 
     def save_output(self, value: Value) -> None:
-        """Let the method return a copy of a value."""
+        """Let the method return a copy of `value`, which is overwritten."""
         self._schedule.rename_outputs(value, self._clone(value, HANDED_OUT))
 
     def _clone(self, value: Value, reason: CopyReason) -> Value:

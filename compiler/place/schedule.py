@@ -50,15 +50,15 @@ class Schedule:
         return added
 
     def order(self, first: int, then: int) -> None:
-        """Add an edge: the first node must run before the other."""
+        """Add an edge: node `first` must run before node `then`."""
         self._later.setdefault(first, set()).add(then)
 
     def rename(
         self, key: int, old: Value, new: Value, but_target: bool = False
     ) -> None:
-        """Let a node read `new` for `old`.
+        """Let a node read `new` in place of `old`.
 
-        `but_target` keeps the operand that the node overwrites.
+        With `but_target`, the operand that the node overwrites stays `old`.
         """
         node = self.nodes[key]
         renamed = rename_node(node, {old.id: new})
@@ -74,7 +74,7 @@ class Schedule:
         return self._users.get(value, [])
 
     def closure(self, value: Value) -> dict[int, Value]:
-        """Return a value and all views of it, by id."""
+        """Return value id -> value, for a value and all views of it."""
         found = {value.id: value}
         stack = [value.id]
         while stack:
@@ -86,7 +86,7 @@ class Schedule:
         return found
 
     def descendants(self, key: int) -> set[int]:
-        """Return the keys of the nodes that must run after a node."""
+        """Return the keys of all nodes that must run after node `key`."""
         found: set[int] = set()
         stack = [key]
         while stack:
@@ -97,11 +97,11 @@ class Schedule:
         return found
 
     def finish(self, keys: Iterable[int]) -> Method:
-        """Return the method with its nodes in the order of their keys."""
+        """Return the method with its nodes in the order of `keys`."""
         return replace(self.method, nodes=tuple(self.nodes[key] for key in keys))
 
     def sorted(self) -> list[int]:
-        """Return the keys in running order."""
+        """Return the keys of all nodes in running order."""
         waiting = dict.fromkeys(self.nodes, 0)
         followers = {key: set(self._followers(key)) for key in self.nodes}
         for keys in followers.values():
@@ -141,7 +141,10 @@ class Schedule:
 
 
 def _keeping_target(node: Node, renamed: Node) -> tuple[Argument, ...]:
-    """Return the arguments of a renamed node; keep the operands that it overwrites."""
+    """Return the arguments of a renamed node, but with the operands it overwrites.
+
+    Those operands are as they were before the node was renamed.
+    """
     control, changed = control_of(node), control_of(renamed)
     if control is None or changed is None:
         return (node.arguments[0], *renamed.arguments[1:])

@@ -3,12 +3,12 @@
 In: a functional method. Out: the method whose control nodes record these assignments in
 `over`. After the method is proven, `blocks_to_prove` returns its blocks, with outputs
 assigned to the memory of inputs (`input_out`). A result gets an operand's memory under
-two conditions: the result is on the path from the old content of persistent memory to
-the new content, and a branch computes it from the operand, by updates, by nested
-control flow, or by returning the operand. The other branch then writes its whole result
-into the operand's memory. The carried values of a loop always stay in place. `proof.py`
-decides whether a block can leave its outputs in the memory of inputs, and how many
-bytes that copies.
+two conditions. The result is on the path from the old content of persistent memory to
+the new content. And a branch computes the result from the operand, by updates, by
+nested control flow, or by returning the operand. The other branch then writes its whole
+result into the operand's memory. The carried values of a loop always stay in place.
+`proof.py` decides whether a block can leave its outputs in the memory of inputs, and
+how many bytes that copies.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ class Placer:
         self._blocks = blocks
 
     def mark(self, method: Method) -> Method:
-        """Return a method whose control nodes assign results to operands."""
+        """Return a method in which `over` of each control node assigns its results."""
         over: dict[int, dict[int, int]] = {}  # id of a node -> result -> operand
         for new, old in _homes(method):
             marks = self._trace(method, new, old) or ()
@@ -54,7 +54,10 @@ class Placer:
         return replace(method, nodes=tuple(nodes))
 
     def blocks_to_prove(self, method: Method) -> Iterator[Method]:
-        """Yield the blocks that a proven method runs, with their outputs assigned."""
+        """Yield the blocks that a proven method runs, with their outputs assigned.
+
+        An assigned output lies in the memory of an input of the block.
+        """
         for node in method.nodes:
             control = control_of(node)
             if control is None:
@@ -91,9 +94,10 @@ class Placer:
     def _through(
         self, method: Method, node: Node, current: Value, old: Value, marks: list[_Mark]
     ) -> tuple[_Mark, ...] | None:
-        """Continue a trace from a result to the operands whose memory it can take.
+        """Continue a trace from a result of a node to an operand of that node.
 
-        The operand that holds the old content is tried first.
+        The result must be able to take the operand's memory. The operand that is the
+        old content is tried first.
         """
         result = [value.id for value in node.outputs].index(current.id)
         makers = method.makers()
@@ -107,7 +111,7 @@ class Placer:
         return None
 
     def _candidates(self, node: Node, result: int) -> Iterator[tuple[int, Value]]:
-        """Yield the operands whose memory a result can take without a copy."""
+        """Yield (index, operand) for operands whose memory a result can take."""
         control = control_of(node)
         assert control is not None
         for i, value in enumerate(control.operands):
@@ -124,7 +128,7 @@ class Placer:
                 yield i, value
 
     def _leads(self, block: Method, output: int, operand: int) -> bool:
-        """Tell whether a block computes an output by updating an input."""
+        """Tell whether a block computes output `output` by updating input `operand`."""
         makers, root = block.makers(), block.inputs[operand]
         current = _in_one_piece(block.outputs[output], makers)
         while current.id != root.id:
@@ -144,7 +148,7 @@ class Placer:
 
 
 def _may_fill(block: Method, output: int, operand: int) -> bool:
-    """Tell whether a delegate can write a new content into an operand's memory."""
+    """Tell whether a partition can write an output into an operand's memory."""
     makers, root = block.makers(), block.inputs[operand]
     current = _in_one_piece(block.outputs[output], makers)
     while current.id in makers:
@@ -159,20 +163,20 @@ def _may_fill(block: Method, output: int, operand: int) -> bool:
 
 
 def _grows(operand: Value, node: Node, result: int) -> bool:
-    """Tell whether a result has the shape of an operand except along a growing axis."""
+    """Tell whether a result and an operand have equal shapes, except along one axis."""
     old, new = operand.type.dims, node.outputs[result].type.dims
     pairs = zip(old, new, strict=False)
     return len(old) == len(new) and sum(a != b for a, b in pairs) == 1
 
 
 def _fills_itself(node: Node, root: Value) -> bool:
-    """Tell whether a node computes a new content from the old one, pointwise."""
+    """Tell whether a node computes its result pointwise from `root`, of equal type."""
     same = [value.type for value in node.outputs] == [root.type]
     return OPS[node.op].pointwise and root in node.inputs and same
 
 
 def _homes(method: Method) -> Iterator[tuple[Value, Value]]:
-    """Yield (new, old) for all memory that outlives a method."""
+    """Yield (new content, old content) for all memory that outlives a method."""
     states = {name: value for value, name in method.state_in}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
     for new, name in method.state_out:
@@ -183,9 +187,10 @@ def _homes(method: Method) -> Iterator[tuple[Value, Value]]:
 
 
 def _with_homes(block: Method, places: Mapping[int, int]) -> Method:
-    """Return a block that leaves outputs in the memory of inputs.
+    """Return a block that leaves some outputs in the memory of inputs.
 
-    If one value is to be left in two inputs, the second input gets a copy.
+    `places` is output index -> input index. If one value is to be left in two inputs,
+    the second input gets a copy.
     """
     outputs, nodes = list(block.outputs), list(block.nodes)
     count, seen = block.next_id(), set[int]()
@@ -204,7 +209,7 @@ def _with_homes(block: Method, places: Mapping[int, int]) -> Method:
 
 
 def _is_whole(value: Value, makers: Mapping[int, Node]) -> bool:
-    """Tell whether a value is neither a view of its memory nor an update of a view."""
+    """Tell whether a value is neither a view nor made by updates of a view."""
     while (node := makers.get(value.id)) is not None:
         if OPS[node.op].aliasing is not Aliasing.UPDATE:
             return OPS[node.op].aliasing is not Aliasing.VIEW
@@ -213,7 +218,7 @@ def _is_whole(value: Value, makers: Mapping[int, Node]) -> bool:
 
 
 def _in_one_piece(value: Value, makers: Mapping[int, Node]) -> Value:
-    """Return the value before any views that only reshape it."""
+    """Return the value that `value` is made from by views that only reshape."""
     while value.id in makers and makers[value.id].op in RESHAPING_VIEWS:
         value = makers[value.id].inputs[0]
     return value

@@ -1,4 +1,4 @@
-"""Report the progress of a compilation; each report also raises pending interrupts."""
+"""Report the progress of a compilation; each report also raises dropped interrupts."""
 
 import sys
 import warnings
@@ -9,9 +9,9 @@ from kvc.schema.interrupts import check_interrupts
 
 
 def reporting(progress: Progress | None) -> Progress:
-    """Return a function that reports progress, if there is a callback.
+    """Return a function that reports progress to `progress`, if that is not None.
 
-    The function also raises an interrupt whose exception was caught before and dropped.
+    The function also raises an interrupt again whose exception was caught and dropped.
     """
 
     def report(stage: str, done: int, total: int, item: str = "") -> None:
@@ -29,7 +29,7 @@ _OURS: Final = ("kvc", "functools", "contextlib")
 
 
 def warn_caller(warning: Warning) -> None:
-    """Give a warning with the line that called kvc."""
+    """Issue a warning at the line of the user's code that called kvc."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OURS:
         level, frame = level + 1, frame.f_back

@@ -1,6 +1,6 @@
 """Limit the position to the caller's `max_length`, if caches do not limit it.
 
-In: an emitted program, the greatest number of positions. Out: the program with that
+In: a compiled program, the greatest number of positions. Out: the program with that
 number as the capacity of its cursor. A ring cache does not limit the position, but a
 model can be trained for a limited number of positions.
 """
@@ -59,9 +59,10 @@ def limited(program: Program, max_length: int | None) -> Program:
 
 
 def with_front_end(model: nn.Module, error: CaptureError) -> CaptureError | None:
-    """Return the error with advice to use the front end for this model, or None.
+    """Return an error that advises to use the front end for this model.
 
-    The model is recognized by the names of its classes, without importing transformers.
+    Return None if the model is not one of transformers, which the names of its classes
+    tell without an import of transformers.
     """
     kinds = {
         (kind.__module__.split(".")[0], kind.__name__) for kind in type(model).__mro__
@@ -85,7 +86,7 @@ _HUB_NAME: Final = re.compile(
 
 
 def why_not_fetched(name: str) -> str:
-    """Say that `name` is no folder, and how to download a model from a hub."""
+    """Return text that says that `name` is no folder, and how to download a model."""
     text = "there is no such folder, and kvc downloads nothing from a hub"
     found = _HUB_NAME.fullmatch(name)
     if found is None:

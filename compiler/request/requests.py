@@ -25,11 +25,11 @@ _CARRY: Final = 'a mapping such as {"past": "present"}'
 
 
 def check_request(model: object, methods: object, states: object = ()) -> None:
-    """Check the arguments of a compilation, without the model's code.
+    """Check the arguments of a compilation, without looking at the model's code.
 
     Raises:
-        CompileError: an argument is wrong; the error has the expected and the found
-            one.
+        CompileError: an argument is wrong; the error has what was expected and what was
+            found.
     """
     if isinstance(model, ModelSpec):
         raise _unexpected("the model", "a torch.nn.Module", model, _SPEC)
@@ -59,7 +59,7 @@ def check_request(model: object, methods: object, states: object = ()) -> None:
 
 
 def check_mapping(what: str, given: object) -> None:
-    """Check that an argument is a mapping or None.
+    """Check that an argument is a mapping or None; `what` names the argument.
 
     Raises:
         CompileError: the argument is neither.

@@ -14,8 +14,8 @@ from kvc.schema.verify.limits import MAX_DIM
 class Dim:
     """A dimension whose size is chosen at each call, within inclusive bounds.
 
-    One name is one size within a method: inputs that share it must agree. A Dim of a
-    state is chosen once, when a session is opened.
+    Within a method, one name stands for one size: inputs whose Dims have the same name
+    must agree. A Dim of a state is chosen once, when a session is opened.
 
     Attributes:
         name: an identifier; messages and dumps show it.
@@ -27,11 +27,11 @@ class Dim:
     upper: int
 
     def __post_init__(self) -> None:
-        """Check the bounds.
+        """Check the bounds and the name.
 
         Raises:
-            CompileError: unless 0 <= lower <= upper < 2**31 are ints, and the name is
-                an identifier.
+            CompileError: a bound is no int, 0 <= lower <= upper < 2**31 does not hold,
+                or the name is no identifier.
         """
         name: object = self.name
         if not isinstance(name, str) or not name.isidentifier():
@@ -101,7 +101,8 @@ class StateSpec:
 
         Raises:
             CompileError: only one of `axis` and `capacity` is given, neither `capacity`
-                nor `batch` is given, axis 0 has both, or one of them is no Dim.
+                nor `batch` is given, axis 0 has both a `capacity` and a `batch`, or one
+                of these two is no Dim.
         """
         name: object = self.name
         axis: object = self.axis
@@ -144,6 +145,9 @@ class ModelSpec:
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return every parameter and buffer by each of its names, in the model's order."""
+    """Return name -> tensor for all names of all parameters and buffers.
+
+    The order is that of the model.
+    """
     named = dict(model.named_parameters(remove_duplicate=False))
     return named | dict(model.named_buffers(remove_duplicate=False))

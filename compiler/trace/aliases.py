@@ -3,8 +3,9 @@
 torch traces the tensors that modules have registered. The same memory may also be an
 attribute of a plain object, an item of a list, a variable of a closure, a second
 buffer, or a view of any of these. In: a model. Out: `RegisteredMemory`, which finds the
-registered tensor that a tensor lies in, and `AliasMode`, a dispatch mode that replaces
-a real tensor over such memory by the same part of the traced tensor.
+registered tensor that contains the memory of a given tensor, and `AliasMode`, a
+dispatch mode that replaces a real tensor over such memory by the same part of the
+traced tensor.
 """
 
 import threading
@@ -66,7 +67,7 @@ def is_real(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredView:
-    """A registered tensor, and the views of it that give a tensor in its memory."""
+    """A registered tensor, and views that lead from it to a tensor in its memory."""
 
     name: str
     views: Views
@@ -74,11 +75,11 @@ class RegisteredView:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a module with names that are hidden from torch.
+    """A dict in which a module registers tensors, some of them hidden from torch.
 
     Attributes:
         table: the module's dict of parameters or of buffers, by name.
-        whole: a copy of the table in which no name is hidden.
+        whole: a copy of the dict in which no name is hidden.
         hidden: the hidden names.
     """
 
@@ -102,8 +103,8 @@ class RegisteredMemory:
     """The registered tensors of a model, each part of memory under one name.
 
     Attributes:
-        named: name -> tensor, without further names of a tensor, and without parts of
-            other buffers.
+        named: name -> tensor. Each tensor has one name, and buffers that are parts of
+            other buffers are left out.
         tables: the tables of modules that have names left out of `named`.
     """
 
@@ -124,7 +125,7 @@ class RegisteredMemory:
         self._slots = [f"{p}.{n}" if p else n for p, table in tables for n in table]
 
     def whole_of(self, name: str) -> str | None:
-        """Return the name of the tensor that contains the tensor `name`, or None."""
+        """Return the name of the larger tensor that contains tensor `name`, or None."""
         return self._wholes.get(name)
 
     def other_name(self, name: str) -> str | None:
@@ -134,7 +135,10 @@ class RegisteredMemory:
         return next((other for other in others if other != name), None)
 
     def alias(self, tensor: Tensor) -> RegisteredView | None:
-        """Return a registered tensor and the views of it that give a real tensor."""
+        """Return the registered tensor, and views of it, that equal a real tensor.
+
+        Return None if no registered tensor contains the memory of `tensor`.
+        """
         extent, layout = Extent.of(tensor), StridedLayout.of(tensor)
         for name, own in self._extents.items():
             if own.holds(extent):
@@ -148,12 +152,12 @@ class RegisteredMemory:
         return isinstance(self.named[name], nn.Parameter)
 
     def overlapping(self, extent: Extent) -> str | None:
-        """Return the name of a registered tensor that shares bytes with an extent."""
+        """Return the name of a registered tensor with bytes in `extent`, or None."""
         return next((n for n, own in self._extents.items() if own.meets(extent)), None)
 
 
 def _slot(model: nn.Module, name: str) -> tuple[int, str]:
-    """Return a module's id and the name under which it registers a tensor."""
+    """Return (id of the module that registers `name`, last part of the name)."""
     owner, _, leaf = name.rpartition(".")
     return id(model.get_submodule(owner)), leaf
 
@@ -167,10 +171,11 @@ def _tables(model: nn.Module, hidden: Set[tuple[int, str]]) -> Iterator[Table]:
 
 
 def _wholes(everything: Mapping[str, Tensor]) -> dict[str, str]:
-    """Map the names of tensors that lie in another tensor to the name of that tensor.
+    """Return name of a tensor -> name of the tensor that contains its memory.
 
-    A tensor with several names is represented by its first name. A part of a parameter
-    stays separate, since weights are stored and packed one by one.
+    Only tensors that lie in another tensor are keys. A tensor with several names is
+    represented by its first name. A part of a parameter stays separate, since weights
+    are stored and packed one by one.
     """
     found: dict[str, str] = {}
     wholes: list[tuple[str, Tensor, Extent]] = []
@@ -198,9 +203,10 @@ class AliasMode(TorchFunctionMode):
     """Replaces the real memory of the model by traced tensors in operator calls.
 
     Attributes:
-        used: name of a registered tensor -> a real tensor over its memory that an
-            operator was given.
-        given: a real tensor whose memory code replaced (`.data = ...`), or None.
+        used: name of a registered tensor -> a real tensor over its memory that was
+            passed to an operator.
+        given: a real tensor whose memory the model's code replaced (`.data = ...`), or
+            None.
         failed: an error that tracing raised, kept here because the model's code may
             catch it; None if there was no error.
     """
@@ -216,8 +222,9 @@ class AliasMode(TorchFunctionMode):
         Args:
             memory: the memory of the model, before it is traced.
             traced: name of a registered tensor -> the traced tensor that replaces it.
-            sized: name -> axes whose size is chosen when a session is opened. If a view
-                cuts such an axis, it lies elsewhere in memory for a different size.
+            sized: name of a tensor -> axes whose size is chosen when a session is
+                opened. A view that cuts such an axis would lie elsewhere in memory for
+                another size.
         """
         super().__init__()
         self.used: dict[str, Tensor] = {}
@@ -260,7 +267,7 @@ class AliasMode(TorchFunctionMode):
         return own.get(id(result), result)
 
     def traced(self, structure: object) -> object:
-        """Replace real memory of the model by traced tensors in nested results."""
+        """Return nested results with traced tensors in place of the model's."""
         return tree_map_only(Tensor, self._stand_in, structure)
 
     def reshaped(self) -> Tensor | None:
@@ -356,9 +363,9 @@ def one_name_each(memory: RegisteredMemory) -> Iterator[None]:
 
 @contextmanager
 def all_names(memory: RegisteredMemory, aliases: AliasMode) -> Iterator[None]:
-    """Show the traced method every name; names of one memory have one traced tensor.
+    """Show every registered name to the traced method, within this context.
 
-    Names hidden from torch get the traced tensors of the same memory.
+    Names that were hidden from torch get the traced tensors of the same memory.
     """
     with patch.object(nn.Module, "_named_members", _MEMBERS):
         try:

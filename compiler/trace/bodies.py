@@ -1,9 +1,9 @@
 """Trace the bodies of branches and loops under the same modes as their caller.
 
 torch first reads the bytecode of a body, and would read the code of active modes too.
-In: modes. Out: a context that removes the modes while torch reads a body, and restores
-them when torch calls the branch or loop operator with the captured tensors. Function
-calls in the body are replaced as in the method (`rephrase_bodies`).
+In: the modes of the trace. Out: a context that removes the modes while torch reads a
+body, and restores them when torch calls the branch or loop operator with the captured
+tensors. Function calls in the body are replaced as in the method (`rephrase_bodies`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +60,7 @@ def outside_of_bodies(aliases: AliasMode, guard: Guard) -> Iterator[None]:
 
 
 def _within(compiler: Compiler, aliases: AliasMode, guard: Guard) -> Compiler:
-    """Return a compiler whose compiled code runs under the modes."""
+    """Return a compiler like `compiler`, whose compiled code runs under the modes."""
 
     def compiled(
         module: fx.GraphModule, *args: object, **kwargs: object
@@ -104,7 +104,7 @@ def pass_constants(exported: ExportedProgram) -> None:
 
 
 def _names_taken(exported: ExportedProgram) -> set[str]:
-    """Return the names in use in a method or its bodies."""
+    """Return the names that nodes and tensors of a method and its bodies have."""
     names = {*exported.state_dict, *exported.constants}
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
@@ -114,7 +114,11 @@ def _names_taken(exported: ExportedProgram) -> set[str]:
 
 
 def _pass_into_bodies(module: fx.GraphModule, taken: set[str]) -> list[fx.Node]:
-    """Pass the bodies' constants from a module; return the module's nodes for them."""
+    """Pass constants of the bodies that a module runs into those bodies.
+
+    Return the nodes of the module that hold these constants. `taken` are the names in
+    use.
+    """
     passed: list[fx.Node] = []
     for node in [*module.graph.nodes]:
         if node.target in _CAPTURED:
@@ -147,7 +151,11 @@ def _pass(
     constant: str,
     taken: set[str],
 ) -> fx.Node:
-    """Pass a constant of one body to all bodies of a node; return the outer node."""
+    """Pass a constant of one body of a node from the module that runs the body.
+
+    All bodies of a node take the same inputs, so every body gets a new input. Return
+    the node of the module that holds the constant.
+    """
     tensor, name = getattr(body, constant), _unused(taken)
     setattr(module, name, tensor)
     with module.graph.inserting_before(node):
@@ -176,7 +184,7 @@ def _added_input(graph: fx.Graph, name: str) -> fx.Node:
 
 
 def _fake(tensor: Tensor, module: fx.GraphModule) -> Tensor:
-    """Return a fake tensor of a constant's type, which shares no memory."""
+    """Return a fake tensor of the type of a constant, in memory of its own."""
     for node in module.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, FakeTensor):

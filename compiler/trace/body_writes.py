@@ -62,7 +62,9 @@ def _refusal(method: str, place: str, buffer: str) -> CaptureError:
 def _writes_in_bodies(
     module: fx.GraphModule, names: dict[fx.Node, str]
 ) -> Iterator[tuple[fx.Node, str]]:
-    """Yield the nodes in bodies that write into an input, and the buffer's name.
+    """Yield (node, buffer name) for each node of a body that writes into an input.
+
+    The name is "" if the input is no buffer.
 
     Args:
         module: the module that runs the bodies.
@@ -118,7 +120,7 @@ def views_of(node: object) -> Iterator[fx.Node]:
 
 
 def _seen_through(node: fx.Node, schema: torch.FunctionSchema) -> object:
-    """Return the argument that a call returns or views; None if there is none."""
+    """Return the argument that a call returns or views, None if there is none."""
     if not schema.returns or (view := schema.returns[0].alias_info) is None:
         return None
     for place, argument in enumerate(schema.arguments):
@@ -131,7 +133,7 @@ def _seen_through(node: fx.Node, schema: torch.FunctionSchema) -> object:
 
 
 def _is_converted(node: fx.Node, given: object) -> bool:
-    """Tell whether a call converts its argument to a new tensor of another dtype."""
+    """Tell whether a call converts its argument `given` to another dtype, as a copy."""
     if node.target not in CONVERSIONS or not isinstance(given, fx.Node):
         return False
     return node.meta["val"].dtype is not given.meta["val"].dtype
@@ -184,14 +186,14 @@ def refuse_lost_updates(method: str, exported: ExportedProgram) -> None:
 def _lost(
     module: fx.GraphModule, caller: str, reason: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield the place of each unused cache update, and the reason to refuse it.
+    """Yield (source line, reason to refuse) for each unused cache update.
 
     Args:
         module: a method or a body, with the bodies that it runs.
-        caller: the source line that runs the module, named because torch keeps no
-            source lines of bodies.
-        reason: the reason to refuse updates in the module itself; bodies have reasons
-            of their own.
+        caller: the source line that runs the module; used in bodies, of which torch
+            keeps no source lines.
+        reason: the reason to refuse updates in the module itself; updates in its bodies
+            have another reason.
     """
     for node in module.graph.nodes:
         place = source_of(node.meta) or caller
@@ -206,7 +208,10 @@ def _lost(
 
 
 def _leaves(cond: fx.Node, body: fx.GraphModule) -> bool:
-    """Tell whether a branch only returns an update, and the result is never used."""
+    """Tell whether a branch returns an update that nothing else uses, and is dropped.
+
+    The caller of the branch drops such a result if no node reads it.
+    """
     taken = {
         user.args[1]
         for user in cond.users

@@ -18,10 +18,10 @@ Transform = Callable[[str, Tensor], object]
 
 
 def parameter_names(model: nn.Module, method: Method) -> tuple[str, ...]:
-    """Return the parameters of a method in order.
+    """Return the names of a method's parameters, in order.
 
     Raises:
-        CaptureError: the model has no such method, or it takes *args.
+        CaptureError: the model has no such method, or the method takes *args.
     """
     function = getattr(model, method.name, None)
     if not callable(function):
@@ -92,7 +92,7 @@ def _parameters(model: nn.Module, method: Method) -> tuple[inspect.Parameter, ..
 
 
 def constant_defaults(model: nn.Module, method: Method) -> dict[str, object]:
-    """Return the defaults of parameters whose default contains no tensor."""
+    """Return parameter name -> default, for defaults that contain no tensor."""
     parameters = _parameters(model, method)
     return {p.name: p.default for p in parameters if _is_constant(p.default)}
 
@@ -105,7 +105,7 @@ def _is_constant(default: object) -> bool:
 
 
 def check_dynamic(arguments: Mapping[str, object], method: Method) -> None:
-    """Check `dynamic`: its paths and axes exist, and its Dims fit the examples.
+    """Check that the paths and axes in `dynamic` exist, and that Dims fit the examples.
 
     Raises:
         CaptureError: a path, an axis or a Dim is wrong; the error names it.
@@ -146,7 +146,10 @@ def _check_axis(
 def _check_same_dim(
     method: Method, dim: Dim, size: int, seen: dict[str, tuple[Dim, int]]
 ) -> None:
-    """Check that a name has one Dim and one example size; 0 and 1 fit any size."""
+    """Check that one name means one Dim, and that its examples have one size.
+
+    Sizes 0 and 1 are not compared, since such examples are lengthened.
+    """
     before, other = seen.get(dim.name, (dim, 1))
     if before != dim:
         raise _refused(
@@ -168,10 +171,10 @@ def _refused(method: Method, reason: str) -> CaptureError:
 def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, object]:
     """Return the examples with every dynamic axis of length 0 or 1 made longer.
 
-    Axes of one Dim get one length: that of a longer example, or 2 if the bounds allow
-    it. Examples are cloned, because torch merges two arguments that are one tensor, and
-    merges an argument with a buffer over the same memory. Examples on the meta device
-    become uninitialized memory that is never read.
+    Axes of the same Dim get the same length: that of a longer example, or 2 if the
+    bounds allow 2. Examples are cloned, because torch merges two arguments that are one
+    tensor, and merges an argument with a buffer over the same memory. Examples on the
+    meta device become uninitialized memory that is never read.
     """
     lengths = _lengths(arguments, method)
 
@@ -208,7 +211,7 @@ def lengthened_dims(arguments: Mapping[str, object], method: Method) -> dict[str
 
 
 def _lengths(arguments: Mapping[str, object], method: Method) -> dict[str, int]:
-    """Return Dim name -> the length of its examples in the trace."""
+    """Return Dim name -> length that the Dim's axes have in the trace."""
     lengths = {d.name: min(d.upper, max(d.lower, 2)) for d in _dims(method)}
 
     def note(path: str, example: Tensor) -> Tensor:
@@ -245,7 +248,7 @@ def tensor_paths(arguments: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def beneath(path: str, root: str) -> bool:
-    """Tell whether a path equals another path, or lies inside its container."""
+    """Tell whether `path` equals `root`, or lies in the container at `root`."""
     return path == root or path.startswith((f"{root}[", f"{root}."))
 
 
@@ -282,10 +285,10 @@ def torch_dynamic_shapes(
 
 
 def names_of_sizes(method: Method, traced: Mapping[str, object]) -> dict[str, str]:
-    """Return torch's names of the sizes of traced inputs -> the names of their Dims.
+    """Return torch's name of a size -> Dim name, for sizes of traced inputs.
 
     Args:
-        method: as the user declared it.
+        method: the method as the user declared it.
         traced: the method's inputs while it is traced, by parameter name.
     """
     found: dict[str, str] = {}

@@ -1,8 +1,8 @@
 """Trace each method with `torch.export`, functionally; leave the model unchanged.
 
-In: a module and the declared methods. Out: one `CapturedMethod` each. `shadow` installs
-the method as `forward`, where torch looks for it; `traced` lists its inputs;
-`decompositions` lists the operators that are decomposed.
+In: a module and the declared methods. Out: one `CapturedMethod` for each method. Three
+modules help: `shadow` installs the method as `forward`, where torch looks for it;
+`traced` lists the inputs; `decompositions` lists the operators that are decomposed.
 """
 
 import logging
@@ -206,7 +206,7 @@ def _export(
 def _attempt(
     model: nn.Module, traced: Traced, asked: list[Question]
 ) -> tuple[ExportedProgram, Bounds]:
-    """Export a method; if that fails, export it again with weaker checks.
+    """Export a method; if that fails, export the method again with weaker checks.
 
     The conditions on sizes that the model's code evaluates are added to `asked`.
     """
@@ -298,7 +298,7 @@ def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
 def _translated(
     traced: Traced, error: Exception, sizes_named: Mapping[str, str]
 ) -> CaptureError:
-    """Convert an error of the trace to an error with one paragraph, advice and line."""
+    """Convert an error of the trace to a paragraph with advice and a source line."""
     refused = body_write_of(traced.method.name, error)
     if refused is not None:
         return refused

@@ -1,9 +1,10 @@
 """Express a tensor that lies in the memory of another tensor as a chain of views.
 
-In: two tensors of one memory. Out: `Views`, which select, slice, split, merge, permute
-and expand axes, and apply in the same way to any tensor that replaces the whole; or
-None if no chain of views gives the tensor. The views are found by arithmetic alone,
-since operators on the tensors would become part of the trace.
+In: the layouts of two tensors of one memory. Out: `Views`, which select, slice, split,
+merge, permute and expand axes of the larger tensor, and apply in the same way to any
+tensor that replaces it; or None if no chain of views gives the smaller tensor. The
+views are found by arithmetic alone, since operators on the tensors would become part of
+the trace.
 """
 
 from collections.abc import Callable, Sequence
@@ -100,7 +101,10 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def views_between(whole: StridedLayout, part: StridedLayout) -> Views | None:
-    """Return the views that lead from a tensor to a tensor within its memory."""
+    """Return the views that lead from one tensor to another in its memory.
+
+    Return None if no views lead there.
+    """
     if whole.kind != part.kind:
         return None
     for first in ((), _split(whole, part)):
@@ -112,7 +116,7 @@ def views_between(whole: StridedLayout, part: StridedLayout) -> Views | None:
 
 
 def taken(tensor: Tensor, views: Views) -> Tensor:
-    """Apply views to a tensor."""
+    """Return the result of applying `views` to a tensor, in order."""
     for name, arguments in views:
         tensor = getattr(torch.ops.aten, name)(tensor, *arguments)
     return tensor
@@ -126,7 +130,7 @@ def _through(layout: StridedLayout, views: Views) -> StridedLayout:
 
 
 def touched_axes(views: Views, rank: int) -> set[int]:
-    """Return the axes that views cut, of a tensor with `rank` axes."""
+    """Return the axes of a tensor with `rank` axes that `views` cut."""
     if any(name == "view" for name, _ in views):
         return set(range(rank))
     # Slices come first, then selections from the last axis on, so axes keep their
@@ -135,10 +139,10 @@ def touched_axes(views: Views, rank: int) -> set[int]:
 
 
 def _split(whole: StridedLayout, part: StridedLayout) -> Views:
-    """Return views that split the axes of a tensor at the strides of a part.
+    """Return views that split the axes of a tensor at the strides of a part of it.
 
-    Empty if the tensor is not contiguous, or if the strides of the part do not divide
-    its axes.
+    Return no views if the tensor is not contiguous, or if the strides of the part do
+    not divide its axes.
     """
     order = sorted(range(len(whole.shape)), key=whole.steps.__getitem__, reverse=True)
     if not whole.permute(order).is_contiguous:
@@ -153,7 +157,7 @@ def _split(whole: StridedLayout, part: StridedLayout) -> Views:
 
 
 def _views(whole: StridedLayout, part: StridedLayout) -> Views | None:
-    """Return views that slice a tensor to a part of it; None if there are none."""
+    """Return views that slice a tensor to a part of it, None if no views do."""
     starts = _starts(whole, part)
     if starts is None:
         return None
@@ -175,7 +179,11 @@ def _views(whole: StridedLayout, part: StridedLayout) -> Views | None:
 def _arranged(
     part: StridedLayout, order: Sequence[int], matched: dict[int, int]
 ) -> list[View]:
-    """Return the views that permute the part's axes and add its axes of stride 0."""
+    """Return the views that bring sliced axes to the order and shape of a part.
+
+    `matched` is axis of the part -> axis of the whole. The part's axes of stride 0 are
+    added.
+    """
     views: list[View] = []
     if list(order) != sorted(order):
         views.append(("permute", (list(order),)))
@@ -187,7 +195,10 @@ def _arranged(
 
 
 def _starts(whole: StridedLayout, part: StridedLayout) -> list[int] | None:
-    """Return the index of a part's first element in the whole; None if not in it."""
+    """Return the index, by axis of the whole, of a part's first element.
+
+    Return None if that element is not in the whole.
+    """
     nbytes = part.begin - whole.begin
     left, between = divmod(nbytes, whole.itemsize)
     steps, starts = whole.steps, [0] * len(whole.shape)
@@ -203,7 +214,7 @@ def _matched(
 ) -> dict[int, int] | None:
     """Return axis of a part -> axis of the whole, in the order of the part's axes.
 
-    None if an axis with more than one element matches no axis of the whole.
+    Return None if an axis with more than one element matches no axis of the whole.
     """
     matched: dict[int, int] = {}
     steps = part.steps
@@ -221,7 +232,10 @@ def _matched(
 def _fits(
     whole: StridedLayout, axis: int, part: StridedLayout, own: int, start: int
 ) -> bool:
-    """Tell whether an axis of a part runs along an axis of the whole."""
+    """Tell whether axis `own` of a part takes its elements along `axis` of the whole.
+
+    `start` is the index of the first of these elements.
+    """
     size, step, stride = part.shape[own], part.stride[own], whole.stride[axis]
     if size == 1:
         return whole.shape[axis] == 1 and step == stride

@@ -102,7 +102,7 @@ class Guard(TorchDispatchMode):
 
 
 def unseen(method: str, name: str, place: str) -> StateConflict:
-    """Return the error for a read of a state's memory that the trace did not see."""
+    """Return the error for a read of a state's memory outside of the trace."""
     reason = (
         f"method {method}{place} uses its memory through a tensor that cannot be "
         "traced as a part of it, so that it would keep the value of one moment; take "

@@ -35,7 +35,7 @@ _REASON = (
 
 
 def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
-    """Refuse a write into a tensor that may be the same tensor as one read later.
+    """Refuse a write into a tensor that may be identical to a tensor read later.
 
     Raises:
         CaptureError: there is such a write; the error has its line and a remedy.
@@ -49,7 +49,7 @@ def refuse_handed_back(method: str, exported: ExportedProgram) -> None:
 
 
 def _seen_elsewhere(module: fx.GraphModule) -> Iterator[fx.Node]:
-    """Yield writes into tensors that may be identical to a tensor read afterwards."""
+    """Yield the writes into a tensor that may be identical to one read afterwards."""
     nodes, roots = [*module.graph.nodes], _Roots()
     for start, node in enumerate(nodes):
         if node.target in _TAKEN:
@@ -72,7 +72,7 @@ def _writes_seen(
 
 
 def _changes_nothing(write: fx.Node, maybe_one: set[fx.Node]) -> bool:
-    """Tell whether a write copies a tensor into one that may be the same tensor."""
+    """Tell whether a write copies a tensor into a tensor that may be the same one."""
     if write.target is not torch.ops.aten.copy_.default:
         return False
     into, given = write.args[:2]
@@ -99,7 +99,7 @@ class _Roots:
     def maybe_one(
         self, module: fx.GraphModule, call: fx.Node
     ) -> Iterator[set[fx.Node]]:
-        """Yield sets of a call's inputs and results that may be one tensor."""
+        """Yield sets of a call's inputs and results that may be the same tensor."""
         results: dict[object, list[fx.Node]] = {}
         for user in call.users:
             if user.target is operator.getitem:
@@ -113,7 +113,7 @@ class _Roots:
                 yield given | self._taken(module, call, body, root)
 
     def _of_results(self, body: fx.GraphModule, call: fx.Node) -> list[set[fx.Node]]:
-        """Return, for each result of a body, the tensors that it may be a view of.
+        """Return, for each result of a body, the tensors that result may be a view of.
 
         The outputs of a `scan` step are left out, since `scan` copies them.
         """
@@ -125,7 +125,7 @@ class _Roots:
         return [self._of(body, one) for one in given[: len(first) if carried else None]]  # type: ignore[arg-type]
 
     def _of(self, module: fx.GraphModule, node: object) -> set[fx.Node]:
-        """Return the tensors that a node may be, or may be a view of."""
+        """Return the tensors that a node's tensor may be, or may be a view of."""
         if not isinstance(node, fx.Node):
             return set()
         if node not in self._known:
@@ -145,7 +145,7 @@ class _Roots:
     def _handed_back(
         self, module: fx.GraphModule, call: fx.Node, index: object
     ) -> set[fx.Node]:
-        """Return the inputs of a branch or loop that its result `index` may be."""
+        """Return the tensors passed to a branch or loop that result `index` may be."""
         found = set[fx.Node]()
         for body in bodies_of(module, call):
             for place, roots in enumerate(self._of_results(body, call)):
@@ -156,9 +156,9 @@ class _Roots:
     def _taken(
         self, module: fx.GraphModule, call: fx.Node, body: fx.GraphModule, root: fx.Node
     ) -> set[fx.Node]:
-        """Return the tensors that the argument for a body's input `root` may be.
+        """Return the tensors that the argument of a call for `root` may be.
 
-        The set is empty if `root` is no input.
+        `root` is an input of `body`; the set is empty for any other node.
         """
         if root.op != "placeholder":
             return set()

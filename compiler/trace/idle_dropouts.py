@@ -1,10 +1,10 @@
-"""Replace dropout outside of training by its input if either is written later.
+"""Replace dropout outside of training by its input if input or result is written later.
 
 In eager mode, dropout outside of training returns its input itself, so a write into the
 result changes the input too; torch's functional form is a copy. In: a trace that still
 contains writes. Out: the same trace, in which the result of such a dropout is replaced
 by the input if the input or the result is written afterwards. Otherwise the copy stays,
-since a body of a branch or loop must not return its input. A body must not take or
+since a body of a branch or loop must not return its input. Such a body must not take or
 return one tensor twice either, so a repeated tensor is cloned.
 """
 
@@ -23,9 +23,10 @@ _DROPOUTS = (_aten.dropout.default, _aten.dropout_.default)
 
 
 def hand_on(exported: ExportedProgram) -> None:
-    """Replace dropouts that drop nothing by their inputs if either is written later.
+    """Replace a dropout that drops nothing by its input, if a write follows.
 
-    Bodies of branches and loops are changed too.
+    The write is into the input or into the result. Bodies of branches and loops are
+    changed too.
     """
     root = exported.graph_module
     for module in root.modules():
@@ -62,10 +63,11 @@ def is_idle(node: fx.Node) -> bool:
 
 
 def _last_writes(graph: fx.Graph, idle: list[fx.Node]) -> Mapping[object, int]:
-    """Return memory -> index of its last write, for inputs and results of dropouts.
+    """Return memory -> index of the last write into the memory.
 
-    The input and the result of a dropout count as one memory. A write into a copy that
-    would be a view for some layouts counts as a write into the copied memory too.
+    The keys are the memory of inputs and of results of dropouts. The input and the
+    result of a dropout count as one memory. A write into a copy that would be a view
+    for some layouts counts as a write into the copied memory too.
     """
     one: dict[object, object] = {}
     for node in idle:
@@ -107,7 +109,7 @@ def _clone_repeats(graph: fx.Graph, is_body: bool) -> None:
 
 
 def _cloner_of_repeats(node: fx.Node) -> Callable[[fx.Node], fx.Node]:
-    """Return a function that clones a tensor if its memory was passed to it before."""
+    """Return a function that clones a tensor whose memory was given to it before."""
     come = set[object]()
 
     def cloned_if_repeated(given: fx.Node) -> fx.Node:

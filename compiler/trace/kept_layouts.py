@@ -41,12 +41,13 @@ _REASON = (
 
 
 def keep_layouts(method: str, exported: ExportedProgram) -> None:
-    """Copy tensors that are written and viewed by a layout-dependent operator.
+    """Copy a tensor into its traced layout if views of it and writes need that layout.
 
-    Results whose layout is wrong in the trace are copied into their real layout.
+    This is so if the tensor is written and a layout-dependent operator views it.
+    Tensors whose layout is wrong in the trace are copied into their real layout.
 
     Raises:
-        CaptureError: such a result is not contiguous in any order of its axes.
+        CaptureError: such a tensor is not contiguous in any order of its axes.
     """
     for module in exported.graph_module.modules():
         if isinstance(module, fx.GraphModule):
@@ -76,7 +77,7 @@ def _keep(method: str, module: fx.GraphModule) -> None:
 def _orders(
     method: str, nodes: Sequence[fx.Node], made: Mapping[object, fx.Node]
 ) -> Mapping[fx.Node, Order]:
-    """Return the nodes to copy -> the order of their axes in memory."""
+    """Return node -> order of axes in memory, for nodes whose results are copied."""
     written = {memory for node in nodes for memory in written_by(node)} - {None}
     seen = {memory_of(node) for node in nodes if is_by_layout(node)} & written
     wrong = wrong_in_trace([made[memory] for memory in _sources(nodes, written)])
@@ -116,7 +117,7 @@ def _in_one_piece(method: str, node: fx.Node, order: Order | None) -> Order:
 
 
 def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[object]:
-    """Return the memory of written tensors that a layout-dependent operator views.
+    """Return the memories of written tensors that a layout-dependent operator views.
 
     A write through the view counts as a write into the tensor.
     """
@@ -130,7 +131,7 @@ def _sources(nodes: Sequence[fx.Node], written: Container[object]) -> list[objec
 
 
 def written_by(node: fx.Node) -> list[object]:
-    """Return the memory of the tensors that a call writes into."""
+    """Return the identities of the memories that a call writes into."""
     return [memory_of(each) for each in written_into(node)]
 
 
@@ -145,7 +146,7 @@ def written_into(node: fx.Node) -> list[fx.Node]:
 
 
 def made_of(node: fx.Node) -> set[fx.Node]:
-    """Return a node and all nodes computed from it whose result is in its memory."""
+    """Return a node, and all nodes computed from it whose result is in its memory."""
     found, left = {node}, [node]
     while left:
         for user in left.pop().users:
@@ -156,7 +157,7 @@ def made_of(node: fx.Node) -> set[fx.Node]:
 
 
 def _memories(node: fx.Node) -> list[object]:
-    """Return the memory of a node's tensor, or of its list of tensors."""
+    """Return the identities of the memory of a node's tensor, or list of tensors."""
     value = node.meta.get("val")
     if not isinstance(value, list | tuple):
         return [memory_of(node)]
@@ -164,7 +165,10 @@ def _memories(node: fx.Node) -> list[object]:
 
 
 def memory_of(node: fx.Node) -> object:
-    """Return the memory of a node's tensor; None if it has no strided memory."""
+    """Return an identity of the memory of a node's tensor.
+
+    Return None if the node has no tensor with strides.
+    """
     value = node.meta.get("val")
     if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return None
@@ -174,7 +178,7 @@ def memory_of(node: fx.Node) -> object:
 def _added(
     node: fx.Node, target: torch._ops.OpOverload, *args: list[int], **kwargs: Argument
 ) -> fx.Node:
-    """Insert a call after a node, with the node as its first argument.
+    """Insert a call after a node, with the node as its first argument; return the call.
 
     If the other arguments are all axes in order, insert nothing and return the node.
     """

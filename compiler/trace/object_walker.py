@@ -1,10 +1,10 @@
 """Read and restore the contents of Python objects that contain other objects.
 
-In: any object. Out: its `Holder`s, each of one kind: attributes, slots, attributes of a
-class, items, elements, variables of a closure, globals of a function, bytes of an
-array, cached results of a function. `python_state` visits the contents in turn; this
-module does not look at the contents. The methods of objects are never called, since
-they can run any code.
+In: any object. Out: the object's `Holder`s, one for each way to contain objects:
+attributes, slots, attributes of a class, items, elements, variables of a closure,
+globals of a function, bytes of an array, cached results of a function. `python_state`
+visits the contents in turn; this module does not look at the contents. The methods of
+objects are never called, since they can run any code.
 """
 
 import array
@@ -76,7 +76,7 @@ def is_closed(thing: object) -> bool:
 
 
 def holders_of(path: Path, thing: object) -> Iterator[Holder]:
-    """Yield the ways in which an object contains other objects; mostly none."""
+    """Yield the ways in which an object contains other objects, often none."""
     match thing:
         case dict():
             yield _items(path, thing)
@@ -153,7 +153,7 @@ def _is_cached_property(owner: object, name: object) -> bool:
 
 
 def _is_ignored(owner: object, name: object) -> bool:
-    """Tell whether an attribute is checked elsewhere, or is redundant."""
+    """Tell whether an attribute is checked elsewhere, or repeats other attributes."""
     if isinstance(owner, nn.RNNBase) and name in _FLAT:
         return True
     return isinstance(owner, nn.Module) and name in _TABLES
@@ -308,7 +308,7 @@ def _remembered(path: Path, function: Any) -> Holder:  # noqa: ANN401 it has no 
 
 
 def of_tensor(path: Path, tensor: Tensor) -> Iterator[Holder]:
-    """Yield the holder of a tensor's attributes; "_" names, torch's, are ignored."""
+    """Yield the holder of a tensor's attributes, except torch's own, named "_..."."""
     own = _dictionary(tensor)
     if own is not None:
         read, write = (lambda: dict(own)), _into(own)
@@ -340,7 +340,7 @@ def _variables(path: Path, function: FunctionType) -> Iterator[Holder]:
 
 
 def _names_in(code: CodeType) -> list[str]:
-    """Return the names that code uses, including the functions that it defines."""
+    """Return the names that code uses, also in functions that the code defines."""
     inner = [part for part in code.co_consts if isinstance(part, CodeType)]
     names = [*code.co_names, *(name for part in inner for name in _names_in(part))]
     return list(dict.fromkeys(names))
@@ -364,7 +364,7 @@ def _of_cells(path: Path, cells: Mapping[str, CellType]) -> Holder:
 
 
 def _of_space(module: str, space: dict[str, Any], names: list[str]) -> Holder:
-    """Return the holder of the globals of a module that have the given names."""
+    """Return the holder of those globals of a module that are in `names`."""
     return Holder(
         lambda: module,
         lambda: {name: space[name] for name in names if name in space},
@@ -375,7 +375,7 @@ def _of_space(module: str, space: dict[str, Any], names: list[str]) -> Holder:
 
 
 def _is_users(thing: object) -> bool:
-    """Tell whether an object is plain, or of a user's class or function."""
+    """Tell whether an object is a plain value, or of a user's class or function."""
     if isinstance(thing, (*_PLAIN, functools._lru_cache_wrapper)):
         return True
     kind = thing if isinstance(thing, FunctionType | type) else type(thing)

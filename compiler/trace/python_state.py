@@ -54,7 +54,7 @@ class PythonState:
     """
 
     def __init__(self, *roots: object) -> None:
-        """Read all objects that can be found from some roots.
+        """Read all objects that can be reached from `roots`.
 
         The path of the first root is "".
         """
@@ -110,7 +110,7 @@ class PythonState:
                 self._waiting.append((functools.partial(holder.label, key), value))
 
     def changed(self) -> str | None:
-        """Return the path of the first changed object; None if none has changed.
+        """Return the path of the first changed object, None if no object has changed.
 
         Registered tensors are not compared.
         """
@@ -118,20 +118,20 @@ class PythonState:
         return next(filter(None, (_difference(*pair) for pair in compared)), None)
 
     def restore(self) -> None:
-        """Restore the contents of all objects."""
+        """Restore the contents of all objects to those of the snapshot."""
         for holder, before in self._held:
             if not _identical(holder.read(), before):
                 holder.write(before)
 
     def path_of(self, tensor: Tensor, besides: str = "") -> str:
-        """Return a path of a tensor, preferably other than `besides`; "" if none."""
+        """Return a path of a tensor, if possible not `besides`; "" if it has none."""
         paths = [path for path, one in self.tensors.items() if one is tensor]
         others = (path for path in paths if path != besides)
         return next(others, paths[0] if paths else "")
 
 
 def _parts(path: Path, thing: object) -> Iterator[tuple[Path, object]]:
-    """Yield the contained objects of an object that cannot replace them."""
+    """Yield (path, object) for the contents of an object whose contents are fixed."""
     match thing:
         case tuple() | frozenset():
             for i, one in enumerate(thing):
@@ -155,7 +155,7 @@ def _numbered(path: Path, place: int) -> str:
 
 
 def _difference(holder: Holder, before: Contents) -> str | None:
-    """Return the path of a change in a holder; None if nothing has changed."""
+    """Return the path of a change in a holder's contents, None if nothing changed."""
     now = holder.read()
     if holder.whole and now.keys() != before.keys():
         return holder.path()

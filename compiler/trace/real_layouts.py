@@ -4,10 +4,10 @@ While torch traces, a rule gives the strides of the result of each operator; a f
 are wrong (torch 2.13: `max_unpool2d`, `roll`, `isin`, batch norm of permuted tensors).
 Wrong strides matter if a tensor is written through `reshape`, which is a view for some
 layouts and a copy for others. In: nodes of a trace that still contains writes. Out: the
-nodes whose layout differs from the trace, found by running operators on zeros in the
-layout of their inputs. Operators on contiguous inputs are not run, since the rules are
-right for them. Operators on large tensors, or on sizes known only at a call, are not
-run either; for these the layout in the trace is assumed to be right.
+nodes whose real layout differs from the layout in the trace, found by running operators
+on zeros in the layout of their inputs. Operators on contiguous inputs are not run,
+since the rules are right for them. Operators on large tensors, or on sizes known only
+at a call, are not run either; for these the layout in the trace is assumed to be right.
 """
 
 import operator
@@ -22,7 +22,7 @@ _MOST_NBYTES = 1 << 26  # of all operands and results, so that the run is quick
 
 
 def wrong_in_trace(seen: Sequence[fx.Node]) -> Mapping[fx.Node, Order | None]:
-    """Return the nodes whose layout differs from the trace -> the order of their axes.
+    """Return node -> order of its axes in memory, for nodes with a wrong traced layout.
 
     The order is None for a tensor that is not contiguous in any order of its axes.
 
@@ -47,10 +47,12 @@ def _with_sources(seen: Sequence[fx.Node]) -> list[fx.Node]:
 
 
 class _Layouts:
-    """The memory layouts of the results of nodes: tensors without values, or None.
+    """The memory layouts of the results of nodes.
+
+    A layout is a tensor without values, or None if it is unknown.
 
     Attributes:
-        other: node -> its layout, for the nodes whose layout differs from the trace.
+        other: node -> real layout, for nodes whose layout in the trace differs.
     """
 
     def __init__(self) -> None:
@@ -84,13 +86,13 @@ class _Layouts:
 
 
 def _is_turned(given: object) -> bool:
-    """Tell whether a tensor is not contiguous."""
+    """Tell whether any tensor among `given` is not contiguous."""
     tensors = (each for each in tree_leaves(given) if isinstance(each, Tensor))
     return not all(each.is_contiguous() for each in tensors)
 
 
 def _is_small(layouts: object) -> bool:
-    """Tell whether all sizes are known, and the tensors are small in total."""
+    """Tell whether all layouts are known, and the tensors are small in total."""
     known = tree_leaves(layouts)
     sizes = (
         max(each.untyped_storage().nbytes(), each.nbytes)
@@ -101,7 +103,7 @@ def _is_small(layouts: object) -> bool:
 
 
 def _run(target: torch._ops.OpOverload, call: object) -> object:
-    """Run an operator on zeros; return the layouts of its results, None if it fails."""
+    """Run an operator on zeros; return its results' layouts, None if it raises."""
     try:
         args, kwargs = tree_map_only(Tensor, _zeros, call)
         with torch.random.fork_rng(devices=()):
@@ -127,7 +129,10 @@ def _described(each: object) -> object:
 
 
 def _at_example(value: object) -> object:
-    """Return a layout for the sizes of the example; None if a size is not known."""
+    """Return a traced value with the sizes of the example in place of symbols.
+
+    A tensor becomes a tensor without values. Return None if a size is not known.
+    """
     if isinstance(value, SymInt | SymFloat | SymBool):
         return value.node.hint
     if not isinstance(value, Tensor):
@@ -142,7 +147,10 @@ def _at_example(value: object) -> object:
 
 
 def _alike(traced: object, real: Tensor) -> bool:
-    """Tell whether two layouts are equal, or cannot be compared."""
+    """Tell whether two layouts are equal, or cannot be compared.
+
+    Layouts of different shapes, and of tensors without elements, are not compared.
+    """
     if not isinstance(traced, Tensor) or traced.shape != real.shape or not real.numel():
         return True
     steps = zip(real.shape, traced.stride(), real.stride(), strict=True)
@@ -150,7 +158,7 @@ def _alike(traced: object, real: Tensor) -> bool:
 
 
 def _order(layout: Tensor) -> Order | None:
-    """Return the order of axes in which a tensor is contiguous, or None."""
+    """Return the order of axes in which a tensor is contiguous, None without one."""
     steps = layout.stride()
     order = sorted(range(layout.ndim), key=steps.__getitem__, reverse=True)
     return order if layout.permute(order).is_contiguous() else None

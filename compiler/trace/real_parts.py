@@ -1,9 +1,10 @@
-"""Remove complex numbers: nodes that read parts read the real tensors directly.
+"""Remove complex numbers: nodes that read real and imaginary parts read real tensors.
 
-In: an exported graph after decompositions, in which `aten.complex` puts parts together
-and `view_as_real` takes them apart again. Out: the same graph without complex numbers;
-a complex constant is read as its real view [..., 2]. A remaining complex tensor is
-refused: an input, a result, a state, or an operator without a rule.
+In: an exported graph after decompositions, in which `aten.complex` puts real and
+imaginary parts together and `view_as_real` separates them again. Out: the same graph
+without complex numbers; a complex constant is read as its real view [..., 2]. A
+remaining complex tensor is refused: an input, a result, a state, or an operator without
+a rule.
 """
 
 from collections.abc import Set
@@ -44,7 +45,7 @@ def without_complex(method: str, exported: ExportedProgram) -> None:
 
 
 def _read_parts(node: fx.Node, constants: set[str]) -> None:
-    """Compute a real view, and selections of its parts, without complex numbers.
+    """Compute a real view of a complex tensor, and its parts, without complex numbers.
 
     Nodes keep their names, since results are identified by them.
     """
@@ -77,7 +78,7 @@ def _is_complex(node: fx.Node) -> bool:
 
 
 def _refuse_rest(method: str, module: fx.GraphModule, unread: Set[str]) -> None:
-    """Raise for the first complex number of a graph, or of bodies that it runs.
+    """Raise an error for the first complex number in a graph or in its bodies.
 
     Args:
         method: the name of the method.

@@ -1,9 +1,9 @@
-"""Trace data classes and named tuples as plain containers, unseen by user code.
+"""Trace data classes and named tuples as plain containers, hidden from user code.
 
 torch.export supports a data class only if it is registered with torch, and a
-registration is permanent. So arguments are traced as dicts of their fields and rebuilt
-inside the traced call. Results are returned from the call as `Typed`, a class that is
-registered with torch. The caller's instances are not changed.
+registration is permanent. So arguments are traced as dicts of their fields, and the
+user's objects are rebuilt inside the traced call. Results are returned from the call as
+`Typed`, a class that is registered with torch. The caller's instances are not changed.
 """
 
 import copy
@@ -52,10 +52,10 @@ register_pytree_node(
 
 
 def plain(path: str, structure: object) -> object:
-    """Convert an argument for the trace, with data classes as dicts, arrays as tensors.
+    """Convert an argument for the trace: data classes to dicts, arrays to tensors.
 
     Raises:
-        Unknown: a part of it is neither tensor, constant nor container.
+        Unknown: a part of the argument is neither tensor, constant nor container.
     """
     kind = record_type(structure)
     if kind is not None:
@@ -103,7 +103,7 @@ def _tensor(path: str, array: np.ndarray) -> Tensor:
 
 
 class Unknown(Exception):
-    """An argument or result contains an unsupported type, which the text names."""
+    """An argument or result contains an unsupported type; the error's text names it."""
 
     def __init__(self, path: str, thing: object) -> None:
         name = f"{type(thing).__module__}.{type(thing).__qualname__}"
@@ -154,7 +154,7 @@ def opened(path: str, result: object) -> object:
     """Replace data classes and named tuples in a result by `Typed` containers.
 
     Raises:
-        Unknown: a part of it is neither tensor, constant nor container.
+        Unknown: a part of the result is neither tensor, constant nor container.
     """
     kind = record_type(result)
     if kind is not None:
@@ -183,7 +183,10 @@ def closed(result: object) -> object:
 
 
 def typed_method(model: nn.Module, method: Method) -> Callable[..., object]:
-    """Return a method that takes `plain` arguments and returns `opened` results."""
+    """Return a function that takes `plain` arguments and returns `opened` results.
+
+    It calls the user's method with the original types.
+    """
     function = getattr(model, method.name)
     examples = named_arguments(model, method)
 

@@ -24,7 +24,7 @@ _REMEDY = (
 
 
 def registered(model: nn.Module) -> Registered:
-    """Return path -> (tensor, its memory) for all parameters and buffers."""
+    """Return path -> (tensor, identity of its memory) for parameters and buffers."""
     return {
         f"{prefix}.{name}" if prefix else name: (tensor, memory_of(tensor))
         for prefix, module in model.named_modules()
@@ -34,12 +34,15 @@ def registered(model: nn.Module) -> Registered:
 
 
 def memories(arguments: Sequence[Tensor]) -> Registered:
-    """Return argument label -> (tensor, its memory) for the arguments of a method."""
+    """Return label -> (tensor, identity of its memory) for a method's arguments.
+
+    The label of argument i is "argument i".
+    """
     return {f"argument {i}": (t, memory_of(t)) for i, t in enumerate(arguments)}
 
 
 def reshaped(shapes: Mapping[str, torch.Size], now: Registered) -> str | None:
-    """Return the reason to refuse a changed shape; None if no shape has changed."""
+    """Return the reason to refuse a changed shape, None if no shape has changed."""
     for name, shape in shapes_of(now).items():
         if not same_shape(shapes.get(name, shape), shape):
             return other_shape(name)
@@ -47,7 +50,7 @@ def reshaped(shapes: Mapping[str, torch.Size], now: Registered) -> str | None:
 
 
 def other_shape(name: str) -> str:
-    """Return the reason to refuse a shape that is changed in place."""
+    """Return the reason to refuse a change of a tensor's shape in place."""
     return (
         f"it gives {name!r} another shape in place (unsqueeze_, t_, resize_); use a "
         "view of it instead, such as x.unsqueeze(0)"
@@ -65,7 +68,7 @@ def same_shape(a: torch.Size, b: torch.Size) -> bool:
 
 
 def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Registered:
-    """Return the table of tensors with real memory replaced by traced tensors."""
+    """Return `slots` with traced tensors in place of those with real memory."""
     found: Registered = {}
     for name, (tensor, held) in slots.items():
         found[name] = (tensor, held)
@@ -77,7 +80,7 @@ def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Regis
 
 
 def loss(before: Registered, after: Registered) -> str | None:
-    """Return the reason to refuse a change that tracing loses, or None."""
+    """Return the reason to refuse a change that tracing loses, None without one."""
     for name, (old, old_memory) in before.items():
         new, new_memory = after.get(name, (None, None))
         if name not in after:
@@ -91,7 +94,7 @@ def loss(before: Registered, after: Registered) -> str | None:
 
 
 def _replaced(name: str, old: Tensor | None, new: Tensor | None) -> str | None:
-    """Return the reason to refuse a replaced tensor; None if it can become a write."""
+    """Return why to refuse an assignment, None if a write can take its place."""
     if old is None:
         return f"it makes the buffer {name!r}; register it before compiling"
     if isinstance(old, nn.Parameter):
@@ -105,7 +108,7 @@ def _replaced(name: str, old: Tensor | None, new: Tensor | None) -> str | None:
 
 
 def _same_type(old: Tensor, new: Tensor) -> bool:
-    """Compare types without adding guards on symbolic sizes."""
+    """Tell whether dtypes and sizes are equal, without guards on symbolic sizes."""
     if old.dim() != new.dim() or old.dtype != new.dtype:
         return False
     return all(map(_same_size, old.shape, new.shape))
@@ -143,12 +146,15 @@ Replaced = Mapping[str, tuple[Tensor, Tensor]]
 
 
 class Shared(Exception):
-    """Two tensors of a model would share memory after the call; the text names them."""
+    """Two tensors of a model would share memory after the call.
+
+    The error's text names both tensors.
+    """
 
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
-    """Keep torch from turning assignments into writes."""
+    """Keep torch from turning assignments to buffers into writes, in this context."""
     hooks = nn.modules.module._global_buffer_registration_hooks
     others = {
         number: hook
@@ -160,7 +166,7 @@ def unnoticed() -> Iterator[None]:
 
 
 def replaced_buffers(before: Registered, after: Registered) -> Replaced:
-    """Return name -> (old, new) for the buffers that were assigned anew."""
+    """Return name -> (old tensor, new tensor) for buffers that were assigned anew."""
     pairs = {name: (old, after[name][0]) for name, (old, _) in before.items()}
     return {
         name: (old, new)
@@ -212,7 +218,13 @@ def write_back(
 def _check_apart(
     replaced: Replaced, before: Registered, other_names: Mapping[str, str | None]
 ) -> None:
-    """Check that no replaced buffer shares memory with others, before or afterwards."""
+    """Check that no assigned tensor shares memory with a tensor of another name.
+
+    The replaced buffer must have had no other name either.
+
+    Raises:
+        Shared: two names would share memory afterwards, or shared memory before.
+    """
     staying = {held: name for name, (_, held) in before.items() if name not in replaced}
     taken: dict[object, str] = {}
     for name, (_, new) in replaced.items():

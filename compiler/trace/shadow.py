@@ -81,10 +81,11 @@ class Observed:
 def shadowed_forward(
     model: nn.Module, method: Method, lifted: Sequence[Lifted]
 ) -> Iterator[Observed]:
-    """Install a method as the model's `forward`.
+    """Install a method as the model's `forward`, within this context.
 
     Yields:
-        The accesses to the model's memory, complete when the method has been traced.
+        A record of accesses to the model's memory, complete when the method has been
+            traced.
 
     Raises:
         CaptureError: the method changes Python state, writes into tensors that are not
@@ -117,7 +118,7 @@ def shadowed_forward(
 
 @contextmanager
 def _default_dtype_kept(model: nn.Module, method: Method) -> Iterator[None]:
-    """Refuse a method that changes torch's default dtype, which no trace records."""
+    """Refuse a method that changes torch's default dtype, as no trace records that."""
 
     def refuse(dtype: object) -> None:
         # torch itself sets the same dtype again.
@@ -131,7 +132,7 @@ def _default_dtype_kept(model: nn.Module, method: Method) -> Iterator[None]:
 
 @contextmanager
 def _set(attributes: dict[str, object], values: Mapping[str, object]) -> Iterator[None]:
-    """Replace the values of attributes in this context."""
+    """Set `attributes` to `values` within this context; restore them afterwards."""
     before = {name: attributes[name] for name in values}
     attributes.update(values)
     try:
@@ -142,7 +143,7 @@ def _set(attributes: dict[str, object], values: Mapping[str, object]) -> Iterato
 
 @contextmanager
 def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
-    """Keep torch, which calls the model, from running the hooks of `forward`.
+    """Keep torch from running the hooks of `forward` while it calls the model.
 
     Raises:
         CaptureError: the class has a `__call__` of its own, which torch would run.
@@ -188,7 +189,7 @@ class _Watch:
     observed: Observed
 
     def aliases(self) -> AliasMode:
-        """Return an alias mode for the tensors that modules hold now."""
+        """Return an alias mode for the tensors that are registered now."""
         traced = {n: t for n, (t, _) in registered(self.model).items() if t is not None}
         for name, real in self.memory.named.items():
             own = vars(traced[name])  # keep attributes that code has set on the tensor
@@ -197,7 +198,7 @@ class _Watch:
         return AliasMode(self.memory, traced, sized)
 
     def note(self, aliases: AliasMode, guard: Guard) -> None:
-        """Record the modes' findings; raise errors that the model's code caught."""
+        """Record what both modes found; raise errors that the model's code caught."""
         paths = {n: self.state.path_of(t, n) for n, t in aliases.used.items()}
         self.observed.aliases.update(paths)
         self.observed.missed.update(guard.missed)
@@ -222,7 +223,7 @@ class _Watch:
 
 
 def _watched(watch: _Watch) -> Callable[..., object]:
-    """Return the method, but with an error for changes that tracing would lose."""
+    """Return a function that runs the method and refuses changes that tracing loses."""
     model, method = watch.model, watch.method
     function, forward = typed_method(model, method), vars(model).get("forward")
     hooks = {name: vars(model)[name] for name in _HOOKS}
@@ -270,7 +271,7 @@ def _check_kept(
 def _written_back(
     watch: _Watch, before: Registered, after: Registered, results: object
 ) -> object:
-    """Turn assignments into writes; return the results."""
+    """Turn assignments to buffers into writes; return the method's results."""
     replaced = replaced_buffers(before, after)
     watch.observed.assigned.extend(replaced)
     other_names = {name: watch.memory.other_name(name) for name in replaced}
@@ -287,13 +288,13 @@ def _tensors(
     kwargs: dict[str, object],
     aliases: AliasMode,
 ) -> Registered:
-    """Return the registered tensors and arguments of a method, in traced form."""
+    """Return the table of registered tensors and arguments, as traced tensors."""
     passed = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     return traced_slots(registered(model) | memories(passed), aliases.traced)
 
 
 def _arrays(state: PythonState, memory: RegisteredMemory) -> Iterator[tuple[str, str]]:
-    """Yield (name of a registered tensor, path of an array over its memory)."""
+    """Yield (name of a registered tensor, path of a numpy array over its memory)."""
     for path, array in state.arrays.items():
         name = memory.overlapping(Extent.of_array(array))
         if name is not None:
@@ -301,7 +302,7 @@ def _arrays(state: PythonState, memory: RegisteredMemory) -> Iterator[tuple[str,
 
 
 def _versions(state: PythonState) -> dict[str, int]:
-    """Return torch's version counter of each tensor, by path."""
+    """Return path -> torch's version counter, which counts writes, for each tensor."""
     tensors = state.tensors.items()
     return {path: t._version for path, t in tensors if not t.is_inference()}
 
@@ -330,7 +331,7 @@ def _with_buffers(
     lifted: Sequence[Lifted],
     function: Callable[..., object],
 ) -> Callable[..., object]:
-    """Return the method with one more parameter: the tensors that replace buffers."""
+    """Return the method with one more parameter, for tensors that replace buffers."""
 
     def with_buffers(*args: object, **kwargs: object) -> object:
         traced = kwargs.pop(PARAMETER)

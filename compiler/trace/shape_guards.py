@@ -1,11 +1,11 @@
 """Check that a trace is valid for every declared size, not only for the example's.
 
 While tracing, Python code evaluates conditions on sizes (`if x.shape[1] == 1`), and
-torch answers them for the example, as if no size could be 1. This module records every
-condition in the user's own code. If the answer differs for some declared size, the code
-takes a different path at that size, and the trace would be silently wrong. Most
-conditions in torch's own code only select between ways to compute the same result, and
-are not recorded.
+torch answers them for the example's sizes, as if no size could be 1. This module
+records every condition in the user's own code. If the answer differs for some declared
+size, the code takes a different path at that size, and the trace would be silently
+wrong. Most conditions in torch's own code only select between ways to compute the same
+result, and are not recorded.
 """
 
 import itertools
@@ -85,10 +85,10 @@ def _noting(ask: Callable[..., bool], questions: list[Question]) -> Asked:
 
 
 def _noting_inside(ask: Callable[..., object], questions: list[Question]) -> Asked:
-    """Record conditions in the bodies of branches and loops, which dynamo traces.
+    """Return `ask`, changed to record each condition that it answers.
 
-    dynamo uses separate symbols for sizes in bodies, so the Dims of these sizes are
-    unknown.
+    dynamo calls `ask` while it traces bodies of branches and loops. dynamo uses
+    separate symbols for sizes in bodies, so the Dims of these sizes are unknown.
     """
 
     def noting(variable: object, *rest: object) -> object:
@@ -182,7 +182,13 @@ def check_questions(
 
 
 def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> None:
-    """Check a body's answer for every assignment of Dims to the question's sizes."""
+    """Check the answer to a body's condition for all Dims and sizes it may be about.
+
+    The Dims of the sizes in a body are unknown, so every assignment of Dims is checked.
+
+    Raises:
+        SizesRefused: the answer differs for some sizes.
+    """
     symbols = sorted(question.expression.free_symbols, key=str)
     for chosen in itertools.product(dims, repeat=len(symbols)):
         for sizes in samples(chosen):
@@ -209,7 +215,11 @@ def dims_of(
 
 
 def samples(dims: Sequence[Dim]) -> Iterator[tuple[int, ...]]:
-    """Yield sizes to try: all of a single Dim; the ends and small sizes of several."""
+    """Yield one size per Dim: all sizes of a single Dim, else some combinations.
+
+    The combinations have the ten least and the two greatest sizes of each Dim, and half
+    of the greatest. They are also used for a single Dim with many sizes.
+    """
     if len(dims) == 1 and dims[0].upper - dims[0].lower < _ALL:
         yield from ((n,) for n in range(dims[0].lower, dims[0].upper + 1))
         return
@@ -278,7 +288,7 @@ def refuse_fixed(
     questions: Sequence[Question],
     error: Exception,
 ) -> None:
-    """Translate torch's error for buffers whose size is chosen later.
+    """Translate torch's error about the size of a buffer that a session chooses.
 
     Raises:
         CapacityFixed: the trace is valid only for some sizes of such a buffer.
@@ -308,7 +318,7 @@ def refuse_fixed(
 def _constant(
     one: Lifted, axis: int, size: int, fixed: Sequence[Fixed]
 ) -> tuple[str, str]:
-    """Return the source line and the reason for which a size became constant."""
+    """Return (source line, reason) for a size of a buffer that became constant."""
     places = [f.place for f in fixed if f.size == size and f.place]
     reason = (
         f"the code takes it for {size}; read the size from the buffer, "
@@ -318,7 +328,10 @@ def _constant(
 
 
 def _narrowed(number: int, questions: Sequence[Question], text: str) -> tuple[str, str]:
-    """Return the source line and the reason if code is valid only for some sizes."""
+    """Return (source line, reason) for code that is valid only for some sizes.
+
+    `number` is the index of the buffer among the lifted ones, `text` is torch's error.
+    """
     source = f"['{PARAMETER}'][{number}]"
     places = [q.place for q in questions if any(source in s for s in q.sources)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]

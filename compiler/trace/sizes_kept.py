@@ -46,9 +46,9 @@ class _Known:
     """The cached size operations of one trace.
 
     Attributes:
-        by_operands: results by the operation and the ids of the operands.
-        by_meaning: nodes by the operation and the expressions of the operands.
-        numbers: nodes of constants.
+        by_operands: (operation, ids of its operands) -> result.
+        by_meaning: (operation, expressions of its operands) -> node.
+        numbers: number -> node of the constant.
         environments: the ShapeEnvs of the sizes, referenced here so that the id of a
             freed ShapeEnv is not reused.
     """
@@ -82,7 +82,7 @@ def work_once() -> Iterator[None]:
 
 
 def _remembering(name: str, compute: Compute, known: _Known) -> Compute:
-    """Return an operation on two sizes that computes each result once."""
+    """Return an operation on two sizes that computes equal calls only once."""
 
     @functools.wraps(compute)
     def remembering(one: SymNode, other: SymNode) -> SymNode:
@@ -121,7 +121,7 @@ def _meaning(node: SymNode) -> tuple[object, ...]:
 def _numbering(
     wrap: Callable[[SymNode, int], SymNode], known: _Known
 ) -> Callable[[SymNode, int], SymNode]:
-    """Return a `wrap_int` that makes one node for each number."""
+    """Return `wrap_int` changed to make only one node for each number."""
 
     @functools.wraps(wrap)
     def numbering(node: SymNode, number: int) -> SymNode:
@@ -140,7 +140,7 @@ def _numbering(
 def _constant_first(
     ask: Callable[[SymNode], int | None],
 ) -> Callable[[SymNode], int | None]:
-    """Return a `maybe_as_int` that first checks for a constant node."""
+    """Return `maybe_as_int` changed to check for a constant node first."""
 
     @functools.wraps(ask)
     def asking(node: SymNode) -> int | None:

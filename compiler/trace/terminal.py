@@ -2,9 +2,9 @@
 
 While torch traces, native code calls back into Python. An exception that a signal
 handler raises there may end the process, if native code cannot pass it on (once in 400
-interrupts of a tiny decoder, measured 2026-11). So an interrupt in torch's code is
-raised at the next operator, where torch expects exceptions. An interrupt in the model's
-own code is raised at once, and so is a second interrupt.
+interrupts of a tiny decoder, as measured). So an interrupt in torch's code is raised at
+the next operator, where torch expects exceptions. An interrupt in the model's own code
+is raised at once, and so is a second interrupt.
 """
 
 import contextlib

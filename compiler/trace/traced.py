@@ -40,16 +40,16 @@ class Lifted:
 
     @property
     def name(self) -> str:
-        """Return the name that messages use."""
+        """Return the buffer's name that messages use."""
         return self.names[0]
 
 
 def lifted_buffers(model: nn.Module, specs: Sequence[StateSpec]) -> tuple[Lifted, ...]:
-    """Return the buffers that specs match, in the model's order.
+    """Return the buffers that specs match, in the order of the model.
 
     Raises:
         CompileError: a spec matches no buffer, two specs match one buffer, or an axis
-            or a size of a buffer does not fit.
+            or a size of a buffer does not fit the spec.
     """
     buffers = dict(model.named_buffers(remove_duplicate=False))
     names: dict[Identity, list[str]] = {}
@@ -86,7 +86,7 @@ def _check_matches(
 
 
 def _axes(spec: StateSpec, name: str, buffer: Tensor) -> dict[int, Dim]:
-    """Return the axes of a buffer whose size is chosen later, with their Dims."""
+    """Return axis -> Dim, for the axes of a buffer whose size is chosen later."""
     rank = buffer.dim()
     axes: dict[int, Dim] = {}
     if spec.batch is not None:
@@ -121,12 +121,12 @@ def examples_of(model: nn.Module, lifted: Sequence[Lifted]) -> tuple[Tensor, ...
 
 
 def paths_of(lifted: Sequence[Lifted]) -> dict[str, Mapping[int, Dim]]:
-    """Return the path of each buffer among the inputs -> the buffer's dynamic axes."""
+    """Return path of a buffer among the inputs -> axis -> Dim, for each buffer."""
     return {f"{PARAMETER}[{i}]": one.axes for i, one in enumerate(lifted)}
 
 
 class Reassigned(Exception):
-    """Code assigned a new tensor to a lifted buffer, whose name is the text."""
+    """Code assigned a new tensor to a lifted buffer; the error's text is the name."""
 
 
 @contextmanager
@@ -181,7 +181,7 @@ class Traced:
 
     @property
     def arguments(self) -> dict[str, object]:
-        """Return the inputs that the user passes."""
+        """Return parameter name -> input, for the inputs that the user passes."""
         return {n: thing for n, thing in self.inputs.items() if n != PARAMETER}
 
 
@@ -211,10 +211,10 @@ def traced_method(
 def _from_nothing(
     arguments: Mapping[str, object], method: Method
 ) -> dict[str, Mapping[int, Dim]]:
-    """Return `dynamic` with the lower bound 0 for Dims of carried arguments only.
+    """Return the method's `dynamic`, with lower bound 0 for Dims of carried arguments.
 
-    The first call starts with an empty carried argument, whatever lower bound the user
-    declared.
+    Dims that other arguments also have keep their bound. The first call starts with an
+    empty carried argument, whatever lower bound the user declared.
     """
     carried = {
         path

@@ -41,7 +41,7 @@ _REASON = (
 def check_views(
     method: Method, arguments: Mapping[str, object], exported: ExportedProgram
 ) -> None:
-    """Check that each written result is a view at all declared sizes, or at none.
+    """Check that calls whose aliasing matters return a view at all sizes, or at none.
 
     Args:
         method: the traced method.
@@ -60,7 +60,11 @@ def check_views(
 
 
 def _seen_by_both(graph: fx.Graph) -> Iterator[fx.Node]:
-    """Yield calls whose input is written before a read of the result, or vice versa."""
+    """Yield the calls for which it matters whether the result is a view.
+
+    The input is written and the result is read later, or the result is written and the
+    input is read later.
+    """
     order = {node: place for place, node in enumerate(graph.nodes)}
     writes = [(order[node], into) for node in order for into in written_into(node)]
     last = {memory_of(into): place for place, into in writes}
@@ -86,7 +90,7 @@ def _seen_by_both(graph: fx.Graph) -> Iterator[fx.Node]:
 
 
 def _is_seen(nodes: set[fx.Node], place: int, order: Mapping[fx.Node, int]) -> bool:
-    """Tell whether one of the nodes is an input or is read after position `place`."""
+    """Tell whether a node among `nodes` is an input, or is read after index `place`."""
     return any(
         node.op == "placeholder" or any(order[user] > place for user in node.users)
         for node in nodes
@@ -125,7 +129,7 @@ def _value(argument: object) -> object:
 
 
 def _symbols(values: object) -> set[sympy.Symbol]:
-    """Return the symbols of sizes in values, and in shapes and strides of tensors."""
+    """Return the symbols in sizes, and in the shapes and strides of tensors."""
     found: set[sympy.Symbol] = set()
     for each in tree_leaves(values):
         sizes = [*each.shape, *each.stride()] if isinstance(each, Tensor) else [each]
@@ -136,7 +140,7 @@ def _symbols(values: object) -> set[sympy.Symbol]:
 
 
 def _at(values: OpArguments, sizes: SymbolSizes) -> OpArguments:
-    """Return arguments for given sizes, with tensors that have no content."""
+    """Return a call's arguments for given sizes; tensors have no content."""
 
     def number(size: object) -> object:
         if isinstance(size, torch.SymInt):
@@ -156,7 +160,7 @@ def _at(values: OpArguments, sizes: SymbolSizes) -> OpArguments:
 def _is_view(target: Callable[..., Tensor], call: OpArguments) -> bool | None:
     """Tell whether a call returns a tensor in the memory of its operand.
 
-    None if the operand is empty, or if the call raises an error.
+    Return None if the operand is empty, or if the call raises an error.
     """
     args, kwargs = call
     whole = args[0]

@@ -1,9 +1,9 @@
 """Allow writes through an `expand` that repeats no element; refuse all other expands.
 
-torch's functional form of such a write adds the difference to the old content, which
-rounds, and turns infinities into NaN. In: a trace that still writes. Out: the same
-trace, in which an `expand` to the same sizes is replaced by other views, or a
-`CaptureError`.
+torch's functional form of a write through an `expand` adds a difference to the old
+content, which rounds, and turns infinities into NaN. In: a trace that still contains
+writes. Out: the same trace, in which a written `expand` that repeats no element is
+replaced by other views; or a `CaptureError`.
 """
 
 import operator
@@ -54,7 +54,7 @@ def write_unexpanded(method: str, exported: ExportedProgram) -> None:
 
 
 def _written(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """Yield expanded tensors that are written, and the tensors that they expand."""
+    """Yield (expanded tensor, tensor that it expands) for each written `expand`."""
     into = {each for node in graph.nodes for each in written_into(node)}
     for node in graph.nodes:
         source = _source(node)
@@ -63,7 +63,7 @@ def _written(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
 
 
 def _source(node: fx.Node) -> fx.Node | None:
-    """Return the tensor that a node expands; None if it is no expand."""
+    """Return the tensor that a node expands, None if the node is no `expand`."""
     source: object = None
     if node.target in _EXPANDING:
         source = node.args[0]
@@ -75,7 +75,7 @@ def _source(node: fx.Node) -> fx.Node | None:
 
 
 def _expands_nothing(node: fx.Node, source: fx.Node) -> bool:
-    """Tell whether an expanded tensor has each element once."""
+    """Tell whether an expanded tensor has each element of `source` once."""
     given, whole = ([_size(n) for n in x.meta["val"].shape] for x in (node, source))
     return [n for n in given if n != 1] == [n for n in whole if n != 1]
 
@@ -85,7 +85,7 @@ def _size(size: int | torch.SymInt) -> object:
 
 
 def _replace(node: fx.Node, source: fx.Node) -> None:
-    """Compute a node by squeeze and unsqueeze instead of expand."""
+    """Compute an `expand` by squeeze and unsqueeze of `source` instead."""
     shape, own = node.meta["val"].shape, source.meta["val"].shape
     taken = [axis for axis, size in enumerate(own) if _size(size) == 1]
     added = [axis for axis, size in enumerate(shape) if _size(size) == 1]
@@ -168,7 +168,7 @@ def refuse_written_windows(method: str, exported: ExportedProgram) -> None:
 
 
 def _written_windows(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
-    """Yield calls that write, and the windows that they write through."""
+    """Yield (write, windows) for each call that writes through windows of `unfold`."""
     for node in graph.nodes:
         for into in written_into(node):
             for view in views_of(into):
@@ -177,7 +177,7 @@ def _written_windows(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
 
 
 def _covers(windows: fx.Node) -> bool:
-    """Tell whether windows hold each element of their axis once, at all sizes."""
+    """Tell whether windows have each element of their axis once, at all sizes."""
     whole, dimension, size, step = windows.args
     assert isinstance(whole, fx.Node)
     assert isinstance(dimension, int)

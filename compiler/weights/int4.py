@@ -1,8 +1,8 @@
-"""Quantization of a matrix to int4: each block of 32 inputs of a row has one scale.
+"""Quantization of a matrix to int4, with one scale per block of 32 inputs of a row.
 
-With a `Factor`, the statistics of the layer's inputs are used, too: columns are rounded
-one after another, and the error of each column is compensated in the later columns
-(GPTQ: Frantar and others, 2022).
+If a `Factor` is given, the statistics of the layer's inputs are used, too: columns are
+rounded one after another, and the error of each column is compensated in the later
+columns (GPTQ: Frantar and others, 2022).
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Factor:
 
     @classmethod
     def of(cls, moments: Tensor) -> "Factor":
-        """Return the factor of moments, float [in, in], symmetric, of finite numbers.
+        """Return the factor of second moments, float [in, in], symmetric and finite.
 
         An input that is always zero counts as independent of the other inputs, with the
         mean of all mean squares. If all inputs are zero, the moments are the identity.
@@ -110,7 +110,10 @@ def widened(packed: Tensor, scales: Tensor) -> Tensor:
 
 
 def _in_order(weight: Tensor, signed: bool, factor: Factor) -> tuple[Tensor, Tensor]:
-    """Return values, float32 [out, in], and scales, float32 [out, in / 32]."""
+    """Return values, float32 [out, in], and scales, float32 [out, in / 32].
+
+    Columns are rounded in order, and their errors are compensated in later columns.
+    """
     left = weight.mT.contiguous()  # [in, out]: the columns not yet rounded
     values, scales = torch.empty_like(left), list[Tensor]()
     error = left.new_empty(QB4_BLOCK, len(weight))
@@ -140,10 +143,10 @@ def _side_by_side(rows: Tensor) -> Tensor:
 
 
 def _best_scale(blocks: Tensor, signed: bool, importance: Tensor | None) -> Tensor:
-    """Return the scale with the least squared error found, float32 [blocks, 1].
+    """Return each block's scale with the least squared error, float32 [blocks, 1].
 
-    Values are in units of their block's extreme, so that their squares do not overflow
-    or underflow in float32.
+    The least is among the scales that are tried. Values are in units of their block's
+    extreme, so that their squares do not overflow or underflow in float32.
 
     Args:
         blocks: float32 [blocks, 32].
@@ -180,7 +183,7 @@ def _stored(scale: Tensor) -> Tensor:
 
 
 def _rounded(values: Tensor, scale: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return values divided by their scale, rounded to -8 to 7, as float32."""
+    """Return values divided by their scale, rounded to -8 ... 7, as float32."""
     return torch.div(values, scale, out=out).round_().clamp_(-8, 7)
 
 
@@ -191,7 +194,7 @@ _KEPT: Final = 2  # factors: the inputs of queries and of the weights written ne
 
 
 class Moments:
-    """Second moments of the inputs of layers, compared by identity.
+    """Second moments of a layer's inputs, compared by identity.
 
     Attributes:
         sums: float32 [in, in], the sum of x x' over all inputs x of the samples.
@@ -210,7 +213,7 @@ class Factors:
         self._made: dict[Moments, Factor] = {}
 
     def of(self, moments: Moments) -> Factor:
-        """Return the factor of moments, from the cache if it is there."""
+        """Return the factor of moments, from the cache if the cache has it."""
         known = self._made.pop(moments, None)
         factor = Factor.of(torch.from_numpy(moments.sums)) if known is None else known
         self._made[moments] = factor

@@ -1,6 +1,6 @@
-"""Quantization of weights to int8: symmetric, by output channel or block.
+"""Quantization of weights to int8: symmetric, with a scale per output channel or block.
 
-Rows are independent, so a matrix may come in blocks of rows.
+Rows are independent, so a matrix can be quantized a few rows at a time.
 """
 
 import torch
@@ -55,7 +55,7 @@ def quantize_int8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _int8_parts(weight: Tensor) -> Tensor:
-    """Return a matrix with one row for each block of a row, in order."""
+    """Return a matrix in which each block of a row is a row of its own, in order."""
     rows, columns = weight.shape
     count = weight_blocks(columns)
     return weight.reshape(rows * count, columns // count)

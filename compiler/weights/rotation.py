@@ -1,11 +1,12 @@
 """Rotate weights by a fixed orthogonal matrix R, to the same bits on any machine.
 
-R spreads each coordinate over many coordinates. It consists of signs, a Walsh-Hadamard
-transform of blocks of the greatest power of two in the width, a reflection across the
-blocks, and a reflection that maps the image of (1, 1, ...) back to (1, 1, ...). So R
-keeps means, and layer norms without a weight commute with it like root mean square
-norms. R is applied by sums and products in float64 in a fixed order, without a linear
-algebra library. Each class of this module is the `Make` of a `Computed` source.
+R spreads each coordinate over many coordinates. R is a product of four factors: signs,
+a Walsh-Hadamard transform of blocks whose size is the greatest power of two that
+divides the width, a reflection across the blocks, and a reflection that maps the image
+of (1, 1, ...) back to (1, 1, ...). So R keeps means. It commutes with layer norms
+without a weight, as it does with root mean square norms. R is applied by sums and
+products in float64 in a fixed order, without a linear algebra library. Each class of
+this module is the `Make` of a `Computed` source.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ def block_of(width: int) -> int:
 
 
 def rotated(rows: Tensor) -> Tensor:
-    """Return rows times R.
+    """Return each row times R.
 
     Args:
         rows: float64 [..., width].
@@ -43,7 +44,7 @@ def rotated(rows: Tensor) -> Tensor:
 
 
 def _spread(rows: Tensor) -> Tensor:
-    """Return rows times an orthogonal matrix whose entries are about equally large."""
+    """Return each row times an orthogonal matrix of about equally large entries."""
     width = rows.shape[-1]
     block = block_of(width)
     spread = (rows * _signs(width)).reshape(-1, width // block, block)
@@ -77,17 +78,17 @@ def _sum(rows: Tensor) -> Tensor:
 
 
 def _turned(matrix: Tensor) -> Tensor:
-    """Return the transpose of R times a matrix [width, in]."""
+    """Return R' times a matrix [width, in], where R' is the transpose of R."""
     return rotated(matrix.mT.contiguous()).mT
 
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """Rotate the inputs, the outputs, or both, of a matrix or a vector.
+    """Rotate the input side, the output side, or both, of a matrix or a vector.
 
     Attributes:
-        rows: whether the outputs are rotated.
-        columns: whether the inputs are rotated.
+        rows: whether the output side (the rows of a matrix) is rotated.
+        columns: whether the input side (the last axis) is rotated.
     """
 
     rows: bool
@@ -99,7 +100,10 @@ class Rotated:
         return not self.rows
 
     def __call__(self, matrix: Tensor, /, *scale: Tensor) -> Tensor:
-        """Return a matrix [..., out, in], rotated after scaling its inputs by [in]."""
+        """Return the rotated form of a matrix [..., out, in].
+
+        If `scale` [in] is given, the inputs are scaled before they are rotated.
+        """
         exact = matrix.double()
         for each in scale:
             exact = exact * each.double()
@@ -110,7 +114,7 @@ class Rotated:
 
 @dataclass(frozen=True, slots=True)
 class RotatedBias:
-    """Compute the bias of a linear layer that absorbs a norm's bias.
+    """Compute the bias of a linear layer whose matrix includes a norm's bias.
 
     Attributes:
         rows: whether the layer's outputs are rotated.
@@ -120,9 +124,10 @@ class RotatedBias:
     by_rows = False
 
     def __call__(self, weight: Tensor, /, *rest: Tensor) -> Tensor:
-        """Return the bias [out] for a weight [out, in].
+        """Return the bias [out] for a layer with the weight [out, in].
 
-        `rest` is the norm's bias [in], and the layer's own bias [out] if there is one.
+        `rest` is the norm's bias [in], and then the layer's own bias [out] if it has
+        one.
         """
         before, *bias = rest
         total = _sum(weight.double() * before.double())[:, 0]
@@ -138,5 +143,5 @@ class RotatedScale:
     by_rows = False
 
     def __call__(self, weight: Tensor, /, *_: Tensor) -> Tensor:
-        """Return the symmetric matrix [width, width] for a weight [width]."""
+        """Return the symmetric matrix [width, width] for a norm's weight [width]."""
         return _turned(rotated(weight.double().diag())).float().contiguous()

@@ -39,7 +39,7 @@ class TensorSource:
 
 
 class StoredTensor(Protocol):
-    """A contiguous tensor in a file; equal instances stand for the same bytes."""
+    """A contiguous tensor in a file; equal objects of this class have equal bytes."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ class StoredTensor(Protocol):
         ...
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Read a range of elements, in order, as a flat tensor.
+        """Return the elements `begin` to `end`, in memory order, as a flat tensor.
 
         Raises:
             CheckpointChanged: the file has changed since it was opened.
@@ -101,12 +101,13 @@ INT4: Final = (Transform.INT4, Transform.INT4_SIGNED)
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A transform of another source.
+    """A source that is a transform of another source.
 
     Attributes:
         transform: the transform.
-        base: the source that it is applied to.
-        moments: the moments of the weight's inputs, if they guide int4 rounding.
+        base: the source that is transformed.
+        moments: second moments of the inputs of the weight's layer, if they guide int4
+            rounding.
     """
 
     transform: Transform
@@ -127,11 +128,11 @@ class Make(Protocol):
 
     @property
     def by_rows(self) -> bool:
-        """Tell whether the result can be computed from the first tensor row by row."""
+        """Tell whether row i of the result needs only row i of the first tensor."""
         ...
 
     def __call__(self, first: Tensor, /, *rest: Tensor) -> Tensor:
-        """Return the result, contiguous."""
+        """Return the result of the function, as a contiguous tensor."""
         ...
 
     def __hash__(self) -> int: ...
@@ -188,14 +189,14 @@ def _derived_shape(source: Derived) -> tuple[int, ...]:
 
 
 def base_of(source: Source) -> Base:
-    """Return the first of the model's tensors that a source is computed from."""
+    """Return the first of the model's tensors from which a source is computed."""
     while not isinstance(source, TensorSource | StoredSource):
         source = source.bases[0] if isinstance(source, Computed) else source.base
     return source
 
 
 def nbytes_of(base: Base) -> int:
-    """Return the bytes that a tensor of the model takes."""
+    """Return the number of bytes of a tensor of the model."""
     match base:
         case TensorSource():
             return base.tensor.numel() * base.tensor.itemsize

@@ -12,8 +12,8 @@ from torch import Tensor
 class Identity:
     """The properties that identify a tensor: storage, offset, geometry, dtype.
 
-    A name or an address alone does not: many tensors over one mapped file share an
-    address, and every fake tensor has address 0.
+    A name or an address alone does not identify a tensor: many tensors over one mapped
+    file share an address, and every fake tensor has address 0.
     """
 
     storage: int
@@ -36,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The range of bytes of a tensor, from its first byte to the end of its last.
+    """The range of a tensor's bytes, from the first to the end of the last element.
 
     Attributes:
         space: 0 if `begin` and `end` are addresses, else the id of a storage without an
@@ -80,7 +80,7 @@ class Extent:
 
 
 def overlapping(tensor: Tensor, named: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of other tensors that share bytes with a tensor."""
+    """Return the names in `named` of other tensors that share bytes with a tensor."""
     extent, identity = Extent.of(tensor), Identity.of(tensor)
     return [
         name

@@ -61,11 +61,13 @@ class WeightReader:
         return map(bytes_of, self.blocks(source))
 
     def blocks(self, source: Source, whole_rows: bool = False) -> Iterator[Tensor]:
-        """Yield a source in order, as contiguous tensors of at most BLOCK_ELEMENTS.
+        """Yield a source's values in order, as contiguous tensors.
+
+        A tensor has at most BLOCK_ELEMENTS elements, unless `whole_rows` is set.
 
         Args:
             source: the source to read.
-            whole_rows: cut along dim 0 only, however long a row is.
+            whole_rows: whether to cut along dim 0 only, however long a row is.
 
         Raises:
             NotFinite: a weight to be quantized has a NaN or an infinity; raised at the
@@ -84,7 +86,7 @@ class WeightReader:
                 return self._derived(source, whole_rows)
 
     def _divided(self, source: Divided, whole_rows: bool) -> Iterator[Tensor]:
-        """Yield a divided matrix in blocks, of whole matrices if `whole_rows`."""
+        """Yield a divided matrix in blocks; of whole matrices with `whole_rows`."""
         if not whole_rows:
             yield from self.blocks(source.base)
             return
@@ -125,7 +127,7 @@ class WeightReader:
                 return self._scales_of(source, self._quantizer(source))
 
     def _quantizer(self, scales: Derived) -> Quantizer:
-        """Return the function that quantizes rows for the given kind of scales."""
+        """Return the function that quantizes rows, for scales as in `scales`."""
         match scales.transform:
             case Transform.INT8_SCALE:
                 return quantize_channels
@@ -138,7 +140,7 @@ class WeightReader:
                 return partial(quantize_int4, signed=signed, factor=factor)
 
     def _quantized(self, kept: Derived, quantize: Quantizer) -> Iterator[Tensor]:
-        """Yield the quantized values of a matrix; keep the scales for source `kept`."""
+        """Yield the quantized values of a matrix; keep its scales for source `kept`."""
         scales = []
         for block in self.rows_to_quantize(kept):
             values, scale = quantize(block)
@@ -155,9 +157,10 @@ class WeightReader:
             yield quantize(block)[1]
 
     def rows_to_quantize(self, source: Derived) -> Iterator[Tensor]:
-        """Yield rows in blocks that can be quantized: multiples of eight rows for int4.
+        """Yield a source's rows in blocks that can be quantized one by one.
 
-        With moments, columns are rounded one by one, so larger blocks need fewer steps.
+        For int4, a block has a multiple of eight rows. With moments, columns are
+        rounded one by one, so larger blocks need fewer steps.
         """
         blocks = self._finite_blocks(source)
         if source.transform not in (*INT4, *_INT4_SCALES):
@@ -167,10 +170,10 @@ class WeightReader:
         return _in_multiples(QB4_ROWS, blocks)
 
     def _finite_blocks(self, source: Derived) -> Iterator[Tensor]:
-        """Yield the rows of the matrix, or matrices, that a source is quantized from.
+        """Yield rows of the matrix, or stack, from which a source is quantized.
 
-        From the first block with a NaN or an infinity on, blocks are only examined to
-        count such numbers for the error, and are not yielded.
+        From the first block with a NaN or an infinity on, no blocks are yielded; they
+        are only examined to count such numbers for the error.
         """
         bad = 0
         for block in self.blocks(source.base, whole_rows=True):
@@ -195,7 +198,7 @@ def _is_finite(block: Tensor) -> bool:
 
 
 def _gathered(least: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Join blocks of rows to blocks of at least `least` elements, except the last."""
+    """Join blocks of rows until each, except the last, has `least` elements."""
     held: list[Tensor] = []
     for block in blocks:
         held.append(block)
@@ -219,7 +222,7 @@ def _in_multiples(count: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _cut(tensor: Tensor, whole_rows: bool) -> Iterator[Tensor]:
-    """Yield a tensor in parts; each part is made contiguous separately."""
+    """Yield parts of a tensor in order; each part is made contiguous separately."""
     if tensor.numel() <= BLOCK_ELEMENTS:
         yield tensor.contiguous()
         return

@@ -1,4 +1,4 @@
-"""Call methods with arrays, each named after the input that it is passed to.
+"""Call methods with arrays; each array has the name of the input that it is for.
 
 In: arrays, a program. Out: calls of each method for which the file has all inputs. The
 methods are called in turns on one session, so that states are as in normal use.
@@ -49,7 +49,9 @@ class Arrays:
     source: str = ""
 
     def sequences_for(self, program: Program) -> Sequence[Sequence[int]] | None:
-        """Return the array `tokens` as token sequences for a language model, or None.
+        """Return the array `tokens` as the token sequences of a language model.
+
+        Return None if there is no such array or the program is no language model.
 
         Raises:
             BadSamples: the array of tokens has an impossible shape or dtype.
@@ -160,14 +162,17 @@ class _Calls:
     given: tuple[Array, ...]
 
     def arguments(self, call: int) -> dict[str, object]:
-        """Return the arguments of a call; an array of one entry serves every call."""
+        """Return the arguments of call number `call`, by name of the input.
+
+        An array with one entry serves every call.
+        """
         leaves = [array[min(call, len(array) - 1), ...] for array in self.given]
         tree = json.loads(self.method.input_tree)["arguments"]
         return {name: unflatten(json.dumps(one), leaves) for name, one in tree}
 
 
 def call_with(arrays: Arrays, program: Program, progress: Progress) -> int:
-    """Call the methods, and return the number of calls of each method.
+    """Call the methods of a program; return how often each method was called.
 
     Raises:
         BadSamples: an array fits no input, or an input of a method has no array.
@@ -233,7 +238,7 @@ def _input_types(method: Method) -> dict[str, TensorType]:
 def _found(
     by_name: Mapping[str, Array], program: Program, method: Method
 ) -> dict[str, str]:
-    """Return the name of each input's array: `METHOD.INPUT`, or else `INPUT`."""
+    """Return name of an input -> name of its array: `METHOD.INPUT`, or else `INPUT`."""
     found = {}
     for name in method.input_names:
         spelled = [f"{method.name}.{name}", name]

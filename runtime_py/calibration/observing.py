@@ -36,7 +36,7 @@ from kvc.schema.graph import Constant, Instruction
 def _attention(
     q: Array, k: Array, _: Array, total: Array, scale: float | None, *rest: object
 ) -> Array:
-    """Return the scores of all positions that the cache holds."""
+    """Return an attention's scores for all positions that the cache holds."""
     if k.dtype == np.int8:  # its scales are another operand; no backend needs this
         return np.empty(0, np.float32)
     held = min(int(np.max(total, initial=0)), k.shape[2])
@@ -74,7 +74,11 @@ def _products(q: Array, k: Array, scale: float | None) -> Array:
 
 
 def _grouped(q: Array, k: Array) -> Array:
-    """Return queries in which the heads that share a group of keys are rows."""
+    """Return queries with one axis for the heads and queries of a group of keys.
+
+    Queries [..., heads, queries, width] become [..., groups, heads / groups * queries,
+    width]. If keys are not grouped, return the queries unchanged.
+    """
     if min(q.ndim, k.ndim) < 3 or not 1 < k.shape[-3] < q.shape[-3]:
         return q
     *batch, heads, queries, width = q.shape
@@ -159,7 +163,7 @@ class ObservedHandle(SteppedHandle):
 
 
 class Observer(Delegate):
-    """The run-time half that replaces every backend of a program, to record ranges."""
+    """The runtime's substitute for every backend of a program, to record ranges."""
 
     def __init__(self, options: Options) -> None:
         self.declared = options.program
@@ -168,7 +172,7 @@ class Observer(Delegate):
     def init(
         self, partition: model.Delegate, data: Mapping[str, FreeableBuffer]
     ) -> ObservedHandle:
-        """Return a handle that records ranges."""
+        """Return a handle that runs a partition and records its values' ranges."""
         handle = ObservedHandle(self.declared, partition, data)
         self.handles[self.declared.delegates.index(partition)] = handle
         return handle
@@ -222,7 +226,7 @@ def observed(path: Path) -> Iterator["Observation"]:
 
 
 class Observation:
-    """A program whose values are recorded.
+    """A program whose calls record the ranges of values.
 
     Attributes:
         program: the program to call.
@@ -233,7 +237,7 @@ class Observation:
         self._observers = observers
 
     def _handles(self) -> dict[int, ObservedHandle]:
-        """Return the handles of the partitions that have run, by partition id."""
+        """Return partition id -> handle, for the partitions that have run."""
         return {
             number: handle
             for observer in self._observers
@@ -242,11 +246,11 @@ class Observation:
         }
 
     def scores(self) -> dict[int, Seen]:
-        """Return the ranges of attention scores, by partition id."""
+        """Return partition id -> ranges of the scores of each attention."""
         return {number: handle.scores for number, handle in self._handles().items()}
 
     def ranges(self) -> dict[int, Seen]:
-        """Return the ranges of values in each partition that has run, by partition id.
+        """Return partition id -> ranges of values, for each partition that has run.
 
         Values that share memory or a state have a common range.
         """

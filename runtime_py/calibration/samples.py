@@ -150,7 +150,7 @@ _SOUND: Final = ".wav"
 
 @frozen
 class _Aim:
-    """The purpose of a calibration run.
+    """What a calibration run is for.
 
     Attributes:
         method: the name of the calibration method, as recorded in the provenance.

@@ -166,7 +166,7 @@ def _prefill_sizes(session: Session) -> list[ChunkSizes]:
 
 
 def _length(program: Program) -> int:
-    """Return a sequence length that reaches the least token count of each method.
+    """Return a sequence length such that each method gets at least its least count.
 
     The method with all logits runs neither the first token nor the last.
     """

@@ -1,1 +1,1 @@
-"""One call of a method: its inputs, its sizes, the room it needs, and its undo."""
+"""One call of a method: its inputs, its sizes, the slots it needs, and its undo."""

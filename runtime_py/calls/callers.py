@@ -91,7 +91,7 @@ def lend(
 
 
 def _shared(inputs: Inputs, written: Mapping[int, Array]) -> tuple[int, int] | None:
-    """Return a written input and another input that overlaps it, or None.
+    """Return (written input, other input) whose memory overlaps, None if none does.
 
     The byte ranges of the inputs are visited in order of their first bytes. A range
     overlaps an earlier range if it begins before the furthest end of the earlier

@@ -120,7 +120,10 @@ def plan_chunks(
 
 
 def _selections(usable: Sequence[ChunkSizes]) -> list[tuple[ChunkSizes, ...]]:
-    """Return every non-empty subset of methods, each with its largest method first."""
+    """Return every non-empty subset of `usable`, its largest member first.
+
+    If `usable` is empty, return the empty subset alone.
+    """
     numbers = range(1 if usable else 0, len(usable) + 1)
     return [chosen for n in numbers for chosen in combinations(usable, n)]
 

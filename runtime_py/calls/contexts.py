@@ -37,10 +37,10 @@ FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None]
 
 
 class Shared(Protocol):
-    """The resources of a program that every context needs to bind methods."""
+    """The resources of a program that its execution contexts share to bind methods."""
 
     def constant(self, name: int) -> Array:
-        """Return a constant, which stays in memory until the resources are freed."""
+        """Return constant `name`, in memory until the resources are freed."""
 
     def code(self, method: int) -> Code:
         """Return the bindable code of a method."""
@@ -94,7 +94,7 @@ class ExecutionContext:
         states: StateMemory | None,
         old: Binding | None,
     ) -> Binding:
-        """Bind a method; with an old binding, bind only what sizes and loans change."""
+        """Bind a method; if `old` is given, bind only what sizes and loans change."""
         method = entry.method
         where = {loan.value: place_of(loan.memory) for loan in loans}
         moved = None
@@ -119,7 +119,7 @@ class ExecutionContext:
         return Binding(frame, demand, fills, where)
 
     def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:
-        """Return the binding under a key, None without a binding of that version."""
+        """Return the binding under a key, None unless it has the given version."""
         found = self._frames.get(key)
         if found is None or found[0] != version:
             return None
@@ -127,7 +127,7 @@ class ExecutionContext:
         return found[1]
 
     def take(self, key: FrameKey) -> Binding | None:
-        """Remove and return the binding under a key, whatever its version."""
+        """Remove and return the binding under a key, None if there is none."""
         found = self._frames.pop(key, None)
         return None if found is None else found[1]
 
@@ -197,7 +197,7 @@ class ContextPool:
         self._finish()
 
     def forget_closed(self) -> None:
-        """Drop frames of closed sessions; a context in use does so on its return."""
+        """Drop bindings to closed sessions; a context in use does so on its return."""
         with self._lock:
             for context in self._idle:
                 context.forget_closed()

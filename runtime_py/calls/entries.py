@@ -1,4 +1,4 @@
-"""`MethodEntry`: the input types of a method, and the room that its calls need.
+"""`MethodEntry`: the input types of a method, and the slots that its calls need.
 
 In: a method of a verified program. Out: the sizes of a call, solved from its inputs and
 from the lengths of growing states; then the tokens, slots and lengths that the call
@@ -104,7 +104,7 @@ class MethodEntry:
             raise NotEncoded(method=self.method.name, encode=self.needs[1])
 
     def narrowest(self, memory: StateMemory) -> Kind | None:
-        """Return the kind of state with the lowest token limit for a call, or None.
+        """Return the kind of state that allows the fewest tokens in a call, or None.
 
         Kinds whose cursor advances by a different token count are ignored.
         """
@@ -236,7 +236,7 @@ def make_entry(
 
 
 def _find_needs(program: Program, method: Method) -> tuple[int, str] | None:
-    """Return the cursor of the encoder states that a method reads, and the encoder."""
+    """Return (cursor, encoder) of the encoder states that a method reads, or None."""
     slots = (value.storage for value in method.graph.values)
     read = {program.states[s.state].cursor for s in slots if isinstance(s, StateSlot)}
     for encode in program.methods:
@@ -254,7 +254,7 @@ def _extent(writes: Writes, sizes: Mapping[str, int]) -> int:
 
 
 def _own_cursor(method: Method) -> int:
-    """Return the cursor that a method advances, preferring one with row lengths."""
+    """Return the cursor that a method advances, preferably one with row lengths."""
     advances = sorted(method.advances, key=lambda one: one.lengths is None)
     return advances[0].cursor if advances else 0
 
@@ -336,7 +336,7 @@ def find_row_lengths(method: Method) -> RowLengthsInput | None:
 def _beside(
     types: Sequence[TensorType], leaf: int, rows: Dim
 ) -> tuple[int, int] | None:
-    """Return an input other than `leaf` with an axis of size `rows`, and that axis."""
+    """Return (input, axis) of an axis of size `rows`, not of input `leaf`; or None."""
     for i, kind in enumerate(types):
         for axis, dim in enumerate(kind.dims):
             if i != leaf and dim == rows:
@@ -388,7 +388,7 @@ def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
 
 
 def _tokens_and_filled(graph: Graph, tokens: int) -> set[int]:
-    """Return the token values: the input, and copies of it with padding replaced."""
+    """Return the ids of the token input, and of its copies with padding replaced."""
     found = {tokens}
     for call in graph.instructions:
         if call.op != _CHOICE:

@@ -203,7 +203,10 @@ class RowLengthsInput:
         return np.zeros(shape[axis] if len(shape) > axis else 0, dtype)
 
     def without_padding(self, tokens: Array, inputs: Inputs) -> Array:
-        """Return tokens [batch, seq] without padding; all tokens if shapes misfit."""
+        """Return the real tokens of `tokens` [batch, seq], flat, without padding.
+
+        Return `tokens` itself if there is not one row length for each row.
+        """
         row_lengths = inputs.arrays[self.leaf]
         if row_lengths.shape != tokens.shape[:1]:
             return tokens

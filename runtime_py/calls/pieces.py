@@ -60,7 +60,7 @@ def count_excess(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int
 
 
 def _count_outside(entry: MethodEntry, inputs: Inputs, states: StateMemory) -> int:
-    """Return the token count of a prefill if the count is not a bucket size, else 0.
+    """Return a prefill's token count if it is no bucket size, else 0.
 
     For a batch with row lengths, the token count is the greatest row length.
     """
@@ -153,7 +153,8 @@ def run_pieces(
 
     Raises:
         InputMismatch: the number of rows differs from that of the session.
-        CacheOverflow: the session has no room for all tokens; nothing has run.
+        CacheOverflow: the session has too few free slots for all tokens; nothing has
+            run.
         ExecutionError: a piece failed; the session is as it was before the call.
     """
     starts = states.position()
@@ -176,7 +177,7 @@ def run_pieces(
 
 
 def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> None:
-    """Replace the results of rows without tokens in a piece by the earlier results."""
+    """Give rows without tokens in a piece the results of the piece before."""
     for new, old in zip(made, before, strict=True):
         assert isinstance(new, np.ndarray)
         assert isinstance(old, np.ndarray)
@@ -184,7 +185,7 @@ def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> 
 
 
 def _row_lengths_of(entry: MethodEntry, inputs: Inputs) -> Array | None:
-    """Return the row lengths, None if all tokens are real."""
+    """Return the row lengths of a call, None if all tokens are real."""
     if entry.row_lengths is None:
         return None
     row_lengths = inputs.arrays[entry.row_lengths.leaf]

@@ -91,9 +91,11 @@ class Transaction:
         memory.poisoned = ""
 
     def _find_ends(self) -> tuple[dict[int, list[int]], list[int]]:
-        """Return the positions after the call of each cursor that the call advances.
+        """Find the positions that the call's cursors have after the call.
 
-        Also return the cursors whose new position is known only from a counter state.
+        Returns:
+            Cursor -> new position of each row; and the cursors whose new position is
+                known only from a counter state.
 
         Raises:
             CacheOverflow, StateMismatch: as `commit`.

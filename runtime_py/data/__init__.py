@@ -1,6 +1,6 @@
 """Named data: constants that are brought into memory on request, and freed.
 
-    open files --MappedBlobs or OwnBlobs--> places --HeldBlobs--> FreeableBuffer
+    open files --MappedBlobs or OwnBlobs--> byte ranges --HeldBlobs--> FreeableBuffer
 
 `mapped.py` and `own.py` are the two ways to put blobs into memory; `held.py` counts the
 handles on a blob; `buffers.py` has the handles through which users read named data and

@@ -1,7 +1,7 @@
 """Count the handles on each blob, and free a blob's memory with its last handle.
 
-In: open files, and a `BlobMemory`. Out: the places of blobs in memory. A blob is read
-into memory and verified at its first use, and again at the first use after it was
+In: open files, and a `BlobMemory`. Out: the locations of blobs in memory. A blob is
+read into memory and verified at its first use, and again at the first use after it was
 freed. One thread verifies; other threads that need the same blob wait, while threads
 that need different blobs do not.
 
@@ -24,7 +24,7 @@ from kvc.schema.errors import Closed, Forked
 
 @dataclass(slots=True)
 class _Hold:
-    """The handle count and the place of a blob; written only by the owner of `lock`."""
+    """A blob's handle count and location; only the owner of `lock` writes them."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     handles: int = 0
@@ -36,7 +36,7 @@ class HeldBlobs:
     """The blobs of a program; a blob in memory stays there while it has handles.
 
     Attributes:
-        shown: the mapped files, which are checked for changes before each use.
+        shown: the files that are mapped, which are checked for changes before each use.
     """
 
     def __init__(self, stored: StoredBlobs, memory: BlobMemory) -> None:
@@ -161,7 +161,10 @@ class HeldBlobs:
 
     @contextmanager
     def _open(self, for_call: bool) -> Iterator[None]:
-        """Keep the data files open within the `with` block."""
+        """Keep the data files open within the `with` block.
+
+        `for_call` is as in `touch`.
+        """
         self._check_process()
         with self._lock:
             if self._closed or (self._refusing and not for_call):

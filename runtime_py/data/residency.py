@@ -62,7 +62,10 @@ class BlobResidency:
 
 @frozen
 class Totals:
-    """The sums of `BlobResidency` over blobs, in bytes; None where a blob has None."""
+    """The sums of `BlobResidency` over blobs, in bytes.
+
+    A sum is None if one of its terms is None.
+    """
 
     nbytes: int
     mapped: int
@@ -154,7 +157,7 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 def _lines(report: Residency) -> list[str]:
-    """Lay out a report; unused blobs are counted, not listed."""
+    """Return the lines of a report's text; unused blobs are counted, not listed."""
     used = [b for b in report.blobs if b.touched or b.packed or b.freed or b.handles]
     idle = len(report.blobs) - len(used)
     lines = [f"memory of the data, loaded with mode {report.mode}, in bytes:"]
@@ -168,7 +171,7 @@ def _lines(report: Residency) -> list[str]:
 
 
 def _rows(blobs: Sequence[BlobResidency]) -> list[tuple[str, ...]]:
-    """Return a row for each family of similar names, the largest first."""
+    """Return a table row for each group of similar names, the largest first."""
     found = families(blobs, name=lambda b: " = ".join(b.names), like=lambda b: b.file)
     found.sort(key=lambda one: -sum(blob.nbytes for blob in one[1]))
     rows = []
@@ -189,7 +192,10 @@ def _counts(one: BlobResidency | Totals) -> tuple[str, ...]:
 def _groups(
     blobs: Iterable[BlobResidency],
 ) -> Iterable[tuple[str, Sequence[BlobResidency]]]:
-    """Group the blobs by the methods that use them, in program order."""
+    """Group the blobs by the methods that use them, in program order.
+
+    Return (text that names the methods, blobs) for each group.
+    """
     groups: dict[tuple[str, ...], list[BlobResidency]] = {}
     for blob in blobs:
         groups.setdefault(blob.methods, []).append(blob)

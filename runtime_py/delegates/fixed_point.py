@@ -1,11 +1,12 @@
 """`FixedPointHandle`: runs partitions of fixed-point backends with kvc's own kernels.
 
-In: a partition, the grid of each of its floating-point values, and the storage of its
-weights. Out: a handle that computes every instruction in float32 by the ordinary
-kernels, on operands that lie on their grids, and rounds each result to its grid. The
-handle thus defines which numbers can be stored, and where rounding happens; within an
-instruction, hardware can round differently. It runs partitions if a backend's library
-is missing, and tests compare backends with it.
+In: a partition, the grid of each of its floating-point values (the numbers that the
+value's integers can represent), and a function that rounds weights. Out: a handle that
+computes every instruction in float32 by the ordinary kernels, on operands that lie on
+their grids, and rounds each result to its grid. The handle thus defines which numbers
+can be stored, and where rounding happens; within an instruction, hardware can round
+differently. The handle runs partitions if a backend's library is missing, and tests
+compare backends with the handle.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,7 @@ class Rounding(Protocol):
     """A set of numbers that can be stored, such as a `Grid`."""
 
     def rounded(self, numbers: Floats) -> Floats:
-        """Return the nearest numbers of the set."""
+        """Return the number of the set that is nearest to each given number."""
 
 
 class FixedPointHandle(SteppedHandle):
@@ -47,7 +48,7 @@ class FixedPointHandle(SteppedHandle):
         grids: Mapping[int, Rounding],
         store_weight: StoreWeight,
     ) -> None:
-        """Set the grids.
+        """Set the partition's grids.
 
         Args:
             program: the verified program.
@@ -56,7 +57,8 @@ class FixedPointHandle(SteppedHandle):
             grids: the grid of each value, by the value's id in the partition's graph.
                 Values without a grid are not rounded. A view lies on the grid of the
                 value that it is a view of.
-            store_weight: rounds the float32 constants.
+            store_weight: takes the id and the numbers of a constant, and returns the
+                numbers rounded for storage.
         """
         super().__init__(program, partition, data)
         graph = self._graph
@@ -76,7 +78,7 @@ class FixedPointHandle(SteppedHandle):
         self._written = {graph.root_of(value) for value in made} & {*graph.inputs}
 
     def constant(self, name: int) -> Array:
-        """Return named data, rounded for storage."""
+        """Return named data with its numbers rounded by `store_weight`."""
         if name not in self._weights:
             found = super().constant(name)
             if found.dtype == DType.FLOAT32.numpy:
@@ -91,7 +93,7 @@ class FixedPointHandle(SteppedHandle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Bind the code; see `Handle.prepare`.
+        """Bind the partition's code to memory; see `Handle.prepare`.
 
         Inputs that the code does not write are copied, and the copies are rounded.
         """
@@ -107,7 +109,7 @@ class FixedPointHandle(SteppedHandle):
         return partial(_run_on_copies, copies, run)
 
     def reached(self, value: int, array: Array) -> None:
-        """Round a value to its grid, in place."""
+        """Round a value that has just been computed to its grid, in place."""
         grid = self._grids.get(value)
         if grid is not None and array.size:
             array[...] = grid.rounded(cast(Floats, array))

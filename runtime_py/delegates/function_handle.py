@@ -1,9 +1,10 @@
 """`FunctionHandle`: a partition whose operators are functions over numpy arrays.
 
 In: a block of supported operators, and a function for each operator. Out: a handle that
-binds the block to a list of calls. Views are numpy views, the memory plan places all
-other values, and results are written to the caller's memory. A new backend can start
-with this class, and keep it for operators that its library lacks.
+binds the block to a list of function calls. Views are numpy views, and results are
+written to the caller's memory. All other values get their memory by the memory plan.
+A new backend can start with this class, and keep it for operators that its library
+lacks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,8 +57,8 @@ class FunctionHandle(Handle):
             functions: a function for each supported operator except views. The function
                 writes the whole result. The result can share memory with an operand if
                 the operator is pointwise or an update.
-            why_not: the backend's support list. It is not applied to views: a partition
-                contains the views that its nodes read.
+            why_not: returns why the backend does not support a node, or "". Not called
+                for views: a partition contains the views that its nodes read.
 
         Raises:
             BadProgram: the backend does not support an operator, or has no function for
@@ -77,7 +78,7 @@ class FunctionHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Bind the code; see `Handle.prepare`."""
+        """Bind the partition's code to memory; see `Handle.prepare`."""
         graph, targets = self._block.graph, on_host(outputs)
         memory = partition_memory(
             graph,
@@ -132,7 +133,7 @@ class FunctionHandle(Handle):
                 raise
 
     def close(self) -> None:
-        """Free the data."""
+        """Free the partition's named data."""
         for buffer in self._buffers.values():
             buffer.free()
 
@@ -154,7 +155,10 @@ def _refusal(
 def _copies(
     graph: Graph, values: Values, targets: Sequence[Array]
 ) -> Sequence[Callable[[], object]]:
-    """Return copies of the results that do not lie in the outputs already."""
+    """Return functions that copy results to their output arrays.
+
+    A result that lies in its output array already needs no copy.
+    """
     made = [values.array(value) for value in graph.outputs]
     pairs = zip(targets, made, strict=True)
     return [

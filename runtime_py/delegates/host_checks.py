@@ -24,7 +24,7 @@ CHECK_INDEX: Final = "kvc::check_index"
 def checks_of(
     graph: Graph, values: Values, sizes: Mapping[str, int]
 ) -> list[tuple[int, Callable[[], None]]]:
-    """Return the checks of a graph, with the indices of their instructions."""
+    """Return the checks of a graph, each with the index of its instruction."""
     found: list[tuple[int, Callable[[], None]]] = []
     for index, step in enumerate(graph.instructions):
         check = check_of(graph, step, sizes)
@@ -47,7 +47,14 @@ def _arguments(step: Instruction, values: Values) -> list[object]:
 
 
 def check_slots(row: int, start: int, count: int, slots: int, least: int = 0) -> None:
-    """Check that a batch row of `slots` slots has `count` slots from `start` on.
+    """Check that a batch row has `count` slots from slot `start` on.
+
+    Args:
+        row: index of the batch row, for messages.
+        start: the first slot.
+        count: the number of slots.
+        slots: the number of slots of the row.
+        least: the least valid `start`.
 
     Raises:
         IndexOutOfRange: `start` is less than `least`.
@@ -107,7 +114,7 @@ Read = Callable[[int], Array]  # the array of a value
 
 @frozen
 class Writes:
-    """The locations of the rows that a `kvc::cache_update` writes.
+    """Which slots of a cache a `kvc::cache_update` writes.
 
     Attributes:
         start: id of the value with the first slot to write in each batch row, int64
@@ -128,7 +135,9 @@ class Writes:
     keep: int
 
     def runs(self, read: Read, row: int) -> list[tuple[int, int, int]]:
-        """Return a batch row's runs of writes: (first new row, first slot, count).
+        """Return the writes in a batch row: (first new row, first slot, count) each.
+
+        Each entry stands for `count` new rows that go to consecutive slots.
 
         Raises:
             IndexOutOfRange, CacheOverflow, RowLengthOutOfRange: the write does not fit.

@@ -39,14 +39,14 @@ def host_values(
     arena: Arena,
     constant: Callable[[int], Array],
 ) -> tuple[Values, Sequence[Check]]:
-    """Return the values of a partition, and its checks.
+    """Return the values of a partition, and the checks of its values.
 
     Args:
         graph: the graph of the partition.
         sizes: the sizes of the program's symbols.
         inputs: arrays of the graph's inputs.
         outputs: arrays of the graph's outputs.
-        arena: scratch memory of the context, in which the values are placed.
+        arena: scratch memory of the context, in which intermediate values lie.
         constant: returns named data by id.
     """
     memory = partition_memory(graph, sizes, inputs, outputs, arena, constant)
@@ -72,29 +72,32 @@ Runs = Sequence[Sequence[tuple[int, int, int]]]
 
 @frozen
 class Handed:
-    """A result that the host has without a run: its output index and value id."""
+    """A result that the host has without a run of the library.
+
+    Its output index is `output`, its value id is `value`.
+    """
 
     output: int
     value: int
 
 
 class HandsOn(Protocol):
-    """A plan some of whose results are values that the host has without a run."""
+    """A plan that lists results that the host has without a run of the library."""
 
     @property
     def handed(self) -> tuple[Handed, ...]:
-        """Return the results that the host has without a run."""
+        """Return the results that the host has without a run of the library."""
 
 
 PlanT = TypeVar("PlanT", bound=HandsOn, covariant=True)
 
 
 class PlanCall(Protocol[PlanT]):
-    """A plan bound to memory of its inputs and outputs."""
+    """A plan bound to memory for its inputs and outputs."""
 
     @property
     def plan(self) -> PlanT:
-        """Return the plan."""
+        """Return the plan that is bound."""
 
     @property
     def arrays(self) -> Mapping[str, Array]:
@@ -104,7 +107,7 @@ class PlanCall(Protocol[PlanT]):
         """Compute the outputs from the inputs."""
 
     def close(self) -> None:
-        """Release the memory."""
+        """Release the memory of inputs and outputs."""
 
 
 class HostRun(ABC, Generic[PlanT]):
@@ -121,7 +124,7 @@ class HostRun(ABC, Generic[PlanT]):
         arena: Arena,
         constant: Callable[[int], Array],
     ) -> None:
-        """Bind a partition.
+        """Bind a partition to arrays.
 
         Args:
             call: a call of the plan for `sizes`.
@@ -130,7 +133,7 @@ class HostRun(ABC, Generic[PlanT]):
             sizes: the sizes of the program's symbols.
             inputs: arrays of the graph's inputs.
             outputs: arrays of the graph's outputs, written by `run`.
-            arena: scratch memory of the context, in which the values are placed.
+            arena: scratch memory of the context, in which intermediate values lie.
             constant: returns named data by id.
         """
         graph = block.graph
@@ -168,10 +171,16 @@ class HostRun(ABC, Generic[PlanT]):
 
     @abstractmethod
     def _compute(self) -> Callable[[], None]:
-        """Do everything that can fail; return a function that writes the results."""
+        """Check, compute, and return a function that writes the results.
+
+        Everything that can fail happens before the function is returned.
+        """
 
     def _rows(self, cache: int, writes: Writes) -> Runs:
-        """Return the target slots of the new rows of a cache, by batch row."""
+        """Return the slots of a cache's new rows: a list of runs per batch row.
+
+        For a run, see `Writes.runs`.
+        """
         return [
             writes.runs(self._read, row) for row in range(self._read(cache).shape[0])
         ]
@@ -180,11 +189,11 @@ class HostRun(ABC, Generic[PlanT]):
         """Write new rows to an output; copy the cache's old content to all other slots.
 
         Args:
-            output: index of the output, the cache's new content, [batch, heads, slots,
-                width].
-            cache: id of the value that is the old content, of the same shape.
+            output: index of the output that is the cache's new content, [batch, heads,
+                slots, width].
+            cache: id of the value that is the cache's old content, of the same shape.
             made: the new rows, [batch, heads, rows, width].
-            runs: runs of new rows with their target slots, by batch row.
+            runs: for each batch row, its runs; see `Writes.runs`.
         """
         old, target = self._read(cache), self._outputs[output]
         if not lies_over(old, target):

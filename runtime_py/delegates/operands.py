@@ -1,4 +1,4 @@
-"""Check a partition's code by its backend's support list, and read its arguments."""
+"""Check that a backend supports a partition's code; evaluate symbolic arguments."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from kvc.schema.types import Affine
 
 
 def where_of(program: Program, partition: Delegate) -> str:
-    """Return the location of a partition in words, for errors."""
+    """Return words that say which partition of which method it is, for errors."""
     return f"a delegate of method {program.methods[partition.method].name!r}"
 
 
@@ -29,7 +29,7 @@ def refuse_payload(program: Program, path: str, partition: Delegate) -> None:
 def taken_block(
     program: Program, path: str, partition: Delegate, why_not: WhyNot
 ) -> Block:
-    """Return the code of a partition, checked by the backend's support list.
+    """Return the block of a partition, after checking that the backend supports it.
 
     Raises:
         BadProgram: the backend does not support an instruction; the error names the
@@ -42,7 +42,7 @@ def taken_block(
 
 
 def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None:
-    """Check that a backend supports every instruction.
+    """Check that a backend supports every instruction of a graph.
 
     Raises:
         BadProgram: the backend does not support an instruction; the error names the
@@ -69,11 +69,12 @@ def settled(argument: Argument, sizes: Mapping[str, int]) -> object:
 
 
 def _kinds_of_instructions(graph: Graph) -> Sequence[int]:
-    """Return the index of the first instruction of each set of equal ones, ascending.
+    """Return the index of the first instruction of each kind, ascending.
 
-    A support list judges an instruction by its operator, the types of its operands and
-    results, which operands are constants, and its other arguments. The verdict holds
-    for all instructions that are equal in these: a model has many equal layers.
+    A backend's support list judges an instruction by its operator, the types of its
+    operands and results, which operands are constants, and its other arguments.
+    Instructions that agree in all of these are of one kind, and get the same verdict. A
+    model has many equal layers, so it has few kinds.
     """
     marks = [
         (id(value.type), type(value.storage) is Constant) for value in graph.values
@@ -87,7 +88,7 @@ def _kinds_of_instructions(graph: Graph) -> Sequence[int]:
 
 
 def _mark(argument: Argument, marks: Sequence[object]) -> object:
-    """Return a key by which arguments of equal instructions are equal."""
+    """Return a key for an argument; instructions of one kind have equal keys."""
     kind = type(argument)
     if kind is Ref:
         return marks[argument.value]  # type: ignore[union-attr]

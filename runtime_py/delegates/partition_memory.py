@@ -1,10 +1,10 @@
 """Place in memory the values of a partition that kvc's own kernels run.
 
-In: the block of the partition, its operands and results, the context's workspace. Out:
-the `GraphMemory` that the block is bound to. The code reads and writes the memory of
-the inputs itself, so it updates states in place. Outputs are computed in the caller's
-memory, without a copy, where the graph allows it. All remaining values lie in the
-workspace.
+In: the block of the partition, arrays of its inputs and outputs, the context's scratch
+memory. Out: the `GraphMemory` that the block is bound to. The code reads and writes the
+memory of the inputs itself, so it updates states in place. Outputs are computed in the
+caller's memory, without a copy, if the graph allows it. All remaining values lie in
+scratch memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence

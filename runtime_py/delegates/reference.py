@@ -1,8 +1,8 @@
 """The reference delegate: runs the code of a partition with the ordinary kernels.
 
-In: a delegate of a verified program, and the program's data. Out: a handle whose
-prepared calls are frames, followed by copies of outputs that cannot be computed in
-place.
+In: a partition of a verified program, and the program's data. Out: a handle whose
+prepared calls run frames, and then copy the outputs that cannot be computed in the
+caller's memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ class ReferenceHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Bind the code; see `Handle.prepare`."""
+        """Bind the partition's code to memory; see `Handle.prepare`."""
         graph, targets = self._graph, on_host(outputs)
         memory = partition_memory(
             graph,
@@ -56,7 +56,7 @@ class ReferenceHandle(Handle):
         return partial(_run, frame, _copies(frame, targets), self._first_write)
 
     def constant(self, name: int) -> Array:
-        """Return named data for the code."""
+        """Return named data by id, as the array that the code reads."""
         return self._buffers[name].private_array()
 
     def watched(
@@ -66,13 +66,13 @@ class ReferenceHandle(Handle):
         return frame
 
     def close(self) -> None:
-        """Free the data."""
+        """Free the partition's named data."""
         for buffer in self._buffers.values():
             buffer.free()
 
 
 def _copies(frame: Frame, outputs: Sequence[Array]) -> list[tuple[Array, Array]]:
-    """Return the copies to make after a run, as pairs of output and source."""
+    """Return the copies to make after a run, each as (output array, source array)."""
     pairs = zip(outputs, frame.outputs, strict=True)
     return [(to, made) for to, made in pairs if not lies_over(to, made)]
 

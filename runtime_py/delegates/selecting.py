@@ -1,7 +1,7 @@
-"""Select one of a bundle's recipes to run here.
+"""Select which of a bundle's recipes runs on this machine.
 
-In: the program of a bundle, and the caller's request. Out: the program of one of its
-recipes. For a bundle with a single recipe, nothing is checked.
+In: the program of a bundle, and the caller's request. Out: the program of one of the
+bundle's recipes. For a bundle with a single recipe, nothing is checked.
 """
 
 from kvc.runtime.delegates.table import Ready, how_ready
@@ -44,7 +44,7 @@ def choose_body(
 
 
 def bodies_for(program: Program, backend: str) -> tuple[Program, ...]:
-    """Return the programs of the recipes for a backend.
+    """Return the programs of the recipes whose first backend is `backend`.
 
     Raises:
         BadSetting: no recipe of the bundle has `backend` as its first backend.

@@ -2,9 +2,10 @@
 
 In, on a socket: requests. Each is a length and a JSON text of that length; some carry a
 file descriptor of shared memory. Out, on the same socket: an answer to each request, in
-order: `{"made": ...}`, or `{"error": "why"}`. Another script has the class `Work`,
-whose method of the requested name gets the descriptors and the arguments of the
-request. `Work.folder` is the subprocess's folder, "" before a request has set it.
+order: `{"made": ...}`, or `{"error": "why"}`. Each backend has a script with a class
+`Work`. The method of `Work` with the request's name is called with the request's
+descriptors and arguments. `Work.folder` is the subprocess's folder, "" before a request
+has set it.
 
 This module imports nothing of kvc, so a crash of the library stays in the subprocess.
 """
@@ -40,7 +41,7 @@ def main(descriptor: int, script: str) -> None:
 
 
 def send(connection: socket.socket, message: object, fd: int | None = None) -> None:
-    """Send a message, together with the file descriptor `fd` if there is one."""
+    """Send a message as JSON, with the file descriptor `fd` unless it is None."""
     raw = json.dumps(message).encode()
     head = len(raw).to_bytes(LENGTH_NBYTES, "little")
     socket.send_fds(connection, [head], [] if fd is None else [fd])
@@ -48,7 +49,7 @@ def send(connection: socket.socket, message: object, fd: int | None = None) -> N
 
 
 def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
-    """Receive a message and descriptors; return None once the socket is closed."""
+    """Receive a message and its file descriptors; None once the socket is closed."""
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH_NBYTES, 1)
     head += _received(connection, LENGTH_NBYTES - len(head)) if head else b""
     if len(head) < LENGTH_NBYTES:

@@ -1,7 +1,8 @@
-"""Find the values of partitions that lie in the memory of states.
+"""Find which values of partitions lie in the memory of states.
 
-In: a program. Out: a key for the memory of a partition's value: a state, which
-partitions of all methods share, or memory of the partition alone.
+In: a program. Out: for each value of a partition, a key for the value's memory. The key
+is a state, if the value lies in one: partitions of all methods share the state. The key
+of any other memory is different for each partition.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ _States = Mapping[int, int]  # from values in a state's memory to the state
 
 
 class StateMemories:
-    """The states in which partitions compute."""
+    """The states whose memory partitions read and write."""
 
     def __init__(self, program: Program) -> None:
         partitions = {
@@ -29,17 +30,20 @@ class StateMemories:
                 self._states.update(((partition, v), s) for v, s in states.items())
 
     def state_of(self, partition: int, value: int) -> int | None:
-        """Return the state that an input of a partition holds, or None."""
+        """Return the id of the state that an input is; None if it is no state."""
         return self._states.get((partition, value))
 
     def memory_of(self, partition: int, graph: Graph, value: int) -> object:
-        """Return a key for the memory of a value of a partition's graph."""
+        """Return a key for the memory of a value; the same memory has the same key.
+
+        The value is one of the partition's graph.
+        """
         root = graph.root_of(value)
         return self._states.get((partition, root), (partition, root))
 
 
 def _partition_states(method: Method) -> Iterator[tuple[int, _States]]:
-    """Yield each partition's block, and the states of its values that lie in states."""
+    """Yield each partition's block, and the state of each value that lies in one."""
     own = {
         value: told.storage.state
         for value, told in enumerate(method.graph.values)
@@ -63,7 +67,14 @@ def _partition_states(method: Method) -> Iterator[tuple[int, _States]]:
 def _inside(
     step: Instruction, graph: Graph, states: _States, inner: Graph
 ) -> dict[int, int]:
-    """Return the states of values of `inner`, the block that an instruction runs."""
+    """Return which values of a block lie in states: the state's id by the value's id.
+
+    Args:
+        step: the instruction that runs the block.
+        graph: the graph with the instruction.
+        states: the states of the values of `graph`, by value id.
+        inner: the block's graph.
+    """
     control: Control[object] = read_control(step.op, step.arguments)
     lent = [
         states.get(graph.root_of(one.value)) if isinstance(one, Ref) else None

@@ -1,8 +1,9 @@
-"""`SteppedHandle`: the reference of a partition, with a hook for every value.
+"""`SteppedHandle`: runs a partition by the reference, and calls a hook for every value.
 
 In: a partition, as for `ReferenceHandle`. Out: a handle that calls `reached` for each
 value as soon as the value exists: first for the inputs, then for the results of each
-instruction. Views are skipped, since they share the memory of other values.
+instruction. The hook is not called for views, since a view shares the memory of another
+value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ class SteppedHandle(ReferenceHandle):
     def watched(
         self, frame: Frame, sizes: Mapping[str, int], memory: GraphMemory
     ) -> Frame:
-        """Return the frame with an added step after each value."""
+        """Return the frame, with a call of `reached` added after each value."""
         graph, values = self._graph, Values(self._graph, sizes, memory)
         steps: list[TimedStep] = [
             (self.reached, (value, values.array(value))) for value in graph.inputs
@@ -56,7 +57,7 @@ class SteppedHandle(ReferenceHandle):
 
 
 def _made(instruction: Instruction, values: Values) -> Sequence[tuple[int, Array]]:
-    """Return the results of an instruction, without views, with their arrays."""
+    """Return the id and array of each result of an instruction; none for a view."""
     match OPS[instruction.op].aliasing:
         case Aliasing.VIEW:
             bind_view(instruction, values)

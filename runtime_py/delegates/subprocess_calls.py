@@ -1,9 +1,9 @@
 """Plans that a library's subprocess runs, and calls bound to shared memory.
 
 In: plans. Out: calls. Weights are written once, into one file of the subprocess's
-folder. The subprocess builds a plan when a call first needs it. If the subprocess has
-been lost, the next call starts a new subprocess and builds its plan again. Subclasses
-define how to build.
+folder. The subprocess builds a plan when a call first needs the plan. If the subprocess
+has been lost, the next call starts a new subprocess, which builds the call's plan
+again. Subclasses define how to build.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ class SharedArrays:
         arrays: the arrays, by name.
         places: the byte offset of each array, by name.
         nbytes: the size of the memory in bytes.
-        descriptor: descriptor of the memory; replaced in a forked child.
+        descriptor: file descriptor of the memory; replaced in a forked child process.
     """
 
     def __init__(self, name: str, kinds: Mapping[str, ArrayKind]) -> None:
-        """Allocate memory for arrays; `name` is the memory's name for debuggers."""
+        """Allocate memory for arrays; debuggers see the memory by its name `name`."""
         self._name, self._kinds = name, kinds
         self.places: dict[str, int] = {}
         end = 0
@@ -61,7 +61,7 @@ class SharedArrays:
         }
 
     def renew(self) -> bool:
-        """Allocate new memory in a forked child; tell whether this process is a child.
+        """Allocate new memory if this process is a forked child; tell whether it is.
 
         Otherwise parent and child would share the memory.
         """
@@ -83,7 +83,7 @@ WEIGHTS: Final = "weights.bin"
 
 
 class OfData(Protocol):
-    """A weight that is stored from named data."""
+    """A weight whose content is made from named data of the program."""
 
     @property
     def data(self) -> int:
@@ -102,7 +102,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
     """The plans of a program in a library's subprocess; used by several threads."""
 
     def __init__(self, start: Callable[[], Process]) -> None:
-        """Set the function that starts a subprocess; none is started yet."""
+        """Set the function that starts a subprocess; it is not called yet."""
         self._start = start
         self._lock = threading.Lock()
         self._process: Process | None = None
@@ -133,7 +133,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
             process.ask("run", RUNNING_S, number=call.number)
 
     def forget(self, call: CallT) -> None:
-        """Release a call."""
+        """Release a call's memory and its binding in the subprocess."""
         with self._lock:
             process = self._process
             if process is not None and call.process is process and not process.is_lost:
@@ -150,7 +150,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
 
     @abstractmethod
     def _build(self, process: Process, call: CallT) -> Iterable[str]:
-        """Build the plan of a call; return the names of everything that was built."""
+        """Build the plan of a call; return the names of all plans that were built."""
 
     def _bound(self, call: CallT) -> CallT:
         """Bind a new call and return it; free the call's memory if binding fails."""
@@ -194,7 +194,10 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
         weights: Iterable[WeightT],
         read: Callable[[WeightT], Array],
     ) -> None:
-        """Write the weights that the file lacks; call it within `ended_if_broken`."""
+        """Write those weights that are not yet in the file of weights.
+
+        Callers wrap this in `ended_if_broken`.
+        """
         with (process.folder / WEIGHTS).open("ab") as file:
             for weight in weights:
                 if weight in self._offsets:
@@ -207,7 +210,7 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
 
 @contextlib.contextmanager
 def ended_if_broken(process: Process) -> Iterator[None]:
-    """End the subprocess if the `with` body raises, as its files can be incomplete."""
+    """End the subprocess if the `with` body raises: its files can be incomplete."""
     try:
         yield
     except BaseException:
@@ -223,7 +226,7 @@ class ApartCall(ABC, Generic[PlanT]):
         name: the plan's name in the subprocess.
         number: number of the call in its context.
         memory: shared memory of the call's arrays.
-        process: the subprocess that the call is bound in; None before binding.
+        process: the subprocess in which the call is bound; None before binding.
     """
 
     def __init__(
@@ -234,21 +237,25 @@ class ApartCall(ABC, Generic[PlanT]):
         number: int,
         memory: tuple[str, Mapping[str, ArrayKind]],
     ) -> None:
-        """Allocate memory; `memory` has a name for debuggers, and kinds of arrays."""
+        """Allocate memory.
+
+        `memory` has a name that debuggers see, and the dtype and shape of each array by
+        its name.
+        """
         self._context, self.plan, self.name = context, plan, name
         self.number, self.memory = number, SharedArrays(*memory)
         self.process: Process | None = None
 
     @property
     def arrays(self) -> Mapping[str, Array]:
-        """Return arrays over the memory, by name."""
+        """Return arrays over the shared memory, by name."""
         if self.memory.renew():
             self.process = None
         return self.memory.arrays
 
     @abstractmethod
     def placed(self) -> Mapping[str, ArrayPlaces]:
-        """Return the locations of arrays, by use: inputs, outputs."""
+        """Return the locations of arrays by use, such as "inputs" and "outputs"."""
 
     def run(self) -> None:
         """Run the plan; see `ApartContext.run` for errors."""

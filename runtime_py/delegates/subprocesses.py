@@ -2,10 +2,9 @@
 
 In: requests for `serving.py`, and the script whose `Work` handles them. Out: answers.
 All calls of such a library are made in the subprocess: the library is large, perhaps
-closed source, and can end its process or never return. A crash thus ends only the
+closed source, and can end its process or never return. So a crash ends only the
 subprocess, a time limit ends a call that never returns, and the next request starts a
-new subprocess. The cost of a call is two messages on a socket; tensors lie in shared
-memory.
+new subprocess. A call costs two messages on a socket; tensors lie in shared memory.
 """
 
 import contextlib
@@ -80,8 +79,8 @@ class Process:
     ) -> object:
         """Send a request, and return the answer.
 
-        An interrupt of the wait ends the subprocess. Otherwise the late answer would be
-        read as the answer to the next request.
+        If the wait is interrupted, the subprocess is ended. Otherwise the late answer
+        would be read as the answer to the next request.
 
         Raises:
             NativeCallFailed: the library refuses the request.
@@ -133,7 +132,7 @@ class Process:
         self._remove()
 
     def close(self) -> None:
-        """Let the subprocess end by itself; end it if this takes too long."""
+        """Ask the subprocess to end; end it at once if this takes too long."""
         self._socket.close()
         if not self.is_lost:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -142,7 +141,10 @@ class Process:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    """Remove a folder if this process has the id `owner`, so is no forked child."""
+    """Remove a folder, unless this process is a forked child.
+
+    `owner` is the id of the process that made the folder.
+    """
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -25,7 +25,7 @@ from kvc.schema.model import Program
 
 
 class Ready(IntEnum):
-    """The readiness of a backend on this machine; the best value comes first."""
+    """How ready a backend is to run on this machine; the best value comes first."""
 
     YES = 0  # its library, and a device if it needs one, are present
     BY_SOFTWARE = 1  # its only device is software
@@ -144,9 +144,9 @@ def how_ready(backend: str) -> Ready:
 
 
 def what_it_lacks(backend: str) -> tuple[Ready, str]:
-    """Return how ready a backend is on this machine, and what is missing, or "".
+    """Return how ready a backend is on this machine, and words for what is missing.
 
-    This can load the backend's library.
+    The words are "" if nothing is missing. This can load the backend's library.
     """
     factory = _look_up(backend)
     if isinstance(factory, str):
@@ -175,7 +175,10 @@ def exports_folder(backend: str) -> bool:
 
 
 def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | KvcError]]:
-    """Yield each backend that has devices, with these or the error of the search."""
+    """Yield each backend that has devices by name, with the list of the devices.
+
+    If the search for devices raises an error, the error takes the place of the list.
+    """
     for name in (*DELEGATES,):
         try:
             found: Sequence[FoundDevice] | KvcError = delegate_of(name).devices()
@@ -186,7 +189,7 @@ def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | KvcError]]:
 
 
 def delegate_of(name: str) -> Factory:
-    """Return the run-time class of a backend in the table."""
+    """Return the run-time class of a backend that is in the table."""
     known = DELEGATES[name]
     if isinstance(known, str):
         module, _, own_name = known.partition(":")
@@ -214,7 +217,9 @@ def targets_of(backend: str) -> tuple[str, ...]:
 
 
 def target_called(name: object, known: Sequence[str]) -> object:
-    """Return a target as BACKEND:TARGET; a BACKEND with a single target is enough.
+    """Return the target that a name means, as BACKEND:TARGET.
+
+    The name of a backend alone means the backend's only target, if it has just one.
 
     Args:
         name: the given name; an unknown one is returned unchanged.
@@ -227,7 +232,7 @@ def target_called(name: object, known: Sequence[str]) -> object:
 def check_target(program: Program, target: object) -> tuple[str, str]:
     """Return the backend of a program that exports for a target, and the target's name.
 
-    The name of a backend is enough if it has only one target.
+    The name of a backend means the backend's only target, if it has just one.
 
     Raises:
         BadSetting: no backend of the program exports for the target.

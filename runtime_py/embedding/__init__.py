@@ -1,7 +1,9 @@
 """Embeddings and labels of texts and pictures, from models without a cache.
 
-texts --Tokenizer.encode--> rows of tokens, padded --embed, classify--> vectors, labels
-pictures --read_picture, Preparation.pixels--> pixels --embed_image--> vectors
+texts --Tokenizer.encode--> padded rows of tokens
+rows of tokens --embed--> vectors, or --classify--> labels
+pictures --read_picture, Preparation.pixels--> pixels
+pixels --embed_images--> vectors, or --classify_images--> labels
 """
 
 from kvc.runtime.embedding.labels import Label, classify, classify_images

@@ -25,9 +25,9 @@ class Label:
 
     Attributes:
         name: the label's name in the model's configuration.
-        score: a number from 0 to 1. If each input has exactly one right label, the
-            scores of all labels add up to 1. For a regression model, the score can be
-            any number.
+        score: a number from 0 to 1. If each text or picture has exactly one right
+            label, the scores of all labels add up to 1. For a regression model, the
+            score can be any number.
     """
 
     name: str

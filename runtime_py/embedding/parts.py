@@ -2,7 +2,7 @@
 
 In: a picture, settings of the model's preprocessor_config.json. Out: `InParts`: the
 pixels of each tile, row by row, then the pixels of the whole picture, shrunk or
-enlarged to the size of a tile. The results equal those of the processors of Idefics 3
+enlarged to the size of a tile. Pixels are the same as from the processors of Idefics 3
 and SmolVLM in transformers. Sizes are checked before a picture is enlarged.
 """
 
@@ -109,10 +109,10 @@ def _with_longest(width: int, height: int, longest: int) -> tuple[int, int]:
 
 
 def _in_tiles(width: int, height: int, side: int) -> tuple[int, int]:
-    """Return the given width and height, rounded up to multiples of `side`.
+    """Return width and height rounded up to multiples of `side`.
 
-    The shorter side follows from the rounded longer side, by the picture's aspect
-    ratio.
+    The longer side is rounded first. The shorter side follows from it by the picture's
+    aspect ratio, and is then rounded.
     """
     ratio = width / height
     if width >= height:
@@ -123,7 +123,7 @@ def _in_tiles(width: int, height: int, side: int) -> tuple[int, int]:
 
 
 def _is_bound(longest: int | None, splits: bool) -> bool:
-    """Tell whether the number of parts of a picture is limited."""
+    """Tell whether settings limit the number of parts of a picture."""
     return not splits if longest is None else 0 < longest <= MOST_LONGEST
 
 

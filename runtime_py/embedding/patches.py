@@ -1,6 +1,6 @@
 """Split pictures of any size into groups of patches, as Qwen2-VL does.
 
-A patch is a small square of the picture; a group is a square of neighbouring patches,
+A patch is a small square of the picture; a group is a square of neighboring patches,
 which become one embedding. In: a picture, settings of the model's
 preprocessor_config.json. Out: the groups of patches, row by row, as the processors of
 Qwen2-VL and Qwen2.5-VL make them; also the position of each patch, and the patches of
@@ -42,7 +42,7 @@ class PatchesPreparation:
         least, most: the least and greatest number of pixels of the resized picture.
         side: the height and width of a patch in pixels.
         merge: the number of patches along a side of a group.
-        frames: how many times a patch holds the same pixels, as if a video had that
+        frames: how many times a patch repeats the same pixels, as if a video had that
             many equal frames.
         of_whole: the settings for the pixels of the resized picture.
     """
@@ -113,13 +113,21 @@ class PatchesPreparation:
 
 
 def grid_of(grid: str) -> tuple[int, int]:
-    """Return the rows and columns of groups that a text such as "2x3" states."""
+    """Return the numbers of rows and columns in a text such as "2x3"."""
     rows, columns = grid.split("x")
     return int(rows), int(columns)
 
 
 def places_in(grid: str, merge: int) -> Ids:
-    """Return the row and column of each patch, int64 [groups, merge * merge, 2]."""
+    """Return each patch's row and column in the picture.
+
+    Args:
+        grid: the rows and columns of groups, such as "2x3".
+        merge: the number of patches along a side of a group.
+
+    Returns:
+        int64 [groups, merge * merge, 2].
+    """
     rows, columns = grid_of(grid)
     sides = np.meshgrid(
         *(np.arange(side * merge) for side in (rows, columns)), indexing="ij"
@@ -129,7 +137,7 @@ def places_in(grid: str, merge: int) -> Ids:
 
 
 def windows_in(grid: str, merge: int, window: int) -> tuple[Ids, Ids]:
-    """Return the patches of each attention window, and the window place of each patch.
+    """Return which patches each attention window has, and where each patch is in there.
 
     Args:
         grid: the rows and columns of groups, such as "2x3".
@@ -138,7 +146,7 @@ def windows_in(grid: str, merge: int, window: int) -> tuple[Ids, Ids]:
 
     Returns:
         The numbers of the patches in each window, int64 [windows, patches], padded with
-        -1; and the index of each patch in the flattened first array, int64 [groups,
+        -1; and the index of each patch in the first array, flattened, int64 [groups,
         patches].
     """
     rows, columns = grid_of(grid)

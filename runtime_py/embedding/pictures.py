@@ -85,7 +85,10 @@ class Preparation:
         return self.scaled(picture)
 
     def scaled(self, picture: "Image") -> Floats:
-        """Return pixels of a picture that is already resized; crop it if necessary."""
+        """Return the pixels of a picture that has been resized already.
+
+        The picture is padded to the square and cropped, if these settings are not None.
+        """
         values = np.asarray(picture, np.uint8)
         if self.square is not None:
             values = self.square.around(values)
@@ -100,7 +103,7 @@ class Preparation:
         return np.ascontiguousarray(scaled.transpose(2, 0, 1), np.float32)
 
     def _resized(self, height: int, width: int) -> tuple[int, int] | None:
-        """Return the height and width after resizing, None for no resizing."""
+        """Return the height and width after resizing; None if there is no resizing."""
         if self.square is not None:
             return self.square.resized(height, width)
         if self.size is not None:
@@ -114,7 +117,10 @@ class Preparation:
 def cropped(
     values: npt.NDArray[np.uint8], height: int, width: int
 ) -> npt.NDArray[np.uint8]:
-    """Return the center of a picture [height, width, 3], padded with black."""
+    """Return the center of a picture [height, width, 3]; a smaller picture is padded.
+
+    The padding is black.
+    """
     tall, wide = max(height, values.shape[0]), max(width, values.shape[1])
     above = -(-(tall - values.shape[0]) // 2)
     before = -(-(wide - values.shape[1]) // 2)
@@ -177,7 +183,7 @@ def check_pixels(width: int, height: int, name: str, when: str = "") -> None:
 
 
 def run_pictures(program: Program, task: str, pictures: object) -> Floats:
-    """Return a method's result for each picture, float32 [pictures, n].
+    """Return a result of the program's method for each picture, float32 [pictures, n].
 
     Raises:
         BadSetting: there are no pictures, or the program's model has a different task.
@@ -215,7 +221,7 @@ def pixels_of(
 
 
 def image_of(picture: object) -> "tuple[str, Image]":
-    """Return the name of a file or an image for messages, and the picture in RGB.
+    """Return a name for messages, and the picture in RGB, from a file or an image.
 
     Raises:
         BadPicture, FileProblem, MissingPackage: as `read_picture`.
@@ -231,8 +237,8 @@ def _in_colours(picture: "Image", name: str) -> "Image":
     """Return a Pillow image in RGB; transparent pixels become white.
 
     The processors of transformers put pictures on white, too. For a file, `load_image`
-    of transformers drops an alpha channel but keeps a transparent palette color, and
-    `read_picture` does the same.
+    of transformers drops an alpha channel but keeps the palette's color of transparent
+    pixels, and `read_picture` does the same.
 
     Raises:
         BadPicture: the picture is closed, damaged or too large, or is not a picture.
@@ -254,7 +260,9 @@ def _in_colours(picture: "Image", name: str) -> "Image":
 
 
 def check_prepared(preparation: Preparation, size: tuple[int, int]) -> None:
-    """Check the size after preprocessing, before memory is allocated for a picture.
+    """Check that preprocessing gives the size that a method takes.
+
+    This is checked before memory is allocated for a picture.
 
     Raises:
         BadSetting: the method takes pictures of a different size.
@@ -295,7 +303,7 @@ def check_pictures(pictures: object, name: str = "pictures") -> Sequence[object]
 
 
 def _sizes(program: Program, name: str) -> tuple[int, int, int]:
-    """Return how many pictures a method takes, and the height and width it takes.
+    """Return how many pictures a method takes, and the pictures' height and width.
 
     Raises:
         BadSetting: the method does not take pictures of one size.

@@ -1,7 +1,7 @@
 """Run texts as rows of tokens, grouped into calls by their lengths.
 
-In: texts, settings, a method. Out: the method's results in the order of the texts.
-Texts of similar lengths run in one call, so that rows need little padding.
+In: texts, settings, a method. Out: the method's results in the order of the texts. One
+call runs texts of similar lengths, so that rows need little padding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ class Taken:
     Attributes:
         rows: the greatest number of rows of a call.
         least, most: the least and greatest number of tokens of a row.
-        lengths: whether the method has an input of row lengths.
+        lengths: whether the method takes the number of tokens of each row as an input.
     """
 
     rows: int
@@ -43,7 +43,7 @@ class Taken:
 def run_texts(
     program: Program, settings: TextSettings, texts: object, prompt: str | None
 ) -> Floats:
-    """Return a method's result for each text, float32 [texts, n].
+    """Return a result of the program's method for each text, float32 [texts, n].
 
     Raises:
         BadSetting: there are no texts, a text has no tokens, or the program's method
@@ -62,10 +62,10 @@ def run_texts(
 
 
 def _checked(texts: object) -> Sequence[str]:
-    """Return the argument as a list of texts.
+    """Return `texts` after checking that it is a list of texts.
 
     Raises:
-        BadSetting: the argument is not a list of texts, or is empty.
+        BadSetting: `texts` is not a list of texts, or is empty.
     """
     if isinstance(texts, str) or not isinstance(texts, Sequence) or not len(texts):
         found = "one text" if isinstance(texts, str) else repr(texts)[:40]
@@ -120,7 +120,7 @@ def _taken(program: Program, method: Method) -> Taken:
 
 
 def _calls(rows: Sequence[Sequence[int]], taken: Taken) -> Iterator[list[int]]:
-    """Yield the indices of each call's rows, the longest rows first."""
+    """Yield the indices of the rows of each call; the longest rows come first."""
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
     while order:
         longest = max(taken.least, len(rows[order[0]]))
@@ -135,7 +135,7 @@ def _run(
     taken: Taken,
     rows: Sequence[Sequence[int]],
 ) -> Floats:
-    """Run a method on rows that are padded on the right."""
+    """Run a method on rows padded on the right, and return its result."""
     longest = max(taken.least, *map(len, rows))
     tokens = np.full((len(rows), longest), settings.padding, np.int64)
     for i, row in enumerate(rows):
@@ -146,7 +146,7 @@ def _run(
 
 
 def vectors_of(made: object, rows: int) -> Floats:
-    """Return the result of a method, float32 [rows, n].
+    """Return the result of a method, after checking that it is float32 [rows, n].
 
     Raises:
         BadSetting: the result has a different shape.

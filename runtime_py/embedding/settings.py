@@ -1,6 +1,6 @@
 """Read and check the metadata of models without state.
 
-In: the metadata of a program, which is untrusted. Out: settings of texts or pictures,
+In: the metadata of a program, which is untrusted. Out: settings for texts or pictures,
 or a `BadSetting` that names the missing setting.
 """
 
@@ -41,7 +41,9 @@ class TextSettings:
     lower: bool
 
     def prepared(self, text: str, prompt: str | None) -> str:
-        """Return a text in the form to encode: with a prefix, in lower case if set.
+        """Return a text as it is encoded: with a prefix, in lower case if `lower`.
+
+        `prompt` is the name of the prefix; None stands for the default prefix.
 
         Raises:
             BadSetting: there is no prefix of this name.

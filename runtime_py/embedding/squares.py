@@ -1,6 +1,6 @@
 """Pad pictures to a square, centered, as the processors of Janus do.
 
-In: the settings of the square in a bundle, a picture. Out: the size that the picture is
+In: a bundle's settings for the square, a picture. Out: the size that the picture is
 resized to, and the padded picture.
 """
 
@@ -37,7 +37,7 @@ class Square:
         )
 
     def around(self, values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-        """Return a picture [height, width, 3] in the center of the square."""
+        """Return a square with a picture [height, width, 3] in its center."""
         height, width = values.shape[:2]
         side = max(height, width)
         padded = np.full((side, side, values.shape[2]), self.colour, np.uint8)
@@ -47,7 +47,7 @@ class Square:
 
 
 def square_of(found: object) -> Square | None:
-    """Return the square that settings describe; None if `found` is None.
+    """Return the square that a bundle's settings describe; None if `found` is None.
 
     Raises:
         ValueError: the description is invalid.

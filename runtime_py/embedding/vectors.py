@@ -26,7 +26,8 @@ def embed(program: Program, texts: Sequence[str], prompt: str | None = None) -> 
         program: a program of a model for the task "embed".
         texts: one or more texts.
         prompt: the name of a prefix in the bundle, which is put before each text. None
-            stands for the bundle's default prefix, if any; "" for no prefix.
+            stands for the bundle's default prefix, or for no prefix if the bundle has
+            no default; "" stands for no prefix.
 
     Raises:
         BadSetting: there are no texts, a text has no tokens, there is no prefix of that
@@ -55,11 +56,14 @@ def embed_images(program: Program, pictures: "Sequence[Picture]") -> Floats:
 
 
 def similarity(one: Floats, other: Floats) -> Floats:
-    """Return the cosine of each pair of vectors from `one` and `other`.
+    """Return the cosine of the angle between each vector of `one` and each of `other`.
 
     Args:
         one: float32 [ones, n].
-        other: float32 [others, n]. The result is float32 [ones, others].
+        other: float32 [others, n].
+
+    Returns:
+        float32 [ones, others].
     """
     first, second = (_of_length_one(vectors) for vectors in (one, other))
     cosines: Floats = first @ second.T

@@ -1,4 +1,7 @@
-"""Run a program's view operators on numpy arrays; results share operands' memory."""
+"""Run a program's view operators on numpy arrays.
+
+The result of a view operator shares the memory of the operand.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -72,7 +75,7 @@ _VIEWS: dict[str, View] = {
 
 
 def bind_view(instruction: Instruction, values: Values) -> None:
-    """Define the results of a view operator; its operand must already be defined.
+    """Define the results of a view operator; its operand is defined already.
 
     Raises:
         ValueError: as `view_arrays`.

@@ -1,4 +1,4 @@
-"""`Code`: the parts of a method, other than memory, that binding its graphs needs."""
+"""`Code`: what is needed to bind a method's graphs, besides memory."""
 
 import sys
 import threading
@@ -20,18 +20,20 @@ Prepared = dict[tuple[str, int], Kernel]
 
 @frozen
 class Code:
-    """The blocks and delegates of a method, shared by its frames in every context.
+    """The blocks and partitions of a method, shared by its frames in every context.
 
     Attributes:
         method: the method's name, for messages.
-        blocks: the graphs of its blocks.
-        partitions: block index -> number of the program's delegate that runs the block.
-        delegate: returns the handle of a delegate by its number; makes the handle at
+        blocks: the graphs of the method's blocks.
+        partitions: for the index of each block that a backend runs, the number of the
+            partition in the program.
+        delegate: returns the handle of a partition by its number; makes the handle at
             the first request.
         prepared: kernels with a constant packed in advance, by operator and constant
             name; filled during binding.
         max_turns: the most iterations of a `kvc::while`, None for no limit.
-        dependence: the size-dependent parts of each graph; filled during rebinding.
+        dependence: for each graph, which of its parts depend on sizes; filled when a
+            graph is bound to new sizes.
     """
 
     method: str
@@ -66,14 +68,14 @@ def code_of(
 def import_beside_packing(
     delegates: Iterable[int], handle_of: Callable[[int], Handle]
 ) -> None:
-    """Pack the delegates' weights while another thread imports torch.
+    """Pack the weights of partitions while another thread imports torch.
 
     Errors are suppressed: the same errors occur again when the graph is bound, and are
     then reported with the instruction that needed the import or the weights.
 
     Args:
-        delegates: the numbers of the delegates that the graph calls.
-        handle_of: returns the handle of a delegate.
+        delegates: the numbers of the partitions that the graph runs.
+        handle_of: returns the handle of a partition by its number.
     """
     if "torch" in sys.modules:
         return

@@ -3,10 +3,10 @@
 In: an instruction of a bound graph, the blocks of the graph's method, and the memory of
 the instruction's operands and results (`BoundOperands`). For a partition, that memory
 may be the buffer of a state that a backend owns. Out: one step, which stays the same
-object when sizes change. A block is bound when it first runs. Its inputs lie in the
-memory of the instruction's operands, and its scratch memory is the instruction's last
-result. If a block output lies in an operand's memory, it is the result without a copy;
-other block outputs are copied to the results.
+object when sizes change. A block is bound when it first runs. The block's inputs lie in
+the memory of the instruction's operands, and its scratch memory is the instruction's
+last result. A block output that lies in an operand's memory is the result without a
+copy; all other block outputs are copied to the results.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,8 @@ class BoundOperands:
         memory: the memory of the surrounding graph.
         pred: the predicate of a cond, None for loops.
         operands: one array for each operand.
-        lent: for each operand its whole memory, which is longer than an operand that
-            can grow.
+        lent: the whole memory of each operand; it is longer than the operand if the
+            operand can grow.
         results: one array for each result; the last array is the scratch memory of the
             blocks.
     """
@@ -79,7 +79,10 @@ def bind_operands(
 def bind_partition(
     instruction: Instruction, graph: Graph, values: Values, makers: Mapping[int, str]
 ) -> tuple[Sequence[Buffer], Sequence[Buffer]]:
-    """Return a partition's operands and results, as `Handle.prepare` takes them."""
+    """Return the buffers of a partition's inputs, and the buffers of its outputs.
+
+    The buffers are in the form that `Handle.prepare` takes.
+    """
     control = read_control(instruction.op, instruction.arguments)
     operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
     grown = _share(instruction, control, operands, graph, values)
@@ -102,7 +105,11 @@ def _share(
     graph: Graph,
     values: Values,
 ) -> set[int]:
-    """Alias results to operands in the same memory; return the growing operands."""
+    """Let results share the memory of operands; return which operands grow.
+
+    A result over an operand of the same type becomes the operand's memory. An operand
+    whose result has a different type grows; it is returned by its index.
+    """
     grown = set()
     for result, over in zip(instruction.results, control.over, strict=False):
         if over is None:
@@ -117,7 +124,7 @@ def _share(
 def _lent(
     operand: int, graph: Graph, values: Values, makers: Mapping[int, str]
 ) -> Array:
-    """Return an operand's memory; unless it is a view, also the room after it."""
+    """Return an operand's memory; unless it is a view, with the memory after it."""
     value = operand
     while isinstance(storage := graph.values[value].storage, Alias):
         if OPS[makers[value]].aliasing is Aliasing.VIEW:
@@ -205,7 +212,7 @@ class ControlStep:
 
 
 class _Block:
-    """One block and its frame; if memory has moved, the next run binds it again."""
+    """One block and its frame; if memory moves, the next run binds the frame again."""
 
     def __init__(self, graph: Graph, bind: Bind) -> None:
         self._graph, self._bind = graph, bind
@@ -225,7 +232,15 @@ class _Block:
         scratch: Within,
         lent: Sequence[Array | None],
     ) -> None:
-        """Set the sizes and memory in which the block will run."""
+        """Set the sizes and memory for the next runs of the block.
+
+        Args:
+            sizes: the sizes of the program's symbols.
+            memory: the memory of the surrounding graph.
+            scratch: the memory for the block's intermediate values.
+            lent: for each input of the block, the memory that the input lies in, or
+                None.
+        """
         pairs = zip(self._graph.inputs, lent, strict=True)
         self._lent = {value: array for value, array in pairs if array is not None}
         self._sizes, self._is_stale = sizes, True
@@ -237,14 +252,14 @@ class _Block:
         )
 
     def frame(self) -> Frame:
-        """Return the block's frame, bound to the sizes and memory of `settle`."""
+        """Return the block's frame, bound to the sizes and memory from `settle`."""
         if self._frame is None or self._is_stale:
             self._frame = self._bound_anew(self._frame)
             self._is_stale = False
         return self._frame
 
     def run(self) -> Sequence[Array]:
-        """Run the block once; return its outputs, arrays in the block's memory."""
+        """Run the block once; return its outputs as arrays in the block's memory."""
         frame = self.frame()
         frame.run_within()
         return frame.outputs

@@ -2,10 +2,10 @@
 
 In: a partition of a program, and named data. Out: a `Handle` that prepares functions
 for arrays at fixed addresses. A `Delegate` is made each time that a program's resources
-are loaded; it makes a handle for each partition of the backend. `Handle.prepare` does
-all shape-dependent work before the run. A handle stores what it needs for one execution
-context in the context's `Workspace`. The interface does not need torch; bfloat16 arrays
-use `ml_dtypes`.
+are loaded. The delegate makes a handle for each partition of the backend.
+`Handle.prepare` does all shape-dependent work before the run. A handle stores the
+resources that belong to one execution context in the context's `Workspace`. The
+interface does not need torch; bfloat16 arrays use `ml_dtypes`.
 """
 
 import warnings
@@ -26,7 +26,7 @@ from kvc.schema.torch_package import has_torch
 
 
 class ReferenceUsed(UserWarning):
-    """A backend's partitions run by its reference implementation, which is slower."""
+    """The warning that a backend's reference, which is slower, runs its partitions."""
 
 
 @frozen
@@ -68,7 +68,7 @@ class FoundDevice:
 
 
 class SoftwareDevice(UserWarning):
-    """The only device of a backend is emulated on the host, which is slow."""
+    """The warning that a backend's only device is emulated on the host, so slow."""
 
 
 Library = TypeVar("Library")
@@ -80,8 +80,8 @@ def library_unless(
 ) -> Library | None:
     """Return a backend's library, or None to run the reference implementation.
 
-    `reference` is as in `Options`. If it is None and the library is missing, warn once
-    in a process (`ReferenceUsed`).
+    `reference` is as in `Options`. If `reference` is None and the library is missing,
+    warn once in a process (`ReferenceUsed`).
 
     Raises:
         MissingLibrary: the library is missing, and `reference` is False.
@@ -146,7 +146,7 @@ class Workspace:
     Only one call at a time runs in a context, so a workspace needs no lock.
 
     Attributes:
-        arena: scratch memory of at least each partition's `workspace_nbytes`.
+        arena: scratch memory, at least as large as each partition's `workspace_nbytes`.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -156,7 +156,7 @@ class Workspace:
     def own(self, key: object, make: Callable[[], Owned]) -> Owned:
         """Return the resource stored under a key; make it at the first request.
 
-        Closing the context closes the resources, the newest first.
+        When the context is closed, its resources are closed, the newest first.
         """
         found = self._owned.get(key)
         if found is None:
@@ -196,7 +196,7 @@ class Handle(Protocol):
 
         Args:
             inputs: arrays at fixed addresses, of any strides, including states. An
-                array that the partition extends includes the spare room after its
+                array that the partition extends includes the unused memory after its
                 elements. For a state that the backend owns, the input is the
                 `StateBuffer` of the whole state.
             outputs: the arrays or buffers that the function writes, in the form of
@@ -218,9 +218,10 @@ class Handle(Protocol):
 
 
 def first_write(block: Block) -> int:
-    """Return the first instruction that may write memory outside a partition.
+    """Return the index of the first instruction that may write outside a partition.
 
     If the partition fails before that instruction, it raises `Unbegun` from the error.
+    The index is the number of instructions if none writes outside.
     """
     graph = block.graph
     made = {graph.root_of(value) for value in graph.outputs}
@@ -231,7 +232,7 @@ def first_write(block: Block) -> int:
 
 
 def on_host(buffers: Sequence[Buffer]) -> Sequence[Array]:
-    """Return the operands as arrays; the partition's backend owns no states."""
+    """Return buffers as arrays; none of them may be a state that a backend owns."""
     arrays = [buffer for buffer in buffers if isinstance(buffer, np.ndarray)]
     assert len(arrays) == len(buffers), "states of other owners stay on the host"
     return arrays
@@ -240,7 +241,7 @@ def on_host(buffers: Sequence[Buffer]) -> Sequence[Array]:
 class Delegate(Protocol):
     """A backend's run-time half.
 
-    A backend overrides `pack` and `packed_format` if bundles can hold weights that it
+    A backend overrides `pack` and `packed_format` if bundles can store weights that it
     has packed.
 
     Attributes:
@@ -277,9 +278,9 @@ class Delegate(Protocol):
 
     @staticmethod
     def packed_format() -> str:
-        """Return the `format` label of the weights that this machine packs.
+        """Return the `format` label of weights that the backend packs on this machine.
 
-        The label has the form BACKEND:BUILD:FEATURES. It is "" if bundles do not hold
+        The label has the form BACKEND:BUILD:FEATURES. It is "" if bundles do not store
         packed weights of this backend.
 
         Raises:
@@ -308,7 +309,7 @@ class Delegate(Protocol):
         """Check a partition's code and payload, and return a handle with its data.
 
         The code is the program's block for the partition. The verifier has checked that
-        the block is valid; `init` checks that the backend can run it.
+        the block is valid; `init` checks that the backend can run the block.
 
         Raises:
             FormatError: the payload is damaged, or the code is not for this backend.
@@ -317,7 +318,7 @@ class Delegate(Protocol):
     def owner(
         self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
     ) -> Owner | None:
-        """Return memory for states of a new session, or None to keep them on the host.
+        """Return an owner of states of a new session; None to keep them on the host.
 
         A session stays open when `Program.release` closes this delegate. The returned
         owner must then also serve partitions of the backend's next delegate.
@@ -333,7 +334,10 @@ class Delegate(Protocol):
         return None
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
-        """Pack all weights that the handles use; `handles` has them by partition id."""
+        """Pack all weights that the handles use, and return the packed weights.
+
+        `handles` has the handles by partition id.
+        """
         for handle in handles.values():
             handle.pack()
         return ()
@@ -342,4 +346,4 @@ class Delegate(Protocol):
         """Return the size in bytes of each packed weight in memory, by data name."""
 
     def close(self) -> None:
-        """Release the resources that handles share, after all handles were closed."""
+        """Release the resources that handles share; all handles are closed already."""

@@ -2,10 +2,10 @@
 
 In: a graph, the blocks of its method, the symbols whose sizes have changed, and whether
 the caller's arrays have moved. Out: the values whose tensors change, and the few
-instructions that must be bound again. The answer depends only on the code, so it is
-computed once for each set of symbols. Instructions that are not listed keep their
-steps: a torch tensor that changes its shape stays the same object. A numpy array cannot
-change its shape and is replaced.
+instructions that must be bound again. This output depends only on the code, so it is
+computed once for each set of symbols. All other instructions keep their steps: a torch
+tensor that changes its shape stays the same object. A numpy array cannot change its
+shape and is replaced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ _PLACED = {APPEND, REPLACE, *CONTROL_OPS}
 
 @frozen
 class Dependents:
-    """The values and instructions that some symbols or callers' arrays affect.
+    """The values and instructions that change with some symbols or callers' arrays.
 
     Attributes:
         values: the ids of all values that change.
@@ -41,9 +41,9 @@ class Dependents:
 
 
 class Dependence:
-    """The dependents of one graph, cached by the changed symbols.
+    """The `Dependents` of one graph, cached for each set of changed symbols.
 
-    `uses_torch` tells whether the graph's steps hold tensors.
+    `uses_torch` tells whether the graph's steps have torch tensors as arguments.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Dependence:
         self._found: dict[tuple[frozenset[str], bool], Dependents] = {}
 
     def of(self, symbols: frozenset[str], callers: bool) -> Dependents:
-        """Return the dependents of symbols and, if `callers`, of callers' memory."""
+        """Return what changes with symbols and, if `callers`, with callers' memory."""
         key = (symbols, callers)
         if key not in self._found:
             search = _Search(
@@ -64,7 +64,7 @@ class Dependence:
 
 
 class _Search:
-    """Collects the dependents of one graph."""
+    """Collects the values and instructions of one graph for its `Dependents`."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Search:
         )
 
     def _follows(self, result: int) -> bool:
-        """Tell whether a value lies in the memory of a value that changes."""
+        """Tell whether a value is an alias of a value that changes."""
         storage = self._graph.values[result].storage
         return isinstance(storage, Alias) and storage.base in self._values
 
@@ -110,9 +110,10 @@ class _Search:
         """Tell whether an instruction needs a new step, not only resized tensors.
 
         A view needs a new step since its tensor is made from its operand's tensor. An
-        instruction with blocks is prepared for arrays, and for sizes that may occur
-        only inside the blocks. An update that copies its operand holds arrays. So does
-        a move of elements in a graph that does not use torch.
+        instruction with blocks is prepared for given arrays, and for sizes that may
+        occur only inside the blocks. The step of an update that copies its operand has
+        arrays as arguments. So has the step of a move of elements in a graph that does
+        not use torch.
         """
         if self._says(instruction):
             return True
@@ -135,7 +136,7 @@ class _Search:
         return not self._values.isdisjoint(used.union(instruction.results))
 
     def _changes_within(self, block: int) -> bool:
-        """Tell whether a block, or a block inside it, uses a changed symbol."""
+        """Tell whether a block, or a block that it runs, uses a changed symbol."""
         graph = self._blocks[block]
         return (
             any(self._mentions(value.type.dims) for value in graph.values)

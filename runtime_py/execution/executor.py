@@ -1,9 +1,9 @@
-"""The instruction loop: run the steps of a frame, and report the one that failed.
+"""The instruction loop: run the steps of a frame, and report the step that failed.
 
-In: a frame whose inputs are filled. Out: results in its outputs. All shape-dependent
-work was done when the frame was bound: a frame is a flat list of steps, and a `Binding`
-is a frame with the room and tokens that a call needs. This module also writes the
-positions of cursors into the frame's inputs.
+In: a frame whose inputs are filled. Out: results in the frame's outputs. All
+shape-dependent work was done when the frame was bound: a frame is a flat list of steps,
+and a `Binding` is a frame with the slots and tokens that a call needs in its session.
+This module also writes the positions of cursors into the frame's inputs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,11 +47,11 @@ class Unbegun(Exception):
 
 @dataclass(slots=True)
 class RunProgress:
-    """The place at which a run has failed.
+    """Where a run has failed.
 
     Attributes:
         place: the index of the instruction that was running; -1 if none had begun; the
-            number of instructions if all were done or the place is unknown.
+            number of instructions if all were done or it is unknown which was running.
         inside: whether the run failed in a block; parts of the block may have run
             before.
         unbegun: whether a partition failed and reported that it has written nothing.
@@ -74,7 +74,7 @@ class Frame:
     Attributes:
         method: the method's name, for messages.
         inputs: arrays that the caller fills.
-        outputs: arrays that hold the results after the last step.
+        outputs: arrays that have the results after the last step.
         steps: functions and their arguments, in running order.
         places: for each step the indices of the instructions that it runs; a
             `NativeCall` of several partitions has several.
@@ -83,7 +83,7 @@ class Frame:
             kernel.
         cursors: the fields of cursors that the graph reads; a session fills them in.
         rebind: binds the graph to new sizes of the same symbols, and to new memory of
-            callers if that is given; raises as `bind_graph`. Only instructions that
+            callers if any is given; raises as `bind_graph`. Only instructions that
             depend on the changes are bound again. The returned frame replaces this
             frame, which must not run any more, even if the rebinding fails. Frames
             with values in `GraphMemory.given` cannot be rebound.
@@ -100,7 +100,7 @@ class Frame:
     rebind: "Rebind"
 
     def run(self, progress: RunProgress | None = None) -> None:
-        """Run all steps; if a step fails, record in `progress` where.
+        """Run all steps; if a step fails, record in `progress` which one.
 
         Raises:
             KernelFailed: a kernel raised an error that is not a `KvcError`.
@@ -142,7 +142,13 @@ class Frame:
             raise
 
     def _tell(self, progress: RunProgress, index: int, unbegun: bool) -> int:
-        """Record where a step failed, and return the index of the instruction."""
+        """Record where a step failed, and return the index of the instruction.
+
+        Args:
+            progress: the record.
+            index: the index of the step.
+            unbegun: whether the step reported that it has written nothing.
+        """
         if not self.places:
             progress.place = -1
             return -1
@@ -159,7 +165,10 @@ class Frame:
 
 
 def _cause_of(unbegun: Unbegun) -> BaseException:
-    """Return the cause of an `Unbegun`, and remove it to avoid a reference cycle."""
+    """Return the cause of an `Unbegun`, and remove the cause from the exception.
+
+    Otherwise the two exceptions could form a reference cycle.
+    """
     cause, unbegun.__cause__ = unbegun.__cause__, None
     assert cause is not None, "partitions raise it from an error"
     return cause
@@ -168,7 +177,7 @@ def _cause_of(unbegun: Unbegun) -> BaseException:
 def fail(
     method: str, index: int, instruction: Instruction, error: Exception
 ) -> NoReturn:
-    """Raise an instruction's error again, with the place of the instruction.
+    """Raise an instruction's error again, with the instruction's index and operator.
 
     Raises:
         KernelFailed: the error is not a `KvcError`. A `KvcError` is raised as it is.
@@ -195,11 +204,11 @@ def fail(
 
 @frozen
 class Binding:
-    """A frame, and the room and tokens that a call of the frame's sizes needs.
+    """A frame, and what a call of the frame needs from its session.
 
     Attributes:
         frame: the frame to run.
-        demand: the room and tokens that a call needs in its session.
+        demand: the slots and the number of tokens that a call needs in its session.
         fills: (array to fill, index of the argument to copy into it).
         callers: the addresses of the callers' arrays, by value id.
     """

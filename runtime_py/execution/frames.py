@@ -128,7 +128,10 @@ class _Binder:
     def rebind(
         self, sizes: Mapping[str, int], callers: Mapping[int, Array] | None
     ) -> Frame:
-        """Bind again what depends on changed sizes or memory; see `Frame.rebind`."""
+        """Bind again the instructions that depend on changed sizes or moved memory.
+
+        `Frame.rebind` documents the arguments.
+        """
         graph, values = self._graph, self._values
         before, self._sizes = self._sizes, sizes
         names = frozenset(name for name in sizes if sizes[name] != before[name])
@@ -176,12 +179,12 @@ class _Binder:
         )
 
     def _torch_threads(self) -> int:
-        """Return the number of torch threads while the steps run.
+        """Return how many threads torch may use while the steps run; 0 without torch.
 
-        Beside delegates with threads of their own, torch has one thread. Threads of one
-        library still spin, waiting for work, when a kernel of the other library begins:
-        on two processors, a second torch thread made each call up to ten times slower
-        (2026-11).
+        If a delegate of the frame has threads of its own, torch gets one thread.
+        Threads of one library still spin, waiting for work, when a kernel of the other
+        library begins: on two processors, a second torch thread made each call up to
+        ten times slower.
         """
         if not self._uses_torch:
             return 0
@@ -249,14 +252,21 @@ class _Binder:
         return self._prepared(instruction) or load_kernels()[instruction.op]
 
     def _out(self, result: int) -> "Tensor":
-        """Return the tensor for a fresh result; the tensor may alias a state."""
+        """Return the tensor into which a kernel writes a new result.
+
+        The tensor may share the memory of a state.
+        """
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
             self._values.define(result, self._values.tensor(storage.base))
         return self._values.tensor(result)
 
     def _prepared(self, instruction: Instruction) -> "Kernel | None":
-        """Return the kernel prepared for an instruction's constant, or None."""
+        """Return the kernel prepared from a constant argument of an instruction.
+
+        Return None if the operator has no preparation, or the argument is not a
+        constant.
+        """
         index, prepare = load_preparations().get(instruction.op, (None, None))
         if index is None or prepare is None:
             return None
@@ -312,7 +322,7 @@ class _Binder:
     def _bind_control(
         self, index: int, instruction: Instruction
     ) -> Sequence[TimedStep]:
-        """Bind an instruction with blocks to the memory of its operands and results."""
+        """Bind an instruction that runs blocks, such as a branch or a loop."""
         if index not in self._controls:
             code = self._code
             self._controls[index] = ControlStep(
@@ -349,7 +359,13 @@ def _merged(
 ) -> tuple[tuple[TimedStep, ...], tuple[tuple[int, ...], ...]]:
     """Merge adjacent native calls into one step.
 
-    Also return, for each step, the indices of the instructions that the step runs.
+    Args:
+        steps: the steps of a frame.
+        places: for each step, the index of its instruction.
+
+    Returns:
+        The steps after the merge; and for each of these steps, the indices of the
+        instructions that the step runs.
     """
     merged: list[TimedStep] = []
     found: list[tuple[int, ...]] = []

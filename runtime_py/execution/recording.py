@@ -32,11 +32,13 @@ class Span:
 
     Attributes:
         method: the called method.
-        op: the operator of the instruction. If a backend's library reports its
-            operators, the library's name of the operator, and "kvc::delegate" for the
-            remaining time of the partition.
-        backend: the backend that ran the step, "" for the runtime itself.
-        source: the line of the user's code, and the module; "" if unknown.
+        op: the operator of the instruction. If a backend's library reports the
+            operators that it ran, `op` is the library's name for one of these
+            operators; the remaining time of the partition is a span with the name
+            "kvc::delegate".
+        backend: the backend that ran the step; "" if the runtime itself ran the step.
+        source: the line of the user's code that the step comes from, and the module of
+            that line; "" if unknown.
         began, ended: the times at which the step began and ended, in nanoseconds of
             `time.perf_counter_ns`.
     """
@@ -57,7 +59,7 @@ class Recorder:
         self._ended = False
 
     def add(self, note: "Note") -> None:
-        """Store the note of a step; after recording has ended, ignore it."""
+        """Store the note of a step; do nothing after the recording has ended."""
         if not self._ended:
             self._notes.append(note)
 
@@ -89,15 +91,17 @@ class _Note:
 
 @frozen
 class _Reported:
-    """What a report needs to know of a partition whose steps native code ran.
+    """The data of one partition from which spans are made after native code has run it.
 
-    A reference to the partition itself would keep the program's memory alive.
+    The partition itself is not referred to here, since a reference would keep the
+    program's memory alive.
 
     Attributes:
         backend: the backend of the partition.
         steps: the number of steps of the partition.
         whole: the instruction that calls the partition.
-        instructions: the instruction of each step; none if the library reports none.
+        instructions: the instruction of each step; empty if the backend's library does
+            not tell the steps' instructions.
     """
 
     backend: str
@@ -117,8 +121,8 @@ class _NativeNote:
     Attributes:
         method: the called method.
         partitions: the partitions whose steps ran, in running order.
-        operators: for each partition the operators that its library reports, None if it
-            reports none.
+        operators: for each partition, the names and times of the operators that the
+            backend's library reports; None if the library reports no operators.
         began: the time at which the first step began, in nanoseconds.
         ended: the time at which each step ended in nanoseconds, int64 [steps].
     """

@@ -1,12 +1,12 @@
 """The values of a frame: for each value an array or tensor at a fixed address.
 
-In: a graph, the sizes of its symbols, the memory it runs in. Out: on demand, a numpy
-array or a torch tensor of exactly a value's size. A view has no array or tensor until
-its instruction has been bound.
+In: a graph, the sizes of the graph's symbols, the memory that the graph runs in. Out:
+on demand, a numpy array or a torch tensor of exactly a value's size. A view has no
+array or tensor until its instruction has been bound.
 
 When sizes change, tensors change their shapes and stay the same objects, so steps that
-hold them stay valid. Therefore a tensor is made over all the memory that its value can
-ever need, and shows the beginning of that memory.
+refer to the tensors stay valid. Therefore a tensor is made over all the memory that its
+value can ever need, and shows the beginning of that memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -83,11 +83,11 @@ class GraphMemory:
     Attributes:
         scratch: the arena of `Scratch` offsets.
         constant: returns the array of a constant, by the id that the graph uses.
-        states: the memory of each state, by state id; for a growing state all memory
-            that is reserved for it.
+        states: the memory of each state, by state id; for a growing state, all memory
+            that is reserved for the state.
         given: arrays of values whose memory another graph owns, by value id.
-        callers: the memory of inputs in the caller's arrays, by value id. The memory
-            may extend beyond the input.
+        callers: the memory of the inputs that lie in the caller's arrays, by value id.
+            The memory of an input may be longer than the input.
         workspace: the resources that delegates store in one execution context.
     """
 
@@ -113,20 +113,22 @@ class Values:
         self._whole: dict[int, Tensor] = {}
 
     def define(self, value: int, tensor: "Tensor") -> None:
-        """Set the tensor of a view, or of an update in place.
+        """Set the tensor of a value whose memory is that of another value.
 
-        If the value has a tensor already, that object stays and gets the new memory.
+        The value is the result of a view operator or of an in-place update. If the
+        value has a tensor object already, that object is kept and made to show the
+        memory of `tensor`.
         """
         found = self._tensors.setdefault(value, tensor)
         if found is not tensor:
             found.set_(tensor)  # type: ignore[call-overload]  # not in torch's stubs
 
     def place(self, value: int, array: Array) -> None:
-        """Set the array of a view, or of an update in place."""
+        """Set the array of a value that a view operator or an in-place update makes."""
         self._arrays[value] = array
 
     def share(self, value: int, base: int) -> None:
-        """Let a value share the array or tensor object of `base`, of the same type."""
+        """Let `value` use the array or tensor of `base`, a value of equal type."""
         if value in self._tensors or self.buffer(base) is not None:
             return
         if base in self._tensors:
@@ -149,7 +151,10 @@ class Values:
         return found
 
     def written(self, result: int) -> Array:
-        """Return the array for a fresh result; the array may alias a state."""
+        """Return the array into which a kernel writes a new result.
+
+        The array may share the memory of a state.
+        """
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
             self.place(result, self.array(storage.base))
@@ -158,7 +163,12 @@ class Values:
     def updated(
         self, instruction: Instruction
     ) -> tuple[Array, tuple[Array, Array] | None]:
-        """Return an update's target, and (target, source) of a copy to make first."""
+        """Return the array that an update writes, and the copy to make before.
+
+        Returns:
+            The array of the result; and the copy as a pair of arrays (target, source).
+            The copy is None if the update is in place, or replaces all elements.
+        """
         operand, (result,) = instruction.arguments[0], instruction.results
         assert isinstance(operand, Ref)
         if isinstance(self._graph.values[result].storage, Alias):
@@ -172,7 +182,10 @@ class Values:
         return target, (target[tuple(slice(n) for n in old.shape)], old)
 
     def argument(self, argument: Argument, read: Callable[[int], object]) -> object:
-        """Return an argument of an instruction; `read` makes values of operands."""
+        """Return an argument of an instruction as the object that a kernel takes.
+
+        `read` returns the array or tensor of an operand, by value id.
+        """
         match argument:
             case Ref():
                 return read(argument.value)
@@ -188,14 +201,17 @@ class Values:
         return self._evaluate(self._graph.values[value].type.dims)
 
     def lent(self, value: int) -> Array:
-        """Return the whole memory of a value, including the room after its elements."""
+        """Return the memory of a value, including spare capacity after the value."""
         root = self._graph.root_of(value)
         if isinstance(self._graph.values[root].storage, StateSlot | Caller):
             return self._memory_of(root)
         return self.array(value)
 
     def buffer(self, value: int) -> StateBuffer | None:
-        """Return a state's buffer if the host does not own the state, else None."""
+        """Return the buffer of a state that the host does not own.
+
+        Return None if the value is not a state, or the host owns the state.
+        """
         storage = self._graph.values[self._graph.root_of(value)].storage
         if not isinstance(storage, StateSlot):
             return None
@@ -215,9 +231,15 @@ class Values:
         callers: Mapping[int, Array] | None,
         changed: Dependents,
     ) -> None:
-        """Set new sizes, and new memory of callers if `callers` is not None.
+        """Set new sizes of symbols, and new memory of inputs if `callers` is not None.
 
-        The tensors of views stay stale until their instructions are bound again.
+        The tensors of views are out of date until the instructions of the views are
+        bound again.
+
+        Args:
+            sizes: the new size of each symbol.
+            callers: the memory of the inputs in the caller's arrays, by value id.
+            changed: the values and instructions that depend on the change.
         """
         self._sizes, self._shapes = sizes, {}
         if callers is not None:
@@ -258,7 +280,7 @@ class Values:
         return array_as_tensor(self.array(value))
 
     def _make_array(self, value: int) -> Array:
-        """Return the array of a value, placed as the value's storage declares."""
+        """Return the array of a value, in the memory that its storage declares."""
         declared = self._graph.values[value].type
         match self._graph.values[value].storage:
             case Scratch(offset):
@@ -277,7 +299,7 @@ class Values:
                 return prefix(self._memory_of(root), self.shape(value))
 
     def _part(self, root: int, shape: tuple[int, ...]) -> "Tensor":
-        """Return an array of `shape` at the start of a state's or a caller's memory."""
+        """Return a tensor of `shape` at the start of a state's or a caller's memory."""
         whole = self._all_of(root)
         return whole.as_strided(shape, whole.stride())
 
@@ -301,10 +323,10 @@ class Values:
 
 
 def checks_rows(graph: Graph, check: Instruction, sizes: Mapping[str, int]) -> bool:
-    """Tell whether a `kvc::check_index` checks the first slot of a cache write.
+    """Tell whether a `kvc::check_index` checks where the write to a cache begins.
 
-    If it does, a failed check means that the cache is full; if not, that an index is
-    out of range.
+    If so, a failed check means that the cache is full. If not, a failed check means
+    that an index is out of range.
     """
     writes = (i for i in graph.instructions if i.op == CACHE_UPDATE)
     starts = {_root(graph, write.arguments[2]) for write in writes}

@@ -1,11 +1,12 @@
-"""`Answer`: the tokens that follow one prompt; `Spelling`: their text.
+"""`Answer`: the tokens that follow one prompt; `Spelling`: the text of an answer.
 
 In: a prompt, the row of the session that runs it, settings, logits at each step. Out:
-the sampled token, whether the caller gets it, why the answer ends, and the answer's
-text. The text comes in pieces of complete characters; a suffix that may begin a stop
-string waits for the next tokens. The whole text does not depend on the cut into pieces.
-It ends before the first stop string that is complete; if several stop strings are
-complete at the same character, before the longest.
+the sampled token, whether the caller gets the token, why the answer ends, and the
+answer's text. The text comes in pieces of complete characters; a suffix that may begin
+a stop string waits for the next tokens. The whole text is the same however it is cut
+into pieces. The text ends before the first stop string that is complete. If several
+stop strings become complete at the same character, the text ends before the longest of
+them.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +27,9 @@ class Row:
     """The number of tokens that one row of a session has run in a generation.
 
     Attributes:
-        start: the row's position before the first token, None if unknown.
-        capacity: the row's greatest position, None for no limit.
-        fed: how many tokens the row has run.
+        start: how many tokens the row had before the generation, None if unknown.
+        capacity: how many tokens the row can have, None for no limit.
+        fed: how many tokens the row has run in the generation.
     """
 
     start: int | None
@@ -60,10 +61,10 @@ class Answer:
         stop_tokens: the tokens that end the answer.
         tokens: the tokens of the answer so far, without a stop token.
         chosen: all sampled tokens, including a stop token.
-        reason: why the answer ended, None while it goes on. "stop": the model generated
-            a stop token. "stop_string": the last token completes a stop string in the
-            text. "length": the cache is full. "max_tokens": the limit of `max_tokens`
-            or `max_length` is reached.
+        reason: why the answer ended, None while the answer goes on. "stop": the model
+            generated a stop token. "stop_string": the last token completes a stop
+            string in the text. "length": the cache is full. "max_tokens": the limit of
+            `max_tokens` or `max_length` is reached.
     """
 
     def __init__(
@@ -118,12 +119,15 @@ class Answer:
 
     @property
     def wanted(self) -> int | None:
-        """Return how many more tokens the limits allow, None for no limit."""
+        """Return how many more tokens the settings allow, None for no limit.
+
+        The limits are those of `max_tokens` and `max_length`.
+        """
         return None if self._most is None else self._most - len(self.tokens)
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """Return the tokens of prompt and answer that are not in the session."""
+        """Return the tokens of prompt and answer that the session has not run yet."""
         held = self._row.fed
         return (*self.prompt[held:], *self.chosen[max(0, held - len(self.prompt)) :])
 
@@ -214,7 +218,10 @@ class Spelling:
         self._spelled = len(tokens)
 
     def take(self) -> str:
-        """Return the text that is certain by now, except what was returned before."""
+        """Return the new text that later tokens cannot change.
+
+        Text that an earlier call returned is left out.
+        """
         text = "".join(self._ready)
         self._ready.clear()
         return text
@@ -242,7 +249,10 @@ class StopStrings:
         self.found = False
 
     def push(self, piece: str) -> str:
-        """Add a piece; return the text that cannot belong to a stop string."""
+        """Add a piece of text; return the text that cannot be part of a stop string.
+
+        The returned text may begin with text of earlier pieces.
+        """
         if self.found:
             return ""
         text = self._held + piece
@@ -268,7 +278,11 @@ class StopStrings:
         return held
 
     def _find(self, text: str) -> int | None:
-        """Return the index at which the stop string that ends first begins, or None."""
+        """Return the index at which the earliest complete stop string begins in a text.
+
+        The earliest stop string is the one that ends first; among equal ends, the
+        longest. Return None if the text has no complete stop string.
+        """
         starts = [(text.find(string), len(string)) for string in self._strings]
         spans = [(start + size, start) for start, size in starts if start >= 0]
         return min(spans)[1] if spans else None

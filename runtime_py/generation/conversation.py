@@ -80,8 +80,9 @@ class Conversation:
 
     Attributes:
         messages: the messages so far; empty without a chat template. The content of a
-            message is a text. If the model reads pictures and its template takes parts,
-            the content is a list of parts.
+            message is a text. If the model reads pictures, and the chat template takes
+            a content of several parts, the content is a list of parts: texts and
+            pictures.
         answer: the generation of the last answer, None before the first.
     """
 
@@ -103,7 +104,8 @@ class Conversation:
         Args:
             session: a session of a program with the roles "prefill" and "decode".
             tokenizer: the tokenizer of the bundle.
-            template: the chat template of the bundle; None to continue a text.
+            template: the chat template of the bundle. None: the conversation is one
+                text, which each message continues.
             system: the system message.
             messages: the earlier messages as in `Conversation.messages`, including the
                 system message.
@@ -116,7 +118,7 @@ class Conversation:
             BadSetting: a setting is impossible, `session` is not a Session, the program
                 has an encoder, or `history` does not have as many tokens as the session
                 holds.
-            UnknownName: the program lacks a role.
+            UnknownName: no method has the role "prefill", or none the role "decode".
         """
         check_session(session)
         check_goes_on(session)
@@ -154,7 +156,7 @@ class Conversation:
         return self._places is not None
 
     def picture(self, picture: "Picture") -> InParts:
-        """Return a preprocessed picture, for `say`.
+        """Preprocess a picture for the argument `images` of `say`.
 
         Args:
             picture: the path of a file, or a Pillow image.
@@ -268,7 +270,13 @@ class Conversation:
         return {"role": role, "content": parts}
 
     def _tokens(self, said: Message, text: str, shown: Sequence[_Shown]) -> list[int]:
-        """Return the tokens of the whole conversation, up to the answer."""
+        """Return the tokens of the whole conversation, including a new message.
+
+        Args:
+            said: the new message of the user, for the chat template.
+            text: the text of the new message, used if there is no template.
+            shown: all pictures of the conversation.
+        """
         if self._template is not None:
             whole = self._expanded(self._template.render([*self.messages, said]), shown)
             return list(self._tokenizer.encode(whole, special=False))
@@ -276,7 +284,12 @@ class Conversation:
         return [*self._text, *self._tokenizer.encode(more, special=not self._text)]
 
     def _expanded(self, text: str, shown: Sequence[_Shown]) -> str:
-        """Return a text with one image token for each embedding of its pictures."""
+        """Return a text in which each picture's placeholder has become image tokens.
+
+        Args:
+            text: the text of a message or of a conversation.
+            shown: the pictures of the text, in order.
+        """
         if self._places is None:
             return text
         return self._places.in_text(text, [one.picture.grid for one in shown])
@@ -295,10 +308,13 @@ class Conversation:
         return [next(marks, t) if t == places.token else t for t in tokens]
 
     def _keep_common(self, tokens: Sequence[int]) -> int:
-        """Rewind the session to the longest prefix that it shares with marked tokens.
+        """Rewind the session to the tokens that it has in common with new tokens.
 
-        Return the length of the prefix. The prefix leaves out at least one token, since
-        only a call returns logits, and does not end inside a picture.
+        `tokens` are the tokens of the conversation, with a negative mark for each
+        picture's image tokens. Return the number of tokens that the session keeps. At
+        least the last of `tokens` is left to run, since only a run returns logits. The
+        kept tokens do not end inside a picture. If the session cannot be rewound, reset
+        it and return 0.
         """
         common = 0
         for one, other in zip(self._held, tokens[:-1], strict=False):
@@ -343,7 +359,7 @@ class Conversation:
                 self._note(turn, "".join(pieces), answer.tokens)
 
     def _settle(self, answer: Generation, tokens: Sequence[int]) -> None:
-        """Record how many of the given tokens the session holds after an answer."""
+        """Record which of the given tokens the session holds after an answer."""
         try:
             self._held = list(tokens[: int(self._session.position[0])])
         except NoPosition:
@@ -357,9 +373,11 @@ class Conversation:
             self._held = []
 
     def _without_first_space(self, piece: str, answer: Generation) -> str:
-        """Return the first piece of an answer without the space that a prompt causes.
+        """Return the first piece of an answer without the space that the prompt causes.
 
-        The space is dropped if the answer's tokens alone would be decoded without it.
+        Some tokenizers decode a token that follows other tokens with a space before it.
+        The space is dropped if the text of the answer's tokens alone would not begin
+        with one.
         """
         if self._template is None or not piece.startswith(" "):
             return piece

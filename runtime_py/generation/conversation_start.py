@@ -14,7 +14,9 @@ from kvc.schema.errors import BadSetting, NoPosition
 
 
 def held_of(session: Session, history: Sequence[int] | None) -> list[int]:
-    """Return the tokens that a session holds, as the caller has passed them.
+    """Check and return the tokens that a session holds, as given by the caller.
+
+    The result is an empty list if the session is empty.
 
     Raises:
         BadSetting: `history` is missing, or has more or fewer tokens than the session.

@@ -17,7 +17,7 @@ class Decoding:
     Attributes:
         rows: the token count of prompt and answer in each row of the session. Before
             `settle`, the session may hold more tokens than the counts in `rows`.
-        prefill: the token count and the time of the prompts.
+        prefill: how many tokens the prompts have, and the time that the prompts took.
         drafted: how many tokens of a draft the model has checked.
         accepted: how many of the checked tokens the model sampled as well.
     """
@@ -32,7 +32,8 @@ class Decoding:
         """Run the prompts; return the first token after each prompt.
 
         Raises:
-            StateMismatch: other code has used a session since the generation was made.
+            StateMismatch: after the generation was made, other code has used one of its
+                sessions.
             UnusableLogits: the logits allow no token.
             ExecutionError: as `Session.call`.
         """
@@ -40,7 +41,9 @@ class Decoding:
         return list(map(Answer.choose, answers, logits))
 
     def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
-        """Run the last token of each answer; return the next token, None after the end.
+        """Run the last token of each answer; return the next token of each answer.
+
+        A next token is None if the answer has ended.
 
         Raises:
             KvcError: as `begin`.

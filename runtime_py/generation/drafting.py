@@ -1,13 +1,14 @@
-"""`Drafting`: a draft model guesses several tokens, the target checks them in one call.
+"""`Drafting`: a draft model guesses several tokens; one call of the target checks them.
 
-In: two sessions that hold the same tokens. Out: the tokens that the target samples,
-several per call of the target if the guesses are right. This is speculative decoding as
-in Leviathan et al. 2023 and Chen et al. 2023, except for sampling: the draft samples
-with the same random numbers as the target, and a guess is accepted if the target
-samples the same token. So the target samples the same tokens as without a draft, in the
-same order and from the same logits; nothing needs to be corrected, and a seed gives the
-same tokens with and without a draft. In exchange, some guesses are rejected that
-rejection sampling would accept.
+In: the session of the target, which is the model that the caller wants tokens of, and
+the session of the draft, a smaller model. The two sessions hold the same tokens. Out:
+the tokens that the target samples, several per call of the target if the guesses are
+right. This is speculative decoding as in Leviathan et al. 2023 and Chen et al. 2023,
+except for sampling: the draft samples with the same random numbers as the target, and a
+guess is accepted if the target samples the same token. So the target samples the same
+tokens as without a draft, in the same order and from the same logits; nothing needs to
+be corrected, and a seed gives the same tokens with and without a draft. In exchange,
+some guesses are rejected that rejection sampling would accept.
 """
 
 from collections import deque
@@ -37,12 +38,12 @@ class Drafting(Decoding):
     """Tokens of a target session of one row, guessed in groups by a draft model.
 
     After a check, the target's session holds accepted tokens that the caller has not
-    received yet. If other code uses one of the two sessions at that time, both sessions
-    are first brought to the tokens that the caller has received (`settle`).
+    received yet. If other code then uses one of the two sessions, `settle` first
+    rewinds the two sessions to the tokens that the caller has received.
 
-    Some states can only be rewound to the start of a call, of which the session has a
-    copy. A session with such states is rewound to before its last call, and runs the
-    accepted tokens again.
+    Some states can only be rewound to the start of a call, if the session has copied
+    the states at that time. A session with such states is rewound to the start of its
+    last call, and runs the accepted tokens again.
     """
 
     def __init__(
@@ -57,9 +58,11 @@ class Drafting(Decoding):
 
         Args:
             target: the feeder of the target, which samples the answer.
-            checks: the token counts of the target's method with the role "prefill_all".
+            checks: the numbers of tokens that one call of the target's method with the
+                role "prefill_all" can take.
             draft: the feeder of the draft, which guesses.
-            lead: the tokens that the target holds and the draft does not.
+            lead: the tokens that the target's session holds and the draft's session
+                lacks.
             draft_tokens: the greatest number of guesses per check; `checks` must take
                 one token more.
         """
@@ -111,12 +114,14 @@ class Drafting(Decoding):
         return [self._ahead.popleft()]
 
     def settle(self) -> None:
-        """Bring both sessions to the token counts in `rows`.
+        """Bring the two sessions to the tokens that the caller has received.
 
-        If the draft lacks a few of the tokens, it runs these tokens, if it has room. An
-        unusable session stays as it is. A session that cannot be rewound is poisoned,
-        since it holds tokens that the caller has not received. A session that another
-        thread is using is brought to the counts before its next use.
+        `rows` has the number of these tokens. The target's session is rewound. The
+        draft's session is rewound, or runs the tokens that it lacks if they are few and
+        there is capacity for them. A session that is closed or cannot be used stays as
+        it is. A session that cannot be rewound is poisoned, since it holds tokens that
+        the caller has not received. A session that another thread is using is brought
+        to the tokens later, before its next use.
         """
         if self._at_work or not self._unsettled:  # used here, or not begun
             return
@@ -130,21 +135,24 @@ class Drafting(Decoding):
             self._unsettled.clear()
 
     def end(self) -> None:
-        """Bring both sessions to the counts in `rows` at the generation's end."""
+        """Bring the two sessions to the counts in `rows`, at the generation's end."""
         self._at_work, self._over = False, True
         self.settle()
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Store the tokens to run next in the target's session, after `settle`."""
+        """Store in the target's session the tokens to run next.
+
+        `settle` stores these tokens again after a rewind.
+        """
         self._pending = tokens
         super().leave_pending(tokens)
 
     def _level_target(self) -> None:
-        """Bring the target to the token count in `rows`.
+        """Bring the target's session to the token count in `rows`.
 
-        The target is rewound, to a nearby count if its states cannot reach the count in
-        `rows`, and runs missing tokens again. Afterwards `rows` has the count that the
-        target holds.
+        The session is rewound to that count. If the states cannot be rewound to exactly
+        that count, the session is rewound to a nearby one, and runs missing tokens
+        again. Afterwards `rows` has the count of tokens that the session holds.
         """
         fed = self._row.fed
         known = max(self._prompt_length, fed + 1)  # tokens that were handed out
@@ -159,7 +167,7 @@ class Drafting(Decoding):
         self._target.leave_pending(self._pending)
 
     def _level_draft(self) -> None:
-        """Bring the draft to the tokens of the target, unless it lacks many tokens."""
+        """Bring the draft's session to the target's tokens if it lacks only a few."""
         count = self._lead_length + self._row.fed
         known = max(self._lead_length + self._prompt_length, count + 1)
         if not self._go_back(self._draft, count, known):
@@ -171,8 +179,15 @@ class Drafting(Decoding):
     def _go_back(self, feeder: Feeder, fed: int, known: int) -> bool:
         """Rewind a session to `fed` tokens, or to a nearby count that its states allow.
 
-        If the session can reach no such count, it is poisoned. Returns False if other
-        code has used the session.
+        Args:
+            feeder: the feeder of the session.
+            fed: the wanted number of tokens.
+            known: the greatest number of tokens to accept if `fed` cannot be reached.
+
+        Returns:
+            Whether the session has been rewound. False if other code has used the
+            session, or if the session can reach no such count; in the second case it is
+            poisoned.
 
         Raises:
             KvcError: as `Feeder.go_back`, except for `NotRewindable`.
@@ -190,7 +205,10 @@ class Drafting(Decoding):
         return logits.reshape(-1)
 
     def _check(self, answer: Answer) -> int:
-        """Let the draft guess and the target check; return the target's first token."""
+        """Let the draft guess and the target check; return the target's first token.
+
+        Further accepted tokens are stored for the caller's next requests.
+        """
         guesses = self._guess(answer)
         before = len(self._sequence)
         fed = (answer.tokens[-1], *guesses)
@@ -208,11 +226,12 @@ class Drafting(Decoding):
         return chosen[0]
 
     def _keep(self, right: Sequence[int]) -> None:
-        """Rewind the target to the accepted tokens of its last call.
+        """Rewind the target's session to the accepted tokens of its last call.
 
-        If the rewind dropped accepted tokens too, these run again: in one call if the
-        checking method takes that many tokens; if not, the first token at once, and the
-        others with the next requests.
+        A rewind to the start of the call drops accepted tokens too. They run again: in
+        one call if the method that checks takes that many tokens. If not, only the
+        first dropped token runs now, and the others run with the caller's next
+        requests.
         """
         end, (row,) = self._row.fed + len(right) - 1, self._target.rows
         self._target.go_back(end, self._row.fed - 1, end)
@@ -227,7 +246,7 @@ class Drafting(Decoding):
             self._target.feed(missing[:1])
 
     def _guess(self, answer: Answer) -> list[int]:
-        """Return the draft's guesses; none if a session has no room for them."""
+        """Return the draft's guesses, none if either session is full."""
         # As many as the sessions have room for, up to the limits.
         (row,) = self._draft.rows
         limits = [self._draft_tokens + 1, answer.wanted, self._target.rows[0].room]
@@ -246,7 +265,7 @@ class Drafting(Decoding):
         return guesses[: self._that_fit(len(guesses))]
 
     def _that_fit(self, count: int) -> int:
-        """Return how many guesses, at most `count`, one checking call takes."""
+        """Return how many guesses one checking call can take, at most `count`."""
         fits = count + 1 >= self._checks.least
         return self._checks.greatest(count + 1) - 1 if fits else 0
 
@@ -255,7 +274,7 @@ class Drafting(Decoding):
         return room is None or len(tokens) <= room
 
     def _watch(self) -> None:
-        """Make both sessions call `settle` before other code uses them."""
+        """Make the two sessions call `settle` before other code uses a session."""
         self._unsettled.append(self)
         unsettled = self._unsettled
 
@@ -268,7 +287,7 @@ class Drafting(Decoding):
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Make `settle` do nothing: the generation itself uses the sessions."""
+        """Make `settle` do nothing in the `with` block, which uses the sessions."""
         self._at_work = True
         try:
             yield
@@ -277,7 +296,10 @@ class Drafting(Decoding):
 
 
 def _is_done(level: Callable[[], None]) -> bool:
-    """Bring one session to its tokens; return False if another thread is using it."""
+    """Call `level`, which rewinds one session; return False if a thread is using it.
+
+    A session that is closed or unusable counts as done.
+    """
     try:
         level()
     except _LOST:
@@ -288,7 +310,16 @@ def _is_done(level: Callable[[], None]) -> bool:
 
 
 def _choose(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]:
-    """Return the tokens that the target samples, up to the first wrong guess."""
+    """Return the tokens that the target samples at the guesses.
+
+    The list ends with the first token that differs from its guess. If all guesses are
+    right, it ends with the token after the last guess.
+
+    Args:
+        answer: the answer whose chooser samples.
+        logits: float32 [guesses + 1, vocab].
+        guesses: the tokens that the draft guessed.
+    """
     chosen: list[int] = []
     for row, guess in zip(logits, (*guesses, None), strict=True):
         try:

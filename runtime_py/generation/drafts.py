@@ -1,7 +1,7 @@
-"""Check whether a session can be the draft of a target session, before anything runs.
+"""Check, before anything runs, whether one session can be the draft of another.
 
 In: the target's session, the draft's session. Out: a `Drafting`, or a plain `Decoding`
-if the draft has no room.
+if the draft's session has no capacity for the tokens of the target.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def start_drafting(
 
     Raises:
         BadSetting: the two sessions do not fit each other.
-        UnknownName: a role is missing.
+        UnknownName: one of the two programs lacks a role.
         NoPosition, NotRewindable: one of the sessions cannot be rewound.
         Poisoned, Busy, Closed, Forked: as `Session.call`.
     """
@@ -124,10 +124,11 @@ def _count_guesses(
 
     Args:
         wanted: the number that the caller requested, None for the default.
-        checks: the token counts of the method that checks the guesses.
+        checks: the numbers of tokens that one call of the checking method can take.
         target: the session of the target.
         draft: the session of the draft.
-        copies: how many of the draft's last calls can be undone, None for no limit.
+        copies: how many of the latest calls of the draft can be undone, None for no
+            limit.
 
     Raises:
         BadSetting: the requested number of guesses cannot be checked in one call, or
@@ -156,14 +157,16 @@ def _count_guesses(
 def _find_lead(
     target: Feeder, draft: Feeder, history: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """Return the tokens that the draft must run first; None if it has no room for them.
+    """Return the tokens that the draft's session must run before the prompt.
 
-    If the draft holds more tokens than the target, it is rewound to the target's count
-    before the prompt. The two need not hold equal tokens: a difference only makes
-    guesses worse.
+    If the draft's session holds at least as many tokens as the target's session, the
+    result is empty, and the draft is rewound to the target's count before the prompt.
+    The tokens of the two sessions need not be equal: a difference only makes guesses
+    worse. If the draft's session has no capacity for the tokens, the result is None.
 
     Raises:
-        BadSetting: the draft holds fewer tokens, and `history` does not name them.
+        BadSetting: the draft holds fewer tokens than the target, and `history` does not
+            have all tokens of the target.
     """
     (ahead,), (behind,) = target.rows, draft.rows
     assert ahead.start is not None

@@ -31,8 +31,8 @@ class Encoding:
     Attributes:
         method: the name of the method.
         given: the first argument of the method.
-        row_lengths: the argument's name -> the number of real tokens in each row; empty
-            for one row.
+        row_lengths: the name of the argument for row lengths -> the number of real
+            tokens in each row; empty for one row.
     """
 
     method: str
@@ -47,7 +47,7 @@ def find_encode(session: Session) -> Method | None:
 
 
 def check_goes_on(session: Session) -> None:
-    """Check that later prompts can continue the text in a session.
+    """Check that a chat can continue on a session: its program has no encoder.
 
     Raises:
         BadSetting: the program has an encoder, whose call resets the session.
@@ -58,7 +58,7 @@ def check_goes_on(session: Session) -> None:
 
 
 def check_anew(draft: object, history: Sequence[object]) -> None:
-    """Check that a generation with an encoder has no draft and no history.
+    """Check that no draft and no history is given, since the program has an encoder.
 
     Raises:
         BadSetting: a draft or a history is given.

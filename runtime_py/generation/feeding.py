@@ -39,7 +39,7 @@ _PADDING: Final = 0  # a token of every vocabulary; padding never affects result
 
 @dataclass(slots=True)
 class Pace:
-    """A number of tokens and the seconds that running them took."""
+    """A number of tokens, and how many seconds it took to run these tokens."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -56,7 +56,8 @@ class Feeder:
     Attributes:
         session: the session that runs the tokens.
         rows: the number of tokens that each row has run.
-        prefill: the token count of all rows' prompts together, and the time they took.
+        prefill: how many tokens the prompts of all rows have together, and the time
+            that the prompts took.
         vocabulary: the number of logits that the model returns for a token.
     """
 
@@ -110,7 +111,8 @@ class Feeder:
         Raises:
             InputMismatch: a token is not in the vocabulary.
             PromptTooLong: a row has no room for its prompt.
-            BadSetting: the image tokens of a prompt do not stand as the model requires.
+            BadSetting: the image tokens of a prompt are not adjacent, or two pictures
+                are not separated by another token, and the model requires that.
         """
         if self._picturing is not None:
             self._picturing.plan(prompts)
@@ -178,7 +180,7 @@ class Feeder:
         return planned
 
     def _encode(self) -> None:
-        """Run the encoder, if there is one; `prefill` includes the time."""
+        """Run the encoder, if the program has one; add the time to `prefill`."""
         if self._encoding is None:
             return
         began = time.perf_counter()
@@ -214,15 +216,16 @@ class Feeder:
         Args:
             method: a method of the role "prefill" or "decode"; for one row also
                 "prefill_all".
-            parts: the tokens of each row; the method must take the count of the longest
-                row.
-            embeddings: [rows, longest, hidden], which the method takes in place of the
-                tokens.
+            parts: the tokens of each row; the method must take as many tokens as the
+                longest row has.
+            embeddings: float32 [rows, longest, hidden], for a method that takes
+                embeddings in place of the tokens.
             beside: further arguments for the method, by name.
 
         Returns:
-            The result of the call: float32 [rows, vocab], or for each token of one row
-            [tokens, vocab].
+            The logits: float32 [rows, vocab] after the last token of each row; or, from
+                a method with the role "prefill_all", [tokens, vocab] after each token
+                of one row.
 
         Raises:
             StateMismatch: other code has used the session since the last call of the
@@ -242,9 +245,9 @@ class Feeder:
     def go_back(self, fed: int, least: int, most: int) -> bool:
         """Rewind a session of one row to its first `fed` tokens, or to a nearby count.
 
-        Tokens of a call that failed are dropped too. States that are restored from
-        copies may have no copy at that position. The row is then rewound to a count
-        from `least` to `most`, which `rows` has afterwards.
+        Tokens of a failed call are dropped too. If the states are restored from copies,
+        there may be no copy with `fed` tokens. The row is then rewound to a count from
+        `least` to `most`. In either case `rows` has the new count afterwards.
 
         Args:
             fed: the wanted token count.
@@ -252,8 +255,8 @@ class Feeder:
             most: the greatest token count to accept if `fed` cannot be reached.
 
         Returns:
-            True; or False, without a rewind, if other code has used the session since
-            the last call of the feeder.
+            True if the session has been rewound. False, without a rewind, if other code
+            has used the session since the last call of the feeder.
 
         Raises:
             NotRewindable: the states can reach no count from `least` to `most`.
@@ -273,7 +276,7 @@ class Feeder:
         return True
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Store the tokens to run next in the session, unless other code used it."""
+        """Store the tokens to run next, unless other code has used the session."""
         if self._is_alone:
             self.session.leave_pending(tokens)
 
@@ -284,11 +287,20 @@ class Feeder:
 
     @property
     def _is_alone(self) -> bool:
-        """Tell whether no other code has changed the session since the last call."""
+        """Tell whether the session has been unchanged since the feeder's last call."""
         return self.session.changes == self._changes
 
     def _row_lengths(self, name: str, parts: Sequence[Sequence[int]]) -> _Lengths:
-        """Return the argument's name and the row lengths; empty for a single row."""
+        """Return the row lengths of a call as a dict: the argument's name -> lengths.
+
+        Args:
+            name: the method to call.
+            parts: the tokens of each row.
+
+        Returns:
+            The name of the method's argument for row lengths -> integers [rows]; empty
+            if there is a single row.
+        """
         if len(parts) == 1:
             return {}
         method = self.session.methods[name]
@@ -343,7 +355,7 @@ def check_session(session: object) -> None:
 
 
 def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
-    """Return the methods that take several rows of different lengths.
+    """Return those of the methods that take several rows of different lengths.
 
     Raises:
         BadSetting: no method takes several rows of different lengths.
@@ -383,7 +395,7 @@ def _check_rows(name: str, prompts: int, rows: int) -> None:
 
 
 def _positions(session: Session) -> list[int] | None:
-    """Return how many tokens each row holds, None without a position."""
+    """Return how many tokens each row of a session holds; None if it does not count."""
     try:
         return list(map(int, session.position))
     except NoPosition:
@@ -391,5 +403,5 @@ def _positions(session: Session) -> list[int] | None:
 
 
 def _one(positions: Sequence[int]) -> str:
-    """Return the positions of rows as text, without brackets if there is one row."""
+    """Return rows' positions as text; the position alone if there is one row."""
     return f"{positions[0] if len(positions) == 1 else positions}"

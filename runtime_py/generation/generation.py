@@ -2,8 +2,8 @@
 
 In: a source of tokens, empty answers, settings, all checked. Out: at each step one more
 token of each unfinished answer, why answers ended, and the speed. A returned token runs
-only when the next token is requested, so the last token of an answer never runs: it is
-`pending`.
+only when the next token is requested. So the last token of an answer never runs, and
+`pending` returns it.
 """
 
 import time
@@ -23,12 +23,15 @@ _Handed = TypeVar("_Handed")
 
 
 class _Run(Iterator[_Handed]):
-    """Answers that get a token at each step; a single prompt is a batch of one row."""
+    """A generation in steps: each step gives every unfinished answer one token.
+
+    A generation from a single prompt is a batch of one row.
+    """
 
     def __init__(
         self, source: Decoding, answers: Sequence[Answer], settings: GenerationSettings
     ) -> None:
-        """Begin with one answer for each row of the source."""
+        """Begin with one empty answer for each row of the source of tokens."""
         self.settings = settings
         self.decode = Pace()
         self.time_to_first_token: float | None = None
@@ -51,7 +54,7 @@ class _Run(Iterator[_Handed]):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other threads out of the `with` block by raising `Busy` in them."""
+        """Allow a single thread in the `with` block; raise `Busy` in other threads."""
         if not self._stepping.acquire(blocking=False):
             raise Busy(method="a generation")
         try:
@@ -106,8 +109,9 @@ class Generation(_Run[int]):
 
     Attributes:
         settings: the settings of sampling and of the end of the answer.
-        prefill, decode: the token counts and times of the prompt and of the answer; the
-            time of decode excludes the caller's time between two tokens.
+        prefill, decode: how many tokens the prompt has, and the time it took; and the
+            same for the answer. The time of decode excludes the caller's time between
+            two tokens.
         time_to_first_token: seconds from the request of the first token to its return,
             None before that.
     """
@@ -119,11 +123,12 @@ class Generation(_Run[int]):
 
     @property
     def reason(self) -> EndReason | None:
-        """Return why the answer ended; None before that, or if it was closed or failed.
+        """Return why the answer ended, None while the answer goes on.
 
         The reasons: "stop": the model generated a stop token. "stop_string": the last
         token completes a stop string in the text. "length": the cache is full.
-        "max_tokens": the limit of `max_tokens` or `max_length` is reached.
+        "max_tokens": the limit of `max_tokens` or `max_length` is reached. An answer
+        that was closed or failed has the reason None too.
         """
         return self._answers[0].reason
 
@@ -146,9 +151,9 @@ class Generation(_Run[int]):
     def pending(self) -> tuple[int, ...]:
         """Return the tokens of prompt and answer that are not in the session.
 
-        Usually these are the last token of the answer, or the stop token that ended it.
-        If the prompt was interrupted, they include the tokens of the prompt that have
-        not run.
+        Usually the result is one token: the last token of the answer, or the stop token
+        that ended the answer. If the prompt was interrupted, the result includes the
+        tokens of the prompt that have not run.
         """
         return self._pending()[0]
 
@@ -197,9 +202,9 @@ class BatchGeneration(_Run[RowTokens]):
     Attributes:
         settings: the settings of sampling and of the end of an answer; row r samples
             with `seed` + r.
-        prefill, decode: the token counts of all rows and the times, of the prompts and
-            of the answers; the time of decode excludes the caller's time between two
-            steps.
+        prefill, decode: how many tokens the prompts of all rows have, and the time they
+            took; and the same for the answers. The time of decode excludes the caller's
+            time between two steps.
         time_to_first_token: seconds from the request of the first step to its return,
             None before that.
     """
@@ -211,12 +216,12 @@ class BatchGeneration(_Run[RowTokens]):
 
     @property
     def reason(self) -> tuple[EndReason | None, ...]:
-        """Return why each row ended, as `Generation.reason`; None before its end."""
+        """Return for each row why its answer ended, as `Generation.reason` does."""
         return tuple(answer.reason for answer in self._answers)
 
     @property
     def pending(self) -> tuple[tuple[int, ...], ...]:
-        """Return for each row the tokens of prompt and answer not in the session."""
+        """Return for each row the tokens of prompt and answer that have not run yet."""
         return self._pending()
 
     def __next__(self) -> RowTokens:

@@ -2,8 +2,8 @@
 
 In: a session of a program that reads pictures, prompts with one image token for each
 embedding, and the pictures of each prompt. Out: a `Picturing`, which plans the calls
-for prompts, and computes the embeddings for each call. For each row it caches the
-embeddings of one picture, or of one part of a picture, at a time.
+for prompts, and computes the embeddings for each call. The `Picturing` caches for each
+row the embeddings of one picture, or of one part of a picture, at a time.
 """
 
 from bisect import bisect_right
@@ -38,6 +38,9 @@ NUMBERS: Final = 4  # numbers of a token: time, row, column, and the next positi
 
 def positions_of(prompt: Sequence[int], token: int, grids: Sequence[str]) -> Ids:
     """Return the positions of a prompt's tokens, int64 [4, tokens].
+
+    The four numbers of a token are its positions in time, row and column, and the
+    position at which the text after the token continues.
 
     Args:
         prompt: the tokens of the prompt, with one image token for each group of
@@ -80,7 +83,7 @@ class TokenFeed:
     """The next tokens of each prompt, which run in one call.
 
     Attributes:
-        method: the method that runs them.
+        method: the method that runs the tokens.
         counts: for each row how many tokens run in the call.
     """
 
@@ -102,7 +105,7 @@ class Picturing:
 
         Raises:
             BadSetting: the bundle's methods do not fit each other, or take a single row
-                while several are needed.
+                although there are several prompts.
         """
         self._sizes = _chunk_sizes(session, PREFILL, len(rows))
         self._bidirectional: ChunkSizes | None = None
@@ -131,8 +134,9 @@ class Picturing:
         waits until the other rows reach one too, or end.
 
         Raises:
-            BadSetting: the tokens of such a picture are not adjacent, or no other token
-                stands between two pictures, which the model would then see as one.
+            BadSetting: the tokens of a picture attend to each other in both directions,
+                and are not adjacent or follow another picture directly. The model would
+                see two adjacent pictures as one.
         """
         if self._places.sized is not None:
             for prompt, grids in zip(prompts, self.grids, strict=True):
@@ -185,10 +189,10 @@ class Picturing:
         begins: Sequence[int],
         counts: Sequence[int],
     ) -> dict[str, Ids]:
-        """Return the argument of positions for a part of each prompt, by name.
+        """Return the positions of a part of each prompt: argument's name -> array.
 
-        The arguments are those of `embeddings`. The result is empty if the model does
-        not take positions.
+        The arguments are those of `embeddings`. The array is int64 [rows, 4, longest
+        part]. The result is empty if the model does not take positions.
         """
         if self._places.sized is None:
             return {}
@@ -214,7 +218,11 @@ class Picturing:
     def _parts(
         self, prompt: Sequence[int], bidirectional: ChunkSizes
     ) -> deque[tuple[bool, int]]:
-        """Return the parts of a prompt, as pairs (is a picture, token count)."""
+        """Return the parts of a prompt, as pairs (is a picture, token count).
+
+        Raises:
+            BadSetting: a picture does not have `bidirectional.most` adjacent tokens.
+        """
         parts = deque[tuple[bool, int]]()
         for shown, part in groupby(prompt, lambda token: token == self._places.token):
             count = len(list(part))
@@ -232,9 +240,14 @@ class Picturing:
 
 
 def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
-    """Remove the first part if it has the kind `shown`; return its token count.
+    """Remove the first part of a queue if it is a picture, or a text, as requested.
 
-    `shown` tells whether the part must be a picture. Returns 0 if nothing was removed.
+    Args:
+        queue: the parts, as pairs (is a picture, token count).
+        shown: True to remove a picture, False to remove a text.
+
+    Returns:
+        The token count of the removed part; 0 if no part was removed.
     """
     if not queue or queue[0][0] != shown:
         return 0
@@ -244,10 +257,11 @@ def _take(queue: deque[tuple[bool, int]], shown: bool) -> int:
 def _check_separate(
     prompt: Sequence[int], places: PicturePlaces, grids: Sequence[str]
 ) -> None:
-    """Check that each picture's tokens are adjacent, and two pictures are separate.
+    """Check that each picture's tokens are adjacent, and that pictures are separated.
 
     Raises:
-        BadSetting: a picture's tokens are not adjacent, or two pictures are.
+        BadSetting: the tokens of a picture are not adjacent, or no other token stands
+            between two pictures.
     """
     at, wanted = 0, map(places.count_of, grids)
     for token, part in groupby(prompt):
@@ -262,7 +276,11 @@ def _check_separate(
 
 
 def _of_grid(grid: str, sized: Sized) -> list[Array]:
-    """Return the inputs of a vision tower other than the patches of a picture."""
+    """Return the inputs that a vision tower takes after the patches of a picture.
+
+    These are the row and column of each patch; and for a tower with attention windows
+    the two arrays of `windows_in`.
+    """
     places = places_in(grid, sized.merge)
     if not sized.window:
         return [places]
@@ -300,12 +318,19 @@ class _Embedding:
         return made
 
     def _count_of(self, grid: str) -> int:
-        """Return the number of image tokens of a picture, or of one part of it."""
+        """Return how many image tokens each part of a picture has, given its grid.
+
+        A picture that is read as a whole is a single part.
+        """
         places = self._places
         return places.positions if places.sized is None else places.count_of(grid)
 
     def _picture(self, number: int) -> Floats:
-        """Return the embeddings of a picture or part, float32 [positions, width]."""
+        """Return the embeddings of part `number` of the row's pictures.
+
+        Pictures that are not read in parts count as one part. The result is float32
+        [image tokens, width].
+        """
         if self._shown is None or self._shown[0] != number:
             grid, pixels = self._parts[number]
             given: list[Array] = [pixels[None]]
@@ -321,7 +346,7 @@ class _Embedding:
         """Call a method, and return the embeddings, float32 [*count, width].
 
         Raises:
-            BadSetting: the method returns a different shape.
+            BadSetting: the method returns an array of another shape.
         """
         made: object = self._session.call(method, *given)
         shape = (*count, *self._width)
@@ -333,7 +358,7 @@ class _Embedding:
 
 
 def _chunk_sizes(session: Session, name: str, rows: int) -> ChunkSizes:
-    """Return the numbers of embeddings that a method can take for a row.
+    """Return how many tokens a call of a method can take in each row.
 
     Raises:
         BadSetting: there are several rows, but the method takes a single row.
@@ -352,7 +377,7 @@ def picturing_of(
 
     Args:
         session: the session that runs the prompts.
-        places: the places of pictures in prompts.
+        places: how prompts stand for pictures; None if the program reads no pictures.
         rows: the pictures of each prompt.
 
     Raises:

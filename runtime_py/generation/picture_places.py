@@ -1,4 +1,4 @@
-"""Place pictures in prompts, as the bundle's metadata describes.
+"""Put image tokens for pictures into prompts, as the bundle's metadata describes.
 
 In: the metadata of a program that reads pictures, a prompt, the grid of each picture
 (the rows and columns of its parts). Out: the prompt with one image token for each
@@ -41,22 +41,22 @@ class Sized:
 
 @frozen
 class PicturePlaces:
-    """The places of pictures in prompts.
+    """How a prompt stands for pictures: the image token, and texts around its copies.
 
     Attributes:
         token: the image token; a prompt has one image token for each embedding.
-        positions: the number of image tokens of a picture; of a part, for pictures in
-            parts.
-        placeholder: the text that stands for a picture in a prompt; None for no such
-            text.
+        positions: the number of image tokens of a picture. For pictures that are read
+            in parts, the number of image tokens of each part. For pictures of various
+            sizes, the greatest number of image tokens.
+        placeholder: the text that stands for a picture in a prompt; None if texts
+            cannot stand for pictures.
         expansion: the text that replaces the placeholder; it has all image tokens of a
-            picture.
-        grids: for pictures that are read in parts, grid -> the texts around the image
-            tokens of each part; None if pictures have one part. A grid is a text such
-            as "2x3".
+            picture. None if the replacement depends on the picture's grid.
+        grids: for pictures that are read in parts, grid -> the texts before, between
+            and after the image tokens of the parts. A grid is a text such as "2x3".
+            None if pictures are not divided into parts.
         sized: the settings for pictures of various sizes, which have one image token
-            for each group of patches, and at most `positions`; None if all pictures
-            have the same size.
+            for each group of patches. None if all pictures have the same size.
     """
 
     token: int
@@ -154,10 +154,10 @@ class PicturePlaces:
 
 
 def places_of(session: Session) -> PicturePlaces | None:
-    """Return the places of pictures in prompts, None for a program without pictures.
+    """Return how prompts stand for pictures; None for a program without pictures.
 
     Raises:
-        BadSetting: the bundle's description is invalid.
+        BadSetting: the description in the bundle's metadata is invalid.
     """
     found = parsed(session.metadata, _PLACES)
     if found is None:
@@ -194,7 +194,7 @@ def _sized_of(found: object) -> Sized | None:
 
 
 def _are_grids(grids: object, placeholder: str | None) -> bool:
-    """Tell whether an object maps grids to lists of the texts around parts."""
+    """Tell whether `grids` maps each grid to a list of the texts around its parts."""
     return (
         placeholder is not None
         and isinstance(grids, dict)

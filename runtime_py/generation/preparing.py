@@ -121,7 +121,7 @@ def _preparing(
 def pixels_for(
     session: Session, method: Method, pictures: Sequence[object]
 ) -> list[Floats]:
-    """Return a method's input for each picture, float32 [3, height, width].
+    """Return the pixels of each picture as a method takes them.
 
     Raises:
         BadSetting: the bundle's preprocessing settings are missing or invalid.
@@ -156,7 +156,7 @@ def _settings(session: Session) -> Mapping[str, object]:
 
 
 def _check_grid(grids: Mapping[str, Sequence[str]], picture: InParts) -> None:
-    """Check that prompts have places for the parts of a picture.
+    """Check that the bundle has the texts that surround the parts of a picture.
 
     Raises:
         BadSetting: the bundle has no texts for the picture's number of parts.
@@ -196,7 +196,7 @@ def _size_of(method: Method) -> tuple[int, int]:
 
 
 def _check_rows(method: Method, places: PicturePlaces) -> None:
-    """Check that a picture has as many embeddings as image tokens in a prompt.
+    """Check that a method returns one embedding for each image token of a picture.
 
     Raises:
         BadSetting: the method returns more or fewer embeddings.

@@ -29,10 +29,12 @@ class _Array(Protocol):
 
 
 def batch_of(prompt: object, attention_mask: object) -> Sequence[object] | None:
-    """Return the prompts of a list or an array [batch, n]; None for a single prompt.
+    """Return the prompts of a batch; None if `prompt` is a single prompt.
+
+    A batch is a list of prompts, or an array of token ids [batch, n].
 
     Raises:
-        BadSetting: the mask does not fit the prompts, or the prompts are texts.
+        BadSetting: the mask does not fit the token ids, or a mask is given for texts.
     """
     parts = prompt if isinstance(prompt, list | tuple) else ()
     if attention_mask is None:
@@ -105,7 +107,7 @@ def histories_of(
 
     Args:
         history: the tokens of one row; for a batch a list of the tokens of each row;
-            empty if the rows hold none.
+            empty if the rows hold no tokens.
         prompts: the size of a batch; None for a single prompt.
 
     Raises:
@@ -190,11 +192,12 @@ def _matrix(name: str, found: object) -> Ids:
 
 
 def _check_tokens(tokens: object, place: str = "") -> tuple[int, ...]:
-    """Return the tokens of one prompt.
+    """Check and return the tokens of one prompt.
 
     Args:
         tokens: the caller's tokens.
-        place: where the tokens stand, for messages, such as " in prompt 2".
+        place: which prompt of a batch this is, as text for messages, such as " in
+            prompt 2"; "" for a single prompt.
 
     Raises:
         BadSetting: there are no tokens, or an item is not a token.
@@ -206,7 +209,7 @@ def _check_tokens(tokens: object, place: str = "") -> tuple[int, ...]:
 
 
 def _listed(tokens: object) -> object:
-    """Return an array [n] or [1, n] of any library as a list, others unchanged."""
+    """Return an array or tensor [n] or [1, n] as a list; return other objects as is."""
     if not isinstance(tokens, _Array):
         return tokens
     found = tokens.tolist()

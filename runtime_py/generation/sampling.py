@@ -30,7 +30,8 @@ class Placing:
     """The forced and suppressed tokens of one answer.
 
     Attributes:
-        says_nothing: whether the answer has no forced and no suppressed tokens.
+        says_nothing: whether the answer has no forced tokens, no suppressed tokens and
+            no rules.
     """
 
     def __init__(
@@ -40,7 +41,14 @@ class Placing:
         most: int | None = None,
         rules: Rules | None = None,
     ) -> None:
-        """Begin an answer of at most `most` tokens (None: no limit) after `held`."""
+        """Begin an empty answer.
+
+        Args:
+            settings: the settings that name forced and suppressed tokens.
+            held: the number of tokens before the answer.
+            most: the greatest number of tokens of the answer, None for no limit.
+            rules: masks the logits of tokens that must not follow; None for no mask.
+        """
         self._rules = rules
         is_start = held == 1
         self._first = settings.forced_bos_token_id if is_start else None
@@ -55,7 +63,7 @@ class Placing:
         self.says_nothing = self.says_nothing and rules is None
 
     def forced(self, place: int) -> int | None:
-        """Return the forced token at an index of the answer; None if none is forced."""
+        """Return the token forced at an index of the answer, None if none is forced."""
         if (
             self._most is not None
             and place == self._most - 1
@@ -104,7 +112,7 @@ class Chooser:
         row: int = 0,
         placing: Placing | None = None,
     ) -> None:
-        """Begin with the tokens `seen`; the seed is that of the settings plus `row`."""
+        """Begin after the tokens `seen`; the row's seed is `settings.seed` + `row`."""
         self._settings = settings
         self._placing = placing or Placing(settings)
         self._made: tuple[int, ...] = ()
@@ -116,7 +124,7 @@ class Chooser:
         self._seen = np.array(sorted(set(seen)) if penalized else [], np.int64)
 
     def copy(self) -> "Chooser":
-        """Return a copy with equal state: it will draw the same random numbers."""
+        """Return a copy of the chooser, which will draw the same random numbers."""
         other = copy(self)
         other._random = deepcopy(self._random)
         return other
@@ -204,7 +212,8 @@ def penalize(logits: Logits, seen: Ids, penalty: float) -> Logits:
     Args:
         logits: float32 [vocab].
         seen: the earlier tokens, each once.
-        penalty: the strength, above 1; below 1 it makes the tokens more likely.
+        penalty: the strength. Above 1 makes the tokens less likely, below 1 makes them
+            more likely.
     """
     found = logits[seen].astype(np.float64)
     weakened = logits.copy()
@@ -214,7 +223,7 @@ def penalize(logits: Logits, seen: Ids, penalty: float) -> Logits:
 
 
 def _keep_top_k(logits: Logits, top_k: int) -> Ids:
-    """Return the ids of the `top_k` greatest logits, and of ties with the last."""
+    """Return the ids of the `top_k` greatest logits; equal last logits are all kept."""
     if not 0 < top_k < logits.size:
         every = logits.min() > -np.inf
         return _ids_below(logits.size) if every else np.flatnonzero(logits > -np.inf)
@@ -228,9 +237,9 @@ def _keep_top_k(logits: Logits, top_k: int) -> Ids:
 def _among_greatest(logits: Logits, count: int) -> Ids:
     """Return ascending ids that include the ids of the `count` greatest logits.
 
-    The logits are divided into groups. The `count` greatest group maxima are `count`
-    logits, so a logit below the least of those maxima cannot be among the `count`
-    greatest. Few ids remain in most cases, without sorting all logits.
+    The logits are divided into groups. The greatest logits of the `count` best groups
+    are `count` logits. So a logit that is less than all of these cannot be among the
+    `count` greatest. In most cases few ids remain, without sorting all logits.
     """
     groups = logits.size // _GROUP
     if count > groups:
@@ -241,10 +250,11 @@ def _among_greatest(logits: Logits, count: int) -> Ids:
 
 
 def _keep_top_p(scores: Scores, top_p: float) -> Ids:
-    """Return ascending indices of the likeliest scores, with a total of `top_p`.
+    """Return ascending indices of the likeliest tokens, of total probability `top_p`.
 
-    Tokens with a probability below (1 - top_p) / n are excluded first: n such tokens
-    together have less than the share that may be excluded. Few remain in most cases.
+    Tokens with a probability below (1 - top_p) / n are excluded first, where n is the
+    number of scores: all such tokens together have less than the probability that may
+    be excluded. In most cases few tokens remain to be sorted.
     """
     chances = np.exp(scores)
     chances /= chances.sum()
@@ -268,14 +278,19 @@ def _ids_below(size: int) -> Ids:
 
 
 def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, float]:
-    """Narrow down the tokens among which a share is reached, until few are left.
+    """Narrow down which tokens are the likeliest with the total probability `share`.
 
-    Tokens of equal probability stay together, so that a later stable sort orders them
-    by id.
+    Stop when few tokens are undecided. Tokens of equal probability stay together, so
+    that a later stable sort orders them by id.
+
+    Args:
+        chances: float [n], the probability of each token.
+        likely: indices of the tokens that may be among the likeliest.
+        share: the total probability to reach.
 
     Returns:
-        kept: indices of tokens that certainly belong to the share.
-        likely: indices of tokens of which only some belong to the share.
+        kept: indices of tokens that are certainly among the likeliest.
+        likely: indices of tokens that are undecided.
         share: the total probability that the tokens taken from `likely` have to reach.
     """
     kept = []
@@ -295,7 +310,15 @@ def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, 
 
 
 def _check_best(best: float, most: float = math.nan) -> None:
-    """Check a row's greatest logit `best`, which is NaN if any logit is NaN."""
+    """Check that a row's logits can be sampled from, given the greatest of them.
+
+    Args:
+        best: the greatest logit; NaN if any logit is NaN.
+        most: infinity to refuse an infinite logit; NaN to allow it.
+
+    Raises:
+        UnusableLogits: the greatest logit is NaN, minus infinity, or `most`.
+    """
     if math.isnan(best):
         raise UnusableLogits(reason="NaN is among them")
     if best == -math.inf:

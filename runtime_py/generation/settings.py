@@ -65,7 +65,7 @@ class SettingIgnored(UserWarning):
 
 
 class Arguments(TypedDict, total=False):
-    """The caller's settings; for a missing setting, or None, the bundle's applies."""
+    """The caller's settings; if one is missing or None, the bundle's value applies."""
 
     max_tokens: int | None
     max_new_tokens: int | None
@@ -97,10 +97,10 @@ class GenerationSettings:
             together, None for no limit.
         temperature: 0 always takes the likeliest token; above 0, tokens are sampled.
         top_k: sample among the `top_k` likeliest tokens, 0 for all tokens.
-        top_p: sample among the likeliest tokens, as many as have this total
-            probability.
-        min_p: sample among tokens whose probability is at least `min_p` times the
-            greatest.
+        top_p: sample among the likeliest tokens: the fewest whose total probability is
+            at least `top_p`.
+        min_p: sample among tokens whose probability is at least `min_p` times that of
+            the likeliest token.
         repetition_penalty: makes tokens that occurred before less likely if above 1; 1
             has no effect.
         seed: the seed of the random numbers; None for a random seed.
@@ -108,10 +108,11 @@ class GenerationSettings:
         stop_strings: strings that end the generation if they occur in the text; the
             text is cut before the string.
         decoder_start_token_id: the first token of the decoder, if there is an encoder.
-        forced_bos_token_id: the second token of a session's text, forced if the text
-            has exactly one token so far.
-        forced_eos_token_id: tokens of which the smallest is forced as the last token of
-            an answer that reaches the limit of tokens.
+        forced_bos_token_id: the second token of a session's text: the answer's first
+            token is forced to be this token if the session has exactly one token before
+            the answer.
+        forced_eos_token_id: token ids. The smallest id is forced as the last token of
+            an answer that reaches its limit of tokens.
         suppress_tokens: tokens that are never sampled.
         begin_suppress_tokens: tokens that are not sampled as the first token after
             forced tokens.
@@ -173,7 +174,8 @@ def bos_of(metadata: Mapping[str, str]) -> int | None:
     """Return the token that begins a text, None if the bundle names none.
 
     Raises:
-        BadSetting: the value is not a token, or the generation_config is invalid.
+        BadSetting: the bundle's "bos_token_id" is not a token, or its generation_config
+            is invalid.
     """
     found = (_config_of(metadata) or {}).get("bos_token_id")
     return None if found is None else check_count(f"{_CONFIG}, bos_token_id", found)
@@ -196,7 +198,8 @@ def _combine(bundle: Said | None, given: Said) -> GenerationSettings:
     """Return the settings of a generation; the caller's replace the bundle's.
 
     Args:
-        bundle: the settings in the generation_config, None without a generation_config.
+        bundle: the settings in the bundle's generation_config; None if the bundle has
+            no generation_config.
         given: the caller's settings.
 
     Raises:
@@ -237,10 +240,11 @@ def _combine(bundle: Said | None, given: Said) -> GenerationSettings:
 
 
 def _temperature(base: Said, given: Said) -> float:
-    """Return the temperature, 0 to take the likeliest token.
+    """Return the temperature; 0 means that the likeliest token is taken.
 
-    A caller's temperature, top_k, top_p or min_p requests sampling; the same settings
-    of a bundle do so only with `do_sample`, as in transformers.
+    Sampling is requested by a temperature, top_k, top_p or min_p of the caller. If
+    these settings come from the bundle, sampling also needs the bundle's `do_sample`,
+    as in transformers.
     """
     shaping = (given.temperature, given.top_k, given.top_p, given.min_p)
     asked = any(setting is not None for setting in shaping) or base.do_sample
@@ -265,7 +269,7 @@ def _or(value: _Checked | None, default: _Checked) -> _Checked:
 
 
 def _missing_settings(found: Mapping[str, object]) -> dict[str, str]:
-    """Return the settings, with values, that request features kvc does not have."""
+    """Return the settings that ask for features kvc lacks: name -> value as text."""
     return {
         name: reprlib.repr(value)
         for name, value in found.items()

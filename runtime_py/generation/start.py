@@ -198,11 +198,12 @@ def generate(
     Raises:
         BadSetting: a setting is impossible or not supported, `session` is not a
             Session, a prompt is empty or not a prompt, the numbers of rows and prompts
-            differ, or the program's methods cannot run rows of different lengths. For a
-            draft: it is the same session, has a different vocabulary, or holds
-            different tokens, or there are several prompts.
+            differ, or the program's methods cannot run rows of different lengths. With
+            a draft: the draft is `session` itself, has another vocabulary, or holds
+            other tokens than it may, or there are several prompts.
         TypeError: a keyword argument is not a setting.
-        UnknownName: the program lacks a role: with a draft, "prefill_all" too.
+        UnknownName: no method has the role "prefill", or none the role "decode"; or,
+            with a draft, no method of `session` has the role "prefill_all".
         NoPosition, NotRewindable: with a draft, one of the two sessions cannot be
             rewound.
         BadPicture, FileProblem: a file is not a picture, or is too large.

@@ -32,12 +32,13 @@ def _expert_linear_qd8(
 
     Args:
         out: float32 [rows, out].
-        q: int8 [rows, in], as `scale` and `zero_point` from `kvc::quantize_rows`.
+        q: int8 [rows, in]; `q`, `scale` and `zero_point` are the results of
+            `kvc::quantize_rows`.
         scale: float32 [rows, 1].
         zero_point: int32 [rows, 1].
         weight: int8 [experts, out, in].
         weight_scale: float32 [experts, out].
-        experts: int64 [rows].
+        experts: int64 [rows], the index of each row's expert.
         bias: float32 [experts, out].
         sums: expert -> the row sums of the expert's matrix; the call adds missing
             entries.

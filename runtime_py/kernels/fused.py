@@ -21,7 +21,7 @@ _GATES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _rotary_embedding(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Write x cos + [-second half, first half] sin (RoFormer, Su 2021)."""
+    """Write x cos + [-second half of x, first half of x] sin (RoFormer, Su 2021)."""
     half = x.shape[-1] // 2
     if cos.shape[-1] == half:
         cos, sin = (torch.cat((table, table), -1) for table in (cos, sin))

@@ -38,7 +38,7 @@ Preparation: TypeAlias = "tuple[int, Callable[[Tensor], Kernel]]"
 
 
 def into(function: Callable[..., object]) -> Kernel:
-    """Return a kernel that passes its first argument to `function` as `out=`."""
+    """Return a kernel that gives its first argument to `function` as `out=`."""
 
     def kernel(out: "Tensor | tuple[Tensor, ...]", *arguments: object) -> None:
         function(*arguments, out=out)
@@ -47,7 +47,7 @@ def into(function: Callable[..., object]) -> Kernel:
 
 
 def copied(function: "Callable[..., Tensor]") -> Kernel:
-    """Return a kernel for a `function` without `out=`: compute, then copy."""
+    """Return a kernel that copies the tensor that `function` returns into `out`."""
 
     def kernel(out: "Tensor", *arguments: object) -> None:
         out.copy_(function(*arguments))

@@ -14,7 +14,7 @@ from kvc.runtime.kernels.kernel import Kernel, copied, into
 
 
 def _copied_each(function: Callable[..., Sequence[Tensor]]) -> Kernel:
-    """Return a kernel for a function of several results: compute, then copy."""
+    """Return a kernel that copies the several results of `function` into `out`."""
 
     def kernel(outs: tuple[Tensor, ...], *arguments: object) -> None:
         for out, result in zip(outs, function(*arguments), strict=True):

@@ -53,10 +53,10 @@ def _quantize_rows(outs: tuple[Tensor, Tensor, Tensor], x: Tensor) -> None:
 
 
 def zero_points(low: Tensor, high: Tensor) -> Tensor:
-    """Return zero points, float32, for ranges `low` to `high` in quantization steps.
+    """Return the zero point of each range from `low` to `high`, as float32.
 
-    The zero point is computed from the end of the range with the smaller rounding
-    error.
+    The ranges are in quantization steps. The zero point is computed from the end of the
+    range with the smaller rounding error.
     """
     from_low, from_high = _LEAST - low, _GREATEST - high
     at_low = (low + _LEAST) + (high + _GREATEST) > _ZERO
@@ -129,9 +129,9 @@ def row_sums(weight: Tensor) -> Tensor:
 def prepare_linear_qd8(weight: Tensor) -> Kernel:
     """Return `kvc::linear_qd8` for a constant weight.
 
-    The row sums of the weight are computed once, ahead of the calls. In a decode call
-    they would take as long as the product: the time of either is the time to read the
-    weight.
+    The row sums of the weight are computed once, ahead of the calls. In a decode call,
+    the row sums would take as long as the product, since reading the weight takes most
+    of the time of each.
     """
     return partial(linear_qd8, sums=row_sums(weight))
 

@@ -100,10 +100,13 @@ def linear_q8(
     weight_scale: Tensor,
     bias: Tensor | None,
 ) -> None:
-    """Write the exact sum of each weight block times its scale, / scale + bias.
+    """Write rows times weight, dequantized, plus bias, in float32.
 
-    The scaled sums of the blocks are added in order, and each addition is rounded. The
-    sum of a block is exact for up to 65,536 inputs; beyond, int32 overflows.
+    For each block of a weight row, the integer sum of (q - zero_point) * factor *
+    weight is exact, and is multiplied by the block's scale. The products are added in
+    the order of the blocks, and each addition is rounded. The total is divided by the
+    row's `scale`. The sum of a block is exact for up to 65,536 inputs; beyond, int32
+    overflows.
 
     Args:
         out: float32 [..., out].
@@ -163,9 +166,10 @@ def _linear_q4(
 ) -> None:
     """Write ((q - zero_point) * factor W^T) / scale + bias, converting W in parts.
 
-    Native kernels and libraries add the exact sum of each block, times the block's
-    scale. This kernel rounds every product, so its results differ from theirs by less
-    than 2e-6 of the sum of the magnitudes of the added terms, for up to 16,384 inputs.
+    Native kernels, and the libraries of backends, compute the exact sum of each block,
+    and add these sums times the blocks' scales. This kernel rounds every product. So
+    its results differ from those of native kernels and libraries by less than 2e-6 of
+    the sum of the magnitudes of the added terms, for up to 16,384 inputs.
 
     Args:
         out: float32 [..., out].

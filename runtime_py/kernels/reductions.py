@@ -1,7 +1,8 @@
 """Kernels that reduce, rank or accumulate along axes; results are fresh.
 
-Where torch has a dtype argument for the sum, the kernels pass the dtype of `out`: the
-operator's signature has no dtype, since the declared type of the result has it.
+If a torch function takes the dtype in which to add, the kernel passes the dtype of
+`out`. The operator's signature has no such argument, since the declared type of the
+result tells the dtype.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """The table of kernels: one torch function for each operator.
 
-A family of kernels is a module with a table from operator name to function.
-`load_kernels` imports the families on its first call, since torch is slow to import,
-and a program whose operators are all delegated never needs torch. `kvc::delegate` has
-no kernel: delegates run it.
+A family of kernels is a module with a table from operator name to function. The first
+call of `load_kernels` imports the families. Torch is slow to import, and a program
+whose operators are all delegated never needs torch. `kvc::delegate` has no kernel:
+delegates run it.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ def load_kernels() -> Mapping[str, Kernel]:
 
 @cache
 def load_row_check() -> Kernel:
-    """Return the kernel of `kvc::check_index` for the first slots of cache writes."""
+    """Return the kernel of `kvc::check_index` for slots where cache writes begin."""
     from kvc.runtime.kernels.updates import check_rows
 
     return check_rows
@@ -57,7 +57,11 @@ def load_row_check() -> Kernel:
 
 @cache
 def load_preparations() -> Mapping[str, Preparation]:
-    """Return operator -> (index of a constant argument, maker of a kernel from it)."""
+    """Return the operators whose kernels can be prepared from a constant argument.
+
+    The result maps an operator's name to the index of that argument, and the function
+    that makes the kernel from the constant.
+    """
     from kvc.runtime.kernels.experts import prepare_expert_linear_qd8
     from kvc.runtime.kernels.quantized import prepare_linear_qd8
 

@@ -81,10 +81,16 @@ _FEW = 32  # up to this count a list of Python ints is faster than two reduction
 
 
 def check_index(index: Tensor, least: int, count: int, slots: int) -> None:
-    """Check that `count` slots from each index on lie within `slots`.
+    """Check that every index begins a run of `count` slots that exist.
+
+    Args:
+        index: integers of any shape; each is the first slot of a run.
+        least: the least index allowed.
+        count: the number of slots in a run.
+        slots: the number of slots that exist.
 
     Raises:
-        IndexOutOfRange: a slot would be outside.
+        IndexOutOfRange: an index is below `least`, or a run ends after the last slot.
     """
     for value in _extremes(index):
         if value < least or value + count > slots:
@@ -92,7 +98,13 @@ def check_index(index: Tensor, least: int, count: int, slots: int) -> None:
 
 
 def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
-    """Check that `count` slots fit from each row's index on.
+    """Check that the write of each row to a cache fits into the slots of the cache.
+
+    Args:
+        index: integers, the first slot that each row writes.
+        least: the least index allowed.
+        count: the number of slots that each row writes.
+        slots: the number of slots of the cache.
 
     Raises:
         IndexOutOfRange: the write of a row would begin before the first slot.
@@ -105,7 +117,13 @@ def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
 def check_counted_rows(
     index: Tensor, row_lengths: Tensor, most: int, slots: int
 ) -> None:
-    """Check that the real tokens of each row fit from its index on.
+    """Check that the real tokens of each row fit into the slots of a cache.
+
+    Args:
+        index: integers [rows], the first slot that each row writes.
+        row_lengths: integers [rows], the number of real tokens in each row.
+        most: the greatest row length allowed.
+        slots: the number of slots of the cache.
 
     Raises:
         RowLengthOutOfRange: a row length is negative, or more than `most`.

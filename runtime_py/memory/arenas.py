@@ -42,7 +42,7 @@ class _OwnPages:
         self._map = reserved
 
     def drop(self, start: int, end: int) -> None:
-        """Free the pages of a run; see `Pages.drop`."""
+        """Free the pages of a run, which then reads zeros."""
         if _LINUX:
             self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
         else:
@@ -50,7 +50,7 @@ class _OwnPages:
 
 
 class Arena:
-    """A run of reserved memory; arrays over it keep it alive.
+    """A run of reserved memory, which lives as long as any array over the memory.
 
     Attributes:
         nbytes: the requested size.
@@ -118,7 +118,7 @@ class Arena:
 
 
 class Within:
-    """A run of memory inside an arena, with the method `array` of an arena."""
+    """A run of memory inside an arena; its `array` works like `Arena.array`."""
 
     def __init__(self, memory: Array) -> None:
         """Use `memory`, uint8 [nbytes]."""

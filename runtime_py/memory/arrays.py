@@ -98,7 +98,7 @@ def prefix(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def borrowed(array: Array) -> Array:
-    """Return an array over the same memory that does not keep it alive."""
+    """Return an array over the same memory, without a reference that keeps it alive."""
     address = address_of(array)
     extent = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
     nbytes = extent + array.itemsize if array.size else 0

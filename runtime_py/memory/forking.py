@@ -50,7 +50,7 @@ def share_arena(
     Args:
         arena: the source, whose content stays.
         twin: the target, of the same size.
-        held: the pages whose content the twin needs.
+        held: the pages of the arena whose content the twin needs.
         changed: the pages that may have been written since the last fork.
         table: the page table of this process.
     """
@@ -65,7 +65,7 @@ class _Content:
     """The content of an arena, in runs of pages.
 
     Attributes:
-        kept: frozen pages -> the runs that the arena maps from them and has not
+        kept: frozen pages -> the runs that the arena maps from these pages and has not
             changed.
         moved: the runs of private pages that are long enough to be moved to frozen
             pages.
@@ -83,14 +83,20 @@ class _Content:
 
 
 class _Fork:
-    """An arena, and the twin that receives its content."""
+    """An arena whose content is shared, and the twin that receives the content."""
 
     def __init__(self, arena: Arena, twin: Arena) -> None:
         self._arena, self._twin = arena, twin
         self._old, self._new = SharedPages.of(arena), SharedPages.of(twin)
 
     def share(self, held: Intervals, changed: Intervals, table: PageTable) -> None:
-        """Give the twin the pages `held`, of which `changed` may have been written."""
+        """Give the twin the content of some pages of the arena.
+
+        Args:
+            held: the pages whose content the twin needs.
+            changed: the pages that may have been written since the last fork.
+            table: the page table of this process.
+        """
         self._old.note_changes(changed)
         content = self._content(held, table)
         if not (self._share_separately(content) or self._share_whole(content)):
@@ -111,10 +117,15 @@ class _Fork:
         )
 
     def _look(self, runs: Intervals, table: PageTable) -> tuple[Intervals, Intervals]:
-        """Return the private pages in the long runs among `runs`, and the long runs.
+        """Look up which pages of long runs are private to the arena.
 
-        A page of a long run that is not private reads zeros, or content of frozen
-        pages.
+        Args:
+            runs: runs of pages; short runs are not looked up.
+            table: the page table of this process.
+
+        Returns:
+            The private pages; and the long runs that were looked up. A page of these
+            runs that is not private reads zeros, or content of frozen pages.
         """
         found, seen = [], []
         for start, end in runs[lengths(runs) >= _LEAST_LOOKED_AT].tolist():
@@ -158,7 +169,10 @@ class _Fork:
         return frozen, written
 
     def _share_whole(self, content: _Content) -> bool:
-        """Map the whole arena from the frozen pages of one fork, if possible."""
+        """Map the whole twin from the frozen pages of a single fork.
+
+        Content that these pages lack is copied. Return whether the map was possible.
+        """
         runs, sources = content.runs, list(content.kept)
         frozen = sources[0] if sources else self._freeze_whole(runs)
         if len(sources) > 1 or frozen is None or len(without(frozen.runs, runs)):
@@ -171,7 +185,7 @@ class _Fork:
         return True
 
     def _freeze_whole(self, runs: Intervals) -> Frozen | None:
-        """Write all content into new frozen pages, and map the whole arena from them.
+        """Write all content into new frozen pages; map the whole arena from the pages.
 
         Return None if the system provides no memfd or no memory.
         """
@@ -197,7 +211,7 @@ def _map_whole(pages: SharedPages, frozen: Frozen) -> bool:
 
 
 def _copy(source: Arena, target: Arena, runs: Intervals) -> None:
-    """Copy runs of whole pages from one arena to the same places of another."""
+    """Copy runs of whole pages from one arena to the same offsets of another."""
     short = lengths(runs) < LEAST_MAPPED
     pages = units_of(runs[short], PAGE_NBYTES)
     _as_pages(target)[pages] = _as_pages(source)[pages]

@@ -1,9 +1,9 @@
 """`GrowingArray`: an array of the caller, with spare capacity after its end.
 
-In: a dtype, dims, the axis it grows along, and its greatest length. Out: an array that
-becomes longer without moving. If it is the input of a method that extends the input,
-the method extends the array in place. The memory is reserved address space: pages
-appear when elements are written.
+In: a dtype, dims, the axis along which the array grows, and the greatest length. Out:
+an array that becomes longer without moving. If a method extends its input, and the
+input is such an array, the method extends the array in place. The memory is reserved
+address space: pages appear when elements are written.
 """
 
 import operator
@@ -28,7 +28,7 @@ class GrowingArray:
     """An array with spare capacity along one axis; not safe for use by two threads.
 
     Attributes:
-        axis: the axis along which it grows, counted from 0.
+        axis: the axis along which the array grows, counted from 0.
         capacity: the greatest length along the axis.
         memory: the whole memory, including spare capacity.
     """
@@ -41,7 +41,7 @@ class GrowingArray:
         Args:
             dtype: a numpy dtype, or the name of a dtype, including "bfloat16".
             dims: the shape at first, filled with zeros; usually 0 along `axis`.
-            axis: the axis along which it grows.
+            axis: the axis along which the array grows.
             capacity: the greatest length along `axis`.
 
         Raises:

@@ -36,12 +36,12 @@ def one_run(start: int, end: int) -> Intervals:
 
 
 def rounded_out(runs: Intervals, unit: int) -> Intervals:
-    """Return the runs, extended to whole units."""
+    """Return the runs, extended to begin and end at multiples of `unit`."""
     return merged(runs[:, 0] // unit * unit, -(-runs[:, 1] // unit) * unit)
 
 
 def union(parts: Sequence[Intervals]) -> Intervals:
-    """Return the bytes that are in any of several arrays of runs."""
+    """Return, as runs, the bytes that are in at least one of several arrays of runs."""
     some = [part for part in parts if len(part)]
     if len(some) < 2:
         return some[0] if some else NONE
@@ -50,7 +50,7 @@ def union(parts: Sequence[Intervals]) -> Intervals:
 
 
 def common(a: Intervals, b: Intervals) -> Intervals:
-    """Return the bytes that are in both arrays of runs."""
+    """Return, as runs, the bytes that are in runs of `a` and in runs of `b`."""
     if not (len(a) and len(b)):
         return NONE
     edges = np.sort(np.concatenate([a.reshape(-1), b.reshape(-1)]))
@@ -58,7 +58,7 @@ def common(a: Intervals, b: Intervals) -> Intervals:
 
 
 def without(a: Intervals, b: Intervals) -> Intervals:
-    """Return the bytes that are in runs of `a` but not in runs of `b`."""
+    """Return, as runs, the bytes that are in runs of `a` but not in runs of `b`."""
     if not (len(a) and len(b)):
         return a
     edges = np.sort(np.concatenate([a.reshape(-1), b.reshape(-1)]))
@@ -71,7 +71,10 @@ def lengths(runs: Intervals) -> npt.NDArray[np.int64]:
 
 
 def units_of(runs: Intervals, unit: int) -> npt.NDArray[np.int64]:
-    """Return the indices of all units in runs of whole units."""
+    """Return the index of each unit in the runs, which begin and end at whole units.
+
+    A unit is `unit` bytes, and units are counted from the start of the arena.
+    """
     counts = lengths(runs) // unit
     ends = np.cumsum(counts)
     within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
@@ -79,7 +82,7 @@ def units_of(runs: Intervals, unit: int) -> npt.NDArray[np.int64]:
 
 
 def _inside(edges: npt.NDArray[np.int64], runs: Intervals) -> _Flags:
-    """Return, for each stretch between neighbouring edges, whether it is in a run."""
+    """Return for each stretch between adjacent edges whether a run contains it."""
     passed = runs.reshape(-1).searchsorted(edges[:-1], side="right")
     inside: _Flags = passed % 2 == 1  # an odd number of edges: in a run
     return inside

@@ -31,9 +31,10 @@ def is_available() -> bool:
 
 
 def map_privately(address: int, fd: int, runs: Sequence[Sequence[int]]) -> int:
-    """Put private maps of a file over runs of pages, each at its own offset.
+    """Put private maps of a file over runs of pages.
 
-    Stop at the first run that the system refuses; return the number of mapped runs.
+    A run that begins n bytes after `address` shows the file from byte n on. Stop at the
+    first run that the system refuses; return the number of mapped runs.
     """
     place, flags = _calls()[0], mmap.MAP_PRIVATE | _OVER
     for done, (start, end) in enumerate(runs):

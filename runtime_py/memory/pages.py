@@ -27,9 +27,9 @@ _ENTRIES_AT_ONCE: Final = 1 << 17
 
 
 class PageTable(Closing):
-    """The page table of this process, as an open file of the system.
+    """Linux's page table of this process, read from a file of the system.
 
-    On a system without such a file, residency is unknown.
+    On a system without such a file, the table cannot tell which pages are resident.
     """
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class PageTable(Closing):
     def own_pages(self, address: int, nbytes: int, alone: bool = False) -> Flags | None:
         """Tell for each page whether it is anonymous memory that has been written.
 
-        The page may be resident or swapped out. In a private map of a file, a page
-        becomes anonymous when it is written.
+        The page may be resident or swapped out. In a private map of a file, the first
+        write to a page makes the page anonymous.
 
         Args:
             address: the address of a page.
@@ -83,12 +83,15 @@ class PageTable(Closing):
         return found
 
     def _present(self, first: int, end: int) -> Iterator[tuple[int, Flags]]:
-        """Yield chunks of pages: the first page number, and which are resident."""
+        """Yield chunks of pages, as pairs: the first page's number, and the flags.
+
+        The flag of a page tells whether the page is resident.
+        """
         for start, entries in self._entries(first, end):
             yield start, _bit(entries, _PRESENT_BIT)
 
     def _entries(self, first: int, end: int) -> Iterator[tuple[int, Entries]]:
-        """Yield chunks of pages: the first page number, and the table entries."""
+        """Yield chunks of pages, as pairs: first page number, table entries."""
         while first < end:
             nbytes = min(end - first, _ENTRIES_AT_ONCE) * _ENTRY_NBYTES
             raw = os.pread(self._fd, nbytes, first * _ENTRY_NBYTES)

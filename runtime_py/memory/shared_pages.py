@@ -64,7 +64,7 @@ class MapBudget:
         self._lock = threading.RLock()
 
     def change(self, by: int, whole: bool) -> bool:
-        """Change the number of maps, if the limit allows it; tell whether it does.
+        """Change the number of maps if the limit allows; return whether it allowed.
 
         Args:
             by: the number of additional maps; negative for fewer maps.
@@ -93,9 +93,9 @@ class Lease:
         end.atexit = False
 
     def resize(self, count: int, whole: bool = False) -> bool:
-        """Set the number of maps, if the limit allows it; tell whether it does.
+        """Set the number of maps if the limit allows; return whether it allowed.
 
-        A smaller number always succeeds. See `MapBudget.change` for `whole`.
+        A smaller number always succeeds. `MapBudget.change` explains `whole`.
         """
         if not self._budget.change(count - self.count, whole):
             return False
@@ -116,7 +116,7 @@ class SharedPages:
     """The mapped pages of an arena; replaces `Arena.pages`.
 
     Attributes:
-        parts: frozen pages -> the runs that are mapped from them.
+        parts: frozen pages -> the runs that are mapped from these pages.
         lease: the number of maps that the arena uses.
         length: the size of the arena in bytes.
     """
@@ -150,7 +150,7 @@ class SharedPages:
         return frozenset([*self.parts, *covers])
 
     def note_changes(self, runs: Intervals) -> None:
-        """Record that pages have been written since they were mapped."""
+        """Record runs of pages that have been written after they were mapped."""
         self._stale = union([self._stale, common(self._mapped, runs)])
 
     def move(self, frozen: Frozen, runs: Intervals) -> Intervals:
@@ -174,7 +174,7 @@ class SharedPages:
         return runs[:written]
 
     def map(self, frozen: Frozen, runs: Intervals) -> Intervals:
-        """Map runs from frozen pages; return those that could not be mapped."""
+        """Map runs from frozen pages; return the runs that could not be mapped."""
         self._add(frozen, runs)  # recorded first, since an interrupt may strike here
         left = runs[self._map(frozen, runs) :]
         self._remove(left)
@@ -244,8 +244,9 @@ class SharedPages:
 
 
 def maps_of(parts: Iterable[Intervals]) -> int:
-    """Return the number of maps that runs need: two for each run.
+    """Return how many memory maps runs need: two for each run.
 
-    A run splits the memory around it, which adds a map after the run.
+    The second map is the memory after the run, since a run splits the map in which it
+    lies.
     """
     return 2 * sum(map(len, parts))

@@ -75,8 +75,8 @@ class Question(ctypes.Structure):
         ask: the address of the library's function.
         handle: the address of the handle that the function takes.
         what: the library's number of the requested value.
-        nbytes, answer: the size of the memory for the answer, and its address; None for
-            no answer.
+        nbytes, answer: the size in bytes and the address of the memory for the answer;
+            an address of None requests no answer.
         needed: the size in bytes that the library reports for the answer.
         status: the status of the last query, 0 for success.
     """
@@ -132,7 +132,12 @@ class Steps:
         self._numbers += numbers
 
     def add_call(self, function: int, handle: int) -> None:
-        """Add a call of another library (libraries.cc), given by two addresses."""
+        """Add a call of a function of another library (libraries.cc).
+
+        Args:
+            function: the address of the function.
+            handle: the address of the handle that the function takes.
+        """
         self.add("call", [], [function, handle], [])
 
     def add_question(self, question: "Question") -> None:
@@ -177,11 +182,12 @@ class NativePartition:
 
     Attributes:
         steps: the steps that run the partition.
-        raises: a function that raises the error for the failure of a step.
+        raises: a function that takes the failure of a step, and raises the error for
+            it.
         make_ready: a function to call before the steps run.
         backend: the backend of the partition, for reports.
-        instructions: the instruction of each step, for reports; none if the library
-            reports none.
+        instructions: the instruction of each step, for reports; empty if the library
+            does not tell the steps' instructions.
         operators: a function that returns, for reports, the names of a library's
             operators, and the duration of each in the last run, uint64 [operators], in
             microseconds.
@@ -230,7 +236,10 @@ class NativeCall:
         return self._ends[-1]
 
     def clock(self) -> tuple[Array, int]:
-        """Return an array for the steps' end times, int64 [steps], and its address."""
+        """Return an array for the end times of steps, and the address of the array.
+
+        The array is int64 [steps].
+        """
         if self._ended is None:
             ended = np.zeros(len(self), np.int64)
             self._ended = ended, address_of(ended)
@@ -337,7 +346,10 @@ class Library:
         self.processor = processor
 
     def kernel(self, name: str) -> int:
-        """Return the number of an operator's kernel, which the library must have."""
+        """Return the number that the library gives to an operator's kernel.
+
+        The library must have a kernel for the operator.
+        """
         found = self._kernels.get(name)
         if found is None:
             found = self._kernels[name] = self._find(name.encode())
@@ -358,7 +370,7 @@ class Library:
         lent: int,
         ended: int = 0,
     ) -> int:
-        """Run steps from `first` on; see `kvc_run` in api.cc."""
+        """Run steps from index `first` on; see `kvc_run` in api.cc for arguments."""
         next_one: int = self._run(
             steps, count, first, threads, self._MILLISECONDS, where, lent, ended
         )
@@ -396,7 +408,7 @@ def find_library() -> Library:
 
 
 def native_library() -> Library | None:
-    """Return kvc's library of native kernels, None if it is missing."""
+    """Return kvc's library of native kernels, None if the library is missing."""
     with suppress(MissingLibrary):
         return find_library()
     return None

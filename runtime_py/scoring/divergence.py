@@ -62,7 +62,10 @@ class Beside:
         self._left = self._left[:0]
 
     def add(self, expected: Exact) -> None:
-        """Compare the scored model's next rows with rows of the reference.
+        """Compare the scored model's next rows with the same rows of the reference.
+
+        Args:
+            expected: the log probabilities of the scored model, float64 [n, vocab].
 
         Raises:
             BadSetting: the reference has a different vocabulary size.
@@ -88,7 +91,15 @@ class Beside:
         return Divergence(mean, error, self._same / len(nats))
 
     def _compare(self, logits: Logits, expected: Exact) -> None:
-        """Compare rows with the logits of the reference for the same rows."""
+        """Compare rows of the reference with the same rows of the scored model.
+
+        Args:
+            logits: the logits of the reference, float32 [n, vocab].
+            expected: the log probabilities of the scored model, float64 [n, vocab].
+
+        Raises:
+            BadSetting: the two models have different vocabulary sizes.
+        """
         if logits.shape != expected.shape:
             wanted = f"a model of {expected.shape[1]} tokens"
             found = f"one of {logits.shape[1]}"

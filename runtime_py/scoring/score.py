@@ -38,9 +38,11 @@ class Score:
         window, stride: the length of a window and the distance between two windows, in
             tokens.
         method: the method that computed the logits.
-        seconds: the time of running and scoring, without the time of `against`. The
-            first calls run once before the measurement, so the time excludes loading.
-        divergence: the divergence from `against`, None without it.
+        seconds: the time of running and scoring, without the time of the reference
+            model `against`. The first calls run once before the measurement, so the
+            time excludes loading.
+        divergence: the divergence from the reference model `against`, None if no
+            reference was given.
     """
 
     bits: float
@@ -82,11 +84,12 @@ def score_tokens(
         stride: the distance from the start of a window to the start of the next, in
             tokens; default: half a window.
         start: tokens at the beginning of each window, such as a beginning-of-text
-            token. They are not scored. Without them, the first token is not scored.
+            token. These tokens are not scored. If there are none, the first token of
+            the text is not scored.
         progress: called with the number of finished tokens and the number of all
             tokens.
-        against: a reference program whose distributions are compared, such as the same
-            model in float32; it runs the same windows.
+        against: a reference program, such as the same model in float32. It runs the
+            same windows, and its distributions are compared with those of `program`.
 
     Raises:
         BadSetting: `window` or `stride` is impossible, there is no token to score, or
@@ -137,10 +140,10 @@ def score_tokens(
 def _window(
     scorers: Sequence[Scorer], window: int | None, stride: int | None, start: int
 ) -> tuple[int, int]:
-    """Return the length of a window and the stride.
+    """Return the length of a window and the stride, both in tokens.
 
     Raises:
-        BadSetting: a window exceeds the limit of a model.
+        BadSetting: a window is longer than one of the models allows.
     """
     most = [one.most for one in scorers if one.most is not None]
     room = min(most) - start if most else None

@@ -30,8 +30,8 @@ class TextWindow:
     """A part of a text.
 
     Attributes:
-        begin, end: the indices of the first token in the model's context, and of the
-            token after the last.
+        begin, end: the index of the window's first token, and the index after the
+            window's last token.
         first: the index of the first scored token; the tokens before it are context.
     """
 
@@ -45,8 +45,8 @@ def cut_windows(
 ) -> Iterator[TextWindow]:
     """Yield windows in which each token is scored once.
 
-    Without a start token, no token precedes the first token of the text, so it is not
-    scored.
+    Without a start token, the first token of the text is not scored, since no token
+    precedes it.
 
     Args:
         count: the number of all tokens.
@@ -139,7 +139,7 @@ class ByTokens:
         """Check that the methods exist.
 
         Raises:
-            UnknownName: the program lacks a role.
+            UnknownName: no method has the role "prefill", or none the role "decode".
         """
         find_roles(session, "prefill")
         self.method = find_roles(session, "decode")[0].name
@@ -147,7 +147,7 @@ class ByTokens:
         self._session = session
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
-        """Yield one row of logits for each scored token; see `Scorer.logits`."""
+        """Yield one row of logits for each scored token, as `Scorer.logits` says."""
         self._session.reset()
         feeder = Feeder(self._session)
         feeder.check_prompts([tokens[:-1]])
@@ -163,7 +163,7 @@ class ByChunks:
     """
 
     def __init__(self, session: Session, method: Method) -> None:
-        """Use a method that appends tokens to the session, as prefill does."""
+        """Use a method that appends tokens to the session, and returns all logits."""
         self.method = method.name
         self.most = _most(session)
         self._session = session
@@ -171,7 +171,7 @@ class ByChunks:
         self._decode = chunk_sizes(find_roles(session, "decode")[0], session.symbols)
 
     def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
-        """Yield the rows of logits of one chunk after another; see `Scorer.logits`."""
+        """Yield logits chunk by chunk, a row for each token; see `Scorer.logits`."""
         self._session.reset()
         feeder = Feeder(self._session)
         feeder.check_prompts([tokens[:-1]])
@@ -226,5 +226,9 @@ class WholeText:
 
 
 def _most(session: Session) -> int | None:
-    """Return the length of the longest window; the last token never runs."""
+    """Return the length of the longest window, None if there is no limit.
+
+    A window may have one token more than the session can hold, since the last token
+    never runs.
+    """
     return None if session.capacity is None else session.capacity + 1

@@ -5,7 +5,7 @@ declares, in memory that the caller owns. Many threads of one process may use an
 A call converts its inputs, takes an execution context, binds the method to the inputs
 and the context's memory, and checks that the session has room. After the run, the call
 adds its tokens to the position. `release` frees the resources that calls share; the
-next call makes them again.
+next call makes these resources again.
 """
 
 import os
@@ -190,7 +190,7 @@ class Engine:
         loans: Sequence[Loan],
         states: StateMemory,
     ) -> list[object]:
-        """Run a bound method on a session; on failure, undo its effects."""
+        """Run a bound method on a session; if the run fails, undo the run's effects."""
         transaction = Transaction(entry, demand, states)
         progress = RunProgress()
         try:
@@ -260,7 +260,7 @@ class Engine:
         self._pool.give_back()
 
     def release(self) -> None:
-        """Release the resources that calls share; running calls keep what they use.
+        """Release the resources that calls share, except those that running calls use.
 
         Raises:
             Closed, Forked: as `call`.
@@ -361,7 +361,7 @@ class Engine:
         )
 
     def _count_out(self) -> None:
-        """Note that a set of resources is freed; close the files after the last set."""
+        """Note that one set of resources is freed; close the files after the last."""
         with self._lock:
             self._in_use -= 1
             last = not self._in_use
@@ -369,7 +369,13 @@ class Engine:
             self._blobs.close()
 
     def _borrow(self, states: StateMemory | None) -> tuple[Resources, ExecutionContext]:
-        """Take a context for one call; return the context and the shared resources.
+        """Take an execution context for one call.
+
+        Args:
+            states: the states of the call's session, None without a session.
+
+        Returns:
+            The shared resources of the program; and the context, which belongs to them.
 
         Raises:
             Closed: the program was closed during the call.

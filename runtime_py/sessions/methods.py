@@ -100,7 +100,7 @@ class Callables(Closing):
 
 
 def find_roles(program: Callables, role: str) -> list[Method]:
-    """Return the methods that have a role, at least one.
+    """Return the methods that have a role; fail if no method has the role.
 
     Raises:
         UnknownName: no method has the role.
@@ -126,6 +126,9 @@ def missing_role(program: Callables, role: str, hint: str = "") -> UnknownName:
 
 
 def find_all_logits(program: Callables) -> Method | None:
-    """Return the method that appends tokens and returns the logits of each, or None."""
+    """Return the method that appends tokens and returns the logits of every token.
+
+    Return None if the program has no such method.
+    """
     with_all = (m for m in program.methods.values() if m.role == "prefill_all")
     return next((m for m in with_all if m.writes and m.advance is not None), None)

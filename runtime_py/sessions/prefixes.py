@@ -115,7 +115,9 @@ def _read(session: "Session", tokens: Array) -> Array:
 
 
 def _check_room(session: "Session", count: int) -> None:
-    """Check that a new session has room for `count` tokens, if it has a position.
+    """Check that a new session has room for `count` tokens.
+
+    A program that does not count tokens is not checked.
 
     Raises:
         PromptTooLong: the session has too little room.

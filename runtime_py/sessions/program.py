@@ -108,7 +108,9 @@ def load(
 
 
 def _check_some_run(bundle: BundleFile) -> None:
-    """Check that some method can run: it does not need torch, or torch is installed.
+    """Check that at least one method can run.
+
+    A method can run if it does not need torch, or if torch is installed.
 
     Raises:
         MissingPackage: every method needs torch, which is not installed.
@@ -150,8 +152,8 @@ def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
 class Program(Callables):
     """A loaded bundle: its methods, named data, and sessions.
 
-    Methods without state may be called on it directly. Any number of threads may use
-    it.
+    Methods without state can be called on the program directly. Any number of threads
+    can use a program.
 
     Attributes:
         path: the path of the bundle.
@@ -210,10 +212,10 @@ class Program(Callables):
         """Open a session: a new set of the program's states.
 
         Args:
-            capacity: the greatest position. Default: the greatest that the program
-                declares, since reserved address space takes no memory. A program with
-                caches of several lengths takes sizes by name, such as {"encoder": 1500,
-                "decoder": 448}.
+            capacity: how many tokens a row of the session can hold. Default: the
+                greatest number that the program declares, since reserved address space
+                takes no memory. For a program with caches of several lengths, a size
+                for each name, such as {"encoder": 1500, "decoder": 448}.
             transactional: whether to copy, before each call, the state bytes that could
                 not be restored without a copy, so that no failure poisons the session.
             snapshots: how many of the last calls `rewind` can undo, for states that
@@ -313,8 +315,8 @@ class Program(Callables):
     def pack(self, target: str | None = None) -> tuple[Packing, ...]:
         """Do the work that first calls would do: read, verify and pack weights.
 
-        No method runs. The packed weights stay in memory until `release` or `close`; so
-        long, `content` of each returned `Packing` can be called.
+        No method runs. The packed weights stay in memory until `release` or `close`.
+        Until then, `content` of each returned `Packing` can be called.
 
         Args:
             target: `BACKEND:TARGET` to make only the file for that target; None for the
@@ -342,9 +344,9 @@ class Program(Callables):
         """Free all memory that no running call needs; the next call allocates it again.
 
         The freed memory includes data without a `FreeableBuffer`, packed weights of
-        delegates, scratch memory and execution contexts. Sessions keep their states. A
-        call that is running in another thread frees the memory that it uses when it
-        ends.
+        delegates, scratch memory and execution contexts. Sessions keep their states. If
+        a call is running in another thread, the memory of that call is freed when the
+        call ends.
 
         The next use reads and verifies the data again: half a second for each GB if the
         file is still in the page cache, longer otherwise.

@@ -78,7 +78,7 @@ class Resources:
         return found[1]
 
     def code(self, method: int) -> Code:
-        """Return the bindable code of a method, shared by all contexts."""
+        """Return the code of a method, from which every context can bind frames."""
         if method not in self._codes:
             made = code_of(
                 self._program,
@@ -91,7 +91,7 @@ class Resources:
         return self._codes[method]
 
     def backend(self, name: str) -> Delegate:
-        """Return a backend's run-time half; make it at the first request."""
+        """Return the delegate of a backend; make it at the first request."""
         with self._lock:
             if name not in self._backends:
                 threads = settle_threads()

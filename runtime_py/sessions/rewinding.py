@@ -1,8 +1,8 @@
 """Rewind a session: drop its last tokens as if they had never run.
 
 In: the memory of a session, how many tokens to drop in each row. Out: the same memory
-at an earlier position. Each kind of state decides how far it can go back, and which
-slots it restores. Everything is checked before anything changes.
+at an earlier position. The class of each kind of state decides how far the state can go
+back, and which slots are restored. Everything is checked before anything changes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -54,10 +54,15 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
 def rewind_to_one(
     program: Program, memory: StateMemory, ends: Iterable[int]
 ) -> tuple[int, bool]:
-    """Rewind a session of one row to the first of some positions that it can reach.
+    """Rewind a session of one row to the first reachable position of a list.
+
+    Args:
+        program: the program of the session.
+        memory: the memory of the session.
+        ends: the wanted positions, in order of preference.
 
     Returns:
-        The new position, and whether it differs from the old position.
+        The new position; and whether it differs from the old position.
 
     Raises:
         NotRewindable: no position in `ends` is reachable; nothing has changed.
@@ -85,7 +90,8 @@ def forgettable_calls(
     """Return how many of the last calls of some methods a rewind can undo.
 
     Returns:
-        The number of calls; None if only the length of ring buffers limits it.
+        The number of calls; None if nothing but the length of ring buffers limits that
+        number.
 
     Raises:
         NotRewindable: a state that one of the methods writes cannot go back.
@@ -113,7 +119,14 @@ def _go_back(
     counts: Sequence[int],
     firsts: Sequence[int],
 ) -> bool:
-    """Drop `counts` tokens of each row; tell whether any were dropped.
+    """Drop the last tokens of each row; return whether any were dropped.
+
+    Args:
+        program: the program of the session.
+        memory: the memory of the session.
+        starts: the position of each row before the rewind.
+        counts: how many tokens of each row to drop.
+        firsts: the position of each row in a new session.
 
     Raises:
         NotRewindable, CannotRewind: as `rewind`; nothing has changed.
@@ -166,7 +179,7 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
 
 
 def trim(memory: StateMemory) -> None:
-    """Free the whole pages at and after the position, for each row."""
+    """Free the whole pages of states that lie after the positions of the rows."""
     positions = memory.known_positions()
     for kind in memory.kinds:
         cursor = kind.group.first.cursor
@@ -211,7 +224,16 @@ def _brought_back(
     ends: Sequence[int],
     firsts: Sequence[int],
 ) -> list[Kind]:
-    """Return the states at other cursors that a rewind must restore from copies.
+    """Return the states that a rewind must restore from copies.
+
+    Only states that belong to a cursor other than that of the position are considered.
+
+    Args:
+        program: the program of the session.
+        kinds: the states at other cursors.
+        starts: the position of each row before the rewind.
+        ends: the position of each row after the rewind.
+        firsts: the position of each row in a new session.
 
     Raises:
         NotRewindable: the rewind would undo a call that wrote a state without a copy.
@@ -243,7 +265,10 @@ def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
 
 
 def why_together(program: Program, cursor: int) -> str:
-    """Return why all rows must share one position of a cursor, "" if they need not."""
+    """Return why all rows must have the same position at a cursor, or "".
+
+    The result is "" if each row can have its own position.
+    """
     for method in program.methods:
         if takes_one_position(method, program, cursor):
             return f"method {method.name} takes one position for all rows"
@@ -274,7 +299,8 @@ class GoingBack:
         """Return how many of the last calls of `methods` can be undone.
 
         Returns:
-            The number of calls; None if only the length of ring buffers limits it.
+            The number of calls; None if nothing but the length of ring buffers limits
+            that number.
 
         Raises:
             NotRewindable: a state that one of the methods writes cannot go back.
@@ -286,7 +312,10 @@ class GoingBack:
             return forgettable_calls(program, usage.states, frozenset(methods))
 
     def to_one_of(self, ends: Iterable[int]) -> int:
-        """Rewind to the first position in `ends` that the states can reach; return it.
+        """Rewind to the first position in `ends` that the states can reach.
+
+        Returns:
+            That position.
 
         Raises:
             NotRewindable: no position in `ends` is reachable; nothing has changed.

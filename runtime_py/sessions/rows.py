@@ -49,8 +49,8 @@ def take_row(
         row: the row of `memory` to write.
         other: the memory of the source row.
         source: the row of `other` to read.
-        names: the names of the called method and of its two row arguments, for
-            messages.
+        names: three names for messages: the called method, the argument for `row`, and
+            the argument for `source`.
 
     Raises:
         BadSetting: there is no such row.
@@ -86,7 +86,7 @@ def _positions(program: Program, memory: StateMemory) -> Sequence[int]:
 
 
 def _written(memory: StateMemory) -> Sequence[Kind]:
-    """Return the states that methods write; states that none writes never change."""
+    """Return the states that methods write; all other states never change."""
     return [kind for kind in memory.kinds if kind.group.writers]
 
 
@@ -150,7 +150,11 @@ def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:
 def _count(
     program: Program, memory: StateMemory, row: int, positions: Sequence[int]
 ) -> None:
-    """Store a row's positions in the session's counts, and wait for pending work."""
+    """Set the position of a row that has changed, and mark the states as complete.
+
+    Only positions that the session counts are set. `positions` has the new position of
+    the row at each cursor.
+    """
     for number, cursor in enumerate(program.cursors):
         if cursor.kind is CursorKind.SESSION:
             counted = list(memory.counted[number])

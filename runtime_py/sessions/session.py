@@ -81,15 +81,15 @@ class Session(Callables):
         Arguments are numpy arrays or torch tensors, nested as in the traced call, by
         position or by name. The caller owns the results. The results are torch tensors
         if any argument was a torch tensor. If the method writes an input, the caller's
-        array changes. If the method extends an input that is a `GrowingArray`, it is
-        extended in place and is itself the result; an array of any other class stays as
-        it is.
+        array changes. If the method extends an input that is a `GrowingArray`, that
+        array is extended in place and is itself the result. An array of any other class
+        that a method extends stays as it is.
 
         A failed call leaves the session as it was, or poisons it if the call has
-        written a state whose old content cannot be restored. Bytes that it has written
-        into the caller's arrays stay there. A method of the role "encode" checks its
-        arguments, then resets the session: if the method fails after the reset, the
-        session is empty.
+        written a state whose old content cannot be restored. Bytes that the call has
+        written into the caller's arrays stay there. A method of the role "encode"
+        checks its arguments, then resets the session: if the method fails after the
+        reset, the session is empty.
 
         Raises:
             UnknownName: the program has no method of that name.
@@ -253,8 +253,8 @@ class Session(Callables):
     def before_use(self, settle: Callable[[], None] | None) -> None:
         """Set a function to run before the next use of the session.
 
-        The function serves code that leaves the session in an intermediate state, which
-        code outside must not see.
+        Code that leaves the session in an intermediate state sets the function. The
+        function ends that state before other code uses the session.
 
         Args:
             settle: the function, which runs before every use until it is replaced; None
@@ -303,9 +303,10 @@ class Session(Callables):
     def positions(self) -> Mapping[str, Array]:
         """Return the position of each row at each cursor, int64 [rows], by name.
 
-        The first cursor is that of `position`. A cursor has the name of the input or
-        state that holds it, or of the first state whose length it is. Unknown positions
-        are left out.
+        The first cursor is that of `position`. The name of a cursor is the name of the
+        input or the state that has the cursor's value; or, if the cursor is the length
+        of states, the name of the first of these states. Unknown positions are left
+        out.
 
         Raises:
             StateMismatch: as `position`.
@@ -320,8 +321,8 @@ class Session(Callables):
         """Return the tokens of each row that a generation sampled but has not run.
 
         Usually there is one such token: the last token of the answer. To continue, put
-        the pending tokens before the next prompt. `save` writes them to the file; the
-        next change of the states clears them.
+        the pending tokens before the next prompt. `save` writes the pending tokens to
+        the file; the next change of the states clears these tokens.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -385,7 +386,7 @@ class Session(Callables):
 
     @property
     def capacity(self) -> int | None:
-        """Return the greatest position, None if there is no limit."""
+        """Return how many tokens a row can hold, None if there is no limit."""
         return self._states.capacity
 
     @property

@@ -23,7 +23,8 @@ class SessionResidency:
     Attributes:
         own: the resident bytes that no other session shares; None if the system does
             not report them.
-        shared: the bytes of address space that map pages shared with forks.
+        shared: how many bytes of the states are read from pages that are shared with
+            forks.
         frozen: inode of a memfd -> resident bytes of the memfd, which forks share.
             Sessions that share a memfd report the same inode, so add up each inode
             once.

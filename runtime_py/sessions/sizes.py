@@ -1,7 +1,8 @@
-"""Select the sizes of a session's states, its rows, and its greatest position.
+"""Select the sizes of a session's states, its rows, and its capacity.
 
 In: a program, the sizes that a caller requests. Out: a size for each symbol of states,
-the capacity, the number of rows of each cursor, and whether the rows are independent.
+the capacity (how many tokens a row can hold), the number of rows of each cursor, and
+whether the rows are independent.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,10 @@ _CAPACITY, _BATCH = "capacity", "batch"
 
 
 def count_rows(program: Program, sizes: Mapping[str, int], number: int = 0) -> int:
-    """Return the number of rows of a cursor; cursor 0 is the position."""
+    """Return the number of rows of a cursor, given the sizes of symbols.
+
+    `number` is the index of the cursor; cursor 0 counts the session's position.
+    """
     cursor = program.cursors[number] if number < len(program.cursors) else None
     counted = cursor is not None and cursor.kind is CursorKind.SESSION
     if counted and cursor is not None and cursor.rows is not None:
@@ -38,14 +42,15 @@ def count_rows(program: Program, sizes: Mapping[str, int], number: int = 0) -> i
 
 
 def row_dims(program: Program) -> list[Dim | None]:
-    """Return the `row_dim` of each cursor; one entry for a program without cursors."""
+    """Return `row_dim` of each cursor; of a program without cursors, a single dim."""
     return [row_dim(program, n) for n in range(max(1, len(program.cursors)))]
 
 
 def row_dim(program: Program, number: int = 0) -> Dim | None:
-    """Return the dim of axis 0 in states that have a row for each row of a cursor.
+    """Return the number of rows of a cursor, as a dim.
 
-    Returns None if the dim is unknown, for example if all rows share one position.
+    States that have a row for each row of the cursor have this dim on axis 0. The
+    result is None if the dim is unknown, for example if all rows share one position.
     """
     cursor = program.cursors[number] if program.cursors else None
     if cursor is not None and cursor.state is not None:
@@ -121,8 +126,8 @@ def choose_sizes(
 def capacity_symbol(program: Program) -> str | None:
     """Return the symbol that limits the positions of a session, None without one.
 
-    The symbol is the one called "capacity"; without it, the symbol that is the slot
-    count of the caches at the position.
+    The symbol is the one called "capacity". If no state uses a symbol of that name, it
+    is the symbol that is the slot count of the caches of cursor 0.
     """
     used = symbols_in(state.type for state in program.states)
     if _CAPACITY in used:
@@ -135,7 +140,7 @@ def capacity_symbol(program: Program) -> str | None:
 def choose_capacity(
     program: Program, sizes: Mapping[str, int], capacity: int | None
 ) -> int | None:
-    """Return the greatest position of a session, None if there is no limit.
+    """Return how many tokens a row of a session can hold, None if there is no limit.
 
     Args:
         program: the program of the session.

@@ -42,7 +42,7 @@ class Header:
         program: the identity of the program, in hexadecimal; in older files the digest
             of the program.
         sizes: the sizes of the symbols that the session fixed.
-        capacity: the greatest position, None if there is no limit.
+        capacity: how many tokens a row can hold, None if there is no limit.
         position: the position of each row, None if the program has no position; not in
             version 0.
         pending: the tokens of each row that are to run next, empty for none; not in
@@ -51,7 +51,8 @@ class Header:
         others: for each cursor but the first, the position of each row, if the session
             counts it; left out of the file if no other cursor exists.
         lengths: the lengths of growing states; 0 for other states.
-        written: how many slots are saved of each state whose later slots are unused.
+        written: how many slots are saved of each cache whose slots after the position
+            are unused.
         reached: for each row the furthest position that its ring buffers were written
             at; empty without ring buffers.
         states: the name, dtype, saved shape and byte count of each state.
@@ -132,7 +133,11 @@ class SnapshotFile(Closing):
         return array
 
     def require(self, holds: bool, reason: str) -> None:
-        """Raise an error with the reason unless a condition holds.
+        """Raise an error unless a condition holds.
+
+        Args:
+            holds: whether the condition holds.
+            reason: why the file is refused if it does not hold.
 
         Raises:
             BadSnapshot: the condition does not hold.
@@ -145,7 +150,7 @@ class SnapshotFile(Closing):
         self._file.close()
 
     def _read_lead(self) -> tuple[int, int]:
-        """Check the file's beginning; return the version and the offset `start`."""
+        """Check the file's beginning; return its version and the offset `start`."""
         head = self._file.read(_HEAD_NBYTES)
         lead = head[: LEAD.size]
         looks = f"it is not a saved session, it looks like {guess_kind(head)}"

@@ -1,12 +1,12 @@
-"""Save sessions to files, and restore sessions from files, which are checked first.
+"""Save sessions to files; check such files, and restore sessions from them.
 
 In: a session's memory, or a path. Out: a file, or an open `Snapshot`.
 `snapshot_files.py` has the file format. Only the valid slots of caches and growing
 states are saved, so the file size depends on the conversation, not on the cache size. A
 file belongs to one program, whose identity it names. The checksum does not protect from
 forged files, so the sizes and positions in a file are checked against the program as
-well. States are written and read in small parts, so that saving does not double their
-memory.
+well. States are written and read in small parts, so that saving does not double the
+memory of the states.
 """
 
 import hashlib
@@ -99,7 +99,15 @@ def state_shapes(
     written: int,
     reached: Sequence[int],
 ) -> list[tuple[int, ...]]:
-    """Return the shape of the saved part of each state."""
+    """Return the shape of the part of each state that is saved.
+
+    Args:
+        program: the program of the states.
+        sizes: the sizes of symbols.
+        lengths: the length of each growing state; 0 for other states.
+        written: the header field `written`.
+        reached: the header field `reached`.
+    """
     slots = {"written": written, "reached": max(reached, default=0)}
     shapes = []
     for state, length in zip(program.states, lengths, strict=True):
@@ -179,7 +187,10 @@ class Snapshot(Closing):
         memory.settle()
 
     def _note_ends(self, memory: StateMemory) -> None:
-        """Record the loaded positions as those of the states' last writes."""
+        """Record the loaded positions as those after the last writes of states.
+
+        A state has such positions for all cursors except its own.
+        """
         for number, rows in enumerate(memory.known_positions()):
             for kind in memory.kinds:
                 if rows is not None and kind.group.first.cursor != number:
@@ -259,7 +270,11 @@ class Snapshot(Closing):
         self._require(inside, f"position {list(found)} of a capacity of {most}")
 
     def _found_position(self, cursor: Cursor, number: int) -> list[int]:
-        """Return a cursor's position: from a state, the header, or state lengths."""
+        """Return the position of each row at a cursor, as the file has it.
+
+        The position is the content of a counter state, a header field, or the length of
+        growing states, depending on the kind of the cursor.
+        """
         header, states = self.header, self._program.states
         match cursor.kind:
             case CursorKind.STATE:
@@ -309,20 +324,23 @@ def _parts_of(
 def _place(
     memory: StateMemory, number: int, shape: tuple[int, ...]
 ) -> tuple[Kind, Span]:
-    """Return the kind object of a state, and the span of slots in the file."""
+    """Return the kind object of a state, and the span of its slots in the file."""
     kind, index = memory.find(number)
     axis = kind.group.first.axis
     return kind, Span(high=ALL_SLOTS if axis is None else shape[axis], state=index)
 
 
 def _written(memory: StateMemory) -> int:
-    """Return the first slot after all slots that calls have written in any cache."""
+    """Return the slot that follows the last slot written by calls in any cache."""
     kinds = (kind for kind in memory.kinds if kind.recorded == "written")
     return min(max((max(k.reached, default=0) for k in kinds), default=0), MOST)
 
 
 def _reached(memory: StateMemory, position: Sequence[int] | None) -> list[int]:
-    """Return each row's furthest position written to ring buffers; [] without rings."""
+    """Return for each row the furthest position that ring buffers were written at.
+
+    The list is empty if the program has no ring buffers.
+    """
     kinds = [kind for kind in memory.kinds if kind.recorded == "reached"]
     rows = [kind.reach(position or ()) for kind in kinds]
     return [max(reached) for reached in zip(*rows, strict=True)]

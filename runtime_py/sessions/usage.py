@@ -40,7 +40,11 @@ class Usage:
             self.before()
 
     def __str__(self) -> str:
-        """Return the position or condition of the session, without using it."""
+        """Return the position of the session as text, or why it has none.
+
+        For example "closed" or the name of the running method. The text is for
+        messages, and does not use the session.
+        """
         if self.states.closed or self.engine.closed:
             return "closed"
         if self.engine.forked:
@@ -54,12 +58,12 @@ class Usage:
 
 
 class Use:
-    """One use of a session, as a context manager; small, since each call makes one."""
+    """A context manager for one use of a session; small, since every call has one."""
 
     __slots__ = ("_closing", "_name", "_usage")
 
     def __init__(self, usage: Usage, name: str, closing: bool = False) -> None:
-        """Store the name of the operation; `closing` allows a closed program.
+        """Store the name of the operation; allow a closed program if `closing`.
 
         Entering the `with` block raises `Busy`, `Closed` or `Forked`.
         """

@@ -64,7 +64,10 @@ class Spectrum:
         return features
 
     def _powers(self, sound: Floats) -> Iterator[npt.NDArray[np.float64]]:
-        """Yield chunks with the power of each frequency, [frames, window / 2 + 1]."""
+        """Yield the power of each frequency, a chunk of frames at a time.
+
+        A chunk is float64 [frames, window / 2 + 1].
+        """
         views = np.lib.stride_tricks.sliding_window_view(sound, self.window)
         frames = views[:: self.hop][:-1]  # transformers drops the last one
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.window) / self.window)

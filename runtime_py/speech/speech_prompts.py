@@ -23,7 +23,12 @@ Logits = npt.NDArray[np.float32]
 
 @frozen
 class SpokenPart:
-    """The tokens between two times of a window; times are counted in steps."""
+    """The tokens between two times of a window.
+
+    Attributes:
+        start, end: the two times, in steps from the start of the window.
+        tokens: the tokens, including timestamp tokens.
+    """
 
     start: float
     end: float
@@ -36,8 +41,8 @@ class Timestamps:
 
     Attributes:
         begin: the first timestamp token; greater token ids are later times.
-        none: the token that disables timestamps when it is in a prompt.
-        stop: the token that ends a text; smaller token ids are text.
+        none: the token that disables timestamps if a prompt has this token.
+        stop: the token that ends a text; token ids below `stop` stand for text.
         latest: the last step at which an answer may begin, None for no limit.
     """
 
@@ -107,7 +112,7 @@ class Timestamps:
 
 
 def _together(logits: Logits) -> float:
-    """Return log(sum(exp(logits)))."""
+    """Return log(sum(exp(logits))), the logarithm of a total of likelihoods."""
     best = float(logits.max(initial=-np.inf))
     if best == -np.inf:
         return best
@@ -131,7 +136,8 @@ class SpeechTokens:
         none: the token that disables timestamps; None for a model without timestamp
             tokens.
         latest: the last step at which an answer may begin, None for no limit.
-        fixed: the tokens after the start if the caller requests nothing.
+        fixed: the tokens after the start token, used if the caller requests neither a
+            language nor a task.
         language, task: the defaults of the bundle; None for no default.
     """
 
@@ -147,7 +153,7 @@ class SpeechTokens:
     def usual(
         self, language: str | None, task: str | None
     ) -> tuple[str | None, str | None]:
-        """Return language and task, where None is replaced by the bundle's default."""
+        """Return the language and the task; the bundle's defaults replace None."""
         return (
             self.language if language is None else language.strip("<|>"),
             self.task if task is None else task,
@@ -169,7 +175,7 @@ class SpeechTokens:
             raise BadSetting(name="timestamps", expected=expected, found="True")
 
     def asks_for_language(self, language: str | None, task: str | None) -> bool:
-        """Tell whether the model must detect the language."""
+        """Tell whether the model must detect the language, since it is not given."""
         if language is not None or not self.languages:
             return False
         return task is not None or self.fixed[:1] in ([], [None])
@@ -183,8 +189,8 @@ class SpeechTokens:
             language: the token of the language; None for the default.
             asked: whether the caller requested the language; if not, the model has
                 detected it.
-            task: the task; None for the bundle's default; without one, "transcribe" if
-                the caller requested a language.
+            task: the task. None: "transcribe" if the caller requested a language; if
+                not, the task of the bundle's fixed tokens.
             timestamps: whether timestamps are wanted.
         """
         given = [] if asked or task is not None else [*self.fixed]
@@ -252,7 +258,13 @@ def _count(config: Mapping[str, object], name: str) -> int | None:
 
 
 def _fixed(config: Mapping[str, object]) -> Sequence[int | None]:
-    """Return the tokens after the start, by `forced_decoder_ids`: [[1, token], ...]."""
+    """Return the tokens after the start token, read from `forced_decoder_ids`.
+
+    The setting is a list of pairs [[1, token], [2, token], ...]; a token may be None.
+
+    Raises:
+        BadSetting: the setting has another form.
+    """
     found = config.get("forced_decoder_ids") or []
     places = [[i + 1] for i in range(len(found))] if isinstance(found, list) else None
     try:

@@ -107,7 +107,7 @@ def transcribe(
 
 
 class _Hearing:
-    """A session that transcribes a sound, and the tokens and sizes for it."""
+    """The transcription of one sound on a session, with the settings that it needs."""
 
     def __init__(
         self, session: Session, tokenizer: Tokenizer | None, given: Arguments
@@ -131,7 +131,11 @@ class _Hearing:
         self._stride = self.frames // added if isinstance(added, int) else 1
 
     def features(self, samples: Floats) -> Floats:
-        """Return the features of a sound, [bins, frames]."""
+        """Return the features of a sound, [bins, frames].
+
+        Raises:
+            BadSetting: `samples` are not finite floats [n], one or more.
+        """
         found = np.asarray(samples)
         if found.ndim != 1 or not found.size or found.dtype.kind != "f":
             expected, shape = "floats [n], one or more", f"{found.dtype} {found.shape}"
@@ -143,7 +147,10 @@ class _Hearing:
     def transcribe(
         self, features: Floats, language: str | None, task: str | None, moments: bool
     ) -> Transcription:
-        """Return the text of features [bins, frames]."""
+        """Return the transcription of features [bins, frames].
+
+        `moments` tells whether to return the times of sentences.
+        """
         seconds = self._spectrum.hop * self._stride / self._spectrum.rate  # of a step
         segments: list[Segment] = []
         known = None if language is None else self.tokens.languages[language]
@@ -182,7 +189,16 @@ class _Hearing:
     def _parts(
         self, said: Sequence[int], frames: int
     ) -> tuple[Sequence[SpokenPart], float | None]:
-        """Return the parts of an answer, split at the answer's timestamps."""
+        """Return the parts of an answer, split at its timestamps, and the next window.
+
+        Args:
+            said: the tokens of the answer.
+            frames: the number of frames in the window.
+
+        Returns:
+            The parts of the answer; and the step at which the next window begins, None
+            if the window was transcribed to its end.
+        """
         steps = frames // self._stride
         if self.tokens.none is None:
             return [SpokenPart(0, steps, tuple(said))], None

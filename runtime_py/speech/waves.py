@@ -1,7 +1,7 @@
 """Read wav files with Python's own module: samples as numbers from -1 to 1.
 
 In: the path of a PCM file of 8, 16, 24 or 32 bits, and the rate that a model takes.
-Out: the mean of its channels. Nothing is resampled.
+Out: the samples, as the mean of the file's channels. Nothing is resampled.
 """
 
 import os

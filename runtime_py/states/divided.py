@@ -1,9 +1,9 @@
 """Divide the states of a session among owners of memory, behind one owner.
 
 An owner allocates the memory of states: the host, or a backend with separate memory.
-In: a program, and functions that make an owner for groups of the program's states. Out:
-one owner of all groups, which passes each operation on to the owner of the group. A
-backend may own a state that only partitions of that backend read and write; the host
+In: a program; functions that make an owner for some groups of the program's states.
+Out: one owner of all groups, which passes each operation on to the owner of the group.
+A backend may own a state that only partitions of that backend read and write; the host
 owns all other states.
 """
 
@@ -19,7 +19,7 @@ from kvc.schema.ops import DELEGATE
 
 
 def find_backends(program: Program, groups: Sequence[Group]) -> tuple[str, ...]:
-    """Return for each group the only backend that accesses its states, "" for none."""
+    """Return for each group the one backend that accesses its states, or ""."""
     found: list[set[str]] = [set() for _ in program.states]
     for number, method in enumerate(program.methods if program.delegates else ()):
         own = (
@@ -33,9 +33,10 @@ def find_backends(program: Program, groups: Sequence[Group]) -> tuple[str, ...]:
 
 
 def _touches(method: Method) -> Iterator[tuple[int, int | None]]:
-    """Yield each state that a method accesses, and the partition's block or None.
+    """Yield the states that a method accesses, as pairs (state, block).
 
-    A state that an output aliases counts as accessed outside of partitions.
+    The block is that of the partition that accesses the state; None outside of
+    partitions. A state that an output aliases counts as accessed outside of partitions.
     """
     graph = method.graph
     roots = (graph.values[graph.root_of(i)].storage for i in range(len(graph.values)))
@@ -69,8 +70,10 @@ def divide(
 
     Args:
         groups: the groups of the program's states.
-        backends: for each group the name of the backend that may own the group, or "".
-        own: returns the owner of groups for a backend; None leaves them to the host.
+        backends: for each group the name of the backend that may own the group; "" if
+            only the host may own it.
+        own: returns the owner that a backend makes for groups; None if the host is to
+            own these groups.
         own_on_host: returns an owner of groups in host memory.
 
     Raises:

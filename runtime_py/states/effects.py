@@ -1,8 +1,8 @@
 """Find the effects of a method on memory that persists after a call.
 
-In: a method of a verified program. Out: how it writes each state, the lengths that
-growing states reach, and the inputs that lie in the caller's own arrays. The sizes of
-these effects are dims, which a call evaluates.
+In: a method of a verified program. Out: how the method writes each state, the lengths
+that growing states reach during a call, and the inputs that lie in the caller's own
+arrays. The sizes of these effects are dims, which a call evaluates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,9 @@ class Growth:
 
     Attributes:
         axis: the axis that grows.
-        length: the length of the newest value.
-        reach: the lengths of all values in the same memory; the room must suffice for
-            the longest.
+        length: the length after the call.
+        reach: all lengths that the state or array has during the call; the memory must
+            have room for the greatest.
     """
 
     axis: int
@@ -39,7 +39,7 @@ class Borrowed:
         input: the index of the input among the graph's inputs.
         value: the value id of the input.
         mutated: whether the method overwrites elements.
-        growth: how the input grows, None if its length does not change.
+        growth: how the input's length changes, None if the length stays the same.
         outputs: the indices of the graph's outputs that return the input's newest
             value.
     """
@@ -56,7 +56,8 @@ class Effects:
     """The states and inputs that a method writes.
 
     Attributes:
-        slots: the values in the memory of growing states, as pairs (value, state).
+        slots: the values that lie in the memory of growing states, as pairs (value id,
+            state id).
         growth: the growth of states, by state id.
         writes: the writes of states, in order.
         borrowed: the inputs in the caller's arrays that the method writes.

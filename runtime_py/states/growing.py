@@ -49,7 +49,12 @@ class Append(Kind):
             copy()
 
     def _cut(self, lengths: Sequence[int], ends: Sequence[int]) -> None:
-        """Shorten the states to `lengths`; restore the initial content up to `ends`."""
+        """Set the length of each state, and restore the initial content after it.
+
+        Args:
+            lengths: the new length of each state of the group.
+            ends: for each state, the slot at which the restored content ends.
+        """
         for state, length in zip(self.group.states, lengths, strict=True):
             self.lengths[state] = length
         if len(set(lengths)) == len(set(ends)) == 1:
@@ -63,7 +68,11 @@ class Append(Kind):
         return any(map(self._matters, lost))
 
     def _matters(self, risk: Write) -> bool:
-        """Tell whether a write that cannot be undone overwrites present elements."""
+        """Tell whether a write destroys content that cannot be restored without a copy.
+
+        `risk` is a write that the kind cannot undo. If it replaces an empty state, it
+        destroys nothing.
+        """
         return (
             risk.access.mode is not AccessMode.REPLACE or self.lengths[risk.state] > 0
         )

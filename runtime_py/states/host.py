@@ -102,7 +102,7 @@ class HostStore:
             copy_into(part, self._part(self.first(state)[None], span._replace(state=0)))
 
     def _part(self, array: Array, span: Span) -> Array:
-        """Return the view of an array [states, *shape] that a span selects."""
+        """Return a view of what a span selects in an array [states, *shape]."""
         where: list[slice | int] = [slice(None)] * array.ndim
         if span.row is not None:
             where[1] = slice(span.row, span.row + 1)
@@ -118,7 +118,8 @@ class HostMemory:
 
     Attributes:
         stores: the stores of the groups.
-        arenas: reset rule -> the arena of the states with that rule.
+        arenas: reset rule (whether a reset clears a state or keeps it) -> the arena of
+            the states with that rule.
     """
 
     def __init__(
@@ -156,7 +157,9 @@ class HostMemory:
         return memory
 
     def clone(self, held: Sequence[int]) -> "HostMemory":
-        """Return memory with the same content, sharing pages where possible.
+        """Return memory with the same content, which shares pages where possible.
+
+        `held` is as in `Owner.clone`.
 
         Raises:
             OutOfMemory: the system provides no address space.
@@ -198,7 +201,12 @@ class HostMemory:
         self.arenas, self.stores = {}, ()
 
     def _held(self, rule: ResetRule, held: Sequence[int]) -> Intervals:
-        """Return the pages of an arena whose content a clone needs."""
+        """Return the pages of an arena whose content a clone needs.
+
+        Args:
+            rule: the reset rule of the arena's states.
+            held: as in `Owner.clone`.
+        """
         return pages_of(
             (store.layout, (0, ALL_SLOTS if store.begins else end))
             for store, end in zip(self.stores, held, strict=True)

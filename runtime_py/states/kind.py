@@ -1,9 +1,9 @@
-"""The interface of all kinds of states, and the description of a call for them.
+"""The interface of all kinds of states, and the description of a call for kinds.
 
 In: the position of each row of the session, a method's writes of states, a call's
-demand. Out: the undo of the call, how far rows can be rewound, the slots that a fork
-needs, operations on single rows. A kind stores the records that these operations need;
-the caller passes the positions.
+demand (the tokens and slots that it needs). Out: the undo of the call, how far rows can
+be rewound, the slots that a fork needs, operations on single rows. A kind stores the
+records that these operations need; the caller passes the positions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Write:
 
     Attributes:
         state: the id of the state.
-        access: the range and mode of the write, as the file declares it.
+        access: the range and the mode of the write, as the bundle declares them.
         instruction: the index of the instruction that writes.
     """
 
@@ -40,9 +40,9 @@ class Writes:
 
     Attributes:
         group: the number of the group.
-        risks: the writes that the kind of state cannot undo without a copy.
-        extents: for all writes the number of slots from the position on; None if the
-            number is unknown for a write.
+        risks: the writes that the states' kind cannot undo without a copy.
+        extents: the numbers of slots that the writes cover from the position on; None
+            if the number is unknown for one of the writes.
         cursor: the cursor of the states; the first cursor if the states have none.
         placed: whether the states have a cursor.
         piecewise: whether each write covers the tokens of one loop iteration, not all
@@ -62,16 +62,16 @@ class Demand:
     """The tokens and slots that a call of known sizes needs in its session.
 
     Attributes:
-        advance: the number of tokens added to `cursor`, None if the call does not
-            advance it.
+        advance: the number of tokens that the call adds at `cursor`, None if the call
+            does not advance that cursor.
         extents: for each of the method's `Writes`, the greatest number of slots from
             the position on.
-        lengths: for each growing state: (state, length after the call, greatest
-            length during the call).
+        lengths: for each growing state: (state, length after the call, greatest length
+            during the call).
         row_lengths: how many of the `advance` tokens each row adds, None if every row
             adds all.
-        several: whether the demand is that of a series of calls, whose single demands
-            are not known.
+        several: whether the demand is the total of several calls, and the demand of a
+            single call is not known.
         cursor: the number of the cursor that `advance` refers to.
         others: the tokens added to other cursors, as pairs (cursor, tokens).
     """
@@ -85,7 +85,7 @@ class Demand:
     others: tuple[tuple[int, int], ...] = ()
 
     def added_to(self, cursor: int) -> "Demand":
-        """Return the demand with `advance` for the given cursor."""
+        """Return the demand with the tokens added at `cursor` as its `advance`."""
         if cursor == self.cursor:
             return self
         return replace(self, advance=dict(self.others).get(cursor), row_lengths=None)
@@ -99,9 +99,10 @@ class Demand:
         )
 
     def ends(self, starts: Sequence[int], extent: int) -> Sequence[int]:
-        """Return, for each row, the end of a write that begins at the row's start.
+        """Return, for each row, the slot after the last slot that a write covers.
 
-        `extent` is the slot count of a write, including padding.
+        The write begins at the row's position in `starts`. `extent` is the slot count
+        of the write, including padding.
         """
         if self.row_lengths is None or extent == ALL_SLOTS:
             return [start + extent for start in starts]
@@ -117,12 +118,13 @@ class Kind:
     Attributes:
         undoes: the modes of writes that the kind can undo without a copy.
         copied: whether the states are copied before every call.
-        placed: whether calls write at the slots from the position on.
+        placed: whether calls write the slots from the position on.
         grows: whether the states have a length, which calls change.
-        recorded: the header field of a saved session that says how many slots are
-            saved.
+        recorded: the name of the header field that says how many slots a saved session
+            has.
         longest: the greatest number of tokens that a call can add.
-        window: which positions before its own a query sees, None for all.
+        window: the positions before a query's own that the query attends to, None for
+            all.
         group: the states.
         store: the memory of the states.
         lengths: the lengths of all growing states of the session, by state id.
@@ -150,14 +152,16 @@ class Kind:
 
     @property
     def by_copies(self) -> bool:
-        """Tell whether a rewind restores the states from copies."""
+        """Tell whether a rewind restores the states from copies made before calls."""
         return False
 
     def room(self, capacity: int | None, counts: bool) -> int:
-        """Return the greatest length of the states, if they grow.
+        """Return the greatest length that growing states can have.
 
-        `counts` tells whether the length of the states is the session's position; if
-        so, it is at most `capacity`.
+        Args:
+            capacity: how many tokens a row of the session can hold, None for no limit.
+            counts: whether the length of the states is the session's position; if so,
+                the result is at most `capacity`.
         """
         return self.store.slots
 
@@ -173,7 +177,7 @@ class Kind:
 
         Args:
             writes: the method's writes of the states.
-            extent: the greatest number of slots that one of the writes covers.
+            extent: the number of slots of the write that covers most slots.
             starts: the position of each row before the call; None if the position is
                 unknown.
             demand: the demand of the call.
@@ -190,7 +194,7 @@ class Kind:
         return partial(self.store.write, WHOLE, self.store.read())
 
     def lost(self, writes: Writes, last: int, unplaced: bool) -> bool:
-        """Tell whether the states are partly written even after the undo of a call.
+        """Tell whether a failed call leaves the states partly written after its undo.
 
         Args:
             writes: the method's writes of the states.
@@ -203,10 +207,16 @@ class Kind:
     def why_beside(
         self, cursor: int, counting: frozenset[str], ends: Sequence[int]
     ) -> str:
-        """Return why the states prevent a rewind of another cursor, "" if they do not.
+        """Return why the states prevent a rewind at another cursor, "" if they do not.
 
-        The states allow the rewind if no undone call wrote them. For example, a rewind
-        of the decoder does not affect a cache of the encoder's output.
+        The states allow the rewind if no call that is to be undone wrote them. For
+        example, a rewind of the decoder does not affect a cache of the encoder's
+        output.
+
+        Args:
+            cursor: the cursor to rewind, which is not that of the states.
+            counting: the names of the methods that advance `cursor`.
+            ends: the position of each row at `cursor` after the rewind.
         """
         writers = self.group.writers
         if not writers & counting:
@@ -220,7 +230,7 @@ class Kind:
         return f"a call that wrote it up to position {max(last)} would be undone"
 
     def why_lost(self, counting: frozenset[str]) -> str:
-        """Return why a rewind cannot undo calls, "" if it can.
+        """Return why a rewind cannot undo calls that write the states, "" if it can.
 
         `counting` has the names of the methods that advance the position.
         """
@@ -245,7 +255,7 @@ class Kind:
     def rewind(
         self, starts: Sequence[int], ends: Sequence[int], firsts: Sequence[int]
     ) -> None:
-        """Drop the content after the positions `ends`, as if no call had written it.
+        """Drop the content after the positions `ends`, as if it had never been written.
 
         Args:
             starts: the position of each row before the rewind.
@@ -254,10 +264,13 @@ class Kind:
         """
 
     def trim(self, ends: Sequence[int] | None) -> None:
-        """Free memory after the positions `ends`; None stands for unknown positions."""
+        """Free the memory of slots after the positions `ends`, one for each row.
+
+        `ends` is None if the positions are unknown.
+        """
 
     def held(self) -> int:
-        """Return an upper bound of the slots whose content a fork needs."""
+        """Return how many first slots a fork needs, at most."""
         return max(self.reached, default=0) if self.placed else ALL_SLOTS
 
     def forget(self) -> None:
@@ -299,14 +312,20 @@ class Kind:
         self._take_ends(row, ends)
 
     def _take_ends(self, row: int, ends: Mapping[int, int]) -> None:
-        """Set one row in `self.ends`; 0 for a cursor without a recorded position."""
+        """Set one row in `self.ends`; 0 for a cursor at which no position is recorded.
+
+        `ends` has the row's position at each cursor.
+        """
         for cursor in self.ends.keys() | ends.keys():
             rows = list(self.ends.get(cursor, [0] * self.store.shape[0]))
             rows[row] = ends.get(cursor, 0)
             self.ends[cursor] = rows
 
     def reach(self, starts: Sequence[int]) -> list[int]:
-        """Return the greater of `reached` and `starts` for each row."""
+        """Return for each row the end of the slots that calls have written.
+
+        The end is at least the row's position, which `starts` has.
+        """
         found: Sequence[int] = self.reached
         if len(found) != len(starts):
             found = [max(found, default=0)] * len(starts)
@@ -318,10 +337,15 @@ class Kind:
         lows: Sequence[int],
         highs: Sequence[int],
     ) -> None:
-        """Apply an action to the slots from `low` up to `high` of each row.
+        """Call an action for each row, with a span of that row's slots.
 
-        If all rows have equal bounds, the action is called once. For states without
-        rows, it is called once with the greatest bounds.
+        If all rows have equal bounds, the action is called once for all rows. If the
+        states have no rows, it is called once with the greatest bounds.
+
+        Args:
+            action: a function that takes the span.
+            lows: the first slot of each row's span.
+            highs: the slot after the last of each row's span.
         """
         spans = [
             Span(*span) for span in zip(lows, highs, range(len(lows)), strict=True)

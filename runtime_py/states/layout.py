@@ -1,4 +1,4 @@
-"""The layout of a group of states in an arena: one after another, at equal steps.
+"""The layout of a group of states in an arena: the states lie at equal distances.
 
 In: a group of states, the sizes that a session fixes. Out: offsets, strides, and the
 runs of bytes or of whole pages that hold given slots. The layout is the same for all
@@ -22,7 +22,7 @@ Offsets = npt.NDArray[np.int64]
 
 
 class GroupLayout:
-    """The place of one group of states in its arena.
+    """Where one group of states lies in its arena.
 
     Attributes:
         group: the states.
@@ -60,7 +60,7 @@ class GroupLayout:
         return np.ndarray(shape, dtype.numpy, arena.owner, self.offset, strides)
 
     def mixes_rows(self) -> bool:
-        """Tell whether a contiguous run of slots includes slots of several rows."""
+        """Tell whether slots of several rows lie together in one contiguous run."""
         order = self.group.first.layout
         return self.axis is not None and order.index(0) >= order.index(self.axis)
 
@@ -71,13 +71,17 @@ class GroupLayout:
 
     @cached_property
     def all_runs(self) -> Offsets:
-        """Return the offsets of the contiguous runs that hold all states' slots."""
+        """Return the offsets of the runs that hold all slots of all states.
+
+        A run is a contiguous range of bytes.
+        """
         return self.runs(WHOLE)
 
     def runs(self, span: Span) -> Offsets:
-        """Return the offsets of the contiguous runs that begin at a span's first slot.
+        """Return the offsets in the arena at which the slots of a span begin.
 
-        Each run is as long as the slots of the span.
+        The slots of a span are several contiguous runs of bytes, and each run has an
+        offset. Each run is as long as the slots of the span.
         """
         assert self.axis is not None, "only states with an axis have slots"
         order = self.group.first.layout

@@ -6,8 +6,8 @@ model's layers); spans of the rows and slots of a group. Out: the content of a s
 copied in and out. The host's arenas are an owner (`host.py`). A backend with separate
 memory can be an owner too; only partitions of that backend then read the memory.
 
-An owner executes operations in order. All operations but `read` and `clone` may return
-before the work is done; `synchronise` waits for it.
+An owner executes operations in order. All operations except `read` and `clone` may
+return before their work is done; `synchronise` waits for that work.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,8 +53,8 @@ def group_states(
     Args:
         states: the states as the program declares them.
         methods: the methods of the program.
-        rows: for each cursor the size of a batch, None if the size is unknown; states
-            without a cursor use the first cursor.
+        rows: for each cursor the number of rows, None if the number is unknown. States
+            without a cursor have the rows of the first cursor.
     """
     writers: list[list[str]] = [[] for _ in states]
     for method in methods:
@@ -136,7 +136,8 @@ class Store(Protocol):
         shape: the shape of each state.
         slots: the number of slots of each state; 0 without a sequence axis.
         shared: whether the store has been cloned, or is a clone.
-        buffers: the memory of each state, for the owner's kernels: arrays on the host.
+        buffers: the memory of each state, as the owner's kernels take it: on the host,
+            arrays.
     """
 
     shape: tuple[int, ...]
@@ -147,8 +148,9 @@ class Store(Protocol):
     def read(self, span: Span = WHOLE, part: Part = ()) -> Array:
         """Return a copy of a span's content, or of a part of it.
 
-        The content has the shape [states, *shape], or the shape of a state if the span
-        names a state. If the span names a row, the axis of rows has the size 1.
+        The content has the shape [states, *shape], where the axis of slots has the
+        length of the span. If the span names a state, the axis of states is left out.
+        If the span names a row, the axis of rows has the size 1.
         """
 
     def write(self, span: Span, content: Array, part: Part = ()) -> None:
@@ -158,10 +160,10 @@ class Store(Protocol):
         """Restore the initial content of a span."""
 
     def give_back(self, span: Span) -> None:
-        """Free whole pages within a span; the span must hold its initial content."""
+        """Free the whole pages within a span, which must have initial content."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Note that a call may write slots `low` to `high`, for the next clone."""
+        """Note that a call may write slots `low` to `high`, which a clone must copy."""
 
     def first(self, state: int) -> Array:
         """Return a copy of the initial value of a state."""
@@ -171,8 +173,9 @@ class Owner(Protocol):
     """The owner of the memory of a session's states.
 
     Attributes:
-        arenas: reset rule -> the host arena of the states with that rule; empty if the
-            states are not in host memory.
+        arenas: reset rule (whether a reset clears a state or keeps it) -> the host
+            arena of the states with that rule; empty if the states are not in host
+            memory.
     """
 
     arenas: Mapping[ResetRule, Arena]

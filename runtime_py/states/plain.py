@@ -32,10 +32,10 @@ class _Snapshot:
     """The content of the states before a call.
 
     Attributes:
-        starts: the position of each row at the copy; None if the row was rewound or
-            reset since the copy.
+        starts: the position of each row when the copy was made; None if the row has
+            been rewound or reset to an earlier position since.
         content: the copied content, [states, *shape], as `Store.read` returns it.
-        ends: `Kind.ends` at the time of the copy.
+        ends: the value of `Kind.ends` when the copy was made.
     """
 
     starts: tuple[int | None, ...]
@@ -125,7 +125,11 @@ class Plain(Kind):
         self._forget(row, -1)
 
     def _put_back(self, row: int, end: int) -> None:
-        """Restore a row's content at a position, or all content without rows."""
+        """Restore the content that a row had at an earlier position.
+
+        If the states have no rows, restore their whole content. If no copy of that
+        position exists, restore the initial content.
+        """
         kept = self._find(row, end)
         span = Span(row=row) if self.group.has_rows else WHOLE
         if kept is None:
@@ -149,7 +153,7 @@ class Plain(Kind):
         return [p for one in self.history if (p := one.starts[row]) is not None]
 
     def _forget(self, row: int, end: int) -> None:
-        """Mark a row as lost in copies that were made after a position."""
+        """Mark the row as lost in the copies made after position `end` of that row."""
         self.history = tuple(
             one
             if (p := one.starts[row]) is None or p <= end

@@ -3,9 +3,9 @@
 In and out: as `kind.py`. A ring buffer holds as many of the last positions as it has
 slots, counted back from the furthest position ever written, which a rewind does not
 lower. So a row that has reused slots can only be rewound to a position whose window is
-still in the buffer. Before that, a ring buffer is like a linear cache. If every window
-includes the first positions (attention sinks), these are never overwritten, so a row
-can always be rewound to one of them.
+still in the buffer. A row that has not reused slots yet is like a row of a linear
+cache. If every window includes the first positions (attention sinks), these positions
+are never overwritten, so a row can always be rewound to one of them.
 """
 
 from collections.abc import Sequence
@@ -82,9 +82,9 @@ class Ring(Linear):
     def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
         """Return how many tokens of each row a rewind can drop.
 
-        After the rewind, the next query reads the window before its position. The
-        buffer holds the last `slots` positions, counted back from the furthest written
-        position.
+        A rewind must leave the window of the next query, the slots before its position,
+        in the buffer. The buffer holds the last `slots` positions, counted back from
+        the furthest position ever written.
         """
         return [
             max(self.longest - (reached - start), 0) if reached > self.slots else start
@@ -106,7 +106,10 @@ class Ring(Linear):
         self.reached = reached
 
     def _is_anew(self, end: int, first: int) -> bool:
-        """Tell whether the window at `end` is empty, or has only attention sinks."""
+        """Tell whether the window before `end` is empty, or has only attention sinks.
+
+        `first` is the position of the row in a new session.
+        """
         return end == first or end == self.window.kept(end)
 
     def trim(self, ends: Sequence[int] | None) -> None:

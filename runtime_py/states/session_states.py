@@ -27,11 +27,11 @@ from kvc.schema.types import evaluate
 
 
 class Copies(NamedTuple):
-    """The copies of states that a session makes before calls, by its settings.
+    """The settings by which a session copies states before calls.
 
     Attributes:
         transactional: whether to copy content that a failed call could not restore.
-        snapshots: the number of last calls whose copies are stored for a rewind.
+        snapshots: how many of the last calls have copies stored for a rewind.
     """
 
     transactional: bool = False
@@ -59,7 +59,7 @@ class StateMemory:
         groups: the groups of similar states.
         cursors: the cursors as the program declares them; the first is the position.
         sizes: the sizes of the symbols that the session fixed.
-        capacity: the greatest position, None if there is no limit.
+        capacity: how many tokens a row can hold, None if there is no limit.
         copies: which states are copied before calls, for an undo or a rewind.
         owner: the owner of the memory.
         buffers: the whole memory of each state; for growing states at the greatest
@@ -92,7 +92,18 @@ class StateMemory:
         rows: Sequence[int] = (1,),
         copies: Copies = NONE,
     ) -> None:
-        """Take new memory; `rows` has the row counts of cursors without a state."""
+        """Take over new memory for states.
+
+        Args:
+            states: the states as the program declares them.
+            groups: the groups of similar states.
+            owner: the owner of the memory.
+            sizes: the sizes of the symbols that the session fixed.
+            cursors: the cursors as the program declares them.
+            capacity: how many tokens a row can hold, None if there is no limit.
+            rows: the number of rows of each cursor.
+            copies: which states to copy before calls.
+        """
         self.states, self.groups, self.owner = states, groups, owner
         self.cursors = cursors
         self.sizes = dict(sizes)
@@ -170,7 +181,10 @@ class StateMemory:
         return found == first
 
     def known_positions(self) -> list[list[int] | None]:
-        """Return the position of each row at each cursor; one entry without cursors."""
+        """Return the position of each row at each cursor, None for unknown positions.
+
+        A program without cursors has a single entry in the list.
+        """
         return list(map(self.known_position, range(max(1, len(self.cursors)))))
 
     def named_positions(self) -> dict[str, list[int]]:
@@ -184,10 +198,13 @@ class StateMemory:
         return found
 
     def _common_length(self, cursor: int) -> int:
-        """Return the common length of growing states at a cursor.
+        """Return the length that all growing states of a cursor have in common.
 
-        If no growing state has that cursor, it is the length of the states without a
-        cursor.
+        If no growing state has that cursor, return the common length of the growing
+        states without a cursor.
+
+        Raises:
+            NoPosition: the states have different lengths.
         """
         own = [state for state in self.growing if self.states[state].cursor == cursor]
         loose = [state for state in self.growing if self.states[state].cursor is None]
@@ -206,7 +223,7 @@ class StateMemory:
         self.counted = (*before, positions, *after)
 
     def room(self, cursor: int) -> int | None:
-        """Return the greatest position at a cursor, None if there is no limit."""
+        """Return how many tokens a row can hold at a cursor, None for no limit."""
         if cursor == 0:
             return self.capacity
         capacity = self.cursors[cursor].capacity
@@ -215,12 +232,12 @@ class StateMemory:
     def check_room(
         self, cursor: int, starts: Sequence[int], steps: Sequence[int]
     ) -> None:
-        """Check that a call's tokens fit after a cursor's positions.
+        """Check that a row can hold the tokens that a call adds to its position.
 
         Args:
             cursor: the number of the cursor.
             starts: the position of each row.
-            steps: the tokens that the call adds to each row.
+            steps: how many tokens the call adds to each row.
 
         Raises:
             CacheOverflow: a row has too little room.
@@ -297,7 +314,7 @@ class StateMemory:
         return prefix(array, tuple(shape))
 
     def first_counts(self, state: int) -> list[int]:
-        """Return the value of a counter state in a new session."""
+        """Return the values of a counter state in a new session, one for each row."""
         kind, index = self.find(state)
         counts: list[int] = kind.store.first(index).reshape(-1).tolist()
         return counts

@@ -38,7 +38,7 @@ def find_writes(
     """Return a method's writes of states, by groups.
 
     Args:
-        method: the method as the file declares it.
+        method: the method as the bundle declares it.
         written: the method's writes of states, in order.
         groups: the groups of the program's states.
     """
@@ -66,7 +66,10 @@ def find_writes(
 def _extents(
     own: Sequence[Write], cursor: int | None, method: Method
 ) -> tuple[Dim, ...] | None:
-    """Return the slot counts of writes from the cursor on; None if one is unknown."""
+    """Return how many slots writes cover from the cursor on, as dims.
+
+    Return None if the number is unknown for one of the writes.
+    """
     advance = None if cursor is None else method.advance_of(cursor)
     slots = all(write.access.mode is AccessMode.SLOTS for write in own)
     if not own:

@@ -36,7 +36,7 @@ def special_tokens(config: _Config, special_map: _Config) -> dict[str, str]:
     Args:
         config: the content of tokenizer_config.json.
         special_map: the content of special_tokens_map.json, which older models have; it
-            is used if the config has no entry `_ADDED`.
+            is used if the config has no entry "added_tokens_decoder".
     """
     found = dict(config)
     if not found.get(_EXTRA):
@@ -51,7 +51,7 @@ def special_tokens(config: _Config, special_map: _Config) -> dict[str, str]:
 
 
 def _own_names(config: _Config) -> dict[str, str]:
-    """Return the tokens whose names the model has defined itself."""
+    """Return the special tokens that the model itself has named: name -> text."""
     return {
         key: text
         for key, text in _texts(config).items()
@@ -60,7 +60,7 @@ def _own_names(config: _Config) -> dict[str, str]:
 
 
 def _named(found: object) -> dict[str, str]:
-    """Return the tokens of an object by name; none for a list, which has no names."""
+    """Return the texts of an object by name; empty for a list, which has no names."""
     return _texts(found) if isinstance(found, dict) else {}
 
 

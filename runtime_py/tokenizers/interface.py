@@ -35,8 +35,8 @@ class Tokenizer(Protocol):
 
         Args:
             after: the tokens before the text, such as a prompt. The stream does not
-                return their text, but they may decide whether the stream's text begins
-                with a space.
+                return the text of these tokens, but they may decide whether the
+                stream's text begins with a space.
         """
         ...
 

@@ -47,7 +47,7 @@ class JsonTokenizer:
 
         Raises:
             BadTokenizer: the tokenizer cannot encode the text; for example, its
-                template adds tokens that its vocabulary lacks.
+                template for special tokens adds a token that its vocabulary lacks.
         """
         clean = _SURROGATES.sub("\ufffd", text)
         with _library_errors("it cannot encode a text: "):
@@ -62,7 +62,10 @@ class JsonTokenizer:
         return stream
 
     def spelling(self, token: int) -> str | None:
-        """Return a token's text in the vocabulary, None if decoding skips the token."""
+        """Return a token's text as the vocabulary has it, None for a skipped token.
+
+        Decoding skips special tokens.
+        """
         text = self._library.id_to_token(token) if 0 <= token < _MOST else None
         return None if text in self._skipped else text
 
@@ -90,7 +93,7 @@ class JsonStream:
             return "".join(self._run([spelling], 0))
 
     def finish(self) -> str:
-        """Return the rest of the text, which the stages have not returned yet.
+        """Return the rest of the text, which the decoding stages still hold.
 
         Raises:
             BadTokenizer: as `push`.
@@ -109,7 +112,7 @@ class JsonStream:
 
 
 def _skipped(library: "Library") -> Iterator[str]:
-    """Yield the tokens that the library leaves out of texts.
+    """Yield the texts of the tokens that the library leaves out of decoded text.
 
     A token is left out if it is special, or was added as special earlier in the file.
     """
@@ -138,8 +141,8 @@ def _read(raw: bytes) -> "Library":
 def _check_merges(raw: bytes) -> None:
     """Check that the second token of each merge begins with the subword prefix.
 
-    The library (0.23) removes the prefix's number of bytes without a check. If the cut
-    is within a character, it aborts the process.
+    The library (0.23) cuts off as many bytes as the prefix has, without a check. If the
+    cut is within a character, the library aborts the process.
 
     Raises:
         BadTokenizer: a second token does not begin with the prefix.
@@ -176,19 +179,20 @@ def _library_errors(what: str = "") -> Iterator[None]:
 
 
 def _stages(decoder: Decoder | None) -> tuple[NewStage, ...]:
-    """Return the stages of a decoder, which the library pickles as JSON.
+    """Return functions that make the stages of a decoder, for each new stream.
 
-    Parsing the tokenizer.json again would take 70 ms for 49,152 tokens.
+    The decoder is read from the JSON text that the library pickles it as. Parsing the
+    tokenizer.json again would take 70 ms for 49,152 tokens.
     """
     raw = b"null" if decoder is None else cast(bytes, decoder.__getstate__())
     return stages_of(json.loads(raw), _part)
 
 
 def _part(decoder: object) -> Decoder:
-    """Return the library's decoder for one part of a tokenizer.json's decoder.
+    """Return a decoder of the library for one part of a tokenizer.json's decoder.
 
-    The library makes decoders only within a tokenizer, so an empty tokenizer is read
-    with the part as its decoder.
+    The library only makes decoders as parts of tokenizers. So an empty tokenizer is
+    read that has the part as its decoder.
     """
     model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
     text = json.dumps({"version": "1.0", "model": model, "decoder": decoder})

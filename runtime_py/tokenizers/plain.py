@@ -74,5 +74,5 @@ class IdStream:
         return f"{token} "
 
     def finish(self) -> str:
-        """Return "": no text is held back."""
+        """Return "": `push` has returned all text."""
         return ""

@@ -124,7 +124,11 @@ class Renderer:
             return self._ask(self._running(), request)
 
     def _running(self) -> "_Process":
-        """Return the process; start a new one at the first call, and after a fork."""
+        """Return the process of the template.
+
+        A new process is started at the first call, after a fork, and if the last
+        process has ended.
+        """
         if self._process is None or self._process.of_other_process():
             self._process, limits = None, self._limits
             start = {
@@ -150,7 +154,11 @@ class Renderer:
             raise BadChatTemplate(file=self._file, reason=reason) from error
 
     def _ask(self, process: "_Process", request: bytes) -> str:
-        """Send a request, and return the answer; if there is none, end the process."""
+        """Send a request to the process, and return the text that the process answers.
+
+        If the process does not answer with a text, raise the error. The process is
+        ended unless the error is one of the template itself.
+        """
         try:
             kind, answer = process.ask(request)
         except BaseException:  # Ctrl-C too: the template may run forever
@@ -165,7 +173,13 @@ class Renderer:
         raise self._problem(kind, answer.decode("utf-8", "replace"))
 
     def _problem(self, kind: bytes, reason: str) -> KvcError:
-        """Return the error for an answer that is not a text."""
+        """Return the error for an answer that is not a text.
+
+        Args:
+            kind: the letter of the answer, as in `template_process.py`; "s" if the
+                processor time was used up, "e" if the process ended in another way.
+            reason: the content of the answer.
+        """
         limits = self._limits
         most = {
             b"s": (f"{limits.max_seconds:g} s of a processor", "max_seconds"),
@@ -227,9 +241,9 @@ class _Process:
         return os.getpid() != self._owner
 
     def ask(self, request: bytes) -> tuple[bytes, bytes]:
-        """Send a request; return the kind of the answer, and the answer.
+        """Send a request; return the letter and the content of the answer.
 
-        If the process ends without an answer, return the reason instead.
+        If the process ends without an answer, return a letter and a text that tell why.
         """
         requests, answers = self._process.stdin, self._process.stdout
         assert requests is not None

@@ -46,14 +46,14 @@ class _Generation(Extension):
     tags = {"generation"}  # noqa: RUF012  jinja2 reads it so
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return the block between the tags, as a scope with variables of its own."""
+        """Return the block between the tags, with a scope for its own variables."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
 
 
 class _Names(Namespace):
-    """The objects that `namespace()` makes, without names that begin with "_"."""
+    """An object that `namespace()` makes; its names must not begin with "_"."""
 
     def __init__(*args: object, **kwargs: object) -> None:
         # The signature of jinja2's class, so that "self" is a valid name.
@@ -100,7 +100,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return a value as JSON; jinja2's own filter would escape it for HTML."""
+    """Return a value as JSON, without the HTML escapes of jinja2's own filter."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,

@@ -64,7 +64,7 @@ class _TooLongError(Exception):
 
 
 class Runner:
-    """Holds one template, and runs it within the time limit."""
+    """Keeps one template, and runs the template within the limits."""
 
     def __init__(self, seconds: float, characters: int) -> None:
         """Store the limits: the seconds of a request, and the characters of a text."""
@@ -72,7 +72,7 @@ class Runner:
         self._template: Template | None = None
 
     def answer(self, make: Callable[[], bytes]) -> bool:
-        """Send the result of `make`, or the error; tell whether `make` succeeded."""
+        """Send the result of `make`, or the error; return whether `make` succeeded."""
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
         try:
             kind, content = b"t", make()

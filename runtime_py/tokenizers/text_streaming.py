@@ -1,10 +1,10 @@
-"""Decode token by token: each part of a tokenizer.json's decoder as a stage.
+"""Decode token by token: each part of a tokenizer.json's decoder becomes a stage.
 
 In: the texts of single tokens, in order. Out: pieces of text that later tokens cannot
 change. The parts are those of the package tokenizers (`tokenizers/src/decoders`), which
 work on a list of all tokens. If the result of a part depends only on a token, and on
 whether the token is the first, its stage applies the part to each token separately. A
-stage that joins tokens makes one text of them, and later stages get that text in
+stage that joins tokens makes one text of all tokens, and later stages get that text in
 pieces. For a part that cannot work in pieces, the stage returns all of the text at the
 end: the text is right, but late.
 """
@@ -26,7 +26,7 @@ class Decoder(Protocol):
 
 
 class Stage(Protocol):
-    """A step from token texts to the final text; belongs to one stream."""
+    """A step on the way from token texts to the final text; belongs to one stream."""
 
     def push(self, token: str) -> Sequence[str]:
         """Add a token; return the pieces that later tokens cannot change."""
@@ -43,11 +43,12 @@ NewStage = Callable[[], Stage]
 def stages_of(
     decoder: object, part: Callable[[object], Decoder]
 ) -> tuple[NewStage, ...]:
-    """Return functions that make the stages of a stream.
+    """Return functions that make the stages of a stream, in the order of decoding.
 
     Args:
-        decoder: the decoder of a tokenizer.json; None if the file has none.
-        part: a function that makes a decoder of the library from one part.
+        decoder: the decoder of a tokenizer.json as parsed JSON; None if the file has no
+            decoder.
+        part: a function that makes a decoder of the library from one part of `decoder`.
     """
     if not isinstance(decoder, Mapping):
         return (Spaced,)
@@ -69,7 +70,17 @@ def _flat(decoder: Mapping[str, object]) -> list[Mapping[str, object]]:
 def _stage(
     decoder: Mapping[str, object], joined: bool, part: Callable[[object], Decoder]
 ) -> tuple[NewStage, bool]:
-    """Return a stage, and whether its output is one text rather than tokens."""
+    """Return a stage for one part of a decoder, and whether it makes a single text.
+
+    Args:
+        decoder: the part, as parsed JSON.
+        joined: whether earlier stages have joined the tokens to a single text.
+        part: a function that makes a decoder of the library from the part.
+
+    Returns:
+        A function that makes the stage; and whether the stage's output is pieces of a
+        single text rather than tokens.
+    """
     kind = str(decoder.get("type"))
     if joined:
         return _joined_stage(decoder, part), True
@@ -118,13 +129,13 @@ class Same:
 
 
 class Spaced(Same):
-    """Puts a space between tokens, as the library does without a decoder."""
+    """Puts a space before each token but the first, for a file without a decoder."""
 
     def __init__(self) -> None:
         self._between = ""
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the token, after a space if it is not the first."""
+        """Return the token; if it is not the first token, with a space before it."""
         between, self._between = self._between, " "
         return (between + token,)
 
@@ -133,13 +144,17 @@ class EachToken(Same):
     """Decodes each token separately with the library."""
 
     def __init__(self, library: Decoder, by_place: bool) -> None:
-        """Store whether the library treats the first token of a text differently."""
+        """Store whether the library decodes the first token of a text differently."""
         self._decode = library.decode
         self._by_place = by_place
         self._before: list[str] = []
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the library's text of a token, which may differ for the first."""
+        """Return the text that the library decodes from one token.
+
+        With `by_place`, the text of the first token may differ from that of an equal
+        later token.
+        """
         made = self._decode([*self._before, token])
         if self._by_place:
             self._before = [""]
@@ -179,24 +194,27 @@ _BYTES: Final = _letters_of_bytes()
 
 
 class ByteRuns:
-    """Joins a run of byte tokens such as <0xE2>, which waits for the run's end.
+    """Joins a run of adjacent byte tokens such as <0xE2> to text.
 
-    The library decodes a run as a whole: one wrong byte turns the whole run into
-    U+FFFD.
+    The text is returned when the run has ended. The library decodes a run as a whole:
+    one wrong byte turns every byte of the run into U+FFFD.
     """
 
     def __init__(self) -> None:
         self._run = bytearray()
 
     def push(self, token: str) -> Sequence[str]:
-        """Return nothing for a byte token; else the text of the run, and the token."""
+        """Add a token; return no pieces while a run of byte tokens goes on.
+
+        Any other token ends the run: return the text of the run, then the token.
+        """
         if found := _BYTE.fullmatch(token):
             self._run.append(int(found[1], 16))
             return ()
         return (*self.finish(), token)
 
     def finish(self) -> Sequence[str]:
-        """Return the text of a run at the end."""
+        """Return the text of a run of byte tokens that has not ended yet."""
         run, self._run = bytes(self._run), bytearray()
         try:
             return (run.decode(),) if run else ()
@@ -212,7 +230,7 @@ class Suffixes:
         self._last: str | None = None
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the text of the previous token, which is not the last."""
+        """Add a token; return the previous token, with its mark turned into a space."""
         last, self._last = self._last, token
         return () if last is None else (last.replace(self._mark, " "),)
 
@@ -243,7 +261,7 @@ class StripEnds:
         return (text[:end],)
 
     def finish(self) -> Sequence[str]:
-        """Return no pieces: the text held back is removed."""
+        """Return no pieces: the characters that `push` held back are to be removed."""
         return ()
 
 
@@ -251,7 +269,7 @@ class HeldBack:
     """Collects all tokens, and decodes them together with the library at the end."""
 
     def __init__(self, library: Decoder, one: bool) -> None:
-        """Store whether the tokens are pieces of one text, to be joined first."""
+        """Store whether the tokens are pieces of one text, joined before decoding."""
         self._library, self._one = library, one
         self._tokens: list[str] = []
 

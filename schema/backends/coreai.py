@@ -73,13 +73,13 @@ def _any(arguments: Arguments, results: Results) -> str:
 
 
 def _floats(arguments: Arguments, results: Results) -> str:
-    """Accept float tensors only."""
+    """Return "" if all tensors are float32, else why the backend refuses them."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     return unknown_dtypes(types, _FLOATS)
 
 
 def _numbers(arguments: Arguments, results: Results) -> str:
-    """Accept tensors of one kind of number: floats, or integers."""
+    """Return "" if all tensors are floats, or all integers, else why not."""
     found = _dtypes(arguments, results)
     if found <= _FLOATS or found <= _INTEGERS:
         return ""
@@ -93,7 +93,10 @@ def _sum(arguments: Arguments, results: Results) -> str:
 
 
 def _scalar(arguments: Arguments, results: Results) -> str:
-    """Accept numbers; a scalar argument has the same kind as the tensor."""
+    """Return "" if all tensors are floats, or all are integers, else why not.
+
+    A float number with an integer tensor is refused too.
+    """
     is_float = any(isinstance(each, float) for each in arguments)
     if is_float and _dtypes(arguments, results) & _INTEGERS:
         return "an integer tensor and a float"
@@ -118,7 +121,10 @@ def _power(arguments: Arguments, results: Results) -> str:
 
 
 def _chosen(arguments: Arguments, results: Results) -> str:
-    """Accept a bool condition, and values of one kind of number."""
+    """Return "" if the condition is bool and the values are of one kind, else why not.
+
+    The values are all floats, or all integers.
+    """
     condition, *rest = arguments
     if operand(condition).type.dtype is not DType.BOOL:
         return f"a condition {operand(condition).type}"
@@ -171,7 +177,11 @@ def _added_product(arguments: Arguments, results: Results) -> str:
 
 
 def _of_table(arguments: Arguments, results: Results) -> str:
-    """Look up rows of a float table by integer indices."""
+    """Return "" if the table is float32 and the indices are integers, else why not.
+
+    The operator looks up rows of the table. The number of rows must be fixed, and the
+    result must have at most 5 dims.
+    """
     return _rows(operand(arguments[0]), operand(arguments[1]))
 
 
@@ -208,7 +218,11 @@ def _cast(arguments: Arguments, results: Results) -> str:
 
 
 def _written(arguments: Arguments, results: Results) -> str:
-    """Write float32 rows to a cache of four axes, along the axis before the last."""
+    """Return "" if the backend can write to the cache, else why not.
+
+    The cache has four axes and is float32 or float16. The rows written are float32, and
+    are written along the axis before the last.
+    """
     cache, update, _, axis, *_ = arguments
     held, new = operand(cache).type, operand(update).type
     if held.dtype not in _HALF or new.dtype is not DType.FLOAT32:
@@ -234,7 +248,7 @@ def _attention(arguments: Arguments, results: Results) -> str:
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
-    """Compute attention without a cache."""
+    """Return "" if the backend can compute attention without a cache, else why not."""
     q, k, v, mask, _, _, _ = arguments
     if any(len(operand(each).type.dims) != 4 for each in (q, k, v)):
         return f"attention of {operand(q).type}"
@@ -298,7 +312,7 @@ ANCHORS: Final = frozenset(
 
 
 def why_apart(op: str) -> str:
-    """Return why the compiler puts a supported node in no partition, or ""."""
+    """Return why the compiler puts a supported operator in no partition, or ""."""
     if op in (CACHE_UPDATE, ATTENTION) or op in CHECKS:
         return "the method computes the index or length that the operator has to check"
     return ""

@@ -56,7 +56,7 @@ def _float_results(arguments: Arguments, results: Results) -> str:
 
 
 def _number_types(arguments: Arguments, results: Results) -> str:
-    """Accept float and integer tensors, not bool."""
+    """Return "" if no tensor is bool, else why the backend refuses the tensors."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     truth = any(kind.dtype is DType.BOOL for kind in types)
     return "it takes no tensors of bool" if truth else ""
@@ -74,7 +74,10 @@ def _truth(arguments: Arguments, results: Results) -> str:
 
 
 def _compared(arguments: Arguments, results: Results) -> str:
-    """Compare floats with floats, or integers with integers."""
+    """Return "" if floats are compared with floats, or integers with integers.
+
+    Else return why the backend refuses the comparison.
+    """
     kinds = {each.type.dtype in _FLOATS for each in operands_of(arguments)}
     dtypes = {each.type.dtype for each in operands_of(arguments)}
     if len(kinds) > 1 or DType.BOOL in dtypes:
@@ -83,7 +86,10 @@ def _compared(arguments: Arguments, results: Results) -> str:
 
 
 def _over_int8(arguments: Arguments, results: Results) -> str:
-    """Accept int8 weights whose scales are constants of the model, too."""
+    """Return "" if a product with int8 weights can run, else why not.
+
+    The scales, the weights and the bias must be constants of the model.
+    """
     (_, _, scale, _) = arguments
     if not operand(scale).constant:
         return "scales that are not of the model"
@@ -129,7 +135,7 @@ def _table_lookup(arguments: Arguments, results: Results) -> str:
 
 
 def _indexed(arguments: Arguments, results: Results) -> str:
-    """Gather along the first axis, by one tensor of indices."""
+    """Return "" if one integer tensor indexes the first axis alone, else why not."""
     indices = arguments[1]
     assert isinstance(indices, tuple)
     (first, *rest) = indices
@@ -141,7 +147,10 @@ def _indexed(arguments: Arguments, results: Results) -> str:
 
 
 def _gathered(arguments: Arguments, results: Results) -> str:
-    """Gather along one axis; all other axes keep their full size."""
+    """Return "" if elements are gathered along one axis, else why not.
+
+    The indices must have the sizes of the tensor on all other axes.
+    """
     (held, axis, at) = arguments
     found, chosen = operand(held).type, operand(at).type
     assert isinstance(axis, int)

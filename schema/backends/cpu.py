@@ -1,7 +1,8 @@
 """Support list of the native backend `cpu`: operators and the dtypes they accept.
 
 The compiler selects nodes by this list; the runtime refuses a block with any other
-node. Views accept any dtype, since they compute nothing. The list has no control flow.
+node. Views accept any dtype, since they compute nothing. Operators of control flow are
+not in the list.
 """
 
 from typing import Final
@@ -44,7 +45,11 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _computed(*dtypes: DType) -> Rule:
-    """Accept results of the given dtypes, and operands that can be cast to them."""
+    """Return a rule for operators whose operands are cast to the result's dtype.
+
+    The rule accepts results of the given dtypes, and operands that can be cast to the
+    result's dtype.
+    """
 
     def rule(arguments: Arguments, results: Results) -> str:
         found = {each.type.dtype for each in operands_of(arguments)}
@@ -59,7 +64,7 @@ def _computed(*dtypes: DType) -> Rule:
 
 
 def _alike(*dtypes: DType) -> Rule:
-    """Accept operands and results that share one dtype, which is in `dtypes`."""
+    """Return a rule that accepts operands and results of one dtype out of `dtypes`."""
 
     def rule(arguments: Arguments, results: Results) -> str:
         found = {each.type.dtype for each in operands_of(arguments)}
@@ -88,13 +93,16 @@ def _comparison(arguments: Arguments, results: Results) -> str:
 
 
 def _truth(arguments: Arguments, results: Results) -> str:
-    """Reduce bool tensors; an empty tuple of axes is not accepted."""
+    """Return "" if bool tensors are reduced along some axes, else why not.
+
+    An empty tuple of axes is refused.
+    """
     empty = len(arguments) > 1 and arguments[1] == ()
     return "no axes" if empty else _alike(DType.BOOL)(arguments, results)
 
 
 def _choice(arguments: Arguments, results: Results) -> str:
-    """Select elements by a bool tensor from tensors of one dtype."""
+    """Return "" if a bool tensor selects from tensors of one dtype, else why not."""
     condition, *others = operands_of(arguments)
     if condition.type.dtype is not DType.BOOL:
         return _of({condition.type.dtype})
@@ -110,7 +118,7 @@ def _fill(arguments: Arguments, results: Results) -> str:
 
 
 def _filled(arguments: Arguments, results: Results) -> str:
-    """Fill elements with a number."""
+    """Return "" if the number can fill elements of the result's dtype, else why not."""
     x, value = arguments
     if isinstance(value, float) and results[0].dtype not in _FLOATS:
         return "a fraction among integers"
@@ -123,7 +131,7 @@ def _cast(arguments: Arguments, results: Results) -> str:
 
 
 def _same(arguments: Arguments, results: Results) -> str:
-    """Move elements; all tensors must have the same dtype, which can be any dtype."""
+    """Return "" if all tensors have the same dtype, which can be any, else why not."""
     found = {each.type.dtype for each in operands_of(arguments)}
     found |= {each.dtype for each in results}
     return "" if len(found) == 1 else _of(found)
@@ -163,7 +171,7 @@ def _sum(arguments: Arguments, results: Results) -> str:
 
 
 def _rows(arguments: Arguments, results: Results) -> str:
-    """Compute float32 rows along the last axes."""
+    """Return "" if float32 rows are computed along the last axes, else why not."""
     x, axes, *_ = arguments
     rank = len(operand(x).type.dims)
     if not isinstance(axes, tuple) and axes not in (-1, rank - 1):
@@ -187,7 +195,11 @@ def _experts(arguments: Arguments, results: Results) -> str:
 
 
 def _chosen(*dtypes: DType) -> Rule:
-    """Select elements by their order; results after the first are indices."""
+    """Return a rule for operators that select elements by their order, such as topk.
+
+    The rule accepts a first operand of one of the given dtypes. Results after the first
+    are indices.
+    """
 
     def rule(arguments: Arguments, results: Results) -> str:
         dtype = operand(arguments[0]).type.dtype
@@ -214,7 +226,7 @@ def _put(arguments: Arguments, results: Results) -> str:
 
 
 def _selected(arguments: Arguments) -> str:
-    """Return a reason if the result of an index operation has too high a rank."""
+    """Return why the result of an index operation has too many dims, or ""."""
     x, indices = operand(arguments[0]).type, arguments[1]
     assert isinstance(indices, tuple)
     given = [*operands_of(indices)]
@@ -224,7 +236,11 @@ def _selected(arguments: Arguments) -> str:
 
 
 def _written(rule: Rule) -> Rule:
-    """Write values along an axis at indices; `rule` checks the dtypes."""
+    """Return a rule for operators that write values at indices along an axis.
+
+    `rule` checks the dtypes of the tensor and the values. A tensor without axes is
+    refused.
+    """
 
     def both(arguments: Arguments, results: Results) -> str:
         x, _, _, *values = arguments
@@ -249,7 +265,10 @@ def _attention(arguments: Arguments, results: Results) -> str:
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
-    """Accept attention without a cache; the kernel of `kvc::attention` runs it."""
+    """Return "" if attention without a cache can run, else why not.
+
+    The kernel of `kvc::attention` runs it.
+    """
     q, k = (operand(each).type for each in arguments[:2])
     mask, causal = arguments[3:5]
     floats = [*arguments[:3]]
@@ -269,7 +288,7 @@ def _at_most(first: Dim, second: Dim) -> bool:
 
 
 def _grouped(q: TensorType, k: TensorType) -> str:
-    """Return a reason if too many query heads share one key head."""
+    """Return why too many query heads share one key head, or ""."""
     heads, groups = (kind.dims[-3] if len(kind.dims) > 2 else 1 for kind in (q, k))
     if isinstance(heads, int) and isinstance(groups, int) and groups:
         return "" if heads // groups <= MAX_SHARE else f"{heads} heads over {groups}"

@@ -1,11 +1,11 @@
 """Select the instructions of a block that the backend `cpu` runs as one step.
 
 In: a block. Out: groups of instructions, by the index of a group's last instruction. A
-group is an instruction that quantizes rows, with all matrix products that read the
-rows: the rows are quantized once, into the form that the products read, and threads
-share the columns of all products. If a norm or a gated unit computes the rows, the norm
-or gated unit also belongs to the group: the thread that computes a row quantizes the
-row while the row is in the processor's cache.
+group is an instruction that quantizes rows, and all matrix products that read the
+quantized rows. The rows are quantized once, into the form that the products read, and
+threads share the columns of all products. If the unquantized rows come from a norm or a
+gated unit, that instruction belongs to the group too: the thread that computes a row
+also quantizes the row, while the row is in the processor's cache.
 """
 
 from collections import defaultdict
@@ -43,15 +43,16 @@ NORM: Final = "aten::rms_norm"
 def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     """Return groups of instructions, by the index of each group's last instruction.
 
-    Each group is an instruction that quantizes rows and all products that read the
-    rows, directly or through views. The products are of one operator and have the same
-    number of scales per weight row. All products can run together, in any order, at the
-    position of the last product: their weights and scales are constant, and their
-    results are in use until after the last product, so that no two results share
-    scratch memory.
+    A group is a tuple of indices: an instruction that quantizes rows, then all products
+    that read the quantized rows, directly or through views. The products are of one
+    operator and have the same number of scales per weight row. All products can run
+    together, in any order, at the position of the last product: the weights and scales
+    are constant, and the results of the products are in use until after the last
+    product, so that no two results share scratch memory.
     If no other instruction reads the unquantized rows, the instruction that computes
-    them comes first in the group. All rows are computed before the first product is
-    written, so results of products can overwrite the operands of that instruction.
+    the unquantized rows comes first in the group. All rows are computed before the
+    first product is written, so a product's result may overwrite that instruction's
+    operands.
     """
     quantizing = [i for i, step in enumerate(graph.instructions) if step.op in LINEARS]
     if not quantizing:
@@ -76,9 +77,9 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
 
 
 def unwritten(graph: Graph) -> frozenset[int]:
-    """Return the values that no step of the backend `cpu` writes.
+    """Return the ids of the values that no step of the backend `cpu` writes to memory.
 
-    Such values are quantized rows that only the products of their group read.
+    Such a value holds quantized rows, and only the products in the same group read it.
     """
     return frozenset(
         value
@@ -92,9 +93,15 @@ def unwritten(graph: Graph) -> frozenset[int]:
 def _source(
     graph: Graph, quantizing: int, readers: Mapping[int, set[int]]
 ) -> tuple[int, ...]:
-    """Return the index of the instruction that computes the rows, in a tuple.
+    """Return the index of the instruction that computes the unquantized rows.
 
-    The tuple is empty if the instruction cannot run in the step of the products.
+    Args:
+        graph: the graph that holds the instructions.
+        quantizing: the index of the instruction that quantizes the rows.
+        readers: for each value id, the indices of the instructions that read the value.
+
+    Returns:
+        A tuple of the one index; () if that instruction cannot join the group.
     """
     (rows,) = values_in(graph.instructions[quantizing].arguments)
     for index in reversed(range(quantizing)):
@@ -119,13 +126,14 @@ def _makes_rows(instruction: Instruction) -> bool:
 def _go_together(
     graph: Graph, first: int, products: list[int], until: Mapping[int, int]
 ) -> bool:
-    """Tell whether products run as one step with the instruction that quantizes.
+    """Tell whether all products of some rows run in one step with their quantization.
 
     Args:
         graph: the graph that holds the instructions.
-        first: the index of the instruction that quantizes.
-        products: the indices of all products that read its results.
-        until: for the root of each value, the index of its last reader.
+        first: the index of the instruction that quantizes the rows.
+        products: the indices of all products that read the quantized rows.
+        until: for the root of each value, the index of the last instruction that reads
+            the value.
     """
     quantizing, last = graph.instructions[first], graph.instructions[products[-1]]
     if last.op not in LINEARS[quantizing.op]:
@@ -155,7 +163,7 @@ def _go_together(
 
 
 def _parts(graph: Graph, product: Instruction, rows: int) -> Dim:
-    """Return the number of scales per row of an int8 weight; 1 for other weights."""
+    """Return the number of scales per row of an int8 weight, 1 for another weight."""
     if product.op != "kvc::linear_q8":
         return 1
     scale = product.arguments[rows + 1]
@@ -169,13 +177,18 @@ MAX_DEPTH: Final = 65_536  # int8 products whose int32 sum is exact
 
 
 def quantized_rows(arguments: Arguments, results: Results) -> str:
-    """Accept float32 rows."""
+    """Return why rows to be quantized are not float32 rows, or ""."""
     x = operand(arguments[0]).type
     return unknown_dtypes([x], {DType.FLOAT32}) if x.dims else f"a scalar {x}"
 
 
 def quantized_linear(first: int) -> Rule:
-    """Multiply int8 rows by the weight at argument `first`, followed by its scales."""
+    """Return the rule for a product of int8 rows and a weight.
+
+    Args:
+        first: the index of the argument that is the weight; the scales of the weight
+            follow it.
+    """
 
     def rule(arguments: Arguments, results: Results) -> str:
         depth = operand(arguments[0]).type.dims[-1]
@@ -189,7 +202,10 @@ def quantized_linear(first: int) -> Rule:
 
 
 def quantized_table(arguments: Arguments, results: Results) -> str:
-    """Look up int8 rows; a row has a scale for the whole row or for each block."""
+    """Return why a lookup in a table of int8 rows is not supported, or "".
+
+    A table row has one scale, or one scale for each block of its elements.
+    """
     table, scale = (operand(each).type for each in arguments[:2])
     divided = (*table.dims[-1:], *scale.dims[1:])
     if scale.dims[1:] and not all(isinstance(size, int) for size in divided):

@@ -72,7 +72,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _wrong_type(kind: TensorType) -> str:
-    """Return why the NPU cannot hold a tensor, or ""."""
+    """Return why the NPU cannot represent a tensor, or ""."""
     if kind.dtype is not DType.FLOAT32:
         return f"it computes only tensors that are float32 in the model, not {kind}"
     if len(kind.dims) > MAX_RANK:
@@ -95,7 +95,10 @@ _OF_U85: Final = {
 
 
 def _position(argument: object) -> str:
-    """Return why a slot or length is not one int64 input of shape [1], or ""."""
+    """Return why a position argument is not one int64 tensor of shape [1], or "".
+
+    The argument is a slot or a length, and must not be a constant.
+    """
     if not isinstance(argument, Operand) or argument.constant:
         return "a position that is fixed"
     kind = argument.type
@@ -113,7 +116,7 @@ def _addition(arguments: Arguments, results: Results) -> str:
 
 
 def _constant(arguments: Arguments, *places: int) -> str:
-    """Return why some arguments are neither constants nor None, or ""."""
+    """Return a reason if the arguments at `places` include a computed tensor, or ""."""
     for place in places:
         given = arguments[place]
         if isinstance(given, Operand) and not given.constant:
@@ -150,7 +153,7 @@ def _slice(arguments: Arguments, results: Results) -> str:
 
 
 def _is_factor(given: object) -> bool:
-    """Tell whether a number is None, or not negative and within float32."""
+    """Tell whether an argument is None, or a number from 0 to the largest float32."""
     return given is None or (isinstance(given, int | float) and 0 <= given <= _LARGEST)
 
 

@@ -1,8 +1,8 @@
-"""Quantization grids: the numbers that integers of a few bits can represent.
+"""Quantization grids: the numbers that integers of 8 or 16 bits can represent.
 
-In: the least and the greatest number of a value. Out: the value's quantization grid,
-and numbers rounded to the grid. The module also encodes and decodes the list of a
-partition's grids. It does not describe how a backend rounds within an operator.
+In: the least and the greatest number of a value. Out: the quantization grid of that
+value, and numbers rounded to the grid. The module also encodes and decodes the list of
+a partition's grids. It does not describe how a backend rounds within an operator.
 """
 
 import math
@@ -29,7 +29,7 @@ _ENTRY: Final = np.dtype(
 
 
 class Stored(IntEnum):
-    """An integer type; the member's value is its number in payloads."""
+    """A type of quantized integers; a member's value is its number in a payload."""
 
     INT8 = 0
     UINT8 = 1
@@ -38,28 +38,28 @@ class Stored(IntEnum):
 
     @property
     def least(self) -> int:
-        """Return the least integer."""
+        """Return the least integer of this type."""
         return 0 if self in (Stored.UINT8, Stored.UINT16) else -(1 << (self.bits - 1))
 
     @property
     def most(self) -> int:
-        """Return the greatest integer."""
+        """Return the greatest integer of this type."""
         return self.least + (1 << self.bits) - 1
 
     @property
     def bits(self) -> int:
-        """Return the number of bits of an integer."""
+        """Return the number of bits of this type: 8 or 16."""
         return 8 if self in (Stored.INT8, Stored.UINT8) else 16
 
 
 @frozen
 class Grid:
-    """The numbers (q - zero) * scale, for all integers q of an integer type.
+    """A quantization grid: (q - zero) * scale, for all integers q of an integer type.
 
     Attributes:
         stored: the type of q.
         scale: a positive float32 number.
-        zero: the integer that represents 0.
+        zero: the integer that represents the number 0.
     """
 
     stored: Stored
@@ -67,9 +67,10 @@ class Grid:
     zero: int = 0
 
     def integers(self, numbers: Floats) -> Integers:
-        """Return the integers of the nearest grid numbers; ties go to even integers.
+        """Return, for each number, the integer that represents the nearest grid number.
 
-        Numbers outside of the grid are clipped; a NaN becomes the integer of 0.
+        A number halfway between two grid numbers gets the even integer. A number beyond
+        the ends of the grid gets the integer of the nearest end; a NaN gets `zero`.
         """
         with np.errstate(over="ignore"):  # an infinity is clipped too
             exact = numbers / np.float32(self.scale)
@@ -79,17 +80,17 @@ class Grid:
         return whole
 
     def numbers(self, integers: Integers) -> Floats:
-        """Return the numbers that integers represent, in float32."""
+        """Return the float32 number that each integer represents."""
         steps = (integers.astype(np.int32) - np.int32(self.zero)).astype(np.float32)
         return steps * np.float32(self.scale)
 
     def rounded(self, numbers: Floats) -> Floats:
-        """Return the nearest numbers of the grid."""
+        """Return, for each number, the nearest number of the grid."""
         return self.numbers(self.integers(numbers))
 
 
 def symmetric(found: Range, stored: Stored) -> Grid:
-    """Return the finest grid that covers a range, with 0 at integer 0.
+    """Return the finest grid that covers a range and has 0 as its `zero`.
 
     Raises:
         RangeUnbounded: the range is infinite.
@@ -117,7 +118,7 @@ def _check(found: Range) -> None:
 
 
 def _scale(width: float, steps: int) -> float:
-    """Return the step width in float32; 1 for an empty range."""
+    """Return the scale for `width` divided into `steps`; 1 if `width` is 0."""
     if width == 0:
         return 1.0
     return max(float(np.float32(width / steps)), _LEAST_SCALE)
@@ -129,7 +130,7 @@ def channels_rounded(
     stored: Stored = Stored.INT8,
     least_scale: Floats | float = 0.0,
 ) -> tuple[Integers, Floats]:
-    """Return the integers of a weight, and a scale for each channel of the weight.
+    """Quantize a weight with one scale for each channel.
 
     The integers of a channel are from -`stored.most` to `stored.most`. A channel of
     zeros has the scale `least_scale`, or 1 if `least_scale` is 0.
@@ -154,13 +155,13 @@ def channels_rounded(
 
 
 def write_grids(grids: Mapping[int, Grid]) -> bytes:
-    """Encode the grids of a partition's values, by value id."""
+    """Encode the grids of a partition's values; `grids` is by value id."""
     rows = [(v, g.stored, g.scale, g.zero) for v, g in sorted(grids.items())]
     return np.array(rows, _ENTRY).tobytes()
 
 
 def read_grids(raw: bytes, graph: Graph, path: str, where: str) -> dict[int, Grid]:
-    """Decode the grids of a partition's values, by value id.
+    """Decode the grids of a partition's values; return the grid of each value id.
 
     Args:
         raw: bytes from `write_grids`; they are not trusted.
@@ -189,7 +190,7 @@ def read_grids(raw: bytes, graph: Graph, path: str, where: str) -> dict[int, Gri
 
 
 def _wrong(graph: Graph, value: int, kind: int, scale: float, zero: int) -> str:
-    """Return why an entry is invalid, or ""."""
+    """Return why a decoded entry, a grid of a value, is invalid, or ""."""
     if value >= len(graph.values):
         return f"value {value} of {len(graph.values)}"
     if graph.values[value].type.dtype is not DType.FLOAT32:

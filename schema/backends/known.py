@@ -1,10 +1,10 @@
-"""Explain for kvc's own backends why an instruction is in no partition.
+"""Explain, for kvc's own backends, why an instruction is in no partition.
 
-In: a backend's name, and an instruction, with its arguments in the form of
-`operands.py`. Out: a reason in words, "" if the backend supports the instruction. A
-supported instruction can still be outside of all partitions; `why_apart` gives the
-reason.
-`unwritten_by` returns the values of a graph that a backend never writes to memory.
+In: the name of a backend, and an instruction, with its arguments in the form of
+`operands.py`. Out: the reason in words, or "" if the backend supports the instruction.
+A supported instruction can still be outside of all partitions; `why_apart` explains
+that. `unwritten_by` returns the values of a graph that a backend never writes to
+memory.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -86,9 +86,10 @@ def why_left(
 def others_taking(
     methods: Sequence[Method], offered: Collection[str]
 ) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield processor backends outside of the recipe that support remaining operators.
+    """Yield backends outside of the recipe that support operators left in no partition.
 
-    Each backend comes with the operators that it supports for all their instructions.
+    Only backends for any processor are considered, such as `cpu`. Each backend comes
+    with the operators of which it supports every instruction that is in no partition.
 
     Args:
         methods: methods with instructions that are in no partition.
@@ -105,7 +106,10 @@ def others_taking(
 
 
 def _reasons(backend: str, method: Method) -> Iterator[tuple[str, str]]:
-    """Yield each remaining operator, and why a backend rejects it."""
+    """Yield the operator of each instruction in no partition, and why it is in none.
+
+    The reason is why the backend does not support the instruction, or "".
+    """
     ops = {step.op for graph in method.graphs for step in graph.instructions}
     used = backend not in _WHY_NOTHING or not ops.isdisjoint(xnnpack.PRODUCTS)
     graph, *blocks = method.graphs
@@ -137,10 +141,10 @@ def why_apart(backend: str, op: str) -> str:
 
 
 def unwritten_by(backend: str, graph: Graph) -> frozenset[int]:
-    """Return the values of a graph that no step of a backend writes to memory.
+    """Return the ids of the values of a graph that a backend never writes to memory.
 
     Args:
-        backend: name of the backend, "" if none runs the graph.
+        backend: name of the backend that runs the graph, "" if no backend runs it.
         graph: the graph that holds the values.
     """
     return unwritten(graph) if backend == "cpu" else frozenset()

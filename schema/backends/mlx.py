@@ -75,7 +75,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _limits(op: str, arguments: Arguments, results: Results) -> str:
-    """Return the limit of the backend that an instruction exceeds, or ""."""
+    """Return which limit of the backend an instruction exceeds, or ""."""
     if op == "kvc::attention":
         return beyond_plain_attention(arguments)
     if op == "kvc::cache_update":

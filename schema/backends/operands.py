@@ -1,4 +1,4 @@
-"""Arguments of a node in the form that support lists expect, and shared rules."""
+"""The form in which support lists receive a node's arguments, and shared rules."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -11,7 +11,7 @@ from kvc.schema.types import TensorType
 
 @frozen
 class Operand:
-    """A tensor argument.
+    """A tensor among the arguments of a node.
 
     Attributes:
         type: the tensor's dtype and dims.
@@ -33,7 +33,7 @@ WhyNot = Callable[[str, Arguments, Results], str]
 
 
 def operands_of(arguments: Arguments) -> Iterator[Operand]:
-    """Yield the tensors among arguments, including tensors in lists."""
+    """Yield a node's tensor arguments, and the tensors in arguments that are lists."""
     for argument in arguments:
         if isinstance(argument, Operand):
             yield argument
@@ -56,19 +56,19 @@ def _as_listed(graph: Graph, argument: Argument) -> object:
 
 
 def operand(argument: object) -> Operand:
-    """Return an argument that the operator's signature declares as a tensor."""
+    """Return an argument as an `Operand`, which it is by the operator's signature."""
     assert isinstance(argument, Operand)
     return argument
 
 
 def unknown_dtypes(types: Iterable[TensorType], known: AbstractSet[DType]) -> str:
-    """Return a reason that names the unsupported dtypes, or ""."""
+    """Return a reason that names the dtypes of `types` outside of `known`, or ""."""
     wrong = sorted({kind.dtype.label for kind in types if kind.dtype not in known})
     return f"it takes no tensors of {', '.join(wrong)}" if wrong else ""
 
 
 def in_blocks(scale: object) -> str:
-    """Return a reason if a table has a scale per block, "" if it has a scale per row.
+    """Return a reason if a table has several scales per row, "" if it has one.
 
     Args:
         scale: the scale argument of `kvc::embedding_q8`.
@@ -78,10 +78,11 @@ def in_blocks(scale: object) -> str:
 
 
 def beyond_plain_attention(arguments: Arguments) -> str:
-    """Return why `kvc::attention` needs more than keys, values and a mask, or "".
+    """Return which extra feature a call of `kvc::attention` uses, or "".
 
-    The reason is one of these features: sinks, the scales of an int8 cache, a ring that
-    never overwrites its first positions, or a mask over only some of the slots.
+    A call without extra features uses keys, values and perhaps a mask. Extra features
+    are sinks, the scales of an int8 cache, a ring that never overwrites its first
+    positions, and a mask over only some of the slots.
     """
     mask, _, sinks, layout, scale, *_ = arguments[9:]
     if sinks is not None or scale is not None:

@@ -40,12 +40,12 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def why_not_float32(types: Results) -> str:
-    """Return why the backend cannot compute the tensors; "" if all are float32."""
+    """Return a reason that names the dtypes other than float32 among `types`, or ""."""
     return unknown_dtypes(types, {DType.FLOAT32})
 
 
 def _floats(arguments: Arguments, results: Results) -> str:
-    """Accept float32 tensors, and scalar numbers in the range of float16."""
+    """Return why tensors are not float32, or numbers not in float16's range, or ""."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     return why_not_float32(types) or _numbers(arguments)
 
@@ -91,7 +91,10 @@ def _added_product(arguments: Arguments, results: Results) -> str:
 
 
 def _normed(arguments: Arguments, results: Results) -> str:
-    """Normalise one axis, with a weight that is a constant of the model."""
+    """Return why a norm is not supported, or "".
+
+    A supported norm is over one axis, with a weight that is a constant of the model.
+    """
     _, axes, weight, *_ = arguments
     if not isinstance(axes, tuple) or len(axes) != 1:
         return f"it normalises one axis, not {axes}"
@@ -113,7 +116,11 @@ def _moved(arguments: Arguments, results: Results) -> str:
 
 
 def _written(arguments: Arguments, results: Results) -> str:
-    """Write float32 rows to a cache of four axes, along the axis before the last."""
+    """Return why a write to a cache is not supported, or "".
+
+    A supported write puts float32 rows into a float32 or float16 cache of four axes,
+    along the third axis.
+    """
     cache, update, _, axis, *_ = arguments
     held, new = operand(cache).type, operand(update).type
     if held.dtype not in (DType.FLOAT32, DType.FLOAT16) or new.dtype is not (
@@ -154,7 +161,10 @@ def _scale(scale: object) -> str:
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
-    """Compute attention without a cache, without a mask or with a float mask."""
+    """Return why attention without a cache is not supported, or "".
+
+    Supported attention is not causal, and has a float32 mask or no mask.
+    """
     q, k, v, mask, causal, scale, _ = arguments
     if any(len(operand(each).type.dims) != 4 for each in (q, k, v)):
         return f"attention of {operand(q).type}"
@@ -169,7 +179,10 @@ def _attention_product(arguments: Arguments, results: Results) -> str:
 
 
 def _shared(heads: object, groups: object) -> bool:
-    """Tell whether the query heads divide evenly into groups, one per key head."""
+    """Tell whether the number of query heads is a multiple of the number of key heads.
+
+    Numbers that are not both fixed must be equal.
+    """
     if not (isinstance(heads, int) and isinstance(groups, int) and groups):
         return heads == groups
     return heads >= groups and heads % groups == 0
@@ -220,7 +233,7 @@ ANCHORS: Final = frozenset(
 
 
 def why_apart(op: str) -> str:
-    """Return why the compiler puts a supported node in no partition."""
+    """Return why the compiler leaves a node that `qnn` supports in no partition."""
     if op in (CACHE_UPDATE, ATTENTION):
         return (
             "not exactly one attention reads the updated cache, or a product feeds the "

@@ -41,8 +41,8 @@ class Grids:
 
     Attributes:
         values: the grid of each value, uint16, by value id.
-        scores: the grid of each attention's scaled query-key products, by the id of the
-            attention's result.
+        scores: for each attention, the grid of its scaled query-key products, by the id
+            of the value that is the attention's result.
     """
 
     values: Mapping[int, Grid]
@@ -127,7 +127,7 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def write_payload(grids: Grids) -> bytes:
-    """Encode grids as a payload."""
+    """Encode the grids of a partition as the partition's payload."""
     count = len(grids.values).to_bytes(_COUNT_NBYTES, "little")
     return count + write_grids(grids.values) + write_grids(grids.scores)
 

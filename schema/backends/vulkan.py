@@ -81,7 +81,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 
 def _limits(op: str, arguments: Arguments, results: Results) -> str:
-    """Return the limit of the shaders that an instruction exceeds, or ""."""
+    """Return which limit of the shaders an instruction exceeds, or ""."""
     if op in ("kvc::attention", "aten::scaled_dot_product_attention"):
         width = results[0].dims[-1]
         wide = not isinstance(width, int) or width > MAX_WIDTH

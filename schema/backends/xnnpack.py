@@ -86,7 +86,7 @@ def _is_number(argument: object) -> TypeGuard[int | float]:
 
 
 def _scalars(arguments: Arguments, results: Results) -> str:
-    """Accept finite numbers as the scalar arguments."""
+    """Return why an argument is neither a tensor nor a float32 number, or ""."""
     for argument in arguments:
         if not isinstance(argument, Operand) and not _is_number(argument):
             return f"the argument {argument}"
@@ -94,7 +94,10 @@ def _scalars(arguments: Arguments, results: Results) -> str:
 
 
 def _clamp(arguments: Arguments, results: Results) -> str:
-    """Accept one or two bounds; an infinity means no bound."""
+    """Return why the bounds of a clamp are not supported, or "".
+
+    At least one bound must be given. An infinite bound is no bound.
+    """
     _, least, greatest = arguments
     low = least in (None, -math.inf) or _is_number(least)
     high = greatest in (None, math.inf) or _is_number(greatest)
@@ -130,7 +133,11 @@ def _softmax(arguments: Arguments, results: Results) -> str:
 
 
 def _norm(arguments: Arguments, results: Results) -> str:
-    """Normalise trailing dims of fixed sizes; a weight or bias is a constant."""
+    """Return why a norm is not supported, or "".
+
+    The dims that are normalized must have fixed sizes; weight and bias must be
+    constants.
+    """
     shape = arguments[1]
     assert isinstance(shape, tuple)
     if not shape or not all(isinstance(size, int) for size in shape):
@@ -172,14 +179,18 @@ def _addmm(arguments: Arguments, results: Results) -> str:
 
 
 def _convolution(arguments: Arguments, results: Results) -> str:
-    """Convolve along one or two axes, with a constant weight."""
+    """Return why a convolution is not supported, or "".
+
+    The convolution must be along one or two axes, and its weight must be a constant.
+    """
     return _reason_of_steps(arguments, arguments[3:6])
 
 
 def _transposed(arguments: Arguments, results: Results) -> str:
-    """Accept transposed convolutions with output padding below the stride.
+    """Return why a transposed convolution is not supported, or "".
 
-    All other rules are those of `_convolution`.
+    The output padding must be below the stride. All other rules are those of
+    `_convolution`.
     """
     stride, padding, added, _, dilation = arguments[3:]
     if reason := _reason_of_steps(arguments, (stride, padding, dilation)):
@@ -191,7 +202,13 @@ def _transposed(arguments: Arguments, results: Results) -> str:
 
 
 def _reason_of_steps(arguments: Arguments, numbers: Arguments) -> str:
-    """Return why a stride, padding and dilation are not supported, or ""."""
+    """Return why the stride, padding and dilation of a convolution are bad, or "".
+
+    Args:
+        arguments: all arguments of the convolution; its input and weights are checked
+            too.
+        numbers: the arguments that are the stride, the padding and the dilation.
+    """
     x = operand(arguments[0]).type
     if len(x.dims) > 4:
         return f"a convolution of {x}"

@@ -1,9 +1,9 @@
-"""Rules for reshapes, slices and broadcasts that XNNPACK can express symbolically.
+"""Rules for reshapes, slices and broadcasts with symbolic sizes in XNNPACK.
 
 XNNPACK derives the sizes of all values in a subgraph from the sizes of the subgraph's
-inputs. Therefore only a single size of a reshape can be symbolic, the ends of a slice
-must have fixed distances from the start or end of the axis, and a broadcast must have
-fixed new sizes.
+inputs. Therefore a reshape may change only one symbolic size; each end of a slice must
+have a fixed distance from the start or the end of the axis; and a broadcast must repeat
+an axis a fixed number of times.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ MAX_REPEATS: Final = 4096  # 16 KiB of ones
 
 
 def reshape(arguments: Arguments, results: Results) -> str:
-    """Accept reshapes; at most one of the sizes that change can be symbolic."""
+    """Return a reason if a reshape changes more than one symbolic size, or ""."""
     before, after = operand(arguments[0]).type.dims, results[0].dims
     middle = changed_dims(before, after)
     if sum(isinstance(dim, Affine) for dim in middle) > 1:
@@ -25,7 +25,7 @@ def reshape(arguments: Arguments, results: Results) -> str:
 
 
 def changed_dims(before: Sequence[Dim], after: Sequence[Dim]) -> Sequence[Dim]:
-    """Return `after` without the first and last dims that `before` has too."""
+    """Return `after` without the leading and trailing dims that equal `before`'s."""
     count = min(len(before), len(after))
     front = 0
     while front < count and before[front] == after[front]:
@@ -37,7 +37,10 @@ def changed_dims(before: Sequence[Dim], after: Sequence[Dim]) -> Sequence[Dim]:
 
 
 def slice_(arguments: Arguments, results: Results) -> str:
-    """Slice an axis; each end has a fixed distance from the axis's start or end."""
+    """Return why a slice is not supported, or "".
+
+    Each end of the slice must have a fixed distance from the axis's start or end.
+    """
     base, axis, start, end, step = arguments
     assert isinstance(axis, int)
     if step != 1:
@@ -48,14 +51,20 @@ def slice_(arguments: Arguments, results: Results) -> str:
 
 
 def select(arguments: Arguments, results: Results) -> str:
-    """Take one slice of an axis."""
+    """Return why selecting one index of an axis is not supported, or "".
+
+    The index must have a fixed distance from the axis's start or end.
+    """
     base, axis, index = arguments
     assert isinstance(axis, int)
     return _reason_of_places((index,), operand(base).type.dims[axis])
 
 
 def split(arguments: Arguments, results: Results) -> str:
-    """Cut an axis into parts."""
+    """Return why cutting an axis into parts is not supported, or "".
+
+    Each cut must have a fixed distance from the axis's start or end.
+    """
     base, sizes, axis = arguments
     assert isinstance(axis, int)
     assert isinstance(sizes, tuple)
@@ -75,9 +84,10 @@ def _reason_of_places(places: Sequence[object], size: Dim) -> str:
 
 
 def expand(arguments: Arguments, results: Results) -> str:
-    """Repeat axes of one element, each a fixed number of times.
+    """Return why repeating axes of size 1 is not supported, or "".
 
-    kvc repeats by a product with a tensor of ones; the size of this tensor is limited.
+    Each axis must be repeated a fixed number of times. kvc repeats an axis by a product
+    with a tensor of ones, so the number of repeats is limited.
     """
     before, after = operand(arguments[0]).type.dims, results[0].dims
     padded = (1,) * (len(after) - len(before)) + before
@@ -91,7 +101,10 @@ def expand(arguments: Arguments, results: Results) -> str:
 
 
 def pad(arguments: Arguments, results: Results) -> str:
-    """Pad with a number; negative padding is not accepted."""
+    """Return why padding with a number is not supported, or "".
+
+    The numbers of padding elements must be fixed, and not negative.
+    """
     _, padding, value = arguments
     assert isinstance(padding, tuple)
     if not all(isinstance(count, int) and count >= 0 for count in padding):
@@ -100,10 +113,10 @@ def pad(arguments: Arguments, results: Results) -> str:
 
 
 def join(arguments: Arguments, results: Results) -> str:
-    """Concatenate along an axis."""
+    """Return a reason if a concatenation has no inputs, or ""."""
     return "" if any(operands_of(arguments)) else "a join of nothing"
 
 
 def anything(arguments: Arguments, results: Results) -> str:
-    """Accept any arguments."""
+    """Return "": all arguments are supported."""
     return ""

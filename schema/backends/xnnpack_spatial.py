@@ -1,8 +1,8 @@
-"""Argument rules of XNNPACK for norms over channels, pools and resizing.
+"""Rules on the arguments of norms over channels, pools and resizing, for XNNPACK.
 
-The library's own pooling loses NaN, so it is not used. If windows neither overlap nor
-reach into padding, each window becomes an axis by a reshape, and the axis is reduced.
-All other pools are computed from slices.
+XNNPACK's own pooling loses NaN, so kvc does not use it. If the windows of a pool
+neither overlap nor contain padding, a reshape makes an axis of each window's elements,
+and that axis is reduced. All other pools are computed from slices.
 """
 
 import math
@@ -20,14 +20,14 @@ INDEXED: Final = ("aten::max_pool2d_with_indices", "aten::adaptive_max_pool2d")
 
 @frozen
 class Line:
-    """Windows along one axis.
+    """The windows of a pool along one axis.
 
     Attributes:
         size: the number of elements of the axis.
         count: the number of windows.
         kernel: the number of elements of a window.
         step: the stride between windows; 1 if there is one window.
-        apart: the dilation: the distance between neighbouring elements of a window.
+        apart: the dilation: the distance between neighboring elements of a window.
         before: the number of padding elements at either end of the axis.
     """
 
@@ -44,7 +44,11 @@ class Line:
         return tuple(i * self.apart for i in range(self.kernel))
 
     def counts(self, around: bool) -> tuple[int, ...]:
-        """Return the number of elements of each window, with or without padding."""
+        """Return the number of elements of each window.
+
+        Args:
+            around: whether elements of the padding count.
+        """
         first, end = (-self.before, self.size + self.before)
         least, most = (first, end) if around else (0, self.size)
         starts = (first + i * self.step for i in range(self.count))
@@ -60,7 +64,16 @@ def lines_of(
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
 ) -> tuple[Line, ...]:
-    """Return the windows along height and width of a pool."""
+    """Return the windows of a pool: those along the height, then along the width.
+
+    Args:
+        given: dims of the input; the last two are height and width.
+        made: dims of the result.
+        kernel: height and width of a window.
+        stride: the strides; empty for strides of the size of a window.
+        padding: the numbers of padding elements at either end of height and width.
+        dilation: the dilations.
+    """
     steps = tuple(stride) or kernel
     each = (given[-2:], made[-2:], kernel, steps, dilation, padding)
     return tuple(
@@ -81,7 +94,10 @@ def side_by_side(lines: Iterable[Line]) -> bool:
 
 
 def pool(arguments: Arguments, results: Results) -> str:
-    """Accept pools of planes of a fixed size."""
+    """Return why a pool is not supported, or "".
+
+    Height and width must be fixed. A side of an overlapping window is limited.
+    """
     x, kernel, stride, padding, *rest = arguments
     given, made = operand(x).type, results[0]
     dilation = rest[0] if isinstance(rest[0], tuple) else (1, 1)
@@ -94,7 +110,10 @@ def pool(arguments: Arguments, results: Results) -> str:
 
 
 def adaptive_pool(arguments: Arguments, results: Results) -> str:
-    """Accept adaptive pools whose windows have equal sizes and cover the plane."""
+    """Return why an adaptive pool is not supported, or "".
+
+    The windows must have equal, fixed sizes, and cover height and width exactly.
+    """
     x = operand(arguments[0]).type
     sizes, counts = x.dims[-2:], results[0].dims[-2:]
     if not _whole(sizes) or not _whole(counts):
@@ -109,7 +128,10 @@ def _reason_of_rank(x: TensorType) -> str:
 
 
 def nearest(arguments: Arguments, results: Results) -> str:
-    """Repeat elements; each size grows by a whole factor."""
+    """Return why resizing to the nearest element is not supported, or "".
+
+    Each new size must be a whole multiple of the old size.
+    """
     x = operand(arguments[0]).type
     if reason := _resize(x, results[0], arguments[-2:]):
         return reason
@@ -119,7 +141,10 @@ def nearest(arguments: Arguments, results: Results) -> str:
 
 
 def bilinear(arguments: Arguments, results: Results) -> str:
-    """Interpolate; the scale factor must be the quotient of the sizes."""
+    """Return why bilinear resizing is not supported, or "".
+
+    A scale factor, if given, must be the new size divided by the old size.
+    """
     return _resize(operand(arguments[0]).type, results[0], arguments[-2:])
 
 
@@ -133,13 +158,19 @@ def _resize(x: TensorType, made: TensorType, factors: Arguments) -> str:
 
 
 def group_norm(arguments: Arguments, results: Results) -> str:
-    """Normalise groups of channels; all sizes except the batch are fixed."""
+    """Return why a group norm is not supported, or "".
+
+    All sizes except the batch size must be fixed.
+    """
     x = operand(arguments[0]).type
     return "" if _whole(x.dims[1:]) else f"normalising groups of {x}"
 
 
 def variance(arguments: Arguments, results: Results) -> str:
-    """Compute the variance over axes of fixed sizes; the divisor is positive."""
+    """Return why a variance is not supported, or "".
+
+    The reduced axes must have fixed sizes, and the divisor must be positive.
+    """
     x, axes, correction, _ = arguments
     dims = operand(x).type.dims
     assert axes is None or isinstance(axes, tuple)
@@ -153,7 +184,7 @@ def variance(arguments: Arguments, results: Results) -> str:
 
 
 def vector_norm(arguments: Arguments, results: Results) -> str:
-    """Compute the square root of a sum of squares."""
+    """Return why a vector norm is not supported, or ""; only the norm of order 2 is."""
     x, order, *_ = arguments
     if not operand(x).type.dims:
         return "a reduction of a scalar"

@@ -1,9 +1,9 @@
 """The codec: converts a `Program`, or an index of blobs, to bytes and back.
 
-Equal values give equal bytes. Decoding does not trust its input: the structural
-verifier runs first, then every id is checked, then the dataclasses are made.
-`kvc.schema.verify` checks the meaning of the result. Only this package knows the layout
-of a buffer.
+Equal programs give equal bytes. Decoding does not trust the bytes: first the structural
+verifier checks the buffer, then all ids are checked, then the dataclasses are made.
+`kvc.schema.verify` checks the meaning of the decoded program. Only this package knows
+the layout of a buffer.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ INDEX: Final = b"KVCD"
 
 
 def encode(program: Program) -> bytes:
-    """Return the program part of a bundle.
+    """Encode a program as the bytes that a bundle contains.
 
     Raises:
         BadProgram: an expression uses a symbol that is not declared.
@@ -44,7 +44,7 @@ def encode(program: Program) -> bytes:
 
 @collection_paused()
 def decode(buffer: bytes, path: str) -> Program:
-    """Return the program in `buffer`; error messages name the file by `path`.
+    """Decode a program from `buffer`; error messages name the file by `path`.
 
     Raises:
         FormatError: `buffer` does not hold an encoded program.
@@ -54,12 +54,12 @@ def decode(buffer: bytes, path: str) -> Program:
 
 
 def encode_index(blobs: Sequence[Blob]) -> bytes:
-    """Return the bytes of a data file's index; raise the errors of `encode`."""
+    """Encode the index of a data file; raise the errors of `encode`."""
     return write(blobs_record(blobs), INDEX)
 
 
 @collection_paused()
 def decode_index(buffer: bytes, path: str) -> tuple[Blob, ...]:
-    """Return the blobs in a data file's index; raise the errors of `decode`."""
+    """Decode the index of a data file, its blobs; raise the errors of `decode`."""
     verify_structure(buffer, "Blobs", INDEX, path)
     return read_blobs(TableReader.root(buffer, "Blobs"), path)

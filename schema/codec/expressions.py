@@ -1,9 +1,10 @@
 """Read the symbolic sizes of a pool: sums of symbols, quotients and products.
 
-In: the pool's vectors. Out: an `Affine` for each expression id. Factor ids count
-symbols first, then quotients, then products. The dividend of a quotient has a
-lower id than the expressions that contain the quotient. The number of parts of an
-expression is limited, which also limits the work of any reader.
+In: the pool's vectors. Out: an `Affine` for each expression id. A factor of a term is a
+symbol, a quotient or a product; factor ids count the symbols first, then the quotients,
+then the products. The dividend of a quotient is an expression with a lower id than the
+expressions that contain the quotient. The number of parts of an expression is limited,
+which also limits the work of all code that reads the expression.
 """
 
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ def read_expressions(
 def _read_divisions(
     table: TableReader, count: int, path: str
 ) -> Sequence[tuple[int, int]]:
-    """Return the dividend expression and the divisor of each quotient."""
+    """Return, for each quotient, the expression id of its dividend, and its divisor."""
     where, divisors = "quotients", table.integers("quotient_divisors")
     dividends = check_ids(table.vector("quotient_dividends"), count, path, where)
     check_lengths(path, where, dividends, divisors)
@@ -72,7 +73,16 @@ def _read_divisions(
 def _read_groups(
     table: TableReader, single: int, count: int, path: str
 ) -> Sequence[Group]:
-    """Return the terms of each expression; an id below `single` is a single factor."""
+    """Return the terms of each expression.
+
+    A term is the ids of the factors that it multiplies, and a coefficient.
+
+    Args:
+        table: the pool.
+        single: the number of symbols and quotients; their ids are below it.
+        count: the number of expressions.
+        path: path of the file, for messages.
+    """
     where, ends = "products of symbols", table.vector("product_ends")
     factors = check_ids(table.vector("product_symbols"), single, path, where)
     runs = [

@@ -1,8 +1,9 @@
 """Graphs as flat vectors: `graph_record` writes them, `GraphReader` reads them.
 
 Graphs refer by id to the pool of their buffer. The reader checks all ids, then makes
-values and instructions. Equal layers have equal vectors. Equal vectors are read once,
-into one object, by which the verifier recognizes a layer that it has checked before.
+values and instructions. Equal layers of a model have equal vectors. The reader makes
+one object of all equal vectors, so that the verifier can recognize a layer that it has
+checked before.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +63,12 @@ Coded = tuple[int, int]  # kind, value
 
 
 def encode_item(item: Item, pool: PoolWriter) -> Coded:
-    """Return the kind and value of an argument that is not a list."""
+    """Return the kind number and the value number that encode an argument.
+
+    Args:
+        item: an argument that is not a list, or an item of a list.
+        pool: the pool, which gets the text or number that the value number refers to.
+    """
     match item:
         case None:
             return NONE, 0
@@ -99,7 +105,7 @@ def _place(storage: Storage) -> Coded:
 
 
 def graph_record(graph: Graph, pool: PoolWriter) -> Record:
-    """Return the record of a graph; types, names and numbers go to `pool`."""
+    """Return the record of a graph; add its types, texts and numbers to `pool`."""
     places = [_place(value.storage) for value in graph.values]
     steps = graph.instructions
     return Record(
@@ -162,12 +168,12 @@ class GraphReader:
         self._codes: dict[tuple[object, ...], _Code] = {}
 
     def read(self, table: TableReader, where: str) -> Graph:
-        """Return a graph; every id is checked against the pool and the graph's tables.
+        """Return the graph in a table, after all ids have been checked.
 
-        Ids of names and states are left to the semantic verifier.
+        Ids of names and states are not checked here, but by the semantic verifier.
 
         Raises:
-            BadProgram: an id is out of range, or vectors do not fit each other.
+            BadProgram: an id is out of range, or the lengths of vectors do not agree.
         """
         kinds, places = table.integers("value_storages"), table.integers("value_places")
         types = self._ids(table, "value_types", len(self._pool.types), where)
@@ -194,7 +200,7 @@ class GraphReader:
     def _make_values(
         self, coded: Sequence[tuple[int, int, int]], where: str
     ) -> list[Value]:
-        """Return a value for each triple of storage kind, type id and storage id."""
+        """Return a value for each triple (storage kind, type id, storage number)."""
         pool, groups = self._pool, [list[tuple[int, int]]() for _ in range(6)]
         for kind, of, place in coded:
             groups[kind].append((of, place))
@@ -230,7 +236,18 @@ class GraphReader:
     def _read_code(
         self, vectors: Mapping[str, Numbers], values: int, where: str
     ) -> "_Code":
-        """Return the operators, arguments and results of instructions."""
+        """Return the operators, the arguments and the results of all instructions.
+
+        Args:
+            vectors: the vectors of the graph's table that hold instructions, by field
+                name.
+            values: the number of values of the graph.
+            where: the part of the program that has the graph, for messages.
+
+        Returns:
+            Three lists with an entry per instruction: the name of its operator, its
+            arguments, the ids of its results.
+        """
         path, pool = self._path, self._pool
         known, more = len(self._refs), values - len(self._refs)
         if more > 0:

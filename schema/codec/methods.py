@@ -18,7 +18,7 @@ from kvc.schema.model import Advance, Block, Delegate, MemoryKind, Method
 
 
 def method_record(method: Method, pool: PoolWriter) -> Record:
-    """Return the table of a method."""
+    """Return the record of a method; add its types, texts and numbers to `pool`."""
     return Record(
         "Method",
         {
@@ -56,7 +56,7 @@ def _advance_record(advance: Advance, pool: PoolWriter) -> Record:
 
 
 def delegate_record(delegate: Delegate) -> Record:
-    """Return the table of a delegate."""
+    """Return the record of a delegate."""
     return Record(
         "Delegate",
         {
@@ -75,10 +75,10 @@ def delegate_record(delegate: Delegate) -> Record:
 def read_methods(
     table: TableReader, graphs: GraphReader, pool: Pool, path: str
 ) -> tuple[Method, ...]:
-    """Return the methods in a table of a program or a variant.
+    """Return the methods that the table of a program or of a variant contains.
 
     Raises:
-        BadProgram: an id is out of range, or vectors do not fit each other.
+        BadProgram: an id is out of range, or the lengths of vectors do not agree.
     """
     children = table.children("methods")
     return tuple(_read_method(one, graphs, pool, path) for one in children)
@@ -124,7 +124,7 @@ def _read_block(
 
 
 def read_delegates(table: TableReader) -> tuple[Delegate, ...]:
-    """Return the delegates in a table of a program or a variant."""
+    """Return the delegates that the table of a program or of a variant contains."""
     return tuple(
         Delegate(
             backend=one.text("backend"),

@@ -2,8 +2,8 @@
 
 `PoolWriter` numbers expressions, types, operator names, strings and floats in the order
 of their first use, so that equal programs give equal bytes. `Pool` reads them back and
-checks every index. `update_fields` and `read_updates` encode and decode the description
-of each write to a state: vectors of a method or block, which refer to the pool.
+checks every index. `update_fields` and `read_updates` encode and decode, for a method
+or block, the description of each write to a state.
 """
 
 import struct
@@ -31,7 +31,7 @@ SIZE, AFFINE = 0, 1
 
 
 class PoolWriter:
-    """Collector of the shared parts of a program, which it numbers."""
+    """Collector of a program's types, names and numbers; it gives an id to each."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:
         self._symbols = tuple(symbols)
@@ -45,7 +45,7 @@ class PoolWriter:
         self._integers: dict[int, int] = {}
 
     def affine(self, expression: Affine) -> int:
-        """Return the id of an affine expression; its dividends get lower ids."""
+        """Return the id of an expression; the dividends in it have lower ids."""
         if expression in self._affines:
             return self._affines[expression]
         for name in expression.symbols:
@@ -59,7 +59,7 @@ class PoolWriter:
         return self._affines[expression]
 
     def dim(self, dim: Dim) -> tuple[int, int]:
-        """Return the kind and value of a single dim."""
+        """Return the kind and number that encode a dim: a size or expression id."""
         return (AFFINE, self.affine(dim)) if isinstance(dim, Affine) else (SIZE, dim)
 
     def type(self, kind: TensorType) -> int:
@@ -86,7 +86,7 @@ class PoolWriter:
         return self._integers.setdefault(number, len(self._integers))
 
     def record(self) -> Record:
-        """Return the pool's record; must be called after all parts have their ids."""
+        """Return the pool as a record; all its parts must have been added before."""
         symbols = self._symbols
         return Record(
             "Pool",
@@ -139,9 +139,10 @@ class PoolWriter:
 
 @frozen
 class Pool:
-    """A decoded pool; the id of an entry is its position.
+    """A decoded pool; the id of an entry is the entry's index in its tuple.
 
-    `max_nbytes` holds the size of each type when every symbol is at its upper bound.
+    `max_nbytes` has, for each type, the size in bytes of a tensor whose symbols are all
+    at their upper bounds.
     """
 
     symbols: tuple[Symbol, ...]
@@ -154,10 +155,10 @@ class Pool:
     max_nbytes: tuple[int, ...]
 
     def read_dim(self, kind: int, number: int, path: str, where: str) -> Dim:
-        """Return the dim that `PoolWriter.dim` wrote.
+        """Return the dim that `kind` and `number`, from `PoolWriter.dim`, encode.
 
         Raises:
-            BadProgram: the pool has no such expression.
+            BadProgram: the pool has no expression with this id.
         """
         if kind == SIZE:
             return number
@@ -166,11 +167,11 @@ class Pool:
 
 
 def read_pool(table: TableReader, path: str) -> Pool:
-    """Return a pool, with every index in it checked.
+    """Decode a pool, and check every index in it.
 
     Raises:
-        BadProgram: an index is out of range, or the ends of runs do not cut a vector
-            into consecutive parts.
+        BadProgram: an index is out of range, or the ends of parts of a vector do not
+            ascend to the end of the vector.
     """
     names = table.texts("symbol_names")
     lowers, uppers = table.integers("symbol_lowers"), table.integers("symbol_uppers")
@@ -204,17 +205,19 @@ _DIM_KINDS = 2
 
 
 def dim_fields(dim: Dim | None, pool: PoolWriter) -> tuple[int | None, int | None]:
-    """Return the kind and value of a dim, (None, None) for a missing dim."""
+    """Return the kind and number that encode a dim; (None, None) if `dim` is None."""
     return (None, None) if dim is None else pool.dim(dim)
 
 
 def read_dim(
     table: TableReader, name: str, pool: Pool, path: str, where: str
 ) -> Dim | None:
-    """Return the dim in the fields `name` and `name`_kind, None when it is absent.
+    """Return the dim that a table's fields `name` and `name`_kind encode.
+
+    The result is None if the table has neither field.
 
     Raises:
-        BadProgram: one of the fields is missing, or its id is out of range.
+        BadProgram: one of the fields is missing, or the id in it is out of range.
     """
     kind, number = table.optional_number(f"{name}_kind"), table.optional_number(name)
     if (kind is None) != (number is None):
@@ -225,7 +228,7 @@ def read_dim(
 
 
 def update_fields(updates: Sequence[Update], pool: PoolWriter) -> dict[str, FieldValue]:
-    """Return the fields of a method or block that describe its writes."""
+    """Return the fields, by name, that describe the writes of a method or block."""
     copies = [update.copies for update in updates]
     flat = [index for run in copies for index in run]
     return {
@@ -256,11 +259,13 @@ def _accesses_record(runs: Sequence[Sequence[Access]], pool: PoolWriter) -> Reco
 def read_updates(
     table: TableReader, pool: Pool, path: str, where: str
 ) -> tuple[Update, ...]:
-    """Return the writes of a method or block, with unchecked instruction ids.
+    """Return the writes to states that the table of a method or block describes.
+
+    The ids of instructions in the writes are not checked.
 
     Raises:
-        BadProgram: vectors do not fit each other, or a text, mode or size id is
-            invalid.
+        BadProgram: the lengths of vectors do not agree, or the id of a text, mode or
+            size is invalid.
     """
     instructions = table.integers("update_instructions")
     reasons = check_ids(table.vector("update_reasons"), len(pool.strings), path, where)

@@ -1,7 +1,7 @@
 """The tables of a program that its methods share: data, states, cursors.
 
-`program_record` writes them; `read_program` reads a buffer that the structural verifier
-has accepted.
+`program_record` makes these tables; `read_program` reads them from a buffer that the
+structural verifier has accepted.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ from kvc.schema.types import Symbol
 
 
 def program_record(program: Program) -> Record:
-    """Return the table of a program."""
+    """Return the record of a program."""
     pool = PoolWriter(program.symbols)
     metadata = sorted(program.metadata.items())
     fields: dict[str, FieldValue] = {
@@ -181,12 +181,12 @@ def _bucket_fields(symbols: Sequence[Symbol]) -> dict[str, FieldValue]:
 
 
 def read_program(table: TableReader, path: str) -> Program:
-    """Return the program in a verified buffer.
+    """Return the program in a buffer that the structural verifier has accepted.
 
-    The ids of named data are not checked, all other ids are.
+    The ids of named data are not checked; all other ids are.
 
     Raises:
-        BadProgram: an id is out of range, or vectors do not fit each other.
+        BadProgram: an id is out of range, or the lengths of vectors do not agree.
     """
     pool = read_pool(table.child("pool"), path)
     graphs = GraphReader(pool, path)
@@ -222,7 +222,7 @@ def read_program(table: TableReader, path: str) -> Program:
 
 
 def _read_symbols(table: TableReader, pool: Pool, path: str) -> tuple[Symbol, ...]:
-    """Return the symbols of the pool, with their buckets from the program's table."""
+    """Return the pool's symbols, with the buckets in a program's or variant's table."""
     ends, sizes = table.vector("bucket_ends"), table.integers("bucket_sizes")
     runs = cut(sizes, ends, len(pool.symbols), path, "buckets")
     pairs = zip(pool.symbols, runs, strict=True)
@@ -253,10 +253,10 @@ def _read_calibration(table: TableReader) -> Calibration:
 
 
 def read_blobs(table: TableReader, path: str) -> tuple[Blob, ...]:
-    """Return the blobs in a verified buffer.
+    """Return the blobs in the table of a verified program or index.
 
     Raises:
-        BadProgram: vectors do not fit each other.
+        BadProgram: the lengths of vectors do not agree.
     """
     raw, nbytes = table.octets("digests"), table.integers("nbytes")
     digests = [raw[i : i + DIGEST_NBYTES] for i in range(0, len(raw), DIGEST_NBYTES)]

@@ -1,10 +1,10 @@
 """Write tables of `program.fbs` from records, and read tables of a verified buffer.
 
-`Record` is a table to be written: its kind and its fields. `TableReader` returns the
-fields of a table in a verified buffer, whole vectors at a time. Both use the layout in
+A `Record` is a table to be written. A `TableReader` returns the fields of a table in a
+verified buffer, a whole vector at a time. Both classes use the layout in
 `kvc.schema._generated`, and neither class checks numbers. `check_ids`, `check_lengths`
-and `cut` check numbers before decoders make objects: ids must be in range, and the
-parts into which a vector is cut must have no gaps. An error names the bad vector.
+and `cut` check numbers before decoders make objects from them: ids must be in range,
+and a vector must be cut into parts without gaps. An error names the bad vector.
 """
 
 import struct
@@ -31,14 +31,14 @@ FieldValue: TypeAlias = "int | str | Numbers | Record | list[str] | list[Record]
 
 @frozen
 class Record:
-    """A table to be written: its name in the schema, and all its fields."""
+    """A table to be written: the table's name in the schema, and all its fields."""
 
     table: str
     fields: dict[str, FieldValue]
 
 
 def write(root: Record, identifier: bytes) -> bytes:
-    """Return the buffer that holds `root`."""
+    """Encode a table and all tables in it; `identifier` is the buffer's file id."""
     from flatbuffers.builder import Builder  # reading does without
 
     builder = Builder(1 << 16)
@@ -102,7 +102,7 @@ Layouts = dict[tuple[str, int], dict[str, tuple[Field, int]]]
 
 
 class TableReader:
-    """The fields of one table in a verified buffer."""
+    """Reader of the fields of one table in a verified buffer, by field name."""
 
     def __init__(
         self, buffer: bytes, name: str, position: int, layouts: Layouts
@@ -130,39 +130,39 @@ class TableReader:
         return name in self._places
 
     def place(self, name: str) -> int:
-        """Return the position of a field in the buffer."""
+        """Return the position of a field in the buffer, in bytes."""
         return self._start + self._places[name][1]
 
     def number(self, name: str) -> int:
-        """Return a whole number."""
+        """Return the whole number in a field."""
         _, _, element, nbytes, *_ = self._places[name][0]
         position = self.place(name)
         raw = self.buffer[position : position + nbytes]
         return int.from_bytes(raw, "little", signed=element.startswith("int"))
 
     def optional_number(self, name: str) -> int | None:
-        """Return a whole number, None when it is absent."""
+        """Return the whole number in a field, None if the table lacks the field."""
         return self.number(name) if name in self else None
 
     def text(self, name: str) -> str:
-        """Return a string."""
+        """Return the string in a field."""
         return self._string(self._target(name))
 
     def texts(self, name: str) -> list[str]:
-        """Return a vector of strings."""
+        """Return the strings in a field that is a vector of strings."""
         return [self._string(position) for position in self._targets(name)]
 
     def vector(self, name: str) -> Numbers:
-        """Return a vector of numbers, read-only."""
+        """Return the numbers in a field that is a vector, as a read-only array."""
         return np.frombuffer(self.octets(name), self._places[name][0][2])
 
     def integers(self, name: str) -> list[int]:
-        """Return a vector of whole numbers."""
+        """Return the whole numbers in a field that is a vector."""
         numbers: list[int] = self.vector(name).tolist()
         return numbers
 
     def octets(self, name: str) -> bytes:
-        """Return the bytes of a vector of numbers."""
+        """Return the bytes of the numbers in a field that is a vector."""
         field, offset = self._places[name]
         position = self._start + offset
         start = position + _U32.unpack_from(self.buffer, position)[0]
@@ -170,11 +170,11 @@ class TableReader:
         return self.buffer[start + 4 : start + 4 + nbytes]
 
     def child(self, name: str) -> "TableReader":
-        """Return a table."""
+        """Return a reader of the table in a field."""
         return self._table(name, self._target(name))
 
     def children(self, name: str) -> "list[TableReader]":
-        """Return a vector of tables."""
+        """Return a reader of each table in a field that is a vector of tables."""
         return [self._table(name, at) for at in self._targets(name)]
 
     def _table(self, name: str, position: int) -> "TableReader":
@@ -212,11 +212,12 @@ def octets(raw: bytes) -> Numbers:
 
 
 def build(kind: type[T], *columns: Sequence[object]) -> list[T]:
-    """Return an object of the class `kind` for each index of the columns.
+    """Return objects of the dataclass `kind`, made from columns of field values.
 
     Args:
         kind: a dataclass with slots and without `__post_init__`.
-        columns: for each field, in order, its values for all objects.
+        columns: for each field of the dataclass, in order, the values of that field for
+            all objects.
     """
     made: list[T] = list(map(object.__new__, repeat(kind, len(columns[0]))))
     for put, column in zip(_setters(kind), columns, strict=True):  # type: ignore[arg-type]
@@ -226,7 +227,7 @@ def build(kind: type[T], *columns: Sequence[object]) -> list[T]:
 
 @cache
 def _setters(kind: type) -> tuple[Callable[[object, object], None], ...]:
-    """Return the slot setters of a dataclass, one per field."""
+    """Return, for each field of a dataclass with slots, the function that sets it."""
     names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
     return tuple(getattr(kind, name).__set__ for name in names)
 
@@ -247,7 +248,11 @@ def check_ids(ids: Numbers, count: int, path: str, where: str) -> list[int]:
 
 
 def check_lengths(path: str, where: str, *vectors: Sequence[object] | Numbers) -> None:
-    """Check that parallel vectors have the same length."""
+    """Check that parallel vectors have the same length.
+
+    Raises:
+        BadProgram: their lengths differ.
+    """
     lengths = {len(vector) for vector in vectors}
     if len(lengths) > 1:
         what = f"parallel vectors of {sorted(lengths)} entries"
@@ -257,10 +262,10 @@ def check_lengths(path: str, where: str, *vectors: Sequence[object] | Numbers) -
 def cut(
     items: Sequence[T], ends: Numbers, count: int, path: str, where: str
 ) -> list[tuple[T, ...]]:
-    """Cut `items` into `count` runs, which end at `ends`.
+    """Cut `items` into `count` consecutive parts; `ends` has each part's end index.
 
     Raises:
-        BadProgram: the runs do not cover the items exactly.
+        BadProgram: the parts do not cover the items exactly.
     """
     bounds = [0, *ends.tolist()]
     ordered = all(map(le, bounds, bounds[1:]))

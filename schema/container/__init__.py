@@ -116,7 +116,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of `_ON_DEMAND`, which opening a bundle does not need."""
+    """Import a name in `_ON_DEMAND` on first use; opening a bundle needs none."""
     for module, names in _ON_DEMAND.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

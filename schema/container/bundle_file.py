@@ -2,7 +2,7 @@
 
 The header holds the file's length and the digest of the tail (a bundle's program or a
 data file's index). The tail holds the digests of the blobs. Opening a file reads only
-its header and tail; `StoredBlobs` reads blobs, and opens the data files of a bundle.
+the header and the tail. `StoredBlobs` reads blobs, and opens a bundle's data files.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ class SealedFile(OpenFile):
     """An open file that begins with a header."""
 
     def read_header(self, kind: FileKind) -> Header:
-        """Return the checked header.
+        """Read and check the header of the file.
 
         Raises:
             FormatError: the header is damaged, or the file is of another kind.
@@ -68,16 +68,20 @@ class SealedFile(OpenFile):
         return fill
 
     def check_blob(self, blob: Blob, padding: int, what: str) -> None:
-        """Check a blob, read in small pieces; raise the errors of `check_digest`."""
+        """Check the digest of a blob in this file, and the padding before the blob.
+
+        The blob is read in small pieces. The arguments and errors are those of
+        `check_digest`.
+        """
         digest = streamed_digest(blob.nbytes, self.filler(blob))
         self.check_digest(blob, padding, what, digest)
 
     def check_digest(self, blob: Blob, padding: int, what: str, digest: bytes) -> None:
-        """Check the digest of a blob that was read, and the padding before the blob.
+        """Check that a blob has its digest, and that the padding before it is zero.
 
         Args:
             blob: a blob of this file.
-            padding: the end of the part before the blob.
+            padding: the offset at which the padding before the blob begins.
             what: the name of the blob in messages.
             digest: the digest of the bytes that were read.
 
@@ -107,16 +111,16 @@ class DataFileReader(SealedFile):
 
     Attributes:
         header: the decoded header.
-        blobs: the index, by ascending offset; `file` is 0 in each blob.
-        layout: locations of the zero padding.
+        blobs: the blobs in the file's index, by ascending offset; `Blob.file` is 0.
+        layout: where the zero padding lies in the file.
     """
 
     def __init__(self, path: str | os.PathLike[str], within: int | None = None) -> None:
         """Open a data file and check its index; the arguments are those of `OpenFile`.
 
         Raises:
-            FileProblem: the system refuses, or it is not a regular file.
-            FormatError: the bytes are wrong.
+            FileProblem: the system refuses, or the path is not a regular file.
+            FormatError: the file is not a data file, or is damaged.
         """
         super().__init__(path, within)
         with self.closed_on_error():
@@ -140,16 +144,16 @@ class BundleFile(SealedFile):
 
     Attributes:
         header: the decoded header.
-        program: decoded and verified.
-        layout: locations of the zero padding.
+        program: the decoded program, which has been verified.
+        layout: where the zero padding lies in the file.
     """
 
     def __init__(self, path: str | os.PathLike[str], thorough: bool = False) -> None:
         """Open a bundle and check its program; `verify_program` explains `thorough`.
 
         Raises:
-            FileProblem: the system refuses, or it is not a regular file.
-            FormatError: the bytes are wrong.
+            FileProblem: the system refuses, or the path is not a regular file.
+            FormatError: the file is not a bundle, or is damaged.
         """
         super().__init__(path)
         with self.closed_on_error():
@@ -167,20 +171,24 @@ class BundleFile(SealedFile):
         return cls(path)
 
     def choose(self, body: Program) -> None:
-        """Replace the program by `body`, the program for one of its recipes."""
+        """Replace the program by `body`, the program with only one of its recipes."""
         self.program = body
 
     @property
     def digest(self) -> str:
-        """Return the program's SHA-256 in hexadecimal, which covers all content."""
+        """Return the SHA-256 of the encoded program, in hexadecimal.
+
+        It covers all content of the bundle, since the program has the digest of each
+        blob.
+        """
         return self.header.tail_digest.hex()
 
     @cached_property
     def identity(self) -> str:
         """Return the program's identity, which does not depend on where blobs lie.
 
-        It is computed when it is first read, over the methods of all recipes; see
-        `schema/identity.py`.
+        The identity covers the methods of all recipes; see `schema/identity.py`. It is
+        computed on first use.
         """
         return identity(self._whole)
 

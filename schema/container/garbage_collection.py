@@ -1,11 +1,11 @@
 """Find and remove the data files of a folder that no bundle in the folder needs.
 
-In: a folder. Out: the files that were removed, and the files that were left, with
-reasons. A file is removed only after it has been locked and all bundles have been read
-again, since a writer keeps the data file of its bundle locked until the bundle is in
-place. Only this folder is searched: a bundle in another folder does not protect a data
-file in this folder, unless this folder has a link to the bundle. Temporary files of
-interrupted writers are removed too.
+In: a folder. Out: the files that were removed, and the files that were not removed,
+with reasons. A file is removed only after kvc has locked the file and then read all
+bundles again, since a writer keeps the data file of a new bundle locked until the
+bundle has its name. Only this folder is searched: a bundle in another folder does not
+protect a data file in this folder, unless this folder has a link to the bundle.
+Temporary files of interrupted writers are removed too.
 """
 
 import errno
@@ -57,9 +57,9 @@ class Collected:
     """Result of `collect_garbage`.
 
     Attributes:
-        removed: files that were removed, or in a dry run, that would be removed.
-        held: unneeded files that another process has locked.
-        failed: files that could not be locked or removed.
+        removed: the removed files; in a dry run, the files that would be removed.
+        held: unneeded files that were not removed, since another process locks them.
+        failed: unneeded files that could not be locked or removed.
     """
 
     removed: tuple[Garbage, ...]
@@ -69,7 +69,7 @@ class Collected:
 
 @dataclass(slots=True)
 class _Collection:
-    """A collection in progress in an open folder."""
+    """A garbage collection in progress, in an open folder."""
 
     home: Path
     folder: int
@@ -79,7 +79,7 @@ class _Collection:
     failed: list[Failure] = field(default_factory=list)
 
     def take(self, found: Iterable[Garbage]) -> None:
-        """Lock files, read all bundles again, remove files that no bundle needs."""
+        """Lock files, read all bundles again, and remove the files that none needs."""
         with ExitStack() as stack:
             locked = [(one, self._lock(one, stack)) for one in found]
             free = [(one, fd) for one, fd in locked if fd is not None]
@@ -89,7 +89,10 @@ class _Collection:
                     self._remove(one, fd)
 
     def _lock(self, one: Garbage, stack: ExitStack) -> int | None:
-        """Lock a file until `stack` is closed; return None if locking fails."""
+        """Lock a file until `stack` is closed; return its descriptor or None.
+
+        The result is None if the file cannot be locked.
+        """
         try:
             fd = _open_to_lock(one.name, self.folder)
             stack.callback(os.close, fd)
@@ -105,7 +108,7 @@ class _Collection:
         return fd
 
     def _remove(self, one: Garbage, fd: int) -> None:
-        """Remove a file, if its name still refers to the locked file."""
+        """Remove a file, if the file of this name is still the locked file `fd`."""
         try:
             if not names_file(one.name, fd, self.folder):
                 return
@@ -121,7 +124,7 @@ class _Collection:
 
 
 def unreferenced(folder: Folder) -> tuple[Garbage, ...]:
-    """Return the files in a folder that no bundle in the folder needs, by name.
+    """Return the files that no bundle in the folder needs, in the order of their names.
 
     Raises:
         CannotCollect: a bundle in the folder cannot be read, so its data files are
@@ -180,7 +183,7 @@ def _garbage(home: Path, folder: int) -> Iterator[Garbage]:
 
 @contextmanager
 def _opened(name: str, folder: int) -> Iterator[int | None]:
-    """Open a regular file of a folder; yield None if it cannot be read."""
+    """Open a regular file of a folder and yield its descriptor; None if that fails."""
     fd = None
     try:
         with suppress(OSError):

@@ -1,13 +1,14 @@
 """The header of a file, its first 128 bytes, and the layout of the file's parts.
 
 A file is its header, its blobs in the order of their offsets, and its tail (a bundle's
-program or a data file's index). Each of these parts starts at the next multiple of its
-alignment; zeros fill the gaps. So parts do not overlap, all other bytes are zero
-padding, and nothing follows the tail.
+program or a data file's index). Each of these parts starts at the next multiple of the
+part's alignment, and zeros fill the gaps. So parts do not overlap, all bytes between
+parts are zero, and nothing follows the tail.
 
 The layout of the header is in FORMAT.md. It is the same for all format versions, so
 that any version of kvc can tell a damaged file from a file of another format version.
-It is also the same for bundles and data files, which differ in their magic.
+It is also the same for bundles and data files; only the magic (the first bytes) tells
+them apart.
 """
 
 import hashlib
@@ -68,7 +69,11 @@ class Header:
 
 @frozen
 class FileKind:
-    """A kind of file: its name, magic, name of its tail, and maximum tail size."""
+    """A kind of file, bundle or data file.
+
+    The fields are the name of the kind, its magic (the first bytes of a file), the name
+    of its tail, and the maximum size of the tail.
+    """
 
     name: str
     magic: bytes
@@ -95,7 +100,13 @@ def pack_header(header: Header, kind: FileKind = BUNDLE) -> bytes:
 
 
 def parse_header(raw: bytes, file_nbytes: int, path: str, kind: FileKind) -> Header:
-    """Return the header in the first bytes of a file of `file_nbytes`.
+    """Decode the header in the first bytes of a file, and check it.
+
+    Args:
+        raw: the first bytes of the file.
+        file_nbytes: the size of the file.
+        path: path of the file, for messages.
+        kind: the expected kind of file.
 
     Raises:
         BadMagic: the file is not a kvc file.
@@ -156,24 +167,29 @@ TAIL_ALIGN: Final = 64
 
 
 def default_align(nbytes: int) -> int:
-    """Return a blob's alignment: 64 B, 4 KiB from 4 KiB on, 64 KiB from 4 MiB on."""
+    """Return the alignment of a blob of `nbytes` bytes.
+
+    The alignment is 64 B; for blobs of at least 4 KiB, 4 KiB; of at least 4 MiB, 64
+    KiB.
+    """
     if nbytes >= 4 << 20:
         return 64 << 10
     return 4 << 10 if nbytes >= 4 << 10 else 64
 
 
 def align_up(offset: int, align: int) -> int:
-    """Return the first multiple of `align` that is not below `offset`."""
+    """Return the smallest multiple of `align` that is at least `offset`."""
     return -(-offset // align) * align
 
 
 @frozen
 class PaddingLayout:
-    """Locations of the zero padding.
+    """Where the zero padding lies in a file.
 
     Attributes:
-        padding: by blob id, the end of the part before the blob.
-        tail_padding: the end of the last blob.
+        padding: for each blob id, the offset at which the padding before the blob
+            begins.
+        tail_padding: the offset at which the padding before the tail begins.
     """
 
     padding: dict[int, int]
@@ -183,7 +199,9 @@ class PaddingLayout:
 def check_layout(
     blobs: Sequence[Blob], header: Header, kind: FileKind, path: str
 ) -> PaddingLayout:
-    """Check that header, blobs of file 0 and tail fill the file; return the padding.
+    """Check that header, blobs and tail fill a file; return where the padding lies.
+
+    Only the blobs with `file` 0 lie in the file.
 
     Raises:
         BadProgram: parts of the file overlap, leave a hole, or are misaligned.

@@ -39,7 +39,11 @@ _KINDS: Final = (
 
 
 def guess_kind(head: bytes) -> str:
-    """Return a description of the file that begins with `head`, up to 128 bytes."""
+    """Return a description of a file's kind, guessed from its first bytes.
+
+    Args:
+        head: the first bytes of the file, up to 128.
+    """
     if not head:
         return "an empty file"
     if not any(head):

@@ -1,8 +1,9 @@
 """Find the data files of a bundle, by name and digest.
 
-In: a program's entry for a data file, and folders. Out: the open file. Names are opened
-relative to the folder's descriptor, and links are not followed. A file of the right
-name with other content is skipped; it is reported if no folder has the right file.
+In: a program's entry for a data file, and folders. Out: the open file. The file is
+opened by its name relative to the folder's descriptor, and links are not followed. A
+file that has the right name but another digest is skipped; an error reports the file if
+no folder has the right one.
 
 A data file that holds only packed data (copies of plain data in a faster form) is not
 required: the bundle opens without it, and a request for one of its blobs raises an
@@ -30,10 +31,10 @@ from kvc.schema.uses import is_packed
 
 
 class AbsentFile(SealedFile):
-    """A placeholder for a missing data file."""
+    """A placeholder for a data file that was not found."""
 
     def __init__(self, error: DataFileMissing) -> None:
-        """Store the error of the failed search, which later calls raise."""
+        """Store the error of the failed search; requests for blobs raise this error."""
         self.path = error.name
         self.fd = -1
         self.size = 0
@@ -77,10 +78,10 @@ def search_path(bundle: str, folders: Folder | Iterable[Folder]) -> tuple[str, .
 def find_data_file(
     file: DataFile, bundle: str, folders: Sequence[str]
 ) -> DataFileReader:
-    """Open the first file that has the entry's name and digest.
+    """Open the first data file that has the name and digest of a program's entry.
 
     Args:
-        file: the entry, checked by `verify_program`, so that its name is plain.
+        file: the entry. `verify_program` has checked that its name is not a path.
         bundle: path of the bundle, for messages.
         folders: the folders to search, in this order.
 
@@ -131,8 +132,7 @@ def open_folder(folder: Folder, listed: bool = False) -> Iterator[int]:
 
     Args:
         folder: path of the folder.
-        listed: whether the names in the folder are to be read, which needs the
-            permission to read the folder.
+        listed: whether the caller lists the folder; this needs read permission.
 
     Raises:
         FileProblem: the folder does not exist, or the system refuses.

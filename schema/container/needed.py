@@ -1,9 +1,9 @@
 """List the data files that the bundles of a folder need.
 
-In: a folder. Out: file names. A file that may be a bundle and cannot be read is an
-error, since its data files are unknown. A listing can miss a file that is renamed while
-the folder is listed. The listing is therefore repeated until the folder has not changed
-for 20 ms and every file in the folder has been read.
+In: a folder. Out: file names. If a file that may be a bundle cannot be read, an error
+is raised, since the data files that it needs are unknown. A listing can miss a file
+that is renamed while the folder is listed. The listing is therefore repeated until the
+folder has not changed for 20 ms and every file in the folder has been read.
 """
 
 import errno
@@ -29,7 +29,7 @@ _LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 @frozen
 class _Entry:
-    """A file in a listing; a changed file gives a different entry."""
+    """A file in a listing of a folder; the entry differs once the file has changed."""
 
     name: str
     inode: int
@@ -45,8 +45,8 @@ def needed_names(home: Path, folder: int, settled: bool = True) -> set[str]:
     Args:
         home: path of the folder.
         folder: descriptor of the folder, open for listing.
-        settled: whether to wait until the folder has stopped changing; if not, the
-            result can lack a name.
+        settled: whether to wait until the folder has stopped changing; without
+            waiting, a name can be missing from the result.
 
     Raises:
         CannotCollect: a file that may be a bundle cannot be read, or the folder keeps
@@ -104,7 +104,7 @@ def _entries(home: Path, folder: int) -> tuple[list[_Entry], bool]:
 
 
 def list_folder(home: Path, folder: int) -> list[str]:
-    """Return the names in an open folder.
+    """Return the names of all files in an open folder.
 
     Raises:
         FileProblem: the folder cannot be read.
@@ -124,7 +124,10 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def _names_in(home: Path, folder: int, entry: _Entry) -> set[str] | None:
-    """Return the names of the data files that a file needs; None if it was removed.
+    """Return the names of the data files that a file of a folder needs.
+
+    The result is empty for a file that is not a bundle, None for a file that was
+    removed.
 
     Raises:
         CannotCollect: the file is a bundle, or named like one, but cannot be read.
@@ -142,7 +145,7 @@ def _names_in(home: Path, folder: int, entry: _Entry) -> set[str] | None:
 
 
 def _may_be_bundle(folder: int, entry: _Entry) -> bool:
-    """Tell whether a file is named like a bundle, or begins like one.
+    """Tell whether a file has the name of a bundle, or the first bytes of one.
 
     Raises:
         OSError: the file cannot be read.

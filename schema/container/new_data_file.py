@@ -1,10 +1,10 @@
 """`NewDataFile`: a data file that is being written for a new bundle.
 
 The data file gets its name before the bundle does, and never overwrites an intact file.
-If an intact file with equal content already has the name, that file is used; a damaged
-file is replaced. The data file stays locked until the bundle is in place, so that `kvc
-gc` does not remove the data file earlier. If writing the bundle fails, a data file that
-was made for the bundle is removed.
+If an intact file with equal content already has the name, the bundle uses that file; a
+damaged file of this name is replaced. The data file stays locked until the bundle has
+its name, so that `kvc gc` does not remove the data file before that. If the bundle
+cannot be written, a data file that was made for the bundle is removed.
 """
 
 import errno
@@ -36,10 +36,10 @@ _DAMAGED: Final = (Truncated, DigestMismatch, BadStructure, BadProgram)
 
 
 class NewDataFile(TemporaryFile):
-    """A data file; its `with` statement must contain the writing of the bundle.
+    """The data file of a new bundle; write the bundle within its `with` statement.
 
     Attributes:
-        keep: whether to keep the file at the end.
+        keep: whether the file stays after the `with` statement.
         is_new: whether the file did not exist before.
         sync_error: why the file's name may not survive a crash; None if it will.
     """
@@ -53,10 +53,10 @@ class NewDataFile(TemporaryFile):
         self._existing: DataFileReader | None = None
 
     def publish(self, name: str, digest: bytes) -> None:
-        """Give the finished file its name, durably.
+        """Give the finished file its name, so that the name survives a crash.
 
         Args:
-            name: a plain file name in the file's folder.
+            name: the name in the file's folder; it has no folder of its own.
             digest: the digest of the file's index.
 
         Raises:
@@ -72,7 +72,7 @@ class NewDataFile(TemporaryFile):
             self.sync_error = error
 
     def discard(self) -> None:
-        """Remove the file unless it is to be kept, and unlock it."""
+        """Remove the file unless `keep` is set, and unlock it."""
         target, self._target = self._target, None
         if target is not None and not self.keep and self._fd is not None:
             with suppress(OSError):
@@ -84,7 +84,7 @@ class NewDataFile(TemporaryFile):
             self._existing = None
 
     def _link(self, target: Path) -> bool:
-        """Link the file to its name; return False if the name is taken."""
+        """Give the file the name `target` by a hard link; False if it is taken."""
         fd, temporary = self.opened()
         self._target = target  # before the link: an interrupt may come right after it
         try:
@@ -102,12 +102,12 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _rename(self, target: Path) -> bool:
-        """Rename the file to a free name, for file systems without hard links.
+        """Give the file a free name by renaming, for file systems without hard links.
 
         Another writer can take the name after the check that the name is free. The
-        other writer's file has equal content, and is replaced by this file. From then
-        on the other writer's bundle may need this file, so that only `collect_garbage`
-        may remove it.
+        other writer's file has equal content, and this file replaces it. From then on
+        the other writer's bundle may need this file, so that only `collect_garbage` may
+        remove it.
         """
         _, temporary = self.opened()
         self._target = None
@@ -118,7 +118,10 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _take(self, target: Path, digest: bytes) -> bool:
-        """Use or replace the file that has the name; return False if it was removed."""
+        """Use the existing file of this name if its content is equal, else replace it.
+
+        Return False if the existing file was removed in the meantime.
+        """
         try:
             found = open_locked(target)
         except (FileProblem, FormatError) as error:
@@ -135,7 +138,7 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _replace_unreadable(self, target: Path, error: Exception) -> bool:
-        """Replace a damaged data file, or a link, that has the name.
+        """Replace what has the name `target`, if it is a damaged data file or a link.
 
         Raises:
             CannotWrite: the existing file is perhaps not a data file.
@@ -152,14 +155,14 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _replace(self, target: Path) -> None:
-        """Replace a damaged file; the new file stays even if the bundle fails."""
+        """Replace a damaged file by the new file, and keep it if the bundle fails."""
         _, temporary = self.opened()
         temporary.rename(target)
         self.is_new = True
 
 
 def _is_blank(path: Path) -> bool:
-    """Tell whether a file is empty or has only zeros, which a crash can cause."""
+    """Tell whether a file is empty or has only zeros, as a crash can leave it."""
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             if any(chunk):

@@ -1,8 +1,8 @@
 """`OpenFile`: a file descriptor, and the identity of the file when it was opened.
 
-In: a path from a caller, or a plain name in an open folder. Out: exactly the number of
-bytes requested, and whether the file is still the one that was opened. Nothing is
-memory-mapped.
+In: a path from a caller, or a file name in an open folder. Out: exactly the number of
+bytes requested, and whether the path still leads to the unchanged file that was opened.
+Nothing is memory-mapped.
 """
 
 import errno
@@ -80,10 +80,10 @@ _Identity = tuple[int, int, int, int]
 
 
 def is_session(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a file is a saved session, by its first bytes.
+    """Tell, from the first bytes of a file, whether it is a saved session.
 
     Raises:
-        FileProblem: the system refuses, or it is not a regular file.
+        FileProblem: the system refuses, or the path is not a regular file.
     """
     with OpenFile(path) as file:
         start = file.pread(0, min(len(SESSION_MAGIC), file.size))
@@ -109,7 +109,7 @@ class OpenFile(Closing):
 
         Raises:
             BadSetting: `path` is not a path.
-            FileProblem: the system refuses, or it is not a regular file.
+            FileProblem: the system refuses, or the path is not a regular file.
         """
         self.path = path_text(path)
         self.fd = _open(self.path, within)
@@ -151,7 +151,7 @@ class OpenFile(Closing):
             rest = rest[count:]
 
     def check_zeros(self, start: int, end: int) -> None:
-        """Check that padding is zero.
+        """Check that the bytes from `start` to `end`, which are padding, are zero.
 
         Raises:
             BadStructure: the padding is not zero.
@@ -161,10 +161,11 @@ class OpenFile(Closing):
             raise BadStructure(path=self.path, offset=start, what="padding is not zero")
 
     def check_unchanged(self) -> None:
-        """Check that the file is still the one that was opened.
+        """Check that the file has not changed since it was opened.
 
         Raises:
-            FileChanged: its size, times or inode differ, or its server has lost it.
+            FileChanged: the file's size, times or inode differ, or its server has lost
+                the file.
             FileProblem: the system does not report the file's status.
         """
         try:

@@ -1,7 +1,7 @@
 """`ReusedFile`: an existing data file whose blobs a new bundle refers to.
 
-The data file stays locked until the new bundle is in place, so that `kvc gc` does not
-remove the data file earlier. A blob is checked before the bundle refers to it.
+The data file stays locked until the new bundle has its name, so that `kvc gc` does not
+remove the data file before that. A blob is checked before the bundle refers to it.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ class ReusedFile(Closing):
     """An open and locked data file."""
 
     def __init__(self, path: Path) -> None:
-        """Open and lock a data file; this waits for a writer to finish.
+        """Open and lock a data file; wait for a writer of the file to finish.
 
         Args:
             path: path of the file, links followed.
@@ -41,7 +41,7 @@ class ReusedFile(Closing):
 
     @property
     def entry(self) -> DataFile:
-        """Return the entry for this file in a program."""
+        """Return the entry that a program has for this file: its name and digest."""
         return DataFile(Path(self._file.path).name, self._file.digest)
 
     @property
@@ -55,7 +55,7 @@ class ReusedFile(Closing):
         return frozenset(nbytes for _, nbytes in self._index)
 
     def find(self, blob: Blob) -> Blob | None:
-        """Return the location of a blob in this file, None if the file lacks the blob.
+        """Return the blob in this file with the content of `blob`; None if none.
 
         Raises:
             FormatError: the blob is damaged in this file.
@@ -75,11 +75,11 @@ class ReusedFile(Closing):
 def open_reused(
     stack: ExitStack, paths: Folder | Iterable[Folder], bundle: str
 ) -> list[ReusedFile]:
-    """Open and lock data files, each once, until `stack` is closed.
+    """Open and lock data files until `stack` is closed; open a repeated path only once.
 
     Raises:
         CannotWrite: two of the files have the same name, which a bundle cannot tell
-            apart, or a name is not plain.
+            apart, or a name is one that a data file cannot have.
         FileProblem, FormatError: a file cannot be read.
     """
     reused: dict[bytes, ReusedFile] = {}
@@ -98,20 +98,21 @@ def open_reused(
 
 
 def check_reuse(paths: Folder | Iterable[Folder], bundle: Folder) -> None:
-    """Check that data files can be reused, before any work is done.
+    """Check that a new bundle can reuse data files, before other work is done.
 
     Raises:
-        as `open_reused`.
+        The errors of `open_reused`.
     """
     with ExitStack() as stack:
         open_reused(stack, paths, path_text(bundle))
 
 
 def open_locked(path: Path) -> DataFileReader | None:
-    """Open a data file and hold a shared lock on the file until the file is closed.
+    """Open a data file, and lock it for reading until it is closed.
 
     Returns:
-        None if the file was removed or replaced during the wait for the lock.
+        The open file; None if the file was removed or replaced during the wait for
+        the lock.
 
     Raises:
         FileProblem: the file cannot be read.
@@ -135,9 +136,9 @@ def open_locked(path: Path) -> DataFileReader | None:
 
 
 def names_file(path: str | Path, fd: int, folder: int | None = None) -> bool:
-    """Tell whether a name refers to the open file `fd`.
+    """Tell whether `path` leads to the open file `fd`.
 
-    The name is relative to the descriptor `folder`, if that is given.
+    The path is relative to the descriptor `folder`, unless `folder` is None.
 
     Raises:
         OSError: the system does not report the file's status.

@@ -1,8 +1,9 @@
 """`save_bundle`: the only code that writes bundles, for compile, split and join.
 
-In: a program, and a function that returns the bytes of each name. Out: one file, or a
-bundle and data files. The output is complete, or nothing changes: data files get their
-names first, and a reader finds the old files until the bundle gets its name.
+In: a program, and a function that returns the content of each named data. Out: one
+file, or a bundle and data files. Either all files are written, or nothing changes: data
+files get their names first, and a reader finds the old files until the bundle gets its
+name.
 """
 
 import hashlib
@@ -43,18 +44,18 @@ from kvc.schema.verify import verify_program
 def check_space(
     path: str, folder: Path, contents: Iterable[Content], elsewhere: Collection[int]
 ) -> None:
-    """Check that the file system of a folder has room for the contents of all names.
+    """Check that a folder's file system has space for the contents of all named data.
 
     Args:
         path: path of the output, for the message.
         folder: the folder of the new files. The old output is not counted as free
             space, since it stays until the new output is complete.
-        contents: the contents of all names, in any order.
-        elsewhere: sizes of blobs in reused files; contents of these sizes may be stored
-            there, and are not counted.
+        contents: the contents of all named data, in any order.
+        elsewhere: sizes of blobs in reused files. A content of such a size may already
+            be stored in a reused file, and is not counted.
 
     Raises:
-        NoSpace: the file system has too little room.
+        NoSpace: the file system has too little space.
         Exception: any exception raised by a content when it is read.
     """
     free = free_nbytes(folder)
@@ -76,7 +77,7 @@ def check_space(
 
 
 def free_nbytes(folder: Path) -> int | None:
-    """Return the number of bytes that this process may write; None if unknown."""
+    """Return how many bytes this process may write in a folder; None if unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -94,15 +95,17 @@ Contents = Callable[[int], Content]  # maps a name's id to its content
 
 
 class Progress(Protocol):
-    """A callback that reports progress of a stage."""
+    """A callback to which kvc reports the progress of a stage of its work."""
 
     def __call__(self, stage: str, done: int, total: int, item: str = "") -> None:
-        """Report that `done` of `total` units are done; a total of 0 means unknown.
+        """Report that `done` of `total` units of a stage are done.
+
+        The units are steps, or bytes of weights.
 
         Args:
             stage: name of the stage.
-            done: steps done, or bytes of weights.
-            total: steps or bytes of the whole stage.
+            done: the number of units done.
+            total: the number of units of the whole stage; 0 means unknown.
             item: the current item, such as the name of a weight.
         """
         ...
@@ -121,13 +124,13 @@ class SavedBundle:
 
     Attributes:
         program: the program as written.
-        nbytes: size of the bundle.
-        data_path: path of the data file with the blobs that no reused file had; None
-            without a data file.
-        data_nbytes: size of this data file, 0 without a data file.
-        data_is_new: whether this data file did not exist before.
-        packed_path: path of the data file with packed data; None without such a file.
-        packed_nbytes: size of the file with packed data, 0 without such a file.
+        nbytes: size of the bundle, in bytes.
+        data_path: path of the new bundle's data file, with the blobs that no reused
+            file has; None if there is none.
+        data_nbytes: size of that data file, in bytes; 0 if there is none.
+        data_is_new: whether that data file did not exist before.
+        packed_path: path of the data file with packed data; None if there is none.
+        packed_nbytes: size of the data file with packed data; 0 if there is none.
     """
 
     program: Program
@@ -144,7 +147,10 @@ Accept = Callable[[SavedBundle], None]
 
 @frozen
 class _Target:
-    """A file that blobs are written to, and the provisional `file` of these blobs."""
+    """A file that blobs are written to.
+
+    Its blobs have `number` as their `file` until the files of the program are numbered.
+    """
 
     file: TemporaryFile
     stream: BlobStream
@@ -166,18 +172,19 @@ def save_bundle(
 
     Args:
         path: path of the bundle.
-        program: the program; its `files`, `blobs` and blob ids of names are made anew.
-        contents: returns the content of each name; called in the order of names.
+        program: the program. Its `files`, its `blobs` and the blob ids of its names are
+            made anew.
+        contents: returns the content of each named data; called in the order of names.
         external: whether blobs go to a data file beside the bundle.
         packed_apart: whether packed data goes to a data file of its own.
         reuse: data files whose blobs are referred to rather than written again.
-        progress: called for each name before its bytes are written.
-        accept: called for the new bundle before it gets its name; if `accept` raises,
-            the old files stay, and no new file.
+        progress: called for each named data before its bytes are written.
+        accept: called for the new bundle before it gets its name. If `accept` raises,
+            the old files stay and the new files are removed.
 
     Raises:
         CannotWrite: the system refuses; the old files are untouched.
-        NoSpace: the disk has too little room; checked before anything is written.
+        NoSpace: the disk has too little space; checked before anything is written.
         Unsynced: the bundle is in place, but may not survive a crash.
         FileProblem: a file in `reuse` cannot be read.
         FormatError: a file in `reuse` is damaged, or the program is wrong.
@@ -204,13 +211,14 @@ def save_bundle(
 
 
 def foretold_nbytes(program: Program, contents: Contents) -> int:
-    """Predict the size in bytes of a bundle with all its blobs, before it is written.
+    """Predict the size in bytes of a bundle that contains all its blobs.
 
     The bundle is smaller if contents of different keys turn out to have the same bytes.
 
     Args:
         program: the argument `program` of `save_bundle`.
-        contents: the contents of the program's names; only sizes and keys are read.
+        contents: returns the content of each named data; only the size and the key of a
+            content are read.
     """
     end, ids, blobs = HEADER_NBYTES, dict[Hashable, int](), list[Blob]()
     names: list[NamedData] = []
@@ -234,9 +242,10 @@ def _store(
     count: int,
     progress: Progress | None,
 ) -> Program:
-    """Write all blobs; blobs of the first `count` names go to the first target.
+    """Write the blobs of all named data to targets; return the program with them.
 
-    In the result, the `file` of a blob is the number of a target or of a reused file.
+    The first `count` named data go to the first target, all others to the last. In the
+    result, the `file` of a blob is the number of a target or of a reused file.
     """
     names: list[NamedData] = []
     ids: dict[tuple[bytes, int], int] = {}  # by content
@@ -262,7 +271,10 @@ def _finish(
     reused: Sequence[ReusedFile],
     accept: Accept | None,
 ) -> SavedBundle:
-    """Name the data files, then the bundle; remove the files if the bundle fails."""
+    """Give the data files, then the bundle, their names.
+
+    If the bundle fails, the new data files are removed.
+    """
     used = {blob.file for blob in placed.blobs}
     written = [one for one in targets if one.file is not bundle and one.number in used]
     indices = [_index(one, bundle) for one in written]
@@ -307,7 +319,7 @@ def _finish(
 
 
 def _index(target: _Target, bundle: AtomicFile) -> bytes:
-    """Return the encoded index of a data file, with all blobs written to it."""
+    """Return the encoded index of a new data file: the blobs written to it."""
     own = [blob for blob in target.stream.blobs if blob.file == 0]
     return _check_size(encode_index(own), DATA, bundle)
 
@@ -318,9 +330,14 @@ def _number_files(
     numbers: Mapping[int, int],
     reused: Sequence[ReusedFile],
 ) -> Program:
-    """Return the program with its files: `own`, then the reused files that it uses.
+    """Return a program with its `files`: `own`, then the reused files that it needs.
 
-    `numbers` maps the number of each target to its index in `own`.
+    Args:
+        placed: the program; the `file` of a blob is the number of a target or reused
+            file.
+        own: the bundle itself and its new data files.
+        numbers: the index in `own` of each target, by the target's number.
+        reused: all reused files.
     """
     files, known = list(own), dict(numbers)
     used = {blob.file for blob in placed.blobs}
@@ -333,7 +350,7 @@ def _number_files(
 
 
 def _encode(program: Program, bundle: AtomicFile) -> bytes:
-    """Return the bytes of a program, checked as a reader checks them.
+    """Return the bytes of a program, after the checks that a reader would make.
 
     Raises:
         FormatError: the program is wrong.
@@ -351,7 +368,7 @@ def _check_size(raw: bytes, kind: FileKind, bundle: AtomicFile) -> bytes:
 
 
 def _free_name(bundle: AtomicFile, digest: bytes) -> str:
-    """Return the name of the new data file, which differs from the bundle's name."""
+    """Return a name for a bundle's new data file that is not the bundle's own name."""
     name = data_file_name(bundle.target, digest)
     if name == bundle.target.name:
         reason = "its data file would have this very name; give another one"
@@ -360,6 +377,6 @@ def _free_name(bundle: AtomicFile, digest: bytes) -> str:
 
 
 def data_file_name(bundle: Path, digest: bytes) -> str:
-    """Return a plain name for a new data file, derived from the bundle's name."""
+    """Return a name for a bundle's data file, from the bundle's name and a digest."""
     stem = _STRANGE.sub("_", bundle.stem)[:_MOST_STEM].lstrip(".") or "data"
     return f"{stem}-{digest.hex()[:12]}{SUFFIX}"

@@ -1,7 +1,7 @@
-"""Move a bundle's blobs to a data file, and back.
+"""Move the blobs of a bundle to a data file, or back into the bundle.
 
-In: a bundle. Out: another bundle, written by `save_bundle` as the compiler does.
-Packed data keeps its own data file, or is dropped if that file is missing.
+In: a bundle. Out: another bundle, which `save_bundle` writes. Packed data in a data
+file of its own stays separate; if that file is missing, packed data is left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,8 @@ def split_bundle(
         progress: the argument `progress` of `save_bundle`.
 
     Raises:
-        as `save_bundle` and `StoredBlobs.open`; a damaged blob is a `DigestMismatch`.
+        The errors of `save_bundle` and `StoredBlobs.open`.
+        DigestMismatch: a blob is damaged.
     """
     target = path if output is None else output
     with StoredBlobs.open(BundleFile(path), folders) as stored:
@@ -62,7 +63,7 @@ def join_bundle(
     """Write a bundle and the blobs in its data files as one file.
 
     Raises:
-        as `split_bundle`.
+        The errors of `split_bundle`.
     """
     with StoredBlobs.open(BundleFile(path), folders) as stored:
         contents = stored_contents(stored)
@@ -70,7 +71,7 @@ def join_bundle(
 
 
 def present_program(stored: StoredBlobs) -> Program:
-    """Return a stored program; if some packed data is missing, without packed data."""
+    """Return the program of open files, without packed data if any of it is missing."""
     if not any(isinstance(file, AbsentFile) for file in stored.files):
         return stored.program
     program, count = stored.program, count_unpacked(stored.program)
@@ -87,7 +88,7 @@ def present_program(stored: StoredBlobs) -> Program:
 
 
 def _without_packed(delegates: Iterable[Delegate], count: int) -> tuple[Delegate, ...]:
-    """Return delegates that use only the first `count` names."""
+    """Return delegates without packed data; only names below `count` are not packed."""
     return tuple(
         replace(one, names=tuple(name for name in one.names if name < count))
         for one in delegates
@@ -95,7 +96,7 @@ def _without_packed(delegates: Iterable[Delegate], count: int) -> tuple[Delegate
 
 
 def stored_contents(stored: StoredBlobs) -> Contents:
-    """Return the contents of the names of a stored program."""
+    """Return a function that returns the content of a named data of open files."""
 
     def content(name: int) -> Content:
         blob = stored.program.names[name].blob

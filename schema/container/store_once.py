@@ -1,8 +1,9 @@
-"""`BlobStream`: append blobs to a new file, each content once.
+"""`BlobStream`: append blobs to a new file; store blobs of equal bytes once.
 
-In: contents, in chunks. Out: the location of each content. A content is hashed while it
-is written. If the hash shows that this file, or a reused data file, already has the
-same bytes, the new copy is cut off again. At most one chunk is held in memory.
+In: contents, in chunks. Out: the blob of each content, which says where it is stored. A
+content is hashed while it is written. If the hash shows that this file, or a reused
+data file, already has the same bytes, the new copy is cut off again. At most one chunk
+is in memory at a time.
 """
 
 import hashlib
@@ -28,12 +29,12 @@ from kvc.schema.model import Blob
 
 @frozen
 class Content:
-    """The content of one name.
+    """The bytes of one named data.
 
     Attributes:
         nbytes: the number of bytes.
-        chunks: yields the bytes in order; a chunk is valid until the next one.
-        key: names with equal keys have the same bytes, which are read once.
+        chunks: yields the bytes in order; a chunk is valid until the next chunk.
+        key: contents with equal keys have the same bytes, and only one of them is read.
     """
 
     nbytes: int
@@ -45,13 +46,17 @@ class BlobStream:
     """The blobs of one program, written to a file or found in reused files.
 
     Attributes:
-        blobs: the blobs so far. `file` is 0 for a blob in the file being written, and
-            the number of a reused file, from 1 on, for any other blob.
-        end: the end offset of the file.
+        blobs: the blobs so far. `Blob.file` is 0 for a blob in the file being written;
+            for any other blob, it is the number of a reused file, counted from 1.
+        end: the size of the file being written, in bytes.
     """
 
     def __init__(self, file: TemporaryFile, reused: Sequence[ReusedFile]) -> None:
-        """Leave room for the header in an empty file; raise the errors of `add`."""
+        """Write zeros where the header will be, to an empty file.
+
+        Raises:
+            CannotWrite: the system refuses, for example because the disk is full.
+        """
         self.blobs: list[Blob] = []
         self.end = HEADER_NBYTES
         self._file = file
@@ -87,7 +92,7 @@ class BlobStream:
         return len(self.blobs) - 1
 
     def _append(self, content: Content) -> Blob:
-        """Write a content at the next multiple of its alignment."""
+        """Write a content to the file, aligned; return the new blob."""
         align = default_align(content.nbytes)
         start, hasher, nbytes = align_up(self.end, align), BlobHasher(), 0
         self._file.write(bytes(start - self.end))
@@ -100,7 +105,10 @@ class BlobStream:
         return Blob(hasher.digest(), nbytes, 0, start, align)
 
     def _find(self, blob: Blob) -> Blob | None:
-        """Return an equal blob in a reused file, checked; None if no file has it."""
+        """Return the blob of a reused file that has the same bytes, after a check.
+
+        The result is None if no reused file has these bytes.
+        """
         for number, file in enumerate(self._reused, 1):
             place = file.find(blob)
             if place is not None:
@@ -108,7 +116,7 @@ class BlobStream:
         return None
 
     def write_tail(self, raw: bytes, kind: FileKind) -> bytes:
-        """Write the part that ends the file; return the header for the file's start.
+        """Write the tail, which ends the file; return the header, which begins it.
 
         Raises:
             CannotWrite: the system refuses.

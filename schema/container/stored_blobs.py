@@ -2,8 +2,8 @@
 
 In: an open bundle, and folders to search for its data files. Out: the bytes of blobs,
 read and checked by two threads, and the open files for mapping. A data file's index
-must agree with the program's entries. A file that holds only packed data may be
-missing; all blobs of a missing file are missing.
+must agree with the program's entries. A data file that holds only packed data may be
+missing; then its blobs cannot be read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +28,7 @@ _MOST_NAMES: Final = 3  # of a blob, in a message
 
 
 class StoredBlobs(Closing):
-    """The open files of a program; a blob's id is its position in `program.blobs`.
+    """The open files of a program; a blob's id is its index in `program.blobs`.
 
     Attributes:
         program: the program of the bundle.
@@ -62,10 +62,10 @@ class StoredBlobs(Closing):
         folders: Folder | Iterable[Folder] = (),
         whole: bool = False,
     ) -> Self:
-        """Find and open the data files of a bundle; an error closes the bundle.
+        """Find and open the data files of a bundle; on an error, close the bundle.
 
         Args:
-            bundle: the open bundle; it belongs to the result, whose `close` closes it.
+            bundle: the open bundle; the returned object closes it.
             folders: folders to search for data files that are not beside the bundle.
             whole: whether files that hold only packed data must be present, too.
 
@@ -108,23 +108,26 @@ class StoredBlobs(Closing):
         file.check_blob(entry, self._padding.get(blob, 0), self.describe(blob))
 
     def read_into(self, blob: int, target: memoryview) -> None:
-        """Read a blob into memory, and check the bytes that arrived there.
+        """Read a blob into memory, and check the digest of the bytes in that memory.
 
         Args:
             blob: id of the blob.
             target: memory of exactly the blob's size.
 
         Raises:
-            as `check`; the content of `target` is undefined then.
+            The errors of `check`; `target` then holds undefined bytes.
         """
         entry, file = self._place(blob)
         assert target.nbytes == entry.nbytes, "the target has another size"
         self._check_digest(blob, filled_digest(target.cast("B"), file.filler(entry)))
 
     def chunks(self, blob: int) -> Iterator[memoryview]:
-        """Yield a blob in chunks, each valid until the next; raise `check`'s errors.
+        """Yield a blob in chunks; a chunk is valid until the next chunk.
 
         The digest is checked after the last chunk.
+
+        Raises:
+            The errors of `check`.
         """
         entry, file = self._place(blob)
         hasher, rest = BlobHasher(), entry.nbytes
@@ -138,7 +141,7 @@ class StoredBlobs(Closing):
         self._check_digest(blob, hasher.digest())
 
     def check_unchanged(self) -> None:
-        """Check that all files are still those that were opened.
+        """Check that no open file has changed since it was opened.
 
         Raises:
             FileChanged: a file was replaced or changed.
@@ -147,7 +150,7 @@ class StoredBlobs(Closing):
             file.check_unchanged()
 
     def describe(self, blob: int) -> str:
-        """Return the first three names of a blob, for messages."""
+        """Return a description of a blob for messages: its names, at most three."""
         names = self._names[blob]
         if not names:
             return f"blob {blob}"
@@ -174,7 +177,11 @@ class StoredBlobs(Closing):
 def match_index(
     bundle: BundleFile, number: int, file: DataFileReader
 ) -> dict[int, int]:
-    """Return, by blob id, where the padding of each blob in a data file begins.
+    """Check that a program's entries for a data file agree with the file's index.
+
+    Returns:
+        For each blob id of the program in this file, the offset at which the padding
+        before the blob begins.
 
     Raises:
         BadProgram: the data file's index does not agree with the program.

@@ -1,10 +1,10 @@
 """Files in progress, hidden under temporary names until they are complete.
 
-In: bytes to append, or an offset at which the file is cut off. Out: a file that
-survives a crash, and that a caller renames or links. The writer of a file holds a lock
-on the file. A file without a lock was left by a crash; the next writer in the folder
-removes it. If anything fails, the file is removed. An `AtomicFile` replaces an old
-file, which is untouched until the replacement.
+In: bytes to append, or an offset at which the file is cut off. Out: a complete file
+that survives a crash; a caller then renames or links it. The writer of a file holds a
+lock on the file. A temporary file without a lock was left by a crash, and the next
+writer in the folder removes it. If writing fails, the file is removed. An `AtomicFile`
+replaces an old file; the old file is untouched until then.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ _EXAMINE: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class TemporaryFile:
-    """Writer of one file; entering its `with` statement creates the file.
+    """Writer of one temporary file; entering its `with` statement creates the file.
 
     Attributes:
         path: path of the output, for messages.
@@ -42,10 +42,10 @@ class TemporaryFile:
         self._fd: int | None = None
 
     def __enter__(self) -> Self:
-        """Create the file.
+        """Create the temporary file.
 
         Raises:
-            CannotWrite: the folder refuses.
+            CannotWrite: the file cannot be created in the folder.
         """
         try:
             with self.problems():
@@ -75,14 +75,18 @@ class TemporaryFile:
             self._write(content)
 
     def cut(self, end: int) -> None:
-        """Cut off the file from `end` on; raise the errors of `write`."""
+        """Cut off the bytes of the file from `end` on; raise the errors of `write`."""
         with self.problems():
             fd, _ = self.opened()
             os.ftruncate(fd, end)
             os.lseek(fd, end, os.SEEK_SET)
 
     def make_durable(self, start: bytes = b"") -> None:
-        """Overwrite the first bytes with `start`, sync; raise the errors of `write`."""
+        """Overwrite the file's first bytes with `start`, then write the file to disk.
+
+        Raises:
+            CannotWrite: the system refuses, for example because the disk is full.
+        """
         with self.problems():
             fd, _ = self.opened()
             os.lseek(fd, 0, os.SEEK_SET)
@@ -101,7 +105,7 @@ class TemporaryFile:
                 os.close(fd)
 
     def opened(self) -> tuple[int, Path]:
-        """Return the open file and its path.
+        """Return the descriptor of the open file, and its path.
 
         Raises:
             ValueError: the file has been discarded, or `with` has not been entered.
@@ -120,7 +124,7 @@ class TemporaryFile:
             raise CannotWrite(path=self.path, reason=reason_of(error)) from error
 
     def _create(self) -> bool:
-        """Create and lock a file; tell whether it still exists after it is locked."""
+        """Create and lock a file; return False if it was removed before the lock."""
         self._temporary = self.folder / f".kvc-{os.getpid()}-{os.urandom(8).hex()}.tmp"
         self._fd = os.open(self._temporary, _CREATE, 0o666)
         with suppress(OSError):  # where files cannot be locked, no writer removes one
@@ -147,10 +151,10 @@ def remove_stale(folder: Path) -> None:
 
 
 def _remove_unlocked(entry: Path) -> None:
-    """Remove a file if its lock can be taken.
+    """Remove a file if no writer has locked it.
 
     Raises:
-        OSError: a writer has locked it, or the system refuses.
+        OSError: a writer has locked the file, or the system refuses.
     """
     fd = os.open(entry, _EXAMINE)
     try:
@@ -161,7 +165,7 @@ def _remove_unlocked(entry: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable.
+    """Write the names in a folder to disk, so that they survive a crash.
 
     Raises:
         OSError: the system refuses.
@@ -179,7 +183,7 @@ class AtomicFile(TemporaryFile):
     Attributes:
         path: the path as it was given.
         target: the path with links followed.
-        committed: whether `target` is, or may be, the new file.
+        committed: whether the file at `target` is, or may be, the new file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -199,7 +203,7 @@ class AtomicFile(TemporaryFile):
         self.folder = self.target.parent
 
     def commit(self, start: bytes = b"") -> None:
-        """Sync the file and give it its name.
+        """Write the file to disk and give it its name.
 
         Args:
             start: bytes that overwrite the first bytes of the file before the renaming.
@@ -226,7 +230,7 @@ class AtomicFile(TemporaryFile):
 
 
 def why_not_replaced(target: Path) -> str:
-    """Return why a file must not be replaced, or "".
+    """Return why a new file must not replace the file at `target`, or "".
 
     Devices, and data files that bundles need, must not be replaced.
 

@@ -19,10 +19,11 @@ class Verified:
     """Summary of files that passed all checks.
 
     Attributes:
-        program: the program of the bundle; None for a data file alone.
+        program: the program of the bundle; None if only a data file was checked.
         digest: the digest of the program, or of the data file's index, in hexadecimal.
         blobs: the number of blobs.
-        files: path and size of each file, the file that the caller gave first.
+        files: path and size in bytes of each file; the file that the caller named comes
+            first.
     """
 
     program: Program | None
@@ -32,10 +33,10 @@ class Verified:
 
 
 def verify_file(path: Folder, folders: Folder | Iterable[Folder] = ()) -> Verified:
-    """Check all of a bundle and its data files, or of a data file.
+    """Check every byte of a bundle and its data files, or of a data file.
 
     Raises:
-        as `verify_bundle`.
+        The errors of `verify_bundle`.
     """
     with OpenFile(path) as file:
         magic = file.pread(0, min(len(DATA_MAGIC), file.size))
@@ -45,7 +46,9 @@ def verify_file(path: Folder, folders: Folder | Iterable[Folder] = ()) -> Verifi
 
 
 def verify_bundle(path: Folder, folders: Folder | Iterable[Folder] = ()) -> Verified:
-    """Check all of a bundle and its data files, and its memory plan by brute force.
+    """Check every byte of a bundle and its data files, and the bundle's memory plan.
+
+    The memory plan is checked by brute force.
 
     Raises:
         FileProblem: a file cannot be read.
@@ -66,7 +69,7 @@ def verify_bundle(path: Folder, folders: Folder | Iterable[Folder] = ()) -> Veri
 
 
 def verify_data_file(path: Folder) -> Verified:
-    """Check all of a data file.
+    """Check every byte of a data file.
 
     Raises:
         FileProblem: the file cannot be read.
@@ -84,7 +87,10 @@ def check_data(file: DataFileReader) -> None:
 
 
 def _descriptions(stored: StoredBlobs, number: int) -> dict[int, str]:
-    """Return the names of a program's blobs in a data file, by their offset there."""
+    """Return the names, for messages, of a program's blobs in a data file.
+
+    The result has the names of each blob by the blob's offset in the data file.
+    """
     return {
         blob.offset: stored.describe(i)
         for i, blob in enumerate(stored.program.blobs)
@@ -93,7 +99,10 @@ def _descriptions(stored: StoredBlobs, number: int) -> dict[int, str]:
 
 
 def _checks(file: DataFileReader, descriptions: Mapping[int, str]) -> Checks:
-    """Return a data file's checks: of each blob, with the padding before it."""
+    """Return a function for each blob of a data file, which checks the blob.
+
+    It also checks the padding before the blob.
+    """
     return [
         partial(
             file.check_blob,
@@ -106,7 +115,7 @@ def _checks(file: DataFileReader, descriptions: Mapping[int, str]) -> Checks:
 
 
 def _run(checks: Sequence[Callable[[], None]]) -> None:
-    """Run checks in two threads: most blobs are too small to be split among threads."""
+    """Run checks in two threads; most blobs are too small to be split among threads."""
 
     def work(todo: Iterator[Callable[[], None]]) -> None:
         for check in todo:

@@ -1,4 +1,4 @@
-"""All errors that kvc raises: one root, a few families, narrow kinds.
+"""All errors that kvc raises: a root class, a few families, and the kinds of errors.
 
 Each kind of error is a class. The keyword arguments of its constructor are the facts of
 the error: what failed, where, what was expected and found, and what to try. The facts

@@ -11,11 +11,12 @@ _MOST_LISTED: Final = 12
 class KvcError(Exception):
     """The base class of all errors that kvc raises on purpose.
 
-    A kind of error declares its facts as a dataclass declares fields. A type checker
-    thus knows the attributes, and the constructor, which takes the facts by name. The
-    decorator `dataclass` is not used: it would take 25 ms to make all kinds, a tenth of
-    the time allowed for a start. A fact with a default is in `facts` only if it was
-    passed, so a template must not name such a fact.
+    A kind of error declares its facts (what failed, where and so on) as a dataclass
+    declares fields. A type checker thus knows the attributes, and the constructor,
+    which takes the facts by name. The decorator `dataclass` is not used: to make all
+    kinds, it would take 25 ms, a tenth of the time allowed for a start. A fact with a
+    default is in `facts` only if it was passed, so a template must not name such a
+    fact.
 
     Attributes:
         template: the message, with the names of facts in braces.
@@ -31,16 +32,20 @@ class KvcError(Exception):
         super().__init__(self._text())
 
     def _text(self) -> str:
-        """Return the message."""
+        """Return the message of the error."""
         return self.template.format(**self.facts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by class and facts, since the constructor takes only keywords."""
+        """Return what pickle stores: the class and the facts.
+
+        Pickle's default does not work, since the constructor takes only keyword
+        arguments.
+        """
         return partial(type(self), **vars(self)), ()
 
     @property
     def facts(self) -> dict[str, object]:
-        """Return the arguments of the constructor, by name."""
+        """Return the keyword arguments that the constructor got, by name."""
         return vars(self)
 
     @property
@@ -50,18 +55,21 @@ class KvcError(Exception):
 
 
 def listing(names: Sequence[str]) -> str:
-    """Join names for a message; return "none" for no names."""
+    """Join names by commas, for a message; return "none" if there are no names."""
     return ", ".join(names) if names else "none"
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Join names as `listing` does, but only the first names if there are many."""
+    """Join names as `listing` does; of many names, list the first, count the rest."""
     more = len(names) - _MOST_LISTED
     return listing(names) if more < 1 else f"{listing(names[:-more])} and {more} more"
 
 
 def meant(name: object, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` for the most similar known name, or ""."""
+    """Return ` (did you mean 'x'?)`, where x is the known name most similar to `name`.
+
+    The result is "" if no known name is similar.
+    """
     import difflib
 
     by_lower = {one.lower(): one for one in known}

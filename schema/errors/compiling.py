@@ -1,4 +1,4 @@
-"""Errors of compiling: models, checkpoints and declarations."""
+"""Errors of compiling: models, checkpoints and declarations that cannot be used."""
 
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,10 @@ class FactoryFailed(ModelNotFound):
 
 
 class WrongTorch(CompileError):
-    """The installed torch is not one that the compiler is tested with.
+    """The installed torch is not a version that the compiler is tested with.
 
-    Attributes: found (its version), expected (the range, as pip takes it).
+    Attributes: found (the installed version), expected (the range of versions, as pip
+    takes it).
     """
 
     found: str
@@ -48,9 +49,10 @@ class MissingTransformers(CompileError):
 
 
 class WrongTransformers(CompileError):
-    """The installed transformers is not one that the front end is tested with.
+    """The installed transformers is not a version that the front end is tested with.
 
-    Attributes: found (its version), expected (the range, as pip takes it).
+    Attributes: found (the installed version), expected (the range of versions, as pip
+    takes it).
     """
 
     found: str
@@ -87,8 +89,9 @@ class UnsupportedModel(CompileError):
 class UnknownTask(CompileError):
     """A model's files name no task for the model, or several tasks.
 
-    Attributes: model, kind (its model_type), named (the classes in its
-    `architectures`), tasks (the tasks that such a model can have), possible (as text).
+    Attributes: model, kind (the model_type in its config.json), named (the classes in
+    `architectures`), tasks (the tasks that such a model can have), possible (these
+    tasks, as text for the message).
     """
 
     model: str
@@ -109,14 +112,14 @@ class CaptureError(CompileError):
 
 
 class SizesRefused(CaptureError):
-    """A model's code computes differently for some of the declared sizes."""
+    """A model's code computes something else for some of the declared sizes."""
 
     advice: str
     template = "cannot capture method {method}{place}: {reason}; {advice}"
 
 
 class CapacityFixed(CaptureError):
-    """A session selects a buffer's size when it opens, but the code fixes this size."""
+    """A model's code fixes the size of a buffer that each session should select."""
 
     buffer: str
     dim: str
@@ -134,7 +137,7 @@ class UnsupportedOps(CompileError):
 
 
 class StateConflict(CompileError):
-    """Two methods, or two names, disagree about one state."""
+    """Two methods, or two names of one state, disagree about the state."""
 
     state: str
     reason: str
@@ -142,7 +145,7 @@ class StateConflict(CompileError):
 
 
 class CacheDtypeRefused(CompileError):
-    """A state cannot be stored as int8 or float16, since code uses it as float32."""
+    """A state cannot be stored as int8 or float16: the model uses it as float32."""
 
     state: str
     what: str
@@ -164,10 +167,10 @@ class CopyBudgetExceeded(CompileError):
 
 
 class BudgetExceeded(CompileError):
-    """A bundle takes more bytes than the user allows.
+    """A file, the memory or the session states of a bundle exceed the user's limit.
 
     Attributes:
-        what: the file, memory or session states that are too large, and at which sizes.
+        what: the part that is too large, and for which sizes.
         nbytes, allowed: the size, and the allowed size, in bytes.
         listing: the largest parts, and the settings that would make them smaller.
     """
@@ -180,7 +183,7 @@ class BudgetExceeded(CompileError):
 
 
 class PassFailed(CompileError):
-    """A pass produced a program that does not verify: a bug in kvc."""
+    """A compiler pass made a program that the verifier rejects: a bug in kvc."""
 
     step: str
     method: str
@@ -191,7 +194,7 @@ class PassFailed(CompileError):
 
 
 class PlanFailed(CompileError):
-    """A memory plan does not pass the independent checker: a bug in kvc."""
+    """The independent checker rejects a memory plan: a bug in kvc."""
 
     method: str
     reason: str
@@ -199,7 +202,7 @@ class PlanFailed(CompileError):
 
 
 class CannotPack(CompileError):
-    """Weights cannot be packed as requested."""
+    """Weights cannot be packed for the library that the user names."""
 
     wanted: str
     reason: str
@@ -235,7 +238,10 @@ class BadBackend(CompileError):
 
 
 class CheckpointError(CompileError):
-    """A checkpoint cannot be used; `listing` has one problem per line."""
+    """A checkpoint cannot be used.
+
+    Some subclasses have the attribute `listing`: the problems, one per line.
+    """
 
     path: str
     template = "checkpoint {path}: {reason}"
@@ -260,7 +266,7 @@ class BadCheckpoint(CheckpointError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """A checkpoint is intact, but is not of the model; `problems` has all reasons."""
+    """A checkpoint is intact, but does not fit the model; `problems` says why."""
 
     model: str
     problems: tuple[str, ...]
@@ -279,7 +285,7 @@ class CheckpointChanged(CheckpointError):
 
 
 class ParametersEmpty(CompileError):
-    """The compiler needs values of tensors on the meta device, which have none."""
+    """The compiler needs values of parameters that are empty (on the meta device)."""
 
     names: tuple[str, ...]
     what: str
@@ -287,7 +293,7 @@ class ParametersEmpty(CompileError):
 
 
 class NotCalibrated(CompileError):
-    """The given samples do not run all methods of which a backend runs parts."""
+    """The calibration samples never run a method of which a backend runs parts."""
 
     methods: str
     backend: str
@@ -295,7 +301,7 @@ class NotCalibrated(CompileError):
 
 
 class NeverSeen(CompileError):
-    """The samples are so small that some values have no elements."""
+    """Calibration samples are so small that some values have no elements."""
 
     methods: str
     backend: str
@@ -311,7 +317,7 @@ class BadSamples(CompileError):
 
 
 class SamplesNotFinite(CompileError):
-    """The model computes a NaN for a sample."""
+    """The model computes a NaN for a calibration sample."""
 
     method: str
     what: str
@@ -328,7 +334,7 @@ class RangeUnbounded(CompileError):
 
 
 class TokenizerTooLarge(CompileError):
-    """A tokenizer makes tokens outside of the model's vocabulary."""
+    """A tokenizer has token ids that are too large for the model's vocabulary."""
 
     file: str
     highest: int

@@ -1,4 +1,4 @@
-"""Errors of calls: calls that fail, and calls that are refused."""
+"""Errors of calls on a loaded program: calls that fail, and calls that are refused."""
 
 from kvc.schema.errors.base import KvcError, meant, shortened
 
@@ -10,8 +10,8 @@ class ExecutionError(KvcError):
 class UnknownName(ExecutionError):
     """The program has no method, state or named data of this name.
 
-    Attributes: kind, name, known (all names of the kind), hint (the end of the
-    message).
+    Attributes: kind (what was asked for, such as "method"), name, known (all names of
+    this kind), hint (the end of the message).
     """
 
     kind: str
@@ -34,7 +34,7 @@ class InputMismatch(ExecutionError):
 
 
 class CacheOverflow(ExecutionError):
-    """A write would exceed the cache; nothing has been written."""
+    """A write would go past the end of a cache; nothing has been written."""
 
     row: int
     start: int
@@ -47,7 +47,7 @@ class CacheOverflow(ExecutionError):
 
 
 class PromptTooLong(CacheOverflow):
-    """A prompt exceeds the session's remaining room; nothing has run."""
+    """A prompt has more tokens than the session can still store; nothing has run."""
 
     room: int
     rows: int = 1
@@ -60,7 +60,8 @@ class PromptTooLong(CacheOverflow):
 class TextTooLong(ExecutionError):
     """A text has more tokens than a model without a cache accepts; nothing has run.
 
-    Attributes: number (index of the text, from 0), tokens, most.
+    Attributes: number (index of the text, from 0), tokens (of the text), most (that the
+    model accepts).
     """
 
     number: int
@@ -81,10 +82,12 @@ class NotEncoded(ExecutionError):
 
 
 class CallTooLong(ExecutionError):
-    """A call has more tokens than a ring has slots beyond its window; nothing ran.
+    """A call has too many tokens for a ring; nothing has run.
 
-    Attributes: method, count (its tokens), longest (the most that a call may have),
-    state, slots, window (of the ring).
+    The ring has slots for its window, and the slots beyond the window limit the call.
+
+    Attributes: method, count (tokens of the call), longest (the most tokens that a call
+    may have), state (the ring), slots (of the ring), window (of the ring).
     """
 
     method: str
@@ -115,7 +118,7 @@ class RowLengthOutOfRange(ExecutionError):
 
 
 class TooManyTurns(ExecutionError):
-    """A loop runs longer than the caller of `load` allows.
+    """A loop runs more iterations than the caller of `load` allows.
 
     Attributes: method, turns (the allowed number of iterations).
     """
@@ -128,8 +131,8 @@ class TooManyTurns(ExecutionError):
 class BranchMismatch(ExecutionError):
     """A call ran a branch that is compiled for a past of another length.
 
-    The error is also raised if a call passes an input from which the branch computes
-    nothing. Nothing is written.
+    The past is the part of a cache that earlier calls have filled. The error is also
+    raised if a call passes an input that the branch would ignore. Nothing is written.
     """
 
     size: int
@@ -138,7 +141,7 @@ class BranchMismatch(ExecutionError):
 
 
 class KernelFailed(ExecutionError):
-    """An instruction failed; the message has its source location."""
+    """An instruction failed; the message says where it is in the model's source."""
 
     method: str
     index: int
@@ -149,7 +152,7 @@ class KernelFailed(ExecutionError):
 
 
 class NoPosition(ExecutionError):
-    """The program has no position: no cursor counts the tokens of a session."""
+    """A program is asked for its position, but no cursor counts its tokens."""
 
     reason: str
     template = "there is no position: {reason}"
@@ -205,7 +208,7 @@ class Forked(ExecutionError):
 
 
 class BufferFreed(ExecutionError):
-    """Named data was used after it was freed."""
+    """The array of a named data was used after its memory was freed."""
 
     name: str
     template = "{name!r} has been freed; ask program.data for it again"
@@ -219,7 +222,7 @@ class Closed(ExecutionError):
 
 
 class CheckFailed(ExecutionError):
-    """A bundle's results here differ from those on the compiler's machine."""
+    """A bundle has other results on this machine than on the compiler's machine."""
 
     result: str
     expected: str
@@ -242,7 +245,7 @@ class Busy(ExecutionError):
 
 
 class StateNeeded(ExecutionError):
-    """A method with state was called on the program itself."""
+    """A method that uses a state was called on the program instead of on a session."""
 
     method: str
     state: str
@@ -252,7 +255,7 @@ class StateNeeded(ExecutionError):
 
 
 class BadSetting(ExecutionError):
-    """A setting of a session or of a generation is impossible."""
+    """A setting of a session or of text generation has an impossible value."""
 
     name: str
     expected: str
@@ -268,7 +271,7 @@ class UnusableLogits(ExecutionError):
 
 
 class CallMismatch(ExecutionError):
-    """Arguments are nested otherwise than the example arguments of the method."""
+    """The arguments of a call are nested differently from the method's examples."""
 
     method: str
     reason: str
@@ -279,7 +282,7 @@ class ThreadsFixed(ExecutionError):
     """This process already computes with another number of threads than requested.
 
     Attributes:
-        wanted, found: the numbers of threads.
+        wanted, found: the requested, and the actual, number of threads.
     """
 
     wanted: int
@@ -314,7 +317,7 @@ class DeviceLost(ExecutionError):
 
 
 class ScaleOutOfRange(ExecutionError):
-    """The grids of two values differ too much for an integer scale."""
+    """The scales of two values' grids differ too much for 32-bit integer arithmetic."""
 
     scale: float
     most: float
@@ -322,7 +325,7 @@ class ScaleOutOfRange(ExecutionError):
 
 
 class ExportFailed(ExecutionError):
-    """A target's compiler failed to produce its file."""
+    """The compiler of an export's target failed to produce its file."""
 
     target: str
     what: str

@@ -1,10 +1,10 @@
-"""Errors of loading, writing or removing files, whatever their content."""
+"""Errors of files: loading, writing and removing them."""
 
 from kvc.schema.errors.base import KvcError, listing
 
 
 class LoadError(KvcError):
-    """Loading is refused or impossible, though the bytes may be correct."""
+    """A file cannot be loaded, though its bytes may be correct."""
 
 
 class FileProblem(LoadError):
@@ -95,13 +95,13 @@ class DataFileMismatch(LoadError):
 
 
 class CannotCollect(KvcError):
-    """The data files that a folder needs are unknown; no further file is removed.
+    """Garbage collection has stopped: which data files a folder needs is unknown.
 
     Attributes:
         folder: path of the folder.
         path: the file that cannot be read; "" if the folder keeps changing instead.
         reason: why the file cannot be read.
-        removed: names of the files that were removed before.
+        removed: names of the files that were removed before the error.
     """
 
     folder: str
@@ -118,7 +118,7 @@ class CannotCollect(KvcError):
 
 
 class BackendTaken(KvcError):
-    """A backend of this name is registered already."""
+    """A backend with this name is already registered."""
 
     name: str
     new: str
@@ -150,7 +150,7 @@ class MissingLibrary(LoadError):
 
 
 class FormatError(KvcError):
-    """The bytes of a bundle are wrong."""
+    """The bytes of a file, such as a bundle, are wrong."""
 
     path: str
 
@@ -175,7 +175,7 @@ class BadMagic(FormatError):
 
 
 class WrongKind(BadMagic):
-    """The file is a kvc file of another kind."""
+    """The file is a bundle where a data file is expected, or the other way round."""
 
     expected: str
     template = "{path}: {expected} is expected here, but it is {guess}"
@@ -199,7 +199,7 @@ class DigestMismatch(FormatError):
 
 
 class LimitExceeded(FormatError):
-    """A size is larger than kvc allows."""
+    """A size or count is larger than kvc allows."""
 
     what: str
     found: int

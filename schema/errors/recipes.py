@@ -8,7 +8,7 @@ class RecipeError(KvcError):
 
 
 class TargetMissing(RecipeError):
-    """A recipe's target has no backend in kvc."""
+    """kvc has no backend for the target of a recipe."""
 
     recipe: str
     target: str
@@ -18,7 +18,7 @@ class TargetMissing(RecipeError):
 
 
 class UnknownRecipe(RecipeError):
-    """No recipe has this name; `known` are the names of kvc's recipes."""
+    """No recipe has this name; `known` has the names of kvc's recipes."""
 
     recipe: str
     known: tuple[str, ...]
@@ -28,7 +28,7 @@ class UnknownRecipe(RecipeError):
 
 
 class BadRecipe(RecipeError):
-    """A recipe file is wrong."""
+    """A recipe file cannot be used as a recipe."""
 
     path: str
     what: str
@@ -36,7 +36,7 @@ class BadRecipe(RecipeError):
 
 
 class RecipesApart(RecipeError):
-    """Recipes for one bundle would compile a model to different programs."""
+    """Recipes cannot share a bundle, since they differ in more than their backends."""
 
     recipes: str
     what: str
@@ -64,7 +64,7 @@ class UnmatchedPattern(RecipeError):
 
 
 class UnknownBackend(RecipeError):
-    """A recipe names an unknown backend; `known` are the names that exist."""
+    """A recipe names an unknown backend; `known` has the names of all backends."""
 
     backend: str
     reason: str
@@ -87,16 +87,17 @@ class BadOption(RecipeError):
 
 
 class CalibrationNeeded(RecipeError):
-    """A backend computes with integers, but no samples give the ranges of values."""
+    """A backend computes with integers, but there are no samples for calibration."""
 
     backend: str
     template = "the backend {backend} stores values as integers, and needs samples to know how large they become; give some with --calibrate FILE (compile_program, export_hf: calibrate=Samples(FILE))"
 
 
 class CalibrationUnused(RecipeError):
-    """Samples are given, but neither the recipe nor its backends use samples.
+    """Samples are given, but neither the recipes nor their backends use samples.
 
-    Attributes: recipes (as text), backends (of these recipes, as text).
+    Attributes: recipes (their names, as text), backends (the names of the recipes'
+    backends, as text).
     """
 
     recipes: str
@@ -105,14 +106,14 @@ class CalibrationUnused(RecipeError):
 
 
 class FitUnused(RecipeError):
-    """A file size for selecting weight bits is given, but no bits can be selected."""
+    """A file size is given to select weight bits, but the recipes fix the bits."""
 
     recipes: str
     template = "--fit selects the weights of one recipe that are int8 rather than int4, and there is nothing to select with {recipes}; use one int4 recipe (kvc recipes lists them), or limit the file with --max-file"
 
 
 class FitTooSmall(RecipeError):
-    """Even with the fewest bits per weight, a bundle exceeds the requested file size."""
+    """A bundle exceeds the requested file size even with the fewest weight bits."""
 
     recipe: str
     nbytes: int

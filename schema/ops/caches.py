@@ -25,7 +25,7 @@ def cache_update(
     row_lengths: TensorType | None,
     keep: int,
 ) -> Rule:
-    """`kvc::cache_update`."""
+    """Check the arguments of `kvc::cache_update`; the result is like the cache."""
     shape, new = shape_of(cache), shape_of(update)
     alike = len(shape) == len(new) and _stores(cache.dtype, update.dtype)
     require(alike, "{} into {}", update, cache)
@@ -49,7 +49,10 @@ def cache_update(
 
 
 def _stores(cache: DType, computed: DType) -> bool:
-    """Tell whether a cache can store a dtype: unchanged, or float32 as float16."""
+    """Tell whether a cache of dtype `cache` can store values of dtype `computed`.
+
+    The dtypes must be equal, except that a float16 cache can store float32.
+    """
     narrow = cache is DType.FLOAT16 and computed is DType.FLOAT32
     return cache is computed or narrow
 
@@ -107,7 +110,10 @@ def cached_attention(
     row_lengths: TensorType | None,
     keep: int,
 ) -> Rule:
-    """`kvc::attention`."""
+    """Check the arguments of `kvc::attention`; the result has the queries' shape.
+
+    Its last axis has the width of the values.
+    """
     shape = _cached_heads(q, k, v)
     _cached_dtypes(q, k, v, k_scale, v_scale)
     require(valid.dtype is DType.INT64 and shape_of(valid) == shape[:1], "valid_length")
@@ -128,7 +134,7 @@ def cached_attention(
 
 
 def _cached_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
-    """Check queries against a cache; return the shape of the queries."""
+    """Check the shapes of queries, keys and values; return the queries' shape."""
     a, b, c = shape_of(q), shape_of(k), shape_of(v)
     fits = len(a) == len(b) == len(c) == 4
     fits = fits and b[:3] == c[:3] and a[3] == b[3] > 0 and a[0] == b[0]
@@ -146,7 +152,10 @@ def _cached_dtypes(
     k_scale: TensorType | None,
     v_scale: TensorType | None,
 ) -> None:
-    """Check that a cache can store the queries' dtype, or is int8 with scales."""
+    """Check the dtypes of a cache.
+
+    A cache must be able to store the dtype of the queries, or be int8 with scales.
+    """
     require(q.dtype.is_floating, "attention of {}, {}, {}", q, k, v)
     if k_scale is None and v_scale is None:
         fits = k.dtype is v.dtype and _stores(k.dtype, q.dtype)
@@ -161,7 +170,10 @@ def _cached_dtypes(
 
 
 def _attention_mask(mask: TensorType, q: Shape) -> None:
-    """Check a mask [batch or 1, heads or 1, seq, positions], bool or floating."""
+    """Check an attention mask.
+
+    A mask is bool or floating, [batch or 1, heads or 1, seq, positions].
+    """
     shape, text = shape_of(mask), f"mask {mask} of queries {q}"
     require(mask.dtype.is_floating or mask.dtype is DType.BOOL, text)
     require(len(shape) == 4 and shape[2] == q[2], text)

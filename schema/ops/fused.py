@@ -1,4 +1,4 @@
-"""Shape rules of fused operators, with which a pass replaces several operators."""
+"""Shape rules of fused operators; a compiler pass makes one from several operators."""
 
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import Rule, broadcast_shapes, require, shape_of

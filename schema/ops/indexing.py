@@ -18,7 +18,7 @@ from kvc.schema.types import TensorType
 
 
 def require_index(tensor: TensorType) -> None:
-    """Raise `ShapeMismatch` unless a tensor holds indices."""
+    """Raise `ShapeMismatch` unless a tensor has a dtype that indices can have."""
     allowed = (DType.INT32, DType.INT64)
     require(tensor.dtype in allowed, "{} as indices, which are int32 or int64", tensor)
 
@@ -49,7 +49,10 @@ def embedding_bag(
     ended: bool,
     _: int,
 ) -> Rule:
-    """Reduce the rows of each bag of indices; `offsets` has the start of each bag."""
+    """Reduce the weight rows of each bag of indices to one row.
+
+    A bag is a run of indices; `offsets` has the index at which each bag starts.
+    """
     require(len(weight.dims) == 2, f"weight {weight}")
     require(len(indices.dims) == len(offsets.dims) == 1, f"{indices} and {offsets}")
     fits = factors is None or shape_of(factors) == shape_of(indices)
@@ -62,7 +65,7 @@ def embedding_bag(
 def bucketize(
     self: TensorType, boundaries: TensorType, narrow: bool, *_: Concrete
 ) -> Rule:
-    """Return the index of the interval between boundaries for each element."""
+    """Return, for each element, the index of the interval of `boundaries` around it."""
     require(len(boundaries.dims) == 1, f"boundaries {boundaries}")
     return ((DType.INT32 if narrow else DType.INT64, shape_of(self)),)
 
@@ -70,9 +73,10 @@ def bucketize(
 def search_sorted(
     rows: TensorType, self: TensorType, narrow: bool, *_: Concrete
 ) -> Rule:
-    """Return each element's insertion index in the sorted row of its batch entry.
+    """Return, for each element, the index where it would be inserted in a sorted row.
 
-    A single sorted row can serve all batch entries.
+    Each batch entry has a sorted row of its own, or all batch entries share a single
+    row.
     """
     known = len(rows.dims) == 1 or shape_of(rows)[:-1] == shape_of(self)[:-1]
     require(bool(rows.dims) and known, f"{self} in {rows}")
@@ -103,7 +107,7 @@ def gather(self: TensorType, dim: int, index: TensorType) -> Rule:
 
 
 def indexed(self: TensorType, indices: tuple[TensorType | None, ...]) -> Rule:
-    """Index by integer tensors; the result dims have the order that numpy gives."""
+    """Index by integer tensors; the result's dims are in the order of numpy's."""
     shape = shape_of(self)
     require(len(indices) <= len(shape), f"{len(indices)} indices into {self}")
     used = [i for i, index in enumerate(indices) if index is not None]
@@ -124,7 +128,7 @@ def index_put(
     values: TensorType,
     _: bool,
 ) -> Rule:
-    """Write at advanced indices; values broadcast to the selected elements."""
+    """Write `values` at the indices in index tensors; `values` are broadcast."""
     selected = indexed(self, indices)[0][1]
     require(values.dtype is self.dtype, f"{values} into {self}")
     require(
@@ -136,7 +140,7 @@ def index_put(
 def index_copy(
     self: TensorType, dim: int, index: TensorType, source: TensorType
 ) -> Rule:
-    """Write slices along an axis."""
+    """Write slices of `source` along an axis, each at its index."""
     dtype, selected = index_select(self, dim, index)[0]
     require(
         shape_of(source) == selected and source.dtype is dtype, f"{source} into {self}"
@@ -147,12 +151,15 @@ def index_copy(
 def index_add(
     self: TensorType, dim: int, index: TensorType, source: TensorType, _: Concrete
 ) -> Rule:
-    """Add slices along an axis; slices with the same index add up."""
+    """Add slices of `source` along an axis, each at its index.
+
+    Slices with the same index are all added.
+    """
     return index_copy(self, dim, index, source)
 
 
 def scatter(self: TensorType, dim: int, index: TensorType, source: Concrete) -> Rule:
-    """Write elements along an axis."""
+    """Write elements of `source` along an axis, each at its index."""
     gather(self, dim, index)
     if isinstance(source, TensorType):
         require(source.dtype is self.dtype, f"{source} into {self}")
@@ -172,14 +179,14 @@ def scatter_reduce(
     reduce: str,
     _: bool,
 ) -> Rule:
-    """Reduce elements along an axis into the element at their index."""
+    """Reduce elements of `source` into the elements at their indices along an axis."""
     known = ("sum", "prod", "mean", "amax", "amin")
     require(reduce in known, f"the reduction {reduce!r}")
     return scatter(self, dim, index, source)
 
 
 def copy(self: TensorType, source: TensorType) -> Rule:
-    """Replace all elements by a source that broadcasts."""
+    """Replace all elements of a tensor by those of `source`, which is broadcast."""
     shape = shape_of(self)
     require(
         broadcast_shapes([shape, shape_of(source)]) == shape, f"{source} into {self}"
@@ -188,7 +195,10 @@ def copy(self: TensorType, source: TensorType) -> Rule:
 
 
 def check_index(index: TensorType, least: int, count: int, slots: int) -> Rule:
-    """`kvc::check_index`: each index is at least `least`, and `count` slots fit."""
+    """`kvc::check_index`: check that slots can be written from each index on.
+
+    Each index must be at least `least`, and `count` slots must fit after it.
+    """
     require_index(index)
     require(least <= 0 <= count and slots >= 0, "check_index")
     return ()
@@ -197,7 +207,10 @@ def check_index(index: TensorType, least: int, count: int, slots: int) -> Rule:
 def check_rows(
     index: TensorType, row_lengths: TensorType, most: int, slots: int
 ) -> Rule:
-    """`kvc::check_rows`: each row length is at most `most`, and its slots fit."""
+    """`kvc::check_rows`: check row lengths.
+
+    Each row length must be at most `most`, and so many slots must fit after its index.
+    """
     known = index.dtype is DType.INT64 and len(index.dims) == 1
     require(known and min(most, slots) >= 0, "check_rows")
     require_row_lengths(row_lengths, shape_of(index)[0])
@@ -205,12 +218,12 @@ def check_rows(
 
 
 def check_size(size: int, expected: int) -> Rule:
-    """`kvc::check_size`: a size is the size `expected` that a branch assumes."""
+    """`kvc::check_size`: check that a size is `expected`, as a branch assumes."""
     require(size >= 0 and expected >= 0, "check_size")
     return ()
 
 
 def check_truth(truth: TensorType, message: str) -> Rule:
-    """`aten::_assert_async.msg`: a tensor of one number is not 0."""
+    """`aten::_assert_async.msg`: check that a tensor of one number is not 0."""
     require(math.prod(shape_of(truth)) == 1, "the truth of {}", truth)
     return ()

@@ -14,22 +14,22 @@ def square(self: TensorType, *_: object) -> Rule:
 
 
 def square_told(self: TensorType, *_: object) -> Rule:
-    """Compute a square matrix, and int32 status codes, from a square matrix."""
+    """Compute a square matrix from a square matrix, and int32 status codes."""
     return ((self.dtype, _square_of(self)), (DType.INT32, _square_of(self)[:-2]))
 
 
 def determinant(self: TensorType) -> Rule:
-    """Compute one number from a square matrix."""
+    """Compute the determinant, one number, of a square matrix."""
     return ((self.dtype, _square_of(self)[:-2]),)
 
 
 def sign_and_logarithm(self: TensorType) -> Rule:
-    """Compute two numbers from a square matrix."""
+    """Compute two numbers of a square matrix: the determinant's sign and logarithm."""
     return determinant(self) * 2
 
 
 def solve(a: TensorType, b: TensorType, left: bool) -> Rule:
-    """Solve a x = b, or x a = b, for matrices or for vectors."""
+    """Solve a x = b (`left`) or x a = b for x; b is a matrix or a vector."""
     square, right = _square_of(a), shape_of(b)
     if len(right) == 1 or right == square[:-1]:  # vectors, by the rule of torch
         require(left, f"{b} is no matrix")
@@ -38,14 +38,14 @@ def solve(a: TensorType, b: TensorType, left: bool) -> Rule:
 
 
 def solve_told(a: TensorType, b: TensorType, left: bool, _: bool) -> Rule:
-    """Solve as `solve` does; also return an int32 status code for each matrix."""
+    """Solve as `solve` does, and return an int32 status code for each matrix too."""
     return (*solve(a, b, left), (DType.INT32, _square_of(a)[:-2]))
 
 
 def solve_triangular(
     a: TensorType, b: TensorType, upper: bool, left: bool, unitriangular: bool
 ) -> Rule:
-    """Solve a x = b, or x a = b, for matrices."""
+    """Solve a x = b (`left`) or x a = b for a matrix x; a is triangular."""
     return ((b.dtype, _solved(_square_of(a), shape_of(b), left)),)
 
 

@@ -109,7 +109,10 @@ def conv_transpose(
     groups: int,
     dilation: tuple[int, ...],
 ) -> Rule:
-    """Apply a transposed convolution with weight [in, out / groups, ...] to x."""
+    """Apply a transposed convolution to x [batch, in, ...].
+
+    The weight is [in, out / groups, ...].
+    """
     shape, kernel = shape_of(x), shape_of(weight)
     rank = len(kernel) - 2
     settings = (stride, padding, output_padding, dilation)
@@ -144,7 +147,7 @@ def attention_product(
     _scale: float | None,
     enable_gqa: bool,
 ) -> Rule:
-    """Compute scaled dot-product attention; query heads may be grouped."""
+    """Compute scaled dot-product attention; query heads may share a key head."""
     a, b, c = shape_of(q), shape_of(k), shape_of(v)
     require(len(a) >= 2 and len(a) == len(b) == len(c), f"attention of {q}, {k}, {v}")
     require(a[-1] == b[-1] and b[:-1] == c[:-1], f"attention of {q}, {k}, {v}")
@@ -161,7 +164,7 @@ def _grouped(q: Shape, k: Shape) -> Shape:
 
 
 def quantize_rows(x: TensorType) -> Rule:
-    """`kvc::quantize_rows`."""
+    """`kvc::quantize_rows`: int8 rows, and a scale and a zero point for each row."""
     require(bool(x.dims) and x.dims[-1] != 0, "quantize_rows of {}", x)
     require(x.dtype is DType.FLOAT32, "quantize_rows of {}", x)
     rows = (*shape_of(x)[:-1], 1)
@@ -207,14 +210,15 @@ def linear_qb4(
 ) -> Rule:
     """`kvc::linear_qb4`: weight uint8 [out / 8, in / 8, 8, 4], two values per byte.
 
-    weight_scale is bfloat16 [out / 8, in / block, 8]; `block` is a multiple of 32.
+    weight_scale is bfloat16 [out / 8, in / block, 8], where `block` is the number of
+    values that share a scale, a multiple of 32.
     """
     sizes = int4_matrix(weight, weight_scale)
     return _quantized_linear(q, scale, zero_point, sizes, bias)
 
 
 def int4_matrix(weight: TensorType, weight_scale: TensorType) -> tuple[int, int]:
-    """Return rows and columns of an int4 weight in the layout of `kvc::linear_qb4`."""
+    """Return the numbers of rows and columns of an int4 weight of `kvc::linear_qb4`."""
     require(weight.dtype is DType.UINT8, f"an int4 product with {weight}")
     require(weight_scale.dtype is DType.BFLOAT16, f"scales {weight_scale}")
     whole, scales = shape_of(weight), shape_of(weight_scale)
@@ -237,7 +241,11 @@ def expert_linear(
     bias: TensorType | None,
     transposed: bool,
 ) -> Rule:
-    """`kvc::expert_linear`: x [rows, in], weight [experts, out, in] or transposed."""
+    """`kvc::expert_linear`: multiply each row by the matrix of its expert.
+
+    x is [rows, in]; weight is [experts, out, in], or [experts, in, out] if
+    `transposed`.
+    """
     text = f"rows {x} times experts {weight}"
     require(len(x.dims) == 2 and len(weight.dims) == 3, text)
     require(x.dtype.is_floating and x.dtype is weight.dtype, text)
@@ -274,13 +282,13 @@ def expert_linear_qd8(
 
 
 def require_experts(experts: TensorType, rows: int) -> None:
-    """Raise `ShapeMismatch` unless each row has an expert index."""
+    """Raise `ShapeMismatch` unless `experts` has one expert index for each row."""
     fits = experts.dtype is DType.INT64 and shape_of(experts) == (rows,)
     require(fits, f"experts {experts} of {rows} rows")
 
 
 def fits_experts(tensor: TensorType | None, count: int, results: int) -> bool:
-    """Tell whether a tensor is None or has shape [experts, out]."""
+    """Tell whether a tensor is None, or has the shape [count, results]."""
     return tensor is None or shape_of(tensor) == (count, results)
 
 
@@ -301,7 +309,7 @@ def rows_times(
     weight: tuple[int, int],
     bias: TensorType | None,
 ) -> Rule:
-    """Multiply quantized rows by a weight of shape [out, in] transposed.
+    """Multiply quantized rows by the transpose of a weight [out, in].
 
     Args:
         q: int8 [..., in].

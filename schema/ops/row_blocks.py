@@ -1,7 +1,7 @@
 """Shape rules of rows quantized to int8 in blocks of 32, and of products of such rows.
 
-The scale of each block is an integer multiple of the row's scale, so that a product
-adds integers only: `kvc::quantize_blocks` returns these multiples, one per block.
+The scale of each block is the row's scale times an integer, the block's factor, so that
+a product adds integers only. `kvc::quantize_blocks` returns the factors.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,11 @@ ROW_ARGUMENTS: Final[Mapping[str, int]] = MappingProxyType(
 
 
 def quantize_blocks(x: TensorType) -> Rule:
-    """`kvc::quantize_blocks`: q, scale [..., 1], zero points and factors [..., n]."""
+    """`kvc::quantize_blocks`: quantize rows to int8 in blocks of 32.
+
+    The results are the int8 rows, the scales [..., 1], and the zero points and factors
+    of the n blocks of each row, both [..., n].
+    """
     require(bool(x.dims) and x.dims[-1] != 0, "quantize_blocks of {}", x)
     require(x.dtype is DType.FLOAT32, "quantize_blocks of {}", x)
     *lead, width = shape_of(x)
@@ -57,7 +61,10 @@ def linear_q8(
     weight_scale: TensorType,
     bias: TensorType | None,
 ) -> Rule:
-    """`kvc::linear_q8`: weight int8 [out, in], weight_scale float32 [out, m]."""
+    """`kvc::linear_q8`: weight int8 [out, in], weight_scale float32 [out, m].
+
+    A weight row has m blocks of equal size, each with a scale.
+    """
     require(weight.dtype is DType.INT8, "linear_q8 with {}", weight)
     sizes = matrix_of(weight)
     _require_scales(weight_scale, sizes)
@@ -100,7 +107,7 @@ def expert_linear_q8(
 
 
 def _require_scales(scale: TensorType, weight: Shape) -> None:
-    """Raise unless an int8 weight has scales, equally many for each of its rows."""
+    """Raise `ShapeMismatch` unless an int8 weight has one or m scales for each row."""
     require(scale.dtype is DType.FLOAT32, "scales {}", scale)
     *rows, columns = weight
     fits = len(scale.dims) == len(weight) and [*shape_of(scale)[:-1]] == rows
@@ -118,7 +125,16 @@ def _product(
     weight: tuple[int, int],
     bias: TensorType | None,
 ) -> Rule:
-    """Multiply rows q [..., in], quantized in blocks, by a transposed [out, in]."""
+    """Multiply rows q [..., in], quantized in blocks, by the transpose of a weight.
+
+    Args:
+        q: int8 [..., in].
+        scale: a scale for each row.
+        zero_point: a zero point for each block of a row.
+        factor: a factor for each block of a row.
+        weight: shape of the weight, [out, in].
+        bias: float32 [out].
+    """
     require(bool(q.dims), "a quantized linear of {}", q)
     count = block_count(shape_of(q)[-1])
     blocks = [(each, DType.INT8, count) for each in (zero_point, factor)]
@@ -128,8 +144,9 @@ def _product(
 def weight_blocks(columns: int) -> int:
     """Return the number of scales that the compiler gives each row of an int8 weight.
 
-    Each scale is for a block of the same size, a multiple of 32 values and at most 256.
-    The number is the least possible; it is 1 if 32 does not divide the row.
+    Each scale is for a block of the row. The blocks of a row have the same size, a
+    multiple of 32 and at most 256 values, and there are as few blocks as possible. A
+    row whose size is no multiple of 32 has one scale.
     """
     whole, rest = divmod(columns, BLOCK)
     counts = (n for n in range(1, whole + 1) if whole % n == 0)
@@ -138,5 +155,5 @@ def weight_blocks(columns: int) -> int:
 
 
 def block_count(width: int) -> int:
-    """Return the number of blocks of a row; the last block may be shorter."""
+    """Return the number of blocks of 32 in a row; the last block may be shorter."""
     return -(-width // BLOCK)

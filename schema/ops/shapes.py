@@ -1,9 +1,9 @@
 """Shape rules of elementwise operators, reductions, joins and creation.
 
 Each rule takes an operator's arguments, with tensors given as static `TensorType`s, and
-returns the dtype and shape of each result; for a dtype of None the instruction declares
-the dtype. Rules of products are in `products.py`, of operators with index tensors in
-`indexing.py`, of views in `views.py`.
+returns the dtype and shape of each result. A dtype of None means that the instruction
+declares the dtype. Rules of products are in `products.py`, of operators with index
+tensors in `indexing.py`, of views in `views.py`.
 """
 
 import math
@@ -32,27 +32,30 @@ def shape_of(tensor: TensorType) -> Shape:
 
 
 def require_row_lengths(row_lengths: TensorType | None, rows: int) -> None:
-    """Raise `ShapeMismatch` unless row lengths, if any, have one entry per row."""
+    """Raise `ShapeMismatch` unless `row_lengths` is None or has one length per row."""
     if row_lengths is not None:
         fits = row_lengths.dtype is DType.INT64 and shape_of(row_lengths) == (rows,)
         require(fits, f"row_lengths {row_lengths} of {rows} rows")
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """Return an axis as a number from 0 on."""
+    """Return an axis counted from the first axis; a negative one is from the end."""
     require(-rank <= axis < rank, f"axis {axis} of a tensor with {rank} dims")
     return axis % rank
 
 
 def axes_of(axes: Sequence[int], rank: int) -> set[int]:
-    """Return distinct axes as numbers from 0 on; a scalar is treated as rank 1."""
+    """Return axes counted from the first axis; raise if an axis is given twice.
+
+    A scalar is treated as having one axis.
+    """
     found = {axis_of(axis, max(1, rank)) for axis in axes}
     require(len(found) == len(axes), f"axes {tuple(axes)} name one axis twice")
     return found
 
 
 def matrix_of(tensor: TensorType) -> tuple[int, int]:
-    """Return rows and columns of a static type with two dims."""
+    """Return the numbers of rows and columns of a matrix, a static type of two dims."""
     require(len(tensor.dims) == 2, "{} is not a matrix", tensor)
     rows, columns = shape_of(tensor)
     return rows, columns
@@ -83,23 +86,23 @@ def compare(*arguments: Concrete) -> Rule:
 
 
 def where(condition: TensorType, self: Concrete, other: Concrete) -> Rule:
-    """Select by a boolean condition."""
+    """Select elements of two operands by a boolean condition."""
     require(condition.dtype is DType.BOOL, "the condition is not boolean")
     return broadcast(condition, self, other)
 
 
 def same(self: TensorType, *_: Concrete) -> Rule:
-    """Keep dtype and shape of the first operand."""
+    """Return the dtype and the shape of the first operand."""
     return ((self.dtype, shape_of(self)),)
 
 
 def same_shape(self: TensorType, *_: Concrete) -> Rule:
-    """Keep the shape of the first operand; the instruction declares the dtype."""
+    """Return the shape of the first operand; the instruction declares the dtype."""
     return ((None, shape_of(self)),)
 
 
 def cast(self: TensorType, dtype: DType) -> Rule:
-    """Keep the shape; the dtype becomes the requested one."""
+    """Return the shape of the operand, and the requested dtype."""
     return ((dtype, shape_of(self)),)
 
 
@@ -126,7 +129,7 @@ def reduce(
     keepdim: bool = False,
     *_: Concrete,
 ) -> Rule:
-    """Reduce over the given axes, or over all axes."""
+    """Reduce over the axes in `dim`, or over all axes."""
     dims = (dim,) if isinstance(dim, int) else dim or ()
     return ((None, _reduced(shape_of(self), dims, keepdim)),)
 
@@ -134,18 +137,18 @@ def reduce(
 def reduce_bool(
     self: TensorType, dim: int | tuple[int, ...] | None = None, keepdim: bool = False
 ) -> Rule:
-    """Reduce to bool; from uint8, which torch once used as bool, reduce to uint8."""
+    """Reduce to bool; if the operand is uint8, reduce to uint8, as torch does."""
     dtype = DType.UINT8 if self.dtype is DType.UINT8 else DType.BOOL
     return ((dtype, reduce(self, dim, keepdim)[0][1]),)
 
 
 def reduce_index(self: TensorType, dim: int | None, keepdim: bool) -> Rule:
-    """Reduce to indices."""
+    """Reduce an axis, or all axes, to the index of an element."""
     return ((DType.INT64, reduce(self, dim, keepdim)[0][1]),)
 
 
 def reduce_with_index(self: TensorType, dim: int, keepdim: bool) -> Rule:
-    """Reduce to values and indices."""
+    """Reduce an axis to the values of elements, and their indices."""
     shape = _reduced(shape_of(self), (dim,), keepdim)
     return ((self.dtype, shape), (DType.INT64, shape))
 
@@ -153,26 +156,26 @@ def reduce_with_index(self: TensorType, dim: int, keepdim: bool) -> Rule:
 def variance(
     self: TensorType, dim: tuple[int, ...] | None, correction: Concrete, keepdim: bool
 ) -> Rule:
-    """Reduce to the variance."""
+    """Reduce axes to the variance of their elements."""
     return reduce(self, dim, keepdim)
 
 
 def variance_and_mean(
     self: TensorType, dim: tuple[int, ...] | None, correction: Concrete, keepdim: bool
 ) -> Rule:
-    """Reduce to the variance and the mean."""
+    """Reduce axes to the variance and the mean of their elements."""
     return reduce(self, dim, keepdim) * 2
 
 
 def kth_value(self: TensorType, k: int, dim: int, keepdim: bool) -> Rule:
-    """Reduce to the k-th smallest value, counted from one, and its index."""
+    """Reduce an axis to its k-th smallest value and that value's index; k is from 1."""
     size = shape_of(self)[axis_of(dim, len(self.dims))] if self.dims else 1
     require(0 < k <= size, f"k = {k} of {size}")
     return reduce_with_index(self, dim, keepdim)
 
 
 def diagonal(self: TensorType, offset: int, dim1: int, dim2: int) -> Rule:
-    """Replace two axes by a new last axis, which holds their diagonal."""
+    """Replace two axes by a new last axis: the diagonal of the two axes."""
     shape, rank = list(shape_of(self)), len(self.dims)
     first, second = axis_of(dim1, rank), axis_of(dim2, rank)
     require(first != second, f"the diagonal of axis {first} and itself")
@@ -183,7 +186,7 @@ def diagonal(self: TensorType, offset: int, dim1: int, dim2: int) -> Rule:
 
 
 def unfold(self: TensorType, dimension: int, size: int, step: int) -> Rule:
-    """Take sliding windows along an axis; the window elements become the last axis."""
+    """Take sliding windows along an axis; a new last axis is along each window."""
     shape, axis = list(shape_of(self)), axis_of(dimension, len(self.dims))
     require(0 <= size <= shape[axis] and step > 0, f"windows of {size} every {step}")
     shape[axis] = (shape[axis] - size) // step + 1
@@ -193,7 +196,7 @@ def unfold(self: TensorType, dimension: int, size: int, step: int) -> Rule:
 def vector_norm(
     self: TensorType, _: Concrete, dim: tuple[int, ...] | None, keepdim: bool
 ) -> Rule:
-    """Reduce to the norm over the reduced axes."""
+    """Reduce axes to the norm of their elements."""
     return reduce(self, dim, keepdim)
 
 
@@ -206,7 +209,7 @@ def topk(self: TensorType, k: int, dim: int, *_: Concrete) -> Rule:
 
 
 def sort(self: TensorType, dim: int, *_: Concrete) -> Rule:
-    """Sort along an axis; return the indices too."""
+    """Sort along an axis; return the sorted values and their former indices."""
     axis_of(dim, max(1, len(self.dims)))
     return ((self.dtype, shape_of(self)), (DType.INT64, shape_of(self)))
 
@@ -214,7 +217,10 @@ def sort(self: TensorType, dim: int, *_: Concrete) -> Rule:
 def normalized(
     x: TensorType, normalized_shape: tuple[int, ...], *rest: Concrete
 ) -> Rule:
-    """Normalise over trailing dims, with optional weight and bias of that shape."""
+    """Normalize over the trailing dims of x, whose sizes are `normalized_shape`.
+
+    Optional weight and bias have the shape `normalized_shape`.
+    """
     count = len(normalized_shape)
     require(
         shape_of(x)[len(x.dims) - count :] == normalized_shape,
@@ -234,7 +240,7 @@ def normalized(
 
 
 def _check_channels(x: TensorType, *tensors: Concrete) -> int:
-    """Return the number of channels of x; each other tensor must be [channels]."""
+    """Return the number of channels of x; all other tensors must be [channels]."""
     require(len(x.dims) >= 2, f"{x} has no channels")
     channels = shape_of(x)[1]
     for tensor in tensors:
@@ -251,7 +257,7 @@ def batch_norm(
     var: TensorType,
     _: float,
 ) -> Rule:
-    """Normalise x [batch, channels, ...] with statistics of shape [channels]."""
+    """Normalize x [batch, channels, ...] with statistics of shape [channels]."""
     _check_channels(x, weight, bias, mean, var)
     return same(x)
 
@@ -263,7 +269,7 @@ def group_norm(
     bias: TensorType | None,
     _: float,
 ) -> Rule:
-    """Normalise groups of the channels of x [batch, channels, ...]."""
+    """Normalize groups of the channels of x [batch, channels, ...]."""
     channels = _check_channels(x, weight, bias)
     require(groups > 0 and channels % groups == 0, f"{groups} groups of {x}")
     return same(x)
@@ -308,7 +314,10 @@ def repeat(self: TensorType, repeats: tuple[int, ...]) -> Rule:
 
 
 def pad(self: TensorType, padding: tuple[int, ...], _: Concrete) -> Rule:
-    """Pad trailing dims; `padding` has (before, after) of each dim, last dim first."""
+    """Pad trailing dims; `padding` has two numbers, before and after, for each dim.
+
+    The last dim comes first in `padding`.
+    """
     shape = list(shape_of(self))
     require(
         len(padding) % 2 == 0 and len(padding) <= 2 * len(shape), f"padding {padding}"
@@ -334,7 +343,7 @@ def arange(start: float, end: float, step: float, dtype: DType) -> Rule:
 
 
 def roll(self: TensorType, shifts: tuple[int, ...], dims: tuple[int, ...]) -> Rule:
-    """Rotate along axes."""
+    """Rotate the elements along axes: what leaves at one end enters at the other."""
     require(len(shifts) == max(1, len(dims)), "roll")
     for dim in dims:
         axis_of(dim, len(self.dims))
@@ -342,7 +351,7 @@ def roll(self: TensorType, shifts: tuple[int, ...], dims: tuple[int, ...]) -> Ru
 
 
 def flip(self: TensorType, dims: tuple[int, ...]) -> Rule:
-    """Reverse along axes."""
+    """Reverse the order of the elements along axes."""
     for dim in dims:
         axis_of(dim, len(self.dims))
     return same(self)

@@ -15,7 +15,10 @@ def average_pool(
     ceil_mode: bool,
     *_: Concrete,
 ) -> Rule:
-    """Average windows over the last axes; settings have one number per axis."""
+    """Average the elements of each window over the last `rank` axes.
+
+    Settings such as `kernel` have one number per axis.
+    """
     windows = (kernel, stride or kernel, padding, (1,) * rank)
     return ((x.dtype, _pooled(rank, x, windows, ceil_mode)),)
 
@@ -29,7 +32,7 @@ def max_pool(
     dilation: tuple[int, ...],
     ceil_mode: bool,
 ) -> Rule:
-    """Take the maximum of each window, and its index in the plane."""
+    """Take the maximum of each window, and the index of the maximum in its plane."""
     windows = (kernel, stride or kernel, padding, dilation)
     shape = _pooled(rank, x, windows, ceil_mode)
     return ((x.dtype, shape), (DType.INT64, shape))
@@ -38,7 +41,7 @@ def max_pool(
 def _pooled(
     rank: int, x: TensorType, windows: tuple[tuple[int, ...], ...], ceil_mode: bool
 ) -> Shape:
-    """Return the shape of pooled planes; as in torch, no window begins in the padding.
+    """Return the shape of a pool's result; as in torch, no window begins in padding.
 
     `windows` has the sizes, strides, paddings and dilations of the windows, each with
     one number per axis.
@@ -59,12 +62,12 @@ def _pooled(
 
 
 def adaptive_pool(rank: int, x: TensorType, size: tuple[int, ...]) -> Rule:
-    """Average windows whose sizes are derived from the output `size`."""
+    """Average windows; the number of windows along each axis is in `size`."""
     return ((x.dtype, _resized(rank, x, size)),)
 
 
 def adaptive_max_pool(rank: int, x: TensorType, size: tuple[int, ...]) -> Rule:
-    """Take the maximum of each window as in `adaptive_pool`, and its index."""
+    """Take the maximum, and its index, of each window that `adaptive_pool` averages."""
     shape = _resized(rank, x, size)
     return ((x.dtype, shape), (DType.INT64, shape))
 
@@ -79,7 +82,10 @@ def _resized(rank: int, x: TensorType, size: tuple[int, ...]) -> Shape:
 def resize(
     rank: int, x: TensorType, size: tuple[int, ...], *settings: Concrete
 ) -> Rule:
-    """Resize planes [batch, channels, ...]; scale factors must agree with `size`."""
+    """Resize the last axes of [batch, channels, ...] to `size`.
+
+    Scale factors must agree with `size`.
+    """
     require(
         len(x.dims) == len(size) + 2 == rank + 2 and min(size) > 0, f"{x} to {size}"
     )
@@ -96,7 +102,10 @@ def resize(
 def grid_sample(
     rank: int, x: TensorType, grid: TensorType, mode: int, padding: int, _: Concrete
 ) -> Rule:
-    """Sample [batch, channels, ...] at a grid [batch, ..., axes] from -1 to 1."""
+    """Sample x [batch, channels, ...] at the points of a grid [batch, ..., axes].
+
+    The coordinates of points are from -1 to 1.
+    """
     shape, places = shape_of(x), shape_of(grid)
     require(len(shape) == len(places) == rank + 2, f"{x} at {grid}")
     require(places[0] == shape[0] and places[-1] == rank, f"{x} at {grid}")

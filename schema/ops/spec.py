@@ -1,10 +1,10 @@
 """An entry of the operator table: parameters, results, aliasing and shape rule.
 
 Signatures are written as text, `aten::cat(Tensor[] tensors, int dim) -> Tensor`, and
-parsed once. Parameter kinds: Tensor, int, float, bool, str, dtype, Scalar (int, float
-or bool). Each kind may be optional (`?`) or a list (`[]`); tensors may also be a list
-with missing items (`?[]`). A number may have a default, `int name=0`, which a pass uses
-when it makes the operator without this parameter.
+parsed once. Parameter kinds are Tensor, int, float, bool, str, dtype and Scalar (int,
+float or bool). Each kind may be optional (`?`) or a list (`[]`); a list of tensors may
+have missing items (`?[]`). A number may have a default, `int name=0`; a compiler pass
+uses the default when it makes an instruction and does not set the parameter.
 """
 
 import re
@@ -28,7 +28,7 @@ class Aliasing(Enum):
 
 
 class Keeps(Enum):
-    """How the results copy the elements of operand 0."""
+    """How the results contain copies of the elements of operand 0."""
 
     ALL = "all, in their order"
     PERMUTED = "all, with axes in another order"
@@ -50,9 +50,10 @@ class ParamKind(Enum):
 
 @frozen
 class Param:
-    """One parameter: `optional` allows None, `is_list` allows a tuple of items.
+    """One parameter of an operator.
 
-    For lists, `optional` applies to the list itself and `optional_items` to its items.
+    `is_list` allows a tuple of items. `optional` allows None, for a list as a whole;
+    `optional_items` allows None as an item of a list.
     """
 
     name: str
@@ -72,25 +73,25 @@ ShapeRule = Callable[..., tuple[Inferred, ...]]
 
 
 class ShapeMismatch(ValueError):
-    """Arguments do not fit the operator; the text has the reason."""
+    """Arguments do not fit the operator; the text of the error has the reason."""
 
 
 @frozen
 class OpSpec:
-    """An allowed operator.
+    """An operator that programs may use.
 
     Attributes:
         name: full name with overload, `aten::add.Tensor`.
         params: the parameters in order; a program gives an argument for each.
         variadic: whether the number of results depends on the arguments.
-        aliasing: relation of the results to operand 0.
+        aliasing: how the results relate to the memory of operand 0.
         rule: computes the dtype and shape of each result from concrete arguments;
             raises `ShapeMismatch` if they do not fit.
         pointwise: whether each element of the result depends only on the operands'
             elements at the same index, so that the result may be written over an
             operand of the same type.
-        keeps: how results copy elements of operand 0; None if the results are not
-            copies.
+        keeps: how results contain copies of the elements of operand 0; None if they
+            contain no copies.
         halves: whether the rule splits rows in halves; the width of such rows must be
             the same in all calls.
     """
@@ -119,7 +120,7 @@ def parse(
     keeps: Keeps | None = None,
     halves: bool = False,
 ) -> OpSpec:
-    """Return the operator that a signature's text describes."""
+    """Return the operator with this signature, shape rule and other properties."""
     match = _SIGNATURE.fullmatch(signature)
     assert match, signature
     texts = match["params"].split(", ") if match["params"] else []

@@ -1,7 +1,8 @@
-"""The list of all allowed operators, one per line; each also needs a kernel.
+"""The table of all allowed operators, one per line; each also needs a kernel.
 
-Parameters that kvc does not support (devices, layouts, memory formats, `out`) are left
-out; the compiler refuses a traced call that sets one to anything unusual.
+Parameters that kvc does not support (devices, layouts, memory formats, `out`) are
+omitted. The compiler refuses a traced call that sets such a parameter to anything but
+its usual value.
 """
 
 from functools import partial
@@ -388,7 +389,7 @@ OPS: dict[str, OpSpec] = {
 
 
 def ops_that_keep(*keeps: Keeps) -> frozenset[str]:
-    """Return the operators whose results copy operand 0 in one of the given ways."""
+    """Return the names of the operators whose results copy operand 0 in a given way."""
     return frozenset(name for name, spec in OPS.items() if spec.keeps in keeps)
 
 

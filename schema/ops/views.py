@@ -40,7 +40,7 @@ def permute(self: TensorType, dims: tuple[int, ...]) -> Rule:
 def slice_(
     self: TensorType, dim: int, start: int | None, end: int | None, step: int
 ) -> Rule:
-    """Take a range along an axis, with Python's clamping."""
+    """Take a range along an axis; as in Python, ends beyond the axis are clamped."""
     shape = list(shape_of(self))
     axis = axis_of(dim, len(shape))
     require(step > 0, f"step {step}")
@@ -49,7 +49,7 @@ def slice_(
 
 
 def select(self: TensorType, dim: int, index: int) -> Rule:
-    """Take one slice along an axis, without the axis."""
+    """Take the slice at one index of an axis, and drop the axis."""
     shape = shape_of(self)
     axis = axis_of(dim, len(shape))
     axis_of(index, shape[axis])
@@ -72,7 +72,7 @@ def squeeze(self: TensorType, dims: tuple[int, ...]) -> Rule:
 
 
 def expand(self: TensorType, size: tuple[int, ...]) -> Rule:
-    """Repeat axes of size 1 without copying; -1 keeps a size."""
+    """Repeat axes of size 1 without copying; a size of -1 keeps the axis as it is."""
     shape = shape_of(self)
     extra = len(size) - len(shape)
     require(extra >= 0, f"{self} to {size}")

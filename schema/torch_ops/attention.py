@@ -2,11 +2,11 @@
 
 In: queries, a whole cache of keys and values, the number of valid positions of each
 row, and the number of real queries of each row. Out: the attended values. The work
-grows with the number of visible keys, not with the capacity, and no mask over the
-capacity is ever made. `valid_length`, causality, windows, soft cap and mask have the
-meaning of `nonpad_kv_seqlen` and the attributes of ONNX Attention (opsets 24 and 25).
-ALiBi slopes (Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and row lengths
-are added. `rows.py` computes one row.
+grows with the number of visible keys, not with the capacity of the cache, and no mask
+over the capacity is ever made. `valid_length`, causality, windows, soft cap and mask
+have the meaning of `nonpad_kv_seqlen` and the attributes of ONNX Attention (opsets 24
+and 25). ALiBi slopes (Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and row
+lengths are kvc's additions. `rows.py` computes one row.
 
 The same checks of arguments run on real and on fake tensors. The sizes of fake tensors
 can be symbolic, so the checks use `torch._check_value`, which defers a condition that
@@ -201,7 +201,7 @@ def attend_into(out: Tensor, *arguments: object) -> None:
 
 
 def check_arguments(given: Attention) -> None:
-    """Check the arguments without looking at tensor values.
+    """Check the arguments of `attention` without reading tensor values.
 
     Raises:
         ValueError: an argument does not fit; the message names the first one.
@@ -230,10 +230,10 @@ def check_arguments(given: Attention) -> None:
 
 
 def check_lengths(lengths: list[int], slots: int, layout: str) -> None:
-    """Check the number of valid positions of each row.
+    """Check the number of valid positions of each row of a cache.
 
     Raises:
-        ValueError: a number is negative, or more than a linear cache can hold.
+        ValueError: a number is negative, or more than the slots of a linear cache.
     """
     for row, valid in enumerate(lengths):
         if valid < 0 or (valid > slots and layout == "linear"):

@@ -1,11 +1,11 @@
-"""`kvc::cache_update`: write a block of rows into a cache, functionally.
+"""`kvc::cache_update`: return a cache with new rows written into it.
 
-In: a cache, the new rows, a start index per batch row, and the row lengths. Out: the
-cache with the rows written. The operator returns a new cache; the runtime calls
-`write_rows` on the given cache if the compiler has proven that this is safe. The
-semantics are those of ONNX TensorScatter (opset 24), with two differences: row lengths
-are added, and writes out of range in linear mode raise an error (undefined in ONNX).
-Both ends of the range are checked, for all rows, before anything is written.
+In: a cache, the new rows, a start index for each batch row, and the row lengths. Out: a
+new cache, which contains the new rows. If the compiler has proven that it is safe, the
+runtime calls `write_rows` on the given cache instead. The semantics are those of ONNX
+TensorScatter (opset 24), with two differences: row lengths are added, and writes out of
+range in linear mode raise an error (undefined in ONNX). Both ends of the written range
+are checked, for all rows, before anything is written.
 """
 
 import torch
@@ -99,7 +99,10 @@ def write_rows(
     row_lengths: Tensor | None = None,
     keep: int = 0,
 ) -> None:
-    """Write `update` into `cache` in place, without checks of shapes and dtypes."""
+    """Write `update` into `cache` in place, without checks of shapes and dtypes.
+
+    `cache_update` explains the arguments.
+    """
     slots, seq = cache.shape[axis], update.shape[axis]
     rows = cache.shape[0]
     if rows == 1 and row_lengths is None and write_indices is not None:
@@ -120,7 +123,7 @@ def write_rows(
 
 
 def _write_row(cache: Tensor, update: Tensor, axis: int, start: int, keep: int) -> None:
-    """Write one row from a position on, wrapping around after the last slot."""
+    """Write one batch row from position `start` on, and wrap after the last slot."""
     done = 0
     seq, slots = update.shape[axis], cache.shape[axis]
     for slot, count in slot_runs(start, seq, slots, keep):
@@ -138,7 +141,10 @@ def _check_arguments(
     row_lengths: Tensor | None = None,
     keep: int = 0,
 ) -> None:
-    """Check the arguments without looking at tensor values; sizes may be symbolic."""
+    """Check the arguments of `cache_update` without reading tensor values.
+
+    Sizes may be symbolic.
+    """
     rank = cache.dim()
     _check(update.dim() == rank, f"an update of {update.dim()} dimensions, not {rank}")
     _check(-rank <= axis < rank, f"axis {axis} of a cache of {rank} dimensions")
@@ -171,6 +177,11 @@ def _is_chosen(mode: str, new: int | torch.SymInt, size: int | torch.SymInt) -> 
 
     If the selected length is too small for a call with a fixed number of tokens, the
     call is refused when it runs.
+
+    Args:
+        mode: the argument `mode` of `cache_update`.
+        new: the number of new rows.
+        size: the length of the cache.
     """
     fixed = not isinstance(new, torch.SymInt)
     return mode == "linear" and isinstance(size, torch.SymInt) and fixed
@@ -193,7 +204,7 @@ def _check(condition: bool | torch.SymBool, text: str) -> None:
 def _check_once_round(
     starts: list[int], written: list[int], slots: int, keep: int
 ) -> None:
-    """Check that no row overwrites its own start, or slots that are never overwritten.
+    """Check that no batch row writes a slot twice, or begins before slot 0.
 
     Raises:
         IndexOutOfRange: a row would begin before slot 0 of a ring with kept positions.

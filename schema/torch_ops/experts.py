@@ -1,8 +1,8 @@
 """`kvc::expert_linear`: multiply each row by the matrix of its selected expert.
 
 In: rows, the matrices of all experts, the selected expert of each row. Out: the
-products. Only the matrices of selected experts are read, each once, so that a step of a
-single token reads only a few matrices. No shape depends on the selection.
+products. Only the matrices of selected experts are read, each once, so that a call with
+a single token reads only a few matrices. No shape depends on the selection.
 """
 
 from collections.abc import Iterator
@@ -81,7 +81,9 @@ def multiply_by_experts(
 
 
 def rows_by_expert(experts: Tensor, count: int) -> Iterator[tuple[int, int | Tensor]]:
-    """Yield each selected expert with its rows: one row index, or int64 [rows].
+    """Yield the index of each selected expert, and the indices of the expert's rows.
+
+    The row indices are one int, or a tensor int64 [rows].
 
     Args:
         experts: int64 [rows], the index of each row's expert.
@@ -102,10 +104,12 @@ def rows_by_expert(experts: Tensor, count: int) -> Iterator[tuple[int, int | Ten
 def _check_arguments(
     x: Tensor, weight: Tensor, experts: Tensor, bias: Tensor | None, transposed: bool
 ) -> None:
-    """Check the arguments without looking at tensor values; sizes may be symbolic.
+    """Check the arguments of `expert_linear` without reading tensor values.
+
+    Sizes may be symbolic.
 
     Raises:
-        ValueError: names the first argument that does not fit.
+        ValueError: an argument does not fit; the message names the first one.
     """
     shapes = (
         f"x {_text(x)}, weight {_text(weight)}, experts {experts.dtype} "

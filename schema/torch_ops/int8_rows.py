@@ -1,7 +1,7 @@
-"""Quantize rows of int8 caches, and multiply by cached rows.
+"""Quantize the rows of int8 caches, and multiply by such rows.
 
-A row [width] is stored as int8 with a float32 scale; its value is `rows * scale`. A
-whole cache is never cast to floats. If the processor multiplies int8 and the cache is
+A row [width] is stored as int8 with a float32 scale; the row's value is `rows * scale`.
+A whole cache is never cast to floats. If the processor multiplies int8 and the cache is
 long, the second factor of a product (queries or attention weights) is split into three
 int8 digits of base 254, which have the precision of float32; products of digits and
 rows are exact integers. In all other cases the rows are cast to floats in pieces that
@@ -76,7 +76,7 @@ def quantize_into(outs: tuple[Tensor, Tensor], x: Tensor) -> None:
 
 @frozen
 class Int8Rows:
-    """A part of an int8 cache; it has those methods of a tensor that attention uses.
+    """A part of an int8 cache, with the methods of a tensor that attention uses.
 
     Attributes:
         rows: int8 [batch, kv_heads, keys, width].
@@ -92,7 +92,7 @@ class Int8Rows:
         return self.rows.shape
 
     def narrow(self, dim: int, start: int, length: int) -> "Int8Rows":
-        """Narrow along the batch, the heads or the keys."""
+        """Return the part from `start` on, along the batch, the heads or the keys."""
         assert dim in (0, 1, 2), "rows are whole"
         rows = self.rows.narrow(dim, start, length)
         return Int8Rows(rows, self.scale.narrow(dim, start, length))
@@ -102,7 +102,7 @@ class Int8Rows:
         return self.rows.numel()
 
     def widened(self, dtype: torch.dtype) -> Tensor:
-        """Return the dequantized rows."""
+        """Return the dequantized rows in a floating-point dtype."""
         return self.rows.to(dtype).mul_(self.scale.unsqueeze(-1))
 
 
@@ -110,7 +110,10 @@ Cache = Tensor | Int8Rows
 
 
 def as_cache(rows: Tensor, scale: Tensor | None) -> Cache:
-    """Return keys or values as attention reads them: `Int8Rows` if there is a scale."""
+    """Return keys or values in the form that attention reads.
+
+    The form is `Int8Rows` if there is a scale, else the tensor itself.
+    """
     return rows if scale is None else Int8Rows(rows, scale)
 
 
@@ -121,7 +124,7 @@ def _check_rows(x: Tensor) -> None:
 
 
 def key_products(rows: Tensor, keys: Int8Rows) -> Tensor:
-    """Return the products of queries and keys.
+    """Return the products of each query with each key.
 
     Args:
         rows: the queries, [kv_heads, count, width], float32 or float64.
@@ -150,7 +153,7 @@ def key_products(rows: Tensor, keys: Int8Rows) -> Tensor:
 
 
 def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
-    """Return the sums of values, weighted by attention weights.
+    """Return, for each query, the sum of the values weighted by its attention weights.
 
     Args:
         weights: [kv_heads, count, keys], float32 or float64.
@@ -180,7 +183,7 @@ def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
 
 
 def multiply_int8(left: Tensor, right: Tensor) -> Tensor:
-    """Multiply int8 matrices exactly, if all sums fit int32.
+    """Multiply int8 matrices; the result is exact if all sums fit int32.
 
     If the processor lacks int8 products, the matrices are multiplied in pieces as
     float32, which is 20 to 60 times as fast as torch's loops for 128 rows (measured in
@@ -234,14 +237,20 @@ def _multiplies_int8() -> bool:
 
 
 def is_exact() -> bool:
-    """Test if torch's int8 product is exact; it saturates if oneDNN lacks VNNI."""
+    """Test whether torch's int8 product is exact: oneDNN saturates without VNNI."""
     left = torch.full((9, 64), 127, dtype=torch.int8)
     product = torch._int_mm(left, left.new_full((64, 64), 127))
     return bool((product == 64 * 127 * 127).all())
 
 
 def _multiply_digits(out: Tensor, digits: Tensor, right: Tensor) -> Tensor:
-    """Write into `out` [n, rows, m] digits [n, 3 * rows, k] times int8 [n, k, m]."""
+    """Multiply `digits` by int8 matrices, and write the products into `out`.
+
+    Args:
+        out: [n, rows, m].
+        digits: [n, 3 * rows, k], the three digits of each row, from `_digits_of`.
+        right: int8 [n, k, m].
+    """
     sums = torch.empty((*digits.shape[:2], right.shape[2]), dtype=torch.int32)
     for a, b, result in zip(digits, right, sums, strict=True):
         torch._int_mm(a, b, out=result)
@@ -251,11 +260,11 @@ def _multiply_digits(out: Tensor, digits: Tensor, right: Tensor) -> Tensor:
 
 
 def _digits_of(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return int8 digits [n, 3 * rows, k] of x [n, rows, k], and units [n, rows, 1].
+    """Split x [n, rows, k] into digits int8 [n, 3 * rows, k] and units [n, rows, 1].
 
-    x is about `unit * (first + second / 254 + third / 254**2)`, each digit from -127
-    to 127: off by at most 2**-24 of its row's greatest magnitude. The unit of a row
-    that is not finite is NaN.
+    x is about `unit * (first + second / 254 + third / 254**2)`, each digit from -127 to
+    127. The error is at most 2**-24 of the greatest magnitude in the row. The unit of a
+    row that is not finite is NaN.
     """
     # Neither `aminmax` nor a norm: those are loops over single elements.
     top = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())

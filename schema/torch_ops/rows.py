@@ -1,11 +1,11 @@
 """Attention of one row: blocks of queries and the keys visible to them.
 
-In: one row's queries, its cache, the visible keys of its queries, and the scoring. Out:
-the row's result, written into a given tensor. If scores are plain products, torch's
-fused attention computes a block. All other blocks are computed by two matrix products
-with a softmax between them, in float32, or in float64 if the queries are float64. Keys
-and values are never expanded to all heads, and the size of masks and scores is bounded
-for any row length.
+In: one row's queries, the row's cache, the keys that its queries see, and the scoring.
+Out: the row's result, written into a given tensor. If scores are plain products,
+torch's fused attention computes a block. All other blocks are computed by two matrix
+products with a softmax between them, in float32, or in float64 if the queries are
+float64. Keys and values are never expanded to all heads, and the size of masks and
+scores is bounded for any row length.
 """
 
 import math
@@ -36,11 +36,12 @@ def attend_by_products(
     block: Block,
     scoring: Scoring,
 ) -> None:
-    """Write the attention of a block into `out` [1, heads, count, value_dim].
+    """Compute the attention of a block by matrix products, and write it into `out`.
 
     Args:
-        out: the result for the block's queries; dtype as the result of `attention`.
-        q: [1, heads, count, head_dim].
+        out: [1, heads, count, value_dim], the results of the block's queries; dtype as
+            the result of `attention`.
+        q: [1, heads, count, head_dim], the block's queries.
         keys: pieces [1, kv_heads, .., head_dim], in the order of their positions.
         values: pieces [1, kv_heads, .., value_dim], of the same positions as `keys`.
         block: the keys that each query sees.
@@ -72,9 +73,10 @@ def _multiply(
 
 
 def _exponentiate_(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Compute the softmax of scores in place; return the weights and their divisor.
+    """Compute the softmax of scores in place, without its final division.
 
-    If all scores of a query are -inf, the weights are 0 and the divisor is not 0.
+    Return the weights, and for each query the divisor of its weights. If all scores of
+    a query are -inf, the weights are 0 and the divisor is not 0.
     """
     top = scores.amax(-1, keepdim=True)
     if sinks is not None:
@@ -89,7 +91,10 @@ def _exponentiate_(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor
 
 
 def _mix(weights: Tensor, values: Sequence[Cache], exact: torch.dtype) -> Tensor:
-    """Return the sums [heads, count, value_dim] of the values by weights."""
+    """Return, for each query, the sum of the values weighted by its attention weights.
+
+    The result is [heads, count, value_dim].
+    """
     heads, count, keys = weights.shape
     rows = weights.view(values[0].shape[1], -1, keys)
     mixed, first = None, 0
@@ -102,17 +107,17 @@ def _mix(weights: Tensor, values: Sequence[Cache], exact: torch.dtype) -> Tensor
 
 
 def _sums(weights: Tensor, piece: Cache) -> Tensor:
-    """Return the sums of values by weights [kv_heads, .., keys]."""
+    """Return the sums of a piece's values weighted by weights [kv_heads, .., keys]."""
     if isinstance(piece, Int8Rows):
         return mixed_values(weights, piece)
     return weights @ piece
 
 
 def _pieces(parts: Sequence[Cache], exact: torch.dtype) -> Iterator[Cache]:
-    """Yield parts of a row's cache as [kv_heads, .., width], cast to `exact`.
+    """Yield the parts of a row's cache as [kv_heads, .., width] of dtype `exact`.
 
-    Each part is cast in pieces of limited size. Parts of an int8 cache are not cast;
-    `Int8Rows` multiplies them.
+    A part of another dtype is cast in pieces of limited size. Parts of an int8 cache
+    are not cast; `Int8Rows` multiplies them.
     """
     for part in parts:
         if isinstance(part, Int8Rows):
@@ -143,7 +148,8 @@ def attend_last(
 ) -> None:
     """Attend from a single query to the valid part of a linear cache, as in decode.
 
-    The result is that of `attend_row`, bit for bit if the cache holds floats.
+    The result is that of `attend_row`; if the cache has floats, it is equal bit for
+    bit.
     """
     if valid == 0:
         out.zero_()
@@ -162,7 +168,16 @@ def attend_last(
 def attend_row(
     out: Tensor, q: Tensor, k: Cache, v: Cache, sight: RowVisibility, scoring: Scoring
 ) -> None:
-    """Write the attention of one row [1, heads, seq, value_dim] into `out`."""
+    """Compute the attention of one row, and write it into `out`.
+
+    Args:
+        out: [1, heads, seq, value_dim].
+        q: [1, heads, seq, head_dim].
+        k: [1, kv_heads, slots, head_dim].
+        v: [1, kv_heads, slots, value_dim].
+        sight: the keys that each query sees.
+        scoring: how products become scores.
+    """
     seeing = sight.seeing()
     if len(seeing) < sight.seq:
         out[:, :, : seeing.start].zero_()
@@ -187,12 +202,13 @@ def attend_row(
 def _can_fuse(
     q: Tensor, k: Cache, v: Cache, sight: RowVisibility, scoring: Scoring
 ) -> bool:
-    """Tell whether torch's attention fits without expanding keys and values.
+    """Tell whether torch's fused attention can compute a row without large copies.
 
-    torch's kernel that loops over blocks of keys needs values as wide as keys, and rows
-    without gaps; for a single query without a mask nothing is expanded in any case. The
-    kernel reads no int8, and reads float16 only with float16 queries. Rows of other
-    dtypes are cast for the kernel if many queries share the work.
+    torch's kernel that loops over blocks of keys needs values as wide as keys, and
+    elements of a row without gaps between them; for a single query without a mask, any
+    layout works. The kernel does not read int8, and reads float16 only with float16
+    queries. If many queries share the work, a small cache of another dtype is cast for
+    the kernel.
     """
     if not scoring.is_plain:
         return False
@@ -208,7 +224,7 @@ def _can_fuse(
 def _cut(
     heads: int, sight: RowVisibility, scoring: Scoring, fused: bool
 ) -> Iterable[Block]:
-    """Divide a row into blocks whose masks and scores have a bounded size."""
+    """Divide a row's queries into blocks whose masks and scores have a bounded size."""
     if not fused:
         return sight.blocks(SCORE_CELLS // heads)
     if scoring.mask is not None:
@@ -221,7 +237,7 @@ def _cut(
 
 
 def _is_dear_to_join(keys: tuple[Cache, ...], block: Block) -> bool:
-    """Tell whether merging a ring's pieces costs more than unfused attention.
+    """Tell whether merging the pieces of a ring costs more than unfused attention.
 
     For a single query, the copy that merges the pieces is as much work as attention.
     Measured in November 2026: unfused attention was faster from about 2**19 elements
@@ -242,7 +258,10 @@ def _attend_fused(
     block: Block,
     scoring: Scoring,
 ) -> None:
-    """Attend by torch's fused attention; the arguments are `attend_by_products`'s."""
+    """Compute the attention of a block by torch's fused attention.
+
+    The arguments are those of `attend_by_products`.
+    """
     k, v, scale = _join(keys, q.dtype), _join(values, q.dtype), scoring.scale
     q = q.to(k.dtype)
     if block.count == 1 and scoring.mask is None:
@@ -270,9 +289,9 @@ def attend_one(
 
 
 def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:
-    """Concatenate pieces into one tensor; int8 pieces are dequantized.
+    """Concatenate pieces of keys or values into one tensor of dtype `dtype`.
 
-    The dequantized pieces are float32, or float64 if `dtype` is float64.
+    int8 pieces are dequantized to float32, or to float64 if `dtype` is float64.
     """
     exact = torch.promote_types(dtype, torch.float32)
     parts = [
@@ -286,7 +305,7 @@ def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:
 
 
 def check_row_lengths(row_lengths: Tensor | None, rows: int, op: str) -> None:
-    """Check `row_lengths` without reading the values; sizes can be symbolic.
+    """Check dtype and shape of `row_lengths`, not the values; sizes can be symbolic.
 
     Raises:
         ValueError: `row_lengths` are not int64 [batch].
@@ -325,7 +344,7 @@ def read_row_lengths(row_lengths: Tensor | None, rows: int, most: int) -> list[i
 def check_slots(
     starts: list[int], row_lengths: list[int], slots: int, least: int = 0
 ) -> None:
-    """Check that each batch row's write fits between slot `least` and the last slot.
+    """Check that each batch row's write lies between slot `least` and the last slot.
 
     Raises:
         IndexOutOfRange: a write would begin before slot `least`.

@@ -1,10 +1,10 @@
-"""Visible keys of the queries of one row, as ranges of positions, and score changes.
+"""Which keys the queries of one row see, as ranges of positions, and their scores.
 
 In: the row's length, the stored positions, causality and windows. Out: blocks of
 queries, each with the ranges (runs) of key positions that any query of the block sees.
 Positions count from the row's first token; `kvc.schema.rings` maps them to slots.
-`Scoring` holds scale, soft cap, masks and slopes of the row, and applies them to a
-block.
+`Scoring` has the scale, soft cap, masks and slopes of the row, and applies them to the
+scores of a block.
 """
 
 import math
@@ -23,10 +23,10 @@ MIN_BLOCK = 128
 
 
 class Run(NamedTuple):
-    """Keys of a block at positions `begin` to `end`.
+    """The keys that a block of queries reads at positions from `begin` to before `end`.
 
-    The block's query i sees key `begin + j` if `lower <= j - i <= upper`; a bound of
-    None hides no key of the run.
+    Query i of the block sees key `begin + j` if `lower <= j - i <= upper`; a bound of
+    None hides no key.
     """
 
     begin: int
@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
     @property
     def keys(self) -> int:
-        """Return the number of keys."""
+        """Return the number of keys in the run."""
         return self.end - self.begin
 
     @property
@@ -45,7 +45,7 @@ class Run(NamedTuple):
         return self.lower is None and self.upper is None
 
     def band(self, count: int, device: torch.device) -> Tensor:
-        """Return bool [count, keys], True where query i of `count` sees key j."""
+        """Return bool [count, keys]: whether query i of `count` queries sees key j."""
         seen = torch.ones(count, self.keys, dtype=torch.bool, device=device)
         if self.upper is not None:
             seen = seen.tril_(self.upper)
@@ -56,10 +56,10 @@ class Run(NamedTuple):
 
 @frozen
 class Block:
-    """Queries `first` to `first + count` of a row, and the runs of keys they read.
+    """Queries of a row, from `first` to before `first + count`, and the keys they read.
 
-    `position` is the position of query `first`; runs are ordered by position; `keep` is
-    the number of first positions that the cache never overwrites.
+    `position` is the position of query `first`; `runs` are the keys, ordered by
+    position; `keep` is the number of first positions that the cache never overwrites.
     """
 
     first: int
@@ -86,27 +86,33 @@ class Block:
         return causal and self.count == run.keys
 
     def places(self, slots: int) -> list[tuple[int, int]]:
-        """Return the slots of the block's keys: (first slot, number of slots) pairs."""
+        """Return the slots of the block's keys in a ring of `slots` slots.
+
+        The result has pairs (first slot, number of slots).
+        """
         runs, keep = self.runs, self.keep
         return [p for r in runs for p in slot_runs(r.begin, r.keys, slots, keep)]
 
     def pick(self, tensor: Tensor, dim: int) -> Tensor:
-        """Select the block's keys from a tensor with all positions along `dim`."""
+        """Return the part of a tensor at the block's keys.
+
+        The axis `dim` of the tensor has all positions.
+        """
         return _joined(
             [tensor.narrow(dim, run.begin, run.keys) for run in self.runs], dim
         )
 
     def band(self, device: torch.device) -> Tensor | None:
-        """Return bool [count, keys], True where a query sees a key.
+        """Return bool [count, keys]: whether a query sees a key.
 
-        None if every query sees every key.
+        The result is None if every query sees every key.
         """
         if self.sees_all:
             return None
         return _joined([run.band(self.count, device) for run in self.runs], 1)
 
     def distances(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return [count, keys]: a key's position minus a query's position."""
+        """Return [count, keys]: the key's position minus the query's position."""
         spans = [(r.begin - self.position, r.end - self.position) for r in self.runs]
         keys = [torch.arange(*span, dtype=dtype, device=device) for span in spans]
         queries = torch.arange(self.count, dtype=dtype, device=device)
@@ -119,12 +125,12 @@ def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
 
 @frozen
 class RowVisibility:
-    """The visibility of keys to the `seq` queries of a row.
+    """Which keys the `seq` queries of a row see.
 
     Query i has position `start + i`. The query at position s sees the key at position p
-    if `oldest <= p < end` and `s - left <= p <= s + ahead`; a bound of None does not
-    limit. The query also sees each of the first `keep` keys of the row, which lie
-    before `oldest`, if `p < end` and `p <= s + ahead`.
+    if `oldest <= p < end` and `s - left <= p <= s + ahead`; `left` or `ahead` can be
+    None, for no bound. The query also sees each of the first `keep` keys of the row,
+    which lie before `oldest`, if `p < end` and `p <= s + ahead`.
     """
 
     seq: int
@@ -141,7 +147,7 @@ class RowVisibility:
         return max(0, self.end - self.oldest) + min(self.keep, self.end)
 
     def seeing(self) -> range:
-        """Return the queries that see at least one key."""
+        """Return the range of the queries that see at least one key."""
         oldest = 0 if self.keep else self.oldest
         if oldest >= self.end:
             return range(0)
@@ -171,14 +177,24 @@ class RowVisibility:
         return Block(first, count, here, tuple(runs), self.keep)
 
     def _run(self, here: int, begin: int, end: int, lower: int | None) -> Run:
-        """Return a run of keys for queries from position `here` on."""
+        """Return the keys from `begin` to before `end`, as a run of a block.
+
+        Args:
+            here: the position of the block's first query.
+            begin: the first position of the keys.
+            end: the position after the last key.
+            lower: the lower bound of the run.
+        """
         upper = None
         if self.ahead is not None and here + self.ahead + 1 < end:
             upper = here + self.ahead - begin
         return Run(begin, end, lower, upper)
 
     def blocks(self, cells: int) -> Iterator[Block]:
-        """Yield blocks: at most `cells` pairs of query and key, or a single query."""
+        """Yield blocks of the queries that see a key.
+
+        A block has at most `cells` pairs of a query and a key, or a single query.
+        """
         queries = self.seeing()
         if not queries:
             return
@@ -189,9 +205,10 @@ class RowVisibility:
     def _count_queries(self, seeing: int, cells: int) -> int:
         """Return the number of queries in a block.
 
-        If keys are bounded on both sides, a block of n queries reads `n + reach` keys;
-        the result is the largest n with `n * (n + reach) <= cells`. The result is
-        smaller if most pairs of query and key would lie outside the window.
+        If a window bounds the keys on both sides, a block of n queries reads `n +
+        reach` keys, where `reach` is a constant. The result is then the largest n with
+        `n * (n + reach) <= cells`, or less if most pairs of a query and a key would lie
+        outside the window.
         """
         count = cells // self.keys
         if self.left is not None and self.ahead is not None:
@@ -204,7 +221,10 @@ class RowVisibility:
 
 @frozen
 class Scoring:
-    """How products become scores; the fields are arguments of `attention`."""
+    """How products of queries and keys become scores.
+
+    The fields are arguments of `attention`.
+    """
 
     scale: float | None
     softcap: float | None
@@ -220,20 +240,20 @@ class Scoring:
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether all scores are scaled products, apart from hidden keys."""
+        """Tell whether scores are scaled products, except -inf for hidden keys."""
         products = self.softcap is None and self.slopes is None and self.sinks is None
         return products and (self.mask is None or self.mask.dtype == torch.bool)
 
     @property
     def is_bare(self) -> bool:
-        """Tell whether all scores are scaled products, and no mask hides a key."""
+        """Tell whether scores are scaled products, and no mask hides a key."""
         return self.mask is None and self.is_plain
 
     def seen(self, block: Block) -> Tensor | None:
-        """Return the keys of a block that each query sees, by window and bool mask.
+        """Return which keys of a block each query sees, by window and bool mask.
 
         The result is bool [count, keys] or [1, heads or 1, count, keys], or None if
-        every query sees all keys. `adjust_` applies a float mask.
+        every query sees all keys. A float mask does not count; `adjust_` applies it.
         """
         if self.mask is None:
             return block.band(torch.device("cpu"))
@@ -260,5 +280,5 @@ class Scoring:
 
 
 def _part_of(mask: Tensor, block: Block) -> Tensor:
-    """Return the part [1, heads or 1, count, keys] of a row's mask."""
+    """Return the part of a row's mask for a block, [1, heads or 1, count, keys]."""
     return block.pick(mask.narrow(2, block.first, block.count), 3)

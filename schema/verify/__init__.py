@@ -1,7 +1,7 @@
 """The checks that compiler and runtime run: structure, semantics, memory, effects.
 
 `verify_program` and `verify_index` take decoded values, or values that are about to be
-written, and raise an error for the first mistake.
+encoded, and raise an error for the first mistake.
 """
 
 from kvc.schema.verify.semantics import verify_index, verify_program

@@ -1,10 +1,10 @@
-"""Checks of a method's blocks: callers, inputs, outputs and writes.
+"""Check a method's blocks: inputs, outputs and writes.
 
 In: a method whose main graph has been checked, and the operands of each instruction.
 Out: nothing, or `BadProgram`. Each block is checked like any graph. This module adds
-the checks between a block and the single instruction that runs the block: types, the
-operands whose memory the block's inputs share (lent memory), the writes that the block
-can make to lent memory, and the block's scratch memory.
+the checks of a block against the single instruction that runs the block: types, the
+operands whose memory the block's inputs share (lent memory), the writes of the block to
+lent memory, and the block's scratch memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ def check_blocks(
     """Check the blocks of a method whose main graph has been checked.
 
     Returns:
-        For each block, the operands of its instructions.
+        For each block, the operands of each of its instructions.
 
     Raises:
         BadProgram, LimitExceeded: a block is wrong.
@@ -52,7 +52,7 @@ def check_blocks(
 
 
 class _Borders:
-    """Checks inputs and outputs of blocks against the instructions that run them."""
+    """Checks of a method's blocks against the control instructions that run them."""
 
     def __init__(self, method: Method, around: Surroundings, report: Reporter) -> None:
         self._method, self._report = method, report
@@ -65,9 +65,10 @@ class _Borders:
         self._depths: list[int] = []  # per block: the depth of nested blocks
 
     def check(self) -> None:
-        """Check the control instructions of all blocks, last block first.
+        """Check the control instructions of all blocks, the last block first.
 
-        The method's main graph is checked after them. A block comes after its caller.
+        A block has a greater index than the block whose instruction runs it. The
+        control instructions of the method's main graph are checked last.
         """
         count = len(self._method.blocks)
         self._growth = [{} for _ in range(count)]
@@ -85,7 +86,16 @@ class _Borders:
     def _check_graph(
         self, graph: Graph, number: int, where: str
     ) -> dict[int, set[int]]:
-        """Check a graph's control instructions; return the axes of growing memory."""
+        """Check the control instructions of a graph.
+
+        Args:
+            graph: the graph.
+            number: the block that has the graph; -1 for the main graph.
+            where: the graph's name in messages.
+
+        Returns:
+            For each value that owns memory that grows, the axes along which it grows.
+        """
         grown: dict[int, set[int]] = {}
         for index, step in enumerate(graph.instructions):
             if step.op in CONTROL_OPS:
@@ -112,7 +122,10 @@ class _Borders:
         return grown
 
     def _axes_of(self, graph: Graph, step: Instruction) -> Iterator[tuple[int, int]]:
-        """Yield (root, axis) for each memory that an instruction lengthens."""
+        """Yield (value, axis) for each memory that an instruction lengthens.
+
+        The value is the one that owns the memory.
+        """
         if step.op == _APPEND:
             axis = step.arguments[2]
             assert isinstance(axis, int)
@@ -127,7 +140,10 @@ class _Borders:
                     yield from ((graph.root_of(value.value), axis) for axis in axes)
 
     def _check_states(self, grown: dict[int, set[int]]) -> None:
-        """Check that blocks lengthen only states that can grow, or callers' arrays."""
+        """Check that each memory that grows may grow.
+
+        Only states of kind APPEND and callers' arrays may grow.
+        """
         for root, axes in grown.items():
             storage = self._method.graph.values[root].storage
             if isinstance(storage, StateSlot):
@@ -158,7 +174,7 @@ class _Borders:
 
 
 class _Step:
-    """Checks one control instruction against its blocks."""
+    """Checks of one control instruction against the blocks that it runs."""
 
     def __init__(
         self,
@@ -201,7 +217,7 @@ class _Step:
         self._require(fits, f"it asks {kind}, which is not one bool")
 
     def _check_over(self) -> None:
-        """Check the results of a control instruction that share operands' memory."""
+        """Check which results share operands' memory, and the lengths of a scan."""
         control, given = self._control, self._results[: len(self._control.over)]
         count = len(self._passed)
         known = all(over is None or 0 <= over < count for over in control.over)
@@ -256,7 +272,10 @@ class _Step:
                 self._report.fail(self._at, f"block {which} gives {kind}, not {one}")
 
     def _check_written(self, which: int, inside: Graph) -> None:
-        """Check which inputs a block overwrites, and that its outputs lie there."""
+        """Check that a block writes only to inputs that it may overwrite.
+
+        Outputs that must lie in the memory of an input must cover it.
+        """
         control = self._control
         if control.tests(which):
             places: dict[int, int] = {}
@@ -293,7 +312,8 @@ def _is_whole(graph: Graph, value: int, makers: Mapping[int, str]) -> bool:
     Args:
         graph: the graph of a block.
         value: a value of the graph.
-        makers: the operator that defines each value, except inputs and constants.
+        makers: for each value, the operator that defines it; inputs and constants have
+            none.
     """
     while isinstance(storage := graph.values[value].storage, Alias):
         op = makers[value]

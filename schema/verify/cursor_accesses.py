@@ -1,8 +1,8 @@
 """Check single writes and reads of states at cursors.
 
-In: an instruction, the relation of its operands to cursors, and how far the call has
-filled the states that the instruction uses. Out: the updated fill positions, or
-`BadProgram`. `cursor_uses.py` walks through the code.
+In: an instruction, where its operands are relative to cursors, and how far the call has
+filled the states that the instruction uses. Out: how far the states are filled after
+the instruction, or `BadProgram`. `cursor_uses.py` walks through the code.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ class Filled:
     """How far a call, or an iteration of a loop, has filled a state.
 
     Attributes:
-        ends: the end of the filled part; several positions if loops carry several
-            positions.
-        count: the number of positions of the last write, None before the first write.
+        ends: the position after the filled part; several equal positions if a loop
+            carries more than one.
+        count: the number of positions of the last write; None before the first write.
     """
 
     ends: frozenset[After]
@@ -41,10 +41,16 @@ class Filled:
         turns: Mapping[int, After],
         fields: Fields,
     ) -> "Filled":
-        """Return how far a state is filled when an iteration of a loop starts.
+        """Return how far the state is filled when an iteration of a loop starts.
 
         The state is filled up to the start of the iteration, or up to an unknown
         position.
+
+        Args:
+            control: the loop.
+            inside: the graph of the loop's body.
+            turns: for each carried input of the body, the start of the iteration.
+            fields: the position or cursor field that each value outside of the loop is.
         """
         pairs = zip(control.operands, inside.inputs[: control.carried], strict=False)
         starts = {
@@ -61,13 +67,13 @@ def filled_after(
     fields: Fields,
     loop: bool,
 ) -> Filled:
-    """Return how far a state is filled after branches or loop iterations.
+    """Return how far a state is filled after branches, or after a loop.
 
     Args:
         results: the results of the instruction that runs the branches or the loop.
-        ways: for each branch or loop body: its outputs, the cursor fields that its
-            values hold, and how far it fills the state.
-        fields: the cursor fields that the results hold.
+        ways: for each branch or loop body: its outputs, the position or cursor field
+            that each of its values is, and how far it fills the state.
+        fields: the position or cursor field that each result is.
         loop: whether `ways` are loop bodies, whose positions are relative to the start
             of an iteration.
     """
@@ -101,13 +107,13 @@ _CACHES: Final = (
 
 @frozen
 class HeldState:
-    """A value that holds a state with a cursor.
+    """A value that contains a state with a cursor, or is a view of one.
 
     Attributes:
         state: id of the state.
-        order: the state's axis for each axis of the value; None if the value is a view
-            that does not only permute the state's axes.
-        filled: how far the call has written the state.
+        order: for each axis of the value, the axis of the state; None if the value is a
+            view that does more than permute the state's axes.
+        filled: how far the call has filled the state.
     """
 
     state: int
@@ -116,10 +122,10 @@ class HeldState:
 
 
 class CursorAccesses:
-    """Writes and reads of states with cursors by one method.
+    """Checks of one method's writes and reads of states with cursors.
 
     Attributes:
-        filled: for each state, how far the last write has filled the state.
+        filled: for each state, how far it is filled after the last write.
     """
 
     def __init__(
@@ -144,7 +150,7 @@ class CursorAccesses:
         fields: Fields,
         at: str,
     ) -> None:
-        """Check that an update begins at the cursor and is as long as the advance."""
+        """Check that an update begins at the cursor and writes the call's tokens."""
         arguments, result = _by_name(step), step.results[0]
         one = held[first_operand(step)]
         self.refuse_windows([held[v].state for v in used[1:]], "a write of", at)
@@ -181,11 +187,18 @@ class CursorAccesses:
     def _check_extent(
         self, start: After, count: Dim, state: State, filled: Filled, at: str
     ) -> None:
-        """Check that a write covers the positions that the call or iteration adds.
+        """Check that a write lies within the positions that the call or iteration adds.
 
         With row lengths, the write must cover all of these positions. A ring with a
-        window must be filled without a hole, and no write to the ring may be longer
-        than the longest allowed call.
+        window must be filled without a hole, and a write to it must not be longer than
+        the longest allowed call.
+
+        Args:
+            start: the first position that is written.
+            count: the number of positions that are written.
+            state: the state that is written.
+            filled: how far the state is filled before the write.
+            at: location of the instruction, for messages.
         """
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
@@ -207,7 +220,7 @@ class CursorAccesses:
     def _check_kept(
         self, arguments: Mapping[str, Argument], state: State, at: str
     ) -> None:
-        """Check that an operator and the window keep equally many first positions."""
+        """Check that an operator keeps as many first positions as a ring's window."""
         window, keep = state.window, arguments["keep"]
         what = f"it keeps {keep} positions of {state.name!r}, whose window is {window}"
         self._require(window is None or keep == window.keep, at, what)
@@ -219,7 +232,7 @@ class CursorAccesses:
         state: State,
         at: str,
     ) -> None:
-        """Check that an operator uses the row lengths of the method."""
+        """Check that an operator is given the row lengths that the method declares."""
         lengths = arguments["row_lengths"]
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
@@ -241,10 +254,10 @@ class CursorAccesses:
         fields: Fields,
         at: str,
     ) -> None:
-        """Check that the queries over a ring are the call's tokens, in the window.
+        """Check a read of states; queries over a ring must be the last tokens.
 
-        If a state is not a ring, any operator can read it, and any result can be
-        written over it.
+        The queries must have a window. A state that is not a ring can be read by any
+        operator, and any result can be written over it.
         """
         rings = [v for v in used if held[v].state in self._widest]
         for result in step.results:
@@ -289,7 +302,7 @@ class CursorAccesses:
         return bounds(add_dims(count, part, -1), self._symbols)[0] >= 0
 
     def _end_of(self, argument: Argument, fields: Fields, state: State) -> After | None:
-        """Return an operand's position relative to a start; None if unknown."""
+        """Return the position in an operand, after a start; None if unknown."""
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
         ends = is_field(argument, fields, state, CursorField.END)

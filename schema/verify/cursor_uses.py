@@ -1,10 +1,10 @@
-"""Check a method's uses of states with cursors, and of fields of cursors.
+"""Check how a method uses states with cursors, and the fields of cursors.
 
 In: a method whose graph and blocks have been checked. Out: the widest window of queries
-over each ring, or `BadProgram`. Operands are recognized by the storages of values: a
-`CursorSlot`, a block's input that shares the memory of a `CursorSlot`, or a position
-that `kvc::after` computes from the start of a call or iteration. The result of any
-other arithmetic is an unknown position.
+over each ring, or `BadProgram`. A value is known to be a position, or another field of
+a cursor, in three cases: its storage is a `CursorSlot`; it is an input of a block and
+shares the memory of such a value; or `kvc::after` computes it from the start of a call
+or iteration. The result of any other arithmetic is an unknown position.
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,10 +95,16 @@ class CursorUses:
     def _check_graph(
         self, graph: Graph, operands: Operands, held: dict[int, HeldState], lent: Fields
     ) -> Fields:
-        """Check a graph, and record the values that hold states.
+        """Check a graph, and record which of its values contain states.
+
+        Args:
+            graph: the graph.
+            operands: the operands of each instruction.
+            held: the values that contain states; values of the graph are added.
+            lent: the position or cursor field that each input of the graph is.
 
         Returns:
-            All values that are fields of cursors, or positions after a start.
+            For each value that is a cursor field or a known position, which one it is.
         """
         fields, roots = dict(lent), graph.roots()
         for index, (step, reads) in enumerate(
@@ -126,7 +132,7 @@ class CursorUses:
         return fields
 
     def _after(self, step: Instruction, fields: Fields, at: str) -> After:
-        """Return the position that `kvc::after` computes."""
+        """Return the position that a `kvc::after` instruction computes."""
         start, count = placed(step.arguments[0], fields), step.arguments[1]
         self._report.require(
             start is not None, at, "its first operand is not a cursor's start"
@@ -168,13 +174,18 @@ class CursorUses:
         held: Mapping[int, HeldState],
         fields: Fields,
     ) -> tuple[Way, Mapping[int, HeldState]]:
-        """Check a block; return its values' relation to cursors, and its held states.
+        """Check a block that an instruction runs.
 
         Args:
             step: the instruction that runs the block.
             number: id of the block.
-            held: the outer values that hold states.
-            fields: the relation of outer values to cursors.
+            held: the values outside of the block that contain states.
+            fields: the position or cursor field that each value outside of the block
+                is.
+
+        Returns:
+            The block's outputs, positions and accesses; and the values in the block
+            that contain states.
         """
         control = read_control(step.op, step.arguments)
         inside = self._method.blocks[number].graph
@@ -204,14 +215,17 @@ class CursorUses:
         fields: Fields,
         at: str,
     ) -> None:
-        """Record which results of a control instruction hold states, and how filled.
+        """Record which results of a control instruction contain states, and how filled.
 
         Args:
             step: the instruction.
             control: its decoded arguments.
-            held: the outer values that hold states.
-            gone: the instruction's blocks, checked, without the condition of a loop.
-            fields: the relation of outer values to cursors.
+            held: the values outside of the blocks that contain states; results are
+                added.
+            gone: for each block, except the condition of a loop, what `_check_block`
+                returned.
+            fields: the position or cursor field that each value outside of the blocks
+                is.
             at: the instruction's location, for messages.
         """
         for i, over in enumerate(control.over):
@@ -257,7 +271,7 @@ class CursorUses:
 def _written_over(
     graph: Graph, roots: Sequence[int], step: Instruction, held: Mapping[int, HeldState]
 ) -> bool:
-    """Tell whether an instruction writes a result over the memory of a state."""
+    """Tell whether a result of an instruction overwrites the memory of a state."""
     for value in step.results:
         if type(graph.values[value].storage) is Alias and roots[value] in held:
             return True

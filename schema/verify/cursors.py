@@ -4,12 +4,12 @@ In: methods whose graphs and blocks have been checked. Out: nothing, or `BadProg
 Sessions rely on these rules for each batch row. A method writes a state with a cursor
 along the state's slots, from the cursor on, by the number of tokens that the method
 declares; all other slots stay unchanged. A ring with a window can be rewound, and a
-failed call does no harm to it, although overwritten slots are lost, since no query
-reads the lost slots again: only `kvc::attention` reads the ring, after the call has
-written to it; the queries are the last tokens written; the call skips no token before
-them; and queries see no keys before the window.
+failed call does not harm it, although its old slots are overwritten. The reason is that
+no query reads the lost slots again: only `kvc::attention` reads the ring, after the
+call has written to it; the queries are the last tokens written; the call skips no token
+before them; and queries see no keys before the window.
 
-`cursor_uses.py` checks the uses of cursors in a method's code.
+`cursor_uses.py` checks how a method's code uses cursors.
 """
 
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ class CursorChecker:
             require(agree, where, what)
 
     def check(self, method: Method, operands: Sequence[Operands]) -> None:
-        """Check a method's uses of cursors.
+        """Check how a method uses cursors, and states with cursors.
 
         Args:
             method: a method whose graph and blocks have been checked.
@@ -145,7 +145,7 @@ class CursorChecker:
     def _check_lengths(
         self, method: Method, advance: Advance, index: int, where: str
     ) -> None:
-        """Check the input that holds the number of counted tokens of each row."""
+        """Check the input that says how many tokens of each row count."""
         require, inputs = self._report.require, method.graph.inputs
         require(index < len(inputs), where, f"no input {index} of row lengths")
         kind = method.graph.values[inputs[index]].type
@@ -167,10 +167,11 @@ class CursorChecker:
         require(not grown, where, f"{what} have one length")
 
     def finish(self) -> None:
-        """Check windows against the queries, once all methods have been checked.
+        """Check the windows of rings, once all methods have been checked.
 
         Raises:
-            BadProgram: a window is wider or narrower than the queries' window.
+            BadProgram: a window is wider or narrower than the widest window of the
+                queries.
         """
         for number, widest in self._widest.items():
             state = self._program.states[number]

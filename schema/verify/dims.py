@@ -1,8 +1,8 @@
-"""Check types under all allowed sizes of the symbols: bounds, and test points.
+"""Check types at all allowed sizes of the symbols: by bounds, and at test points.
 
 In: the symbols of a program. Out: a `CheckedTypes`, which checks each type once, and
 returns the type's greatest size in bytes and its shape at each test point. A test point
-is a size for each symbol.
+is a choice of one size for each symbol.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 
 
 class Point:
-    """A size for each symbol, and a cache of the shapes of types at these sizes."""
+    """A test point: a size for each symbol; shapes of types are cached."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
@@ -41,7 +41,7 @@ class Point:
         self._types: dict[int, tuple[TensorType, TensorType]] = {}
 
     def at(self, kind: TensorType) -> TensorType:
-        """Return a type with its dims evaluated at the sizes of the point."""
+        """Return a type with ints as dims: the dims at the sizes of this point."""
         found = self._types.get(id(kind))
         if found is None:
             static = TensorType(kind.dtype, kind.shape(self.sizes))
@@ -50,7 +50,7 @@ class Point:
 
 
 class CheckedTypes:
-    """Checked types of one program; each type is checked once."""
+    """Checker of the types of one program; each type is checked once."""
 
     def __init__(self, symbols: Sequence[Symbol], report: Reporter) -> None:
         self.report = report
@@ -61,7 +61,7 @@ class CheckedTypes:
         self._seen: dict[int, tuple[TensorType, int]] = {}
 
     def check_symbols(self, symbols: Sequence[Symbol]) -> None:
-        """Check names and bounds of the symbols."""
+        """Check the names and bounds of the program's symbols."""
         self.report.unique([symbol.name for symbol in symbols], "symbols")
         for symbol in symbols:
             where = f"symbol {symbol.name!r}"
@@ -91,7 +91,7 @@ class CheckedTypes:
         return found[1]
 
     def check_dim(self, dim: Dim, where: str) -> None:
-        """Check that a dim is neither negative nor too large at any allowed sizes."""
+        """Check that a dim is never negative or too large, at any allowed sizes."""
         if isinstance(dim, Affine):
             self.check_affine(dim, where)
             counts = (len(self.symbols[name].sizes) or 1 for name in dim.symbols)
@@ -104,11 +104,11 @@ class CheckedTypes:
             self.report.limit(f"{where}: the dim {dim}", high, MAX_DIM)
 
     def mixed_points(self, names: Iterable[str], where: str) -> Iterator[Point]:
-        """Yield points with some symbols at their lower bounds, others at the upper.
+        """Yield points with some symbols at their lower, others at upper bounds.
 
-        `points` has the point of all lower bounds and the point of all upper bounds.
-        Together with these, the yielded points suffice for dims without quotients: a
-        dim without quotients is affine in each symbol, so that two dims that agree at
+        The point of all lower bounds and the point of all upper bounds are in `points`,
+        and are not yielded. Together, all these points suffice for dims without
+        quotients: such a dim is affine in each symbol, so that two dims that agree at
         all of these points agree at all sizes.
 
         Raises:
@@ -139,7 +139,7 @@ class CheckedTypes:
 
 
 def _is_canonical(expression: Affine) -> bool:
-    """Tell whether an expression is in the form of `affine` and `floor_divide`."""
+    """Tell whether an expression has the form that `affine` and `floor_divide` make."""
     factors, products = dict(expression.terms), dict(expression.products)
     ordered = (tuple(sorted(set(names), key=str)) for names in products)
     return (
@@ -154,7 +154,7 @@ def _is_canonical(expression: Affine) -> bool:
 
 
 def _points(symbols: Sequence[Symbol]) -> tuple[Point, ...]:
-    """Return test points: all lower bounds, all upper bounds, and one in the middle."""
+    """Return three test points: all lower bounds, all upper bounds, the middle."""
     return (
         Point({symbol.name: symbol.lower for symbol in symbols}),
         Point({symbol.name: symbol.upper for symbol in symbols}),

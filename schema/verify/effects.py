@@ -1,8 +1,8 @@
-"""Find a graph's reads and writes of states and callers' arrays, which outlive a call.
+"""Find a graph's reads and writes of memory that outlives a call.
 
-In: a graph. Out: the states that the graph reads and writes, which a method must
-declare; and the instructions that write to states or callers' arrays. The program must
-contain a verdict for each of these instructions.
+Such memory is states and callers' arrays. In: a graph. Out: the states that the graph
+reads and writes, which a method must declare; and the instructions that write to states
+or callers' arrays. The program must contain a verdict for each of these instructions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,12 @@ _BLIND: Final = frozenset({"aten::copy", "kvc::replace"})
 
 @frozen
 class Effects:
-    """The accesses of a graph to states and callers' arrays.
+    """The reads and writes of a graph to states and callers' arrays.
 
     Attributes:
-        reads, writes: ids of states, ascending.
-        updates: instructions that write to a state or a caller's array, ascending.
+        reads, writes: ids of the states that the graph reads or writes, ascending.
+        updates: indices of the instructions that write to a state or a caller's array,
+            ascending.
     """
 
     reads: tuple[int, ...]
@@ -41,7 +42,7 @@ class Effects:
 
 
 def effects(graph: Graph, operands: Sequence[Sequence[int]] | None = None) -> Effects:
-    """Return the accesses of a graph to states and callers' arrays.
+    """Return a graph's reads and writes of states and callers' arrays.
 
     A write is a result that is not a view and shares memory with a state, or with an
     input in the caller's array. A read is a use of such memory as an output, or as an
@@ -49,7 +50,7 @@ def effects(graph: Graph, operands: Sequence[Sequence[int]] | None = None) -> Ef
     is not read.
 
     Args:
-        graph: the graph to analyse.
+        graph: the graph to examine.
         operands: for each instruction, the ids of the values that it reads; None to
             collect them from the graph.
     """
@@ -79,7 +80,12 @@ def _states(owners: set[int]) -> tuple[int, ...]:
 
 
 def _owners(graph: Graph) -> tuple[dict[int, int], Mapping[int, int]]:
-    """Return the owner of each bound value, and the base of each alias."""
+    """Return where the values of a graph that are not scratch memory lie.
+
+    Returns:
+        For each value that is a state, the state's id; for each input in the caller's
+        array, `CALLER`. Then, for each alias, the value whose memory it shares.
+    """
     owner: dict[int, int] = {}
     bases: dict[int, int] = {}
     for i, value in enumerate(graph.values):
@@ -98,7 +104,7 @@ def _owners(graph: Graph) -> tuple[dict[int, int], Mapping[int, int]]:
 def _follow(
     step: Instruction, owner: dict[int, int], bases: Mapping[int, int]
 ) -> list[int]:
-    """Record the owners of results in states or callers' arrays; return them."""
+    """Record which states or callers' arrays results lie in; return these owners."""
     found = []
     for result in step.results:
         base = bases.get(result)
@@ -109,7 +115,7 @@ def _follow(
 
 
 def values_in(arguments: Sequence[Argument]) -> list[int]:
-    """Return the ids of values in an instruction's arguments, in order."""
+    """Return the ids of the values among an instruction's arguments, in order."""
     ids: list[int] = []
     for argument in arguments:
         if type(argument) is Ref:

@@ -1,8 +1,8 @@
 """Checks of one graph: values, single definition, storage, operator signatures.
 
-In: a graph, and its constants and states. Out: the operands of each instruction, which
-the memory check needs, or `BadProgram`. `values.py` checks values, `results.py` the
-storage of results, `signatures.py` arguments and shapes.
+In: a graph, and the constants and states that it can use. Out: the operands of each
+instruction, which the memory check needs, or `BadProgram`. `values.py` checks values,
+`results.py` the storage of results, `signatures.py` arguments and shapes.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ Operands = list[tuple[int, ...]]
 
 
 def _content(graph: Graph, around: Surroundings) -> tuple[object, ...]:
-    """Return a key under which the verdict on a block's graph is cached.
+    """Return the key under which the result of a block's check is cached.
 
-    The key compares parts of the graph by identity. For a constant, the key holds the
+    The key compares parts of the graph by identity. For a constant, the key has the
     type of the value and the type of the named data.
     """
     types = around.constants
@@ -49,7 +49,7 @@ def _content(graph: Graph, around: Surroundings) -> tuple[object, ...]:
 
 
 class GraphChecker:
-    """Checks the graphs of one program; equal instructions are checked once."""
+    """Checker of the graphs of one program; equal instructions are checked once."""
 
     def __init__(self, report: Reporter) -> None:
         self.report = report
@@ -77,12 +77,12 @@ class GraphChecker:
     def check_block(
         self, graph: Graph, around: Surroundings, thorough: bool
     ) -> tuple[Operands, tuple[int, ...]]:
-        """Check a block's graph as `check` does; also return the writing instructions.
+        """Check a block's graph as `check` does; also return which instructions write.
 
-        These are the instructions that write to lent memory: memory that the block's
-        inputs share with operands of the instruction that runs the block. The blocks of
-        equal layers are checked once: after decoding, equal parts of graphs are the
-        same object.
+        The result is the operands of each instruction, and the indices of the
+        instructions that write to lent memory: memory that the block's inputs share
+        with operands of the instruction that runs the block. The blocks of equal layers
+        are checked once: after decoding, equal parts of graphs are the same object.
         """
         key = _content(graph, around)
         found = self._blocks.get(key)
@@ -117,7 +117,7 @@ class GraphChecker:
         return self._check_instructions(graph, around)
 
     def _check_instructions(self, graph: Graph, around: Surroundings) -> Operands:
-        """Check order, storage and signature of each instruction."""
+        """Check order, storage and signature of instructions; return operands."""
         known = self._define_inputs(graph, around)
         roots, types = known.roots, known.types
         keys = self._type_keys(types)
@@ -159,7 +159,7 @@ class GraphChecker:
     def _check_defined(
         self, graph: Graph, known: Definitions, around: Surroundings
     ) -> None:
-        """Check that outputs, and all other values, are defined at the end."""
+        """Check that at the end all outputs, and all other values, are defined."""
         roots = known.roots
         for value in graph.outputs:
             if value not in roots:
@@ -176,7 +176,12 @@ class GraphChecker:
     def _key(
         self, step: Instruction, keys: Sequence[object]
     ) -> tuple[tuple[object, ...], tuple[int, ...]]:
-        """Return the cache key of an instruction's verdict, and its operands' ids."""
+        """Return the key under which an instruction's check is cached, and operands.
+
+        Args:
+            step: the instruction.
+            keys: for each value, the object that stands for its type.
+        """
         reads: list[int] = []
         parts: list[object] = [step.op]
         for argument in step.arguments:
@@ -232,7 +237,7 @@ class GraphChecker:
             self._fail_step(around, index, step, str(error))
 
     def _type_keys(self, types: list[TensorType]) -> list[object]:
-        """Return for each value an object that stands for its type and hashes fast."""
+        """Return, for each value, a quickly hashed object that stands for its type."""
         known = self._types
         for kind in types:
             if id(kind) not in known:

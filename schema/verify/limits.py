@@ -1,4 +1,4 @@
-"""Limits of a bundle, and the reporter of errors that name the place in the file.
+"""Limits of a bundle, and the reporter of errors, which say where in the file.
 
 A file that exceeds a limit raises `LimitExceeded` before anything in it is used. The
 limits are far above real models: a model of 1000 layers has 4000 states. They are far
@@ -39,14 +39,14 @@ SCRATCH_ALIGN: Final = 64
 
 
 class Reporter:
-    """Raises errors about one file."""
+    """Reporter that raises errors about one file."""
 
     def __init__(self, path: str, within: str = "") -> None:
-        """Set the beginning of all messages: the file, and a part of the file."""
+        """Set how messages begin: with the path of the file and a part of it."""
         self.path, self.within = path, within
 
     def fail(self, where: str, what: str) -> NoReturn:
-        """Raise `BadProgram`."""
+        """Raise `BadProgram` about the part `where` of the file; `what` is wrong."""
         raise BadProgram(path=self.path, where=self.within + where, what=what)
 
     def require(self, condition: bool, where: str, what: str) -> None:
@@ -67,7 +67,7 @@ class Reporter:
         self.text(name, where)
 
     def text(self, text: str, where: str) -> None:
-        """Check that a text is short and printable."""
+        """Check that a text is not too long, and printable."""
         if len(text.encode()) > MAX_NAME_NBYTES:
             self.fail(where, f"{text[:40]!r}... is longer than {MAX_NAME_NBYTES} bytes")
         if not text.isprintable():
@@ -83,6 +83,6 @@ class Reporter:
 
 
 def place(where: str, index: int, step: Instruction) -> str:
-    """Describe an instruction for a message; `where` names its graph."""
+    """Describe an instruction for a message, by graph (`where`), index and source."""
     source = f" ({step.source})" if step.source else ""
     return f"{where}, instruction {index}, {step.op}{source}"

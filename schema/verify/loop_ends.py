@@ -1,13 +1,13 @@
 """Check that loops and branches write only at the positions that their call adds.
 
-A loop writes at a position, the cursor's or one that lies some tokens later, and can
-carry the position from an iteration to the next. In: the control instructions of a
-method, and their operands' relation to cursors. Out: the position where each iteration
-starts, or `BadProgram`. An inner loop must not pass the position where the iteration of
-the outer loop ends. If branches advance the position by different numbers of tokens,
-the code after them counts on the smallest number only. If loops and branches determine
-how many tokens a call adds, the checks wait for the end of the method: its last write
-to the cursor's counter then gives the number of tokens.
+A loop writes at a position: at the cursor, or some tokens later. The loop can carry the
+position from an iteration to the next. In: the control instructions of a method, and
+the positions of their operands. Out: the position where each iteration starts, or
+`BadProgram`. An inner loop must not pass the position where the iteration of the outer
+loop ends. If branches advance the position by different numbers of tokens, the code
+after the branches may rely on the smallest number only. If only loops and branches
+determine how many tokens a call adds, the checks wait for the end of the method: its
+last write to the cursor's counter then gives the number of tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,11 +31,12 @@ _NOT_HANDED_ON: Final = (
 
 @frozen
 class _End:
-    """The end of an access of a method at a cursor.
+    """The position at which an access of a method to a state ends.
 
     Attributes:
         ways: the end of the access, and the ends of the branches that contain the
-            access; at least one of them must lie within the call or iteration.
+            access; at least one of these positions must lie within the call or
+            iteration.
         what: description of the access.
         at: location of the access in the method.
     """
@@ -51,7 +52,7 @@ Way = tuple[
 
 
 class LoopEnds:
-    """The ends of the loops and branches of one method, including its blocks."""
+    """Checks of the positions at which loops and branches of one method end."""
 
     def __init__(self, method: Method, program: Program, report: Reporter) -> None:
         self._method, self._program, self._report = method, program, report
@@ -64,10 +65,15 @@ class LoopEnds:
     def turns(
         self, control: Control[object], inside: Graph, fields: Fields
     ) -> dict[int, After]:
-        """Return the start of an iteration for each carried value with a position.
+        """Return the start of an iteration, for each carried value that is a position.
 
         Each iteration must return a position for the next iteration; `all_turns` checks
         this.
+
+        Args:
+            control: the loop.
+            inside: the graph of the loop's body.
+            fields: the position or cursor field that each value outside of the loop is.
         """
         found: dict[int, After] = {}
         for i in range(control.carried):
@@ -90,8 +96,16 @@ class LoopEnds:
     ) -> None:
         """Check that an iteration accesses only positions that the iteration adds.
 
-        Call this method after the check of the loop's body. The method records in
-        `fields` where the last iteration ends; this position must lie within the call.
+        Call this method after the check of the loop's body. It records in `fields`
+        where the last iteration ends; that position must lie within the call.
+
+        Args:
+            graph: the graph that has the loop.
+            step: the instruction that is the loop.
+            control: the decoded arguments of the loop.
+            made: the position or cursor field that each value of the body is.
+            fields: the position or cursor field that each value of `graph` is.
+            at: the loop's location, for messages.
         """
         inside = self._method.blocks[control.blocks[-1]].graph
         unknown: dict[After, int] = {}
@@ -121,9 +135,9 @@ class LoopEnds:
 
     @contextmanager
     def within(self, branch: bool) -> Iterator[list[_End]]:
-        """Collect the ends of accesses while a block is checked, if it is a branch.
+        """Collect the ends of accesses in a block while the block is checked.
 
-        `branch` tells whether the block is a branch.
+        If `branch` is False, the block is not a branch and nothing is collected.
         """
         before, found = self._ends, list[_End]()
         if branch:
@@ -138,15 +152,16 @@ class LoopEnds:
         ways: Sequence[Way],
         fields: dict[int, CursorSlot | After],
     ) -> None:
-        """Record the position after branches.
+        """Record in `fields` the position after branches.
 
         If the branches end at different positions, the recorded position is an unknown
-        distance after the nearest of their ends.
+        distance after the nearest of these positions.
 
         Args:
             step: the instruction that runs the branches.
-            ways: the branches, after their check.
-            fields: the relation of outer values to cursors.
+            ways: the results of the branches' checks.
+            fields: the position or cursor field that each value outside of the branches
+                is.
         """
         for i in range(len(ways[0][0])):
             found = (placed(Ref(outputs[i]), made) for outputs, made, _ in ways)
@@ -162,9 +177,10 @@ class LoopEnds:
         self._ends += [end for *_, ends in ways for end in ends]
 
     def check(self, end: After, what: str, at: str) -> None:
-        """Check that an end lies within the tokens that the call or iteration adds.
+        """Check that the end of an access lies within the call or iteration.
 
-        If the number of added tokens is not known yet, the end is checked later.
+        If the number of tokens that the call or iteration adds is not known yet, the
+        end is checked later.
         """
         advance = self._method.advance_of(end.cursor)
         assert advance is not None
@@ -176,12 +192,15 @@ class LoopEnds:
         self._report.require(fits, at, f"{found.what}, the call adds {advance.tokens}")
 
     def finish(self, fields: Fields) -> dict[int, After]:
-        """Check the counters of cursors that loops advance by unknown amounts.
+        """Check the counters of cursors that loops advance by unknown counts.
 
-        A counter must hold the position where the method's last loop has ended.
+        Such a counter must hold the position where the method's last loop ends.
+
+        Args:
+            fields: the position or cursor field that each value of the main graph is.
 
         Returns:
-            The end of the call for each cursor that the call advances.
+            For each cursor that the call advances, the position after the call.
         """
         found, where = dict[int, After](), f"method {self._method.name!r}"
         for advance in self._method.advances:
@@ -201,13 +220,13 @@ class LoopEnds:
         return found
 
     def _taken(self, turn: int) -> list[_End]:
-        """Remove and return the ends that must lie before the end of an iteration."""
+        """Remove and return the ends that are relative to iteration `turn`."""
         found = [end for end in self._ends if end.ways[0].turn == turn]
         self._ends[:] = [end for end in self._ends if end.ways[0].turn != turn]
         return found
 
     def _joined(self, ways: Sequence[After]) -> After | None:
-        """Return the smallest of the given positions; None if it cannot be decided."""
+        """Return a position at or before all given positions; None if none is found."""
         if len(set(ways)) == 1:
             return ways[0]
         common = set[int].intersection(*(set(way.loops) for way in ways))
@@ -219,7 +238,7 @@ class LoopEnds:
         return None
 
     def _fits(self, end: _End, last: After) -> bool:
-        """Tell whether an end certainly lies at or before a position."""
+        """Tell whether an access ends at or before `last`, at all allowed sizes."""
         left = [last.left_from(way) for way in end.ways]
         return any(d is not None and bounds(d, self._symbols)[0] >= 0 for d in left)
 
@@ -233,7 +252,10 @@ def _and_loops(end: After) -> str:
 
 
 def _last_value(graph: Graph, state: int) -> int:
-    """Return the value that last wrote a whole state; -1 if only a part was written."""
+    """Return the id of the value that last overwrote a state as a whole.
+
+    The result is -1 if the last write changed only a part of the state.
+    """
     whole = {i for i, v in enumerate(graph.values) if v.storage == StateSlot(state)}
     roots, last = graph.roots(), -1
     own = set(whole)

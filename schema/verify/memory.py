@@ -1,13 +1,14 @@
-"""The independent memory check: nothing reads bytes after they were overwritten.
+"""The independent memory check: no instruction reads bytes that were overwritten.
 
 In: a graph whose values and storage have been checked, and the operands of each
 instruction. Lifetimes are derived from the graph alone, not from a planner's data. Two
 implementations give equal verdicts: the sweep over time in this module, fast enough for
 every load, and `replay.py`, which compares every pair of values, for the build and `kvc
-verify`. In both, inputs are written before the first instruction, outputs are read
-after the last, and a result written over memory, or over a view of memory, destroys
-every older value in that memory. `kvc::append` destroys no value, since it leaves the
-bytes of older values intact; it can extend only the newest value in a piece of memory.
+verify`. In both, inputs are written before the first instruction, and outputs are read
+after the last instruction. A result that is written over memory, or over a view of
+memory, destroys every older value in that memory. `kvc::append` destroys no value,
+since it leaves the bytes of older values intact; it can extend only the newest value in
+a piece of memory.
 """
 
 from bisect import bisect_left
@@ -44,10 +45,10 @@ class Lifetimes:
 def check_memory(
     graph: Graph, operands: Operands, where: str, report: Reporter, thorough: bool
 ) -> None:
-    """Check that a graph's memory is sound; `thorough` adds the replay.
+    """Check that no instruction reads overwritten memory; `thorough` adds the replay.
 
     Raises:
-        BadProgram: the memory is not sound.
+        BadProgram: an instruction does.
     """
     try:
         sweep(graph, operands)
@@ -66,10 +67,12 @@ def _place(graph: Graph, index: int, where: str) -> str:
 
 
 def sweep(graph: Graph, operands: Operands) -> None:
-    """Check that no read follows an overwrite, and that live scratch never overlaps.
+    """Check that no value is read after an overwrite.
+
+    Also check that values in use never overlap in scratch memory.
 
     Raises:
-        Conflict: a value is read after it was overwritten.
+        Conflict: a value is read after it was overwritten, or values overlap.
     """
     _check_arena(graph, derive_lifetimes(graph, operands))
 
@@ -110,7 +113,7 @@ def derive_lifetimes(graph: Graph, operands: Operands) -> Lifetimes:
 
 
 class Versions:
-    """The current value in each piece of memory.
+    """Which value in each piece of memory is the current one.
 
     Attributes:
         version: for each value, the number of earlier writes to its memory.
@@ -133,10 +136,17 @@ class Versions:
     def share(
         self, index: int, step: Instruction, value: int, base: int, reads: Reads
     ) -> None:
-        """Record a value that shares the memory of the value `base`.
+        """Record a result of an instruction that shares the memory of the value `base`.
+
+        Args:
+            index: the index of the instruction.
+            step: the instruction.
+            value: the result.
+            base: the value whose memory the result shares.
+            reads: the operands of the instruction.
 
         Raises:
-            Conflict: the value must not be written over `base`.
+            Conflict: the result must not be written over `base`.
         """
         owner = self.root[base]
         kind = OPS[step.op]
@@ -171,13 +181,13 @@ class Versions:
                 raise Conflict(index, "writes over memory that another operand reads")
 
     def _is_safe(self, kind: OpSpec, value: int, operand: int) -> bool:
-        """Tell whether an operator may overwrite an operand while it reads it."""
+        """Tell whether an operator may write `value` over an operand that it reads."""
         same = self.types[operand] == self.types[value]
         return kind.pointwise and self.whole[operand] and same
 
 
 def _others(kind: OpSpec, base: int, reads: Reads) -> Reads:
-    """Return the operands of an instruction, without the operand that it overwrites."""
+    """Return the operands of an instruction without `base`, if it overwrites `base`."""
     if kind.aliasing is Aliasing.UPDATE:
         return reads[1:]
     if kind.aliasing is Aliasing.CONTROL:
@@ -187,7 +197,10 @@ def _others(kind: OpSpec, base: int, reads: Reads) -> Reads:
 
 
 def _check_arena(graph: Graph, lives: Lifetimes) -> None:
-    """Sweep over time; `alive` is sorted by offset and without overlaps."""
+    """Check that values in use at the same time do not overlap in scratch memory.
+
+    `alive` has the values in use at a time, sorted by offset.
+    """
     starting, ending = _events(graph, lives)
     alive: list[tuple[int, int, int]] = []  # offset, end, value
     for time, (values, ended) in enumerate(zip(starting, ending, strict=True), -1):
@@ -206,7 +219,10 @@ Spans = list[list[tuple[int, int, int]]]
 
 
 def _events(graph: Graph, lives: Lifetimes) -> tuple[Spans, Spans]:
-    """Return the scratch values that begin and end at each time, from -1 on."""
+    """Return, for each time, the scratch values whose use begins, and whose use ends.
+
+    Times are indices of instructions, from -1 on. A value is (offset, end, id).
+    """
     times = len(graph.instructions) + 2
     starting: Spans = [[] for _ in range(times)]
     ending: Spans = [[] for _ in range(times)]

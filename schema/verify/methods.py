@@ -1,6 +1,6 @@
 """Check the declarations of a program's methods.
 
-In: decoded methods. Some checks run before the methods' graphs are checked; others run
+In: decoded methods. Some checks run before the methods' graphs are checked. Others run
 later, and also take the operands of all instructions. Out: nothing, or the first error.
 """
 
@@ -50,7 +50,7 @@ def check_methods(program: Program, sizes: CheckedTypes, report: Reporter) -> No
 
 
 def check_told(method: Method, program: Program, report: Reporter) -> None:
-    """Check that the types of inputs and states determine all sizes of a call."""
+    """Check that the types of inputs and states determine the sizes of all symbols."""
     graph = method.graph
     held = (v.type for v in graph.values if isinstance(v.storage, StateSlot))
     given = (graph.values[value].type for value in graph.inputs)
@@ -96,7 +96,7 @@ def check_effects(
     program: Program,
     report: Reporter,
 ) -> None:
-    """Check that a method declares the states that its graph reads and writes."""
+    """Check that a method declares all states that its graph reads and writes."""
     where = f"method {method.name!r}"
     found = effects(method.graph, operands)
     what = f"it reads the states {found.reads}"
@@ -116,7 +116,7 @@ def check_effects(
 
 
 def check_accesses(method: Method, report: Reporter) -> None:
-    """Check the accesses that writes declare.
+    """Check the accesses that a method's writes declare.
 
     Must be called after all other checks of the method.
     The accesses of a control instruction are compared with the accesses of its blocks.
@@ -143,12 +143,14 @@ def check_verdicts(
     where: str,
     report: Reporter,
 ) -> None:
-    """Check that each write in place has a valid verdict.
+    """Check that each write to memory that outlives the graph has a valid verdict.
+
+    A verdict, an `Update`, says whether the write is in place or needs copies.
 
     Args:
         updates: the verdicts on the graph's writes.
         graph: the graph that contains the writes.
-        found: the indices of the graph's instructions that write in place.
+        found: the indices of the instructions that make such writes.
         where: the graph's name in messages.
         report: the reporter of the file.
     """

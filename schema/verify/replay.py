@@ -1,8 +1,8 @@
-"""The slow memory check: replay a graph without numbers and record every write.
+"""The slow memory check: follow a graph's reads and writes without computing.
 
 For each value, the replay records whether the value's bytes are intact. A write marks
 the values whose bytes it destroys; a read checks that its operands are intact. The fast
-check in `memory.py` shares nothing with this one except the class `Conflict`.
+check in `memory.py` shares no code with the replay except the class `Conflict`.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Conflict(ValueError):
 
 
 def replay(graph: Graph, operands: Operands) -> None:
-    """Run a graph's reads and writes in order.
+    """Follow a graph's reads and writes in order.
 
     Raises:
         Conflict: a value is read after it was overwritten, or an instruction writes
@@ -55,7 +55,7 @@ def replay(graph: Graph, operands: Operands) -> None:
 
 
 class _Machine:
-    """Memory that records which values are intact."""
+    """Record of which values are intact, while the replay runs."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -74,14 +74,14 @@ class _Machine:
         self.made[list(graph.inputs)] = False
 
     def chain(self, value: int) -> list[int]:
-        """Return a value, the value that it is an alias of, and so on to the owner."""
+        """Return a value, the value whose memory it shares, and so on to the owner."""
         path = [value]
         while isinstance(storage := self.graph.values[path[-1]].storage, Alias):
             path.append(storage.base)
         return path
 
     def owned(self, values: Sequence[int]) -> list[int]:
-        """Return the values in scratch memory that share no older value's memory."""
+        """Return those of `values` that own scratch memory."""
         storages = self.graph.values
         return [i for i in values if isinstance(storages[i].storage, Scratch)]
 
@@ -90,7 +90,7 @@ class _Machine:
             raise Conflict(index, f"reads value {value} after it was overwritten")
 
     def finish(self, values: Sequence[int]) -> None:
-        """Record that the bytes of values have been written and are intact."""
+        """Record that values have been written, so that their bytes are intact."""
         self.made[list(values)] = True
 
     def is_whole(self, value: int) -> bool:
@@ -99,7 +99,11 @@ class _Machine:
         return all(OPS[op].aliasing is not Aliasing.VIEW for op in ops)
 
     def write_over(self, index: int, step: Instruction, reads: Sequence[int]) -> None:
-        """Write results over existing memory."""
+        """Record an instruction's results that overwrite older values' memory.
+
+        Raises:
+            Conflict: the instruction must not write there.
+        """
         owners: set[int] = set()
         for value in step.results:
             storage = self.graph.values[value].storage
@@ -135,7 +139,10 @@ class _Machine:
             raise Conflict(index, f"value {base} is not the newest of its memory")
 
     def newest(self, index: int, owner: int) -> int:
-        """Return the newest value in the owner's memory before instruction `index`."""
+        """Return the value that last wrote a memory before instruction `index`.
+
+        `owner` is the value that owns the memory.
+        """
         for step in reversed(self.graph.instructions[:index]):
             if OPS[step.op].aliasing is not Aliasing.VIEW:
                 for value in step.results:
@@ -146,14 +153,18 @@ class _Machine:
     def sharing(
         self, step: Instruction, base: int, reads: Sequence[int], owner: int
     ) -> list[int]:
-        """Return the operands in the owner's memory, without the overwritten `base`."""
+        """Return operands in the memory of `owner`, except an overwritten `base`."""
         others = list(reads)
         if OPS[step.op].aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
             others.remove(base)
         return [value for value in others if self.owners[value] == owner]
 
     def write(self, index: int, owned: Sequence[int], reads: Sequence[int]) -> None:
-        """Write scratch memory, which must not overlap other operands or results."""
+        """Record the results of an instruction that own scratch memory.
+
+        Raises:
+            Conflict: a result overlaps an operand or another result.
+        """
         for a, b in combinations(owned, 2):
             if self._touching(a)[b]:
                 raise Conflict(index, f"values {a} and {b} take the same bytes")

@@ -1,8 +1,8 @@
 """Check that each value is defined once, in memory that its instruction may write.
 
 In: a graph whose values have been checked, one instruction at a time. Out: nothing, or
-the text of the error. At each instruction, `Definitions` knows the defined values and
-the owner of each value's memory.
+the text of the error. Before each instruction, `Definitions` knows which values are
+defined, and the owner of each value's memory.
 """
 
 from typing import Final
@@ -30,11 +30,11 @@ _SHARING: Final = _VIEWS | _GROWING  # results never have scratch of their own
 
 
 class BadResult(ValueError):
-    """An instruction must not define a value; the text has the reason."""
+    """An instruction must not define a value that it defines; the text says why."""
 
 
 class Definitions:
-    """The values that are defined so far.
+    """The values of a graph that are defined so far.
 
     Attributes:
         roots: for each value, the value that owns its memory, which can be the value
@@ -53,7 +53,7 @@ class Definitions:
         self._axes: dict[int, int] = {}  # axes along which callers' arrays grow
 
     def add_input(self, value: int) -> None:
-        """Define an input.
+        """Record that an input of the graph is defined.
 
         Raises:
             BadResult: the input has no memory that a call can fill.
@@ -66,7 +66,7 @@ class Definitions:
         self.roots[value] = value
 
     def add_results(self, step: Instruction) -> None:
-        """Define the results of an instruction that fits its operator.
+        """Record that the results of an instruction are defined.
 
         Raises:
             BadResult: a result is defined already, or lies in the wrong memory.
@@ -116,7 +116,10 @@ class Definitions:
         return root
 
     def _controlled_root(self, step: Instruction, value: int, base: int) -> int:
-        """Return the owner of the operand whose memory a control result shares."""
+        """Return the owner of the memory that a control instruction's result shares.
+
+        `base` is the operand whose memory the result shares.
+        """
         control, at = read_control(step.op, step.arguments), step.results.index(value)
         over = control.over[at] if at < len(control.over) else None
         inside = over is not None and 0 <= over < len(control.operands)
@@ -132,7 +135,10 @@ class Definitions:
             raise BadResult(f"writes over {what}")
 
     def _written_root(self, step: Instruction, value: int, base: int) -> int:
-        """Return the owner of the memory that a fresh result overwrites."""
+        """Return the owner of the memory that an ordinary result overwrites.
+
+        The operator is neither a view nor an update.
+        """
         root = self.roots.get(base)
         if root is None or not isinstance(self.storages[root], (StateSlot, Caller)):
             raise BadResult(self._misplaced(step, value))

@@ -1,7 +1,7 @@
 """Check a whole program: its files, blobs, names and delegates.
 
 In: a decoded program, or the index of a data file. Out: nothing, or the first error.
-`verify_program` calls the checks of all modules. `states.py` checks states,
+`verify_program` also calls the checks of the other modules. `states.py` checks states,
 `methods.py` checks methods, and the container's reader checks the layout of blobs.
 """
 
@@ -125,7 +125,10 @@ def _check_names(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
 
 
 def _used_names(program: Program) -> set[int]:
-    """Return the ids of named data in methods' graphs and states' initial values."""
+    """Return the ids of the named data that methods' graphs and states use.
+
+    A state uses the data of its initial value.
+    """
     used = {s.initial for s in program.states if s.initial is not None}
     methods = (method for body in program.bodies for method in body.methods)
     graphs = (graph for method in methods for graph in method.graphs)
@@ -133,7 +136,7 @@ def _used_names(program: Program) -> set[int]:
 
 
 def _check_packed(program: Program, used: set[int], report: Reporter) -> None:
-    """Check that packed data can be dropped without changing other ids."""
+    """Check that packed data can be removed without changing the ids of other data."""
     count = count_unpacked(program)
     for named in program.names[count:]:
         where = f"named data {named.name!r}"
@@ -145,7 +148,7 @@ def _check_packed(program: Program, used: set[int], report: Reporter) -> None:
 
 
 def _check_bundled(program: Program, used: set[int], report: Reporter) -> None:
-    """Check added files: plain names, uint8 type, and no use in code."""
+    """Check added files: a name without folders, type uint8, and no use in code."""
     delegates = (one for body in program.bodies for one in body.delegates)
     taken = used.union(*(delegate.names for delegate in delegates))
     for name, named in enumerate(program.names):
@@ -205,9 +208,10 @@ def _check_delegate(
 
 
 def _check_tails(method: Method, tails: Mapping[int, int], report: Reporter) -> None:
-    """Check that arenas extend as far as delegates may read past their values.
+    """Check that a method's scratch arenas have the bytes that delegates may read.
 
-    The inputs of a block may lie in any arena of its method.
+    A delegate may read some bytes (a tail) after each of its inputs and outputs. The
+    inputs of a block can lie in any arena of the method.
     """
     lent = any(True for one in method.blocks for _ in blocks_run(one.graph, DELEGATE))
     most = max(tails.values(), default=0)
@@ -236,10 +240,10 @@ def _check_tail(
 
 @collection_paused()
 def verify_program(program: Program, path: str, thorough: bool = False) -> None:
-    """Check all declarations and code of a program; its graph ids must be in range.
+    """Check all declarations and code of a program; ids in graphs must be in range.
 
     Args:
-        program: a program that was decoded, or is about to be written.
+        program: a program that was decoded, or is about to be encoded.
         path: path of the bundle, for messages.
         thorough: whether to check memory a second time, by the slow replay.
 

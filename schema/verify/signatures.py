@@ -1,7 +1,7 @@
 """Check that an instruction fits its operator: arguments, then shapes at test sizes.
 
-The verdict depends on the operator, the types of operands and results, and the other
-arguments. Equal layers are therefore checked once: `graphs.py` caches the verdicts.
+The result depends on the operator, the types of operands and results, and the other
+arguments. `graphs.py` caches the result, so that equal layers are checked once.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -75,9 +75,10 @@ def check_signature(
 
 
 def _check_halves(results: Sequence[TensorType]) -> None:
-    """Check that last axes have a fixed size.
+    """Check that the last axis of each result has a fixed size.
 
-    The operator's shape rule is tested at a few sizes only, not at all of them.
+    The operator splits this axis in halves, and its shape rule is tested at a few sizes
+    only.
     """
     for kind in results:
         width = kind.dims[-1] if kind.dims else 0
@@ -86,28 +87,28 @@ def _check_halves(results: Sequence[TensorType]) -> None:
 
 
 def sized_together(graph: Graph) -> Collection[int]:
-    """Return the instructions whose sizes have several symbols or a quotient.
+    """Return the indices of the instructions that `check_at` must check at each call.
 
-    `check_at` must check them at the sizes of a call.
+    Their sizes have several symbols, or a quotient.
     """
     return _where(graph, lambda names, divides: divides or len(names) > 1)
 
 
 def divided(graph: Graph) -> Collection[int]:
-    """Return the instructions whose sizes have a quotient, for `check_at`."""
+    """Return the indices of the instructions whose sizes have a quotient."""
     return _where(graph, lambda _, divides: divides)
 
 
 def _where(
     graph: Graph, holds: Callable[[Collection[str], bool], bool]
 ) -> Collection[int]:
-    """Return the instructions of a graph whose sizes satisfy a condition.
+    """Return the indices of a graph's instructions whose sizes satisfy a condition.
 
     Args:
-        graph: the graph of the instructions; its blocks' instructions are not examined.
-        holds: the condition, given the symbols of an instruction, and whether the
-            instruction has a quotient. A condition that holds for a set of symbols
-            must also hold for every larger set.
+        graph: the graph; instructions in blocks that it runs are not examined.
+        holds: the condition. It gets the names of the symbols in an instruction's
+            sizes, and whether these sizes have a quotient. A condition that holds for
+            some symbols must also hold for these and further symbols.
     """
     types = {id(value.type): value.type for value in graph.values}
     known = {kind: _said(types[kind].dims) for kind in types}
@@ -130,13 +131,13 @@ def _where(
 
 
 def _together(said: Collection[_Said]) -> _Said:
-    """Return the union of the symbols, and whether any entry has a quotient."""
+    """Return all symbols of the entries, and whether any entry has a quotient."""
     names = frozenset[str]().union(*(names for names, _ in said))
     return names, any(divides for _, divides in said)
 
 
 def _sizes_in(graph: Graph) -> Sequence[Dim]:
-    """Return the sizes among the arguments of instructions, each object once."""
+    """Return the symbolic sizes among instructions' arguments, each object once."""
     given = {id(a): a for step in graph.instructions for a in step.arguments}
     lists = [argument for argument in given.values() if type(argument) is tuple]
     given |= {id(item): item for items in lists for item in items}
@@ -144,7 +145,7 @@ def _sizes_in(graph: Graph) -> Sequence[Dim]:
 
 
 def _said(dims: Sequence[Dim]) -> _Said:
-    """Return the symbols of dims, and whether they have quotients."""
+    """Return the names of the symbols in dims, and whether the dims have quotients."""
     return frozenset(symbols_of(dims)), _divides(dims)
 
 
@@ -154,9 +155,9 @@ def check_at(
     """Check a verified instruction at the sizes of a call.
 
     Some instructions fit their operator only at some sizes. An instruction with several
-    symbols can need sizes that fit together; an instruction with a quotient can need
-    the remainders that the division has at the test sizes. `check_signature` does not
-    know the sizes of a call, so it cannot check these conditions.
+    symbols can need sizes that fit together. An instruction with a quotient can need
+    that its division leaves the same remainder as at the test sizes. `check_signature`
+    does not know the sizes of a call, so it cannot check these conditions.
 
     Args:
         instruction: an instruction that runs no blocks.
@@ -175,7 +176,7 @@ def check_at(
 
 
 def _uses(instruction: Instruction) -> tuple[list[int], list[Affine]]:
-    """Return the results and operands of an instruction, and its other sizes."""
+    """Return an instruction's results and operands, and the sizes in its arguments."""
     values, sizes = [*instruction.results], []
     for argument in instruction.arguments:
         for item in argument if type(argument) is tuple else (argument,):
@@ -220,7 +221,13 @@ def _check_item(param: Param, item: Item, sizes: CheckedTypes) -> None:
 
 
 def accepts(kind: ParamKind, item: object, tensor: type) -> bool:
-    """Tell whether an item is of a kind; `tensor` is the class of tensor items."""
+    """Tell whether an argument, or an item of a list, is of a parameter kind.
+
+    Args:
+        kind: the kind that the parameter accepts.
+        item: the argument or item.
+        tensor: the class of items that are tensors.
+    """
     if kind is ParamKind.TENSOR:
         return isinstance(item, tensor)
     return type(item) in _ITEMS[kind]

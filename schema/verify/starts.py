@@ -1,8 +1,8 @@
-"""Positions of values: a field of a cursor, or a distance after a start.
+"""Positions that values contain: a field of a cursor, or a distance after a start.
 
 A start is the cursor's position when a call or an iteration of a loop begins. In: an
-operand, and the relation of its graph's values to cursors. Out: the operand's cursor
-and distance after the start; or the field of a cursor that the operand is.
+operand, and the positions that are known of its graph's values. Out: the operand's
+cursor and its distance after the start; or the field of a cursor that the operand is.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ class After:
         cursor: id of the cursor.
         offset: the distance from the start, without the unknown distances that loops
             and branches add.
-        turn: the start: 0 for the start of the call; otherwise a number that stands for
-            a carried value of a loop when an iteration begins.
+        turn: which start is meant: 0 for the start of the call; any other number for
+            the start of an iteration, one number for each carried value of a loop.
         loops: numbers of the loops and branches that add unknown distances, in order,
             each number once.
     """
@@ -41,7 +41,10 @@ class After:
         return replace(self, offset=add_dims(self.offset, count))
 
     def left_from(self, other: "After") -> Dim | None:
-        """Return the least distance from `other` to this position; None if unknown."""
+        """Return the least distance from `other` to this position, or None.
+
+        The result is None if the distance is unknown.
+        """
         alike = (self.cursor, self.turn) == (other.cursor, other.turn)
         if not alike or not set(other.loops) <= set(self.loops):
             return None
@@ -52,7 +55,7 @@ Fields = Mapping[int, CursorSlot | After]  # the relation of values to cursors
 
 
 def placed(argument: Argument, fields: Fields) -> After | None:
-    """Return an operand's cursor and distance after the start; None if unknown."""
+    """Return the position that an operand is, relative to a start; None if unknown."""
     field = fields.get(argument.value) if isinstance(argument, Ref) else None
     if isinstance(field, CursorSlot):
         return After(field.cursor, 0) if field.field is CursorField.START else None
@@ -72,12 +75,12 @@ def is_field(
 
 
 def copied(step: Instruction) -> int:
-    """Return the id of the value that an instruction copies; -1 if it is no copy."""
+    """Return the id of the value that an instruction copies; -1 if it does not copy."""
     index = _COPIES.get(step.op)
     return -1 if index is None else cast(Ref, step.arguments[index]).value
 
 
 def first_operand(step: Instruction) -> int:
-    """Return the id of the first operand, -1 if it is not a value."""
+    """Return the id of an instruction's first operand; -1 if that is not a value."""
     first = step.arguments[0]
     return first.value if isinstance(first, Ref) else -1

@@ -23,7 +23,7 @@ _AT_CURSOR: Final = (
 
 
 def check_states(program: Program, sizes: CheckedTypes, report: Reporter) -> None:
-    """Check the states.
+    """Check the declarations of a program's states.
 
     Raises:
         BadProgram, LimitExceeded: a declaration is wrong.
@@ -71,5 +71,5 @@ def _check_initial(
 
 
 def fixed_symbols(program: Program) -> frozenset[str]:
-    """Return the symbols in types of states, whose sizes are fixed for a session."""
+    """Return the symbols in types of states; a session fixes their sizes."""
     return frozenset(symbols_in(state.type for state in program.states))

@@ -53,11 +53,11 @@ def verify_structure(buffer: bytes, root: str, identifier: bytes, path: str) -> 
 
 @frozen
 class _Layout:
-    """The offsets of fields in tables with one vtable, from the start of a table.
+    """Where fields lie in a table; tables with the same vtable have the same layout.
 
     Attributes:
-        nbytes: size of such a table.
-        fields: each field that is present, and its offset.
+        nbytes: size of such a table, in bytes.
+        fields: each field that is present, and its offset from the start of the table.
         gaps: start and end of each gap between fields.
     """
 
@@ -67,7 +67,7 @@ class _Layout:
 
 
 class _Walk:
-    """One pass over a buffer, which collects the regions that offsets refer to."""
+    """One pass over a buffer, which collects the byte ranges that offsets refer to."""
 
     def __init__(self, buffer: bytes, path: str) -> None:
         self.buffer = buffer
@@ -107,7 +107,7 @@ class _Walk:
         return value
 
     def target(self, position: int) -> int:
-        """Return the position that an offset points to; offsets point forward."""
+        """Return the position, further on, to which an offset refers."""
         offset = self.number(_U32, position)
         if not offset:
             self.fail(position, "an offset is zero")
@@ -125,7 +125,7 @@ class _Walk:
         self.queue.append((table, self.target(position)))
 
     def check_table(self, name: str, position: int) -> None:
-        """Check a table's fields and gaps, and its vtable, which tables can share."""
+        """Check a table's fields and gaps, and its vtable, which tables may share."""
         vtable = position - self.number(_I32, position)
         layout = self.layouts.get((name, vtable))
         if layout is None:
@@ -138,7 +138,7 @@ class _Walk:
             self.check_field(name, field, position + offset)
 
     def read_vtable(self, name: str, vtable: int) -> _Layout:
-        """Decode a vtable; its fields must be those of the table kind `name`."""
+        """Decode a vtable; its fields must be those of the tables named `name`."""
         vtable_nbytes = self.number(_U16, vtable)
         nbytes = self.number(_U16, vtable + 2)
         fields = TABLES[name]
@@ -160,7 +160,7 @@ class _Walk:
     def gaps(
         self, vtable: int, nbytes: int, fields: list[tuple[Field, int]]
     ) -> tuple[tuple[int, int], ...]:
-        """Return the gaps between a table's fields; the fields must not overlap."""
+        """Return start and end of each gap between fields; fields must not overlap."""
         sizes = [(at, field[3] if field[1] == "scalar" else 4) for field, at in fields]
         used = sorted([(0, 4), *((at, at + size) for at, size in sizes)])
         used.append((nbytes, nbytes))
@@ -217,7 +217,7 @@ class _Walk:
         self.claim(position, end + 1)
 
     def check_strings(self, positions: Ints) -> None:
-        """Check many strings at once."""
+        """Check many strings at once, as `check_string` checks each of them."""
         if not len(positions):
             return
         size, first = len(self.buffer), int(positions[0])
@@ -243,7 +243,7 @@ class _Walk:
             self.require(False, start, "a string is not UTF-8")
 
     def check_regions(self) -> None:
-        """Check that regions do not overlap, and that gaps are zero padding."""
+        """Check that byte ranges do not overlap and that gaps are zero padding."""
         starts, ends = np.array(self.starts), np.array(self.ends)
         order = np.argsort(starts, kind="stable")
         before = ends[order]

@@ -1,6 +1,6 @@
 """Check the JSON texts of trees, which come from files and are not trusted.
 
-In: a text that should be JSON as `kvc.schema.trees` writes it. Out: the number of
+In: a text that should have the form that `kvc.schema.trees` writes. Out: the number of
 leaves of the tree, or the first error.
 """
 
@@ -15,10 +15,11 @@ MAX_DEPTH: Final = 32
 
 
 def check_tree(tree_text: str) -> tuple[int, Sequence[int]]:
-    """Check a tree's text.
+    """Check the JSON text of a tree.
 
     Returns:
-        The number of leaves, and the ids of leaves that are numbers.
+        The number of leaves, and the numbers of the leaves that are returned as Python
+        numbers.
 
     Raises:
         ValueError: `flatten` would not write this text.
@@ -29,7 +30,7 @@ def check_tree(tree_text: str) -> tuple[int, Sequence[int]]:
 
 
 def check_call_tree(tree_text: str) -> int:
-    """Check the text of a call's tree, and return its number of leaves.
+    """Check the JSON text of a call's tree, and return the number of leaves.
 
     Raises:
         ValueError: `describe_call` would not write this text.
@@ -59,7 +60,7 @@ def _parse(tree_text: str) -> Json:
 
 
 class _Counter:
-    """Walks a tree and counts its leaves, which must be numbered in order."""
+    """Walker that counts the leaves of a tree; they must be numbered in order."""
 
     def __init__(self) -> None:
         self.leaves = 0

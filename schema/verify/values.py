@@ -1,7 +1,7 @@
-"""Checks of a graph's values: their types and storages.
+"""Check a graph's values: their types and storages.
 
-In: a graph, and the constants and states that it can refer to. Out: nothing, or
-`BadProgram`. `graphs.py` checks the storage of an instruction's results. `memory.py`
+In: a graph, and the constants and states that it can use. Out: nothing, or
+`BadProgram`. `results.py` checks the storage of an instruction's results. `memory.py`
 checks that a value's memory is not overwritten before the value is read.
 """
 
@@ -18,13 +18,13 @@ from kvc.schema.verify.limits import SCRATCH_ALIGN, Reporter
 
 @frozen
 class Surroundings:
-    """The data, states and sizes that a graph can refer to.
+    """The data, states and sizes that a graph can use.
 
     Attributes:
         where: the graph's name in messages.
-        constants: the type of each piece of named data.
-        states: the program's states; a block has none.
-        sizes: the sizes of the symbols.
+        constants: the type of each named data, by id.
+        states: the program's states; empty for a block.
+        sizes: the checker of the program's types.
     """
 
     where: str
@@ -34,7 +34,7 @@ class Surroundings:
 
 
 class ValueChecker:
-    """Checks the values of one graph."""
+    """Checker of the values of one graph."""
 
     def __init__(self, graph: Graph, around: Surroundings, report: Reporter) -> None:
         self.graph = graph
@@ -43,7 +43,7 @@ class ValueChecker:
         self._taken: set[int] = set()  # states that a value holds
 
     def check(self) -> None:
-        """Check all values.
+        """Check all values of the graph.
 
         Raises:
             BadProgram, LimitExceeded: a value is wrong.
@@ -110,7 +110,7 @@ class ValueChecker:
             self.fail(i, f"state {number} is {state.type}, not {value.type}")
 
     def _at_length(self, i: int, state: State, kind: TensorType) -> TensorType:
-        """Return a growing state's type at the length of a value that holds it."""
+        """Return the type of a state that grows, with the length that value `i` has."""
         dims, axis = state.type.dims, state.axis
         if axis is None or len(kind.dims) != len(dims):
             return state.type

@@ -1,9 +1,9 @@
 """Check that the variants of a program look the same to callers.
 
-A variant is the code of a program for an additional recipe. In: a program whose
-variants are unchecked. Out: nothing, or the first difference. `semantics.py` checks the
-code of variants as it checks the code for the first recipe. Variants share the states,
-cursors, symbols and data of the program, and have none of their own.
+A variant is the methods of a program, compiled by an additional recipe. In: a program
+whose variants are unchecked. Out: nothing, or the first difference. `semantics.py`
+checks the code of variants as it checks the code for the first recipe. Variants use the
+states, cursors, symbols and data of the program, and have none of their own.
 """
 
 from dataclasses import replace
@@ -19,14 +19,14 @@ from kvc.schema.verify.limits import Reporter
 
 @frozen
 class VisibleSignature:
-    """The part of a method that callers and sessions see.
+    """The part of a method that callers and sessions can observe.
 
     Attributes:
         name, role, input_names, input_tree, output_tree: as in `Method`.
         inputs: the types of the inputs, and whether each lies in the caller's array.
         outputs: the types of the outputs.
-        reads, writes: ids of states.
-        advances: the advances of cursors.
+        reads, writes: ids of the states that the method reads and writes.
+        advances: how far a call advances cursors.
     """
 
     name: str
@@ -42,7 +42,7 @@ class VisibleSignature:
 
 
 def signature_of(method: Method) -> VisibleSignature:
-    """Return the part of a method that callers and sessions see."""
+    """Return the part of a method that callers and sessions can observe."""
     values = method.graph.values
     inputs = [values[number] for number in method.graph.inputs]
     return VisibleSignature(
@@ -60,7 +60,7 @@ def signature_of(method: Method) -> VisibleSignature:
 
 
 def check_variants(program: Program, report: Reporter) -> None:
-    """Check that methods have the same signatures in all recipes.
+    """Check that the methods of all recipes have the same signatures.
 
     A caller selects a recipe by the recipe's first backend, so two recipes must not
     have the same first backend.

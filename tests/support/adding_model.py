@@ -1,8 +1,8 @@
-"""A language model whose every token follows from all tokens before it, exactly.
+"""A language model whose every token depends exactly on all tokens before it.
 
-What it likes best is told by the sum of all tokens, so that a conversation whose cache
-holds anything wrong goes another way. No two sums are nearly alike: results do not
-depend on the machine.
+The sum of all tokens determines the most likely next token, so that a conversation
+continues differently if its cache has any wrong content. Logits of different tokens
+differ widely, so that results do not depend on the machine.
 """
 
 import json
@@ -28,7 +28,7 @@ TEMPLATE = """\
 
 
 class Adding(Buffers, rows=torch.zeros(1, 1, CAPACITY, 1), position=ZERO):
-    """Keeps all tokens in a cache [1, 1, CAPACITY, 1] with a position."""
+    """Model that stores all tokens in a cache [1, 1, CAPACITY, 1], with a position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,13 +42,13 @@ class Adding(Buffers, rows=torch.zeros(1, 1, CAPACITY, 1), position=ZERO):
         return self.best(rows.sum([1, 2, 3]).long())
 
     def best(self, total: Tensor) -> Tensor:
-        """Return logits [1, VOCAB]."""
+        """Return logits [1, VOCAB], largest for the token of the sum `total`."""
         token = torch.remainder(total, KINDS) + FIRST
         return nn.functional.embedding(token, self.table)
 
 
 class Totaling(Adding, total=ZERO):
-    """Keeps the sum alone: nothing counts tokens, nothing can be rewound."""
+    """Model that stores only the sum of tokens, without a position or rewinding."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""Places where a module may keep a tensor, and views that it may keep there.
+"""Attributes in which a module may store a tensor, and views that it may store.
 
-Each place is a function of a module, a number and the tensor; it gives how to get it,
-how to put it there again, and what to call the place.
+Each entry of `PLACES` is a function of a module, a number and the tensor. It stores the
+tensor in the module, and returns a function that gets the tensor, a function that sets
+it, and the name of the attribute.
 """
 
 from dataclasses import dataclass
@@ -10,18 +11,18 @@ import torch
 
 
 class Box:
-    """A plain object."""
+    """A plain object with attributes."""
 
 
 class Slotted:
-    """An object without a dictionary."""
+    """An object with slots instead of a `__dict__`."""
 
     __slots__ = ("held", "more")
 
 
 @dataclass
 class Record:
-    """A dataclass with a list in it."""
+    """A dataclass with a field that is a list."""
 
     held: object
     more: list

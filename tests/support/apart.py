@@ -1,10 +1,10 @@
-"""A program in which no two values of scratch memory share a byte, with guards.
+"""Give each value of a program's scratch memory pages of its own, with guards.
 
-In: a program, whose plan may be wrong. Out: the same with a plan of its own: each value
-has pages of its own and ends right before one that nobody may touch, and `guarded` has
-contexts of execution fill these pages with what is no number before each call, and see
-afterwards that nothing was written beside a value. What a program computes must not
-depend on any of this.
+In: a program, whose memory plan may be wrong. Out: the same program with another memory
+plan. Each value has pages of its own, and ends right before a page that cannot be
+accessed. `guarded` makes execution contexts fill the pages with NaN before each call,
+and check that the call before wrote nothing beside a value. The results of a program
+must be the same under both plans.
 """
 
 import ctypes
@@ -33,11 +33,11 @@ _ROOM = 64  # bytes after a value that kernels may read
 
 
 class TooLargeError(Exception):
-    """There is too much scratch memory to lay it out like this."""
+    """The scratch memory of a program is too large for pages of each value's own."""
 
 
 class Region(NamedTuple):
-    """The pages of one value: from `start` to `end`; it lies within."""
+    """The pages of one value, `start` to `end`; the value is in them, at `offset`."""
 
     start: int
     end: int
@@ -53,7 +53,11 @@ class Apart(NamedTuple):
 
 
 def lay_apart(program: Program) -> Apart:
-    """Give each value of scratch memory pages of its own, if they are not too many."""
+    """Return a program in which each scratch value has pages of its own, and the pages.
+
+    Raises:
+        TooLargeError: the pages would take too much memory.
+    """
     tail = max((one.tail_nbytes for one in program.delegates), default=0)
     scratch, workspace = _Layout(_ROOM + tail), _Layout(_ROOM + tail)
     methods = []
@@ -73,14 +77,20 @@ def lay_apart(program: Program) -> Apart:
 
 
 class _Layout:
-    """Places values one after the other, in one arena for all code that uses it."""
+    """Places the values of graphs one after the other in one arena."""
 
     def __init__(self, room: int) -> None:
         self.regions: list[Region] = []
         self._room, self._end = room, PAGE
 
     def place(self, graph: Graph, blocks: list[Block], begin: int = 0) -> Graph:
-        """Place the values of a graph, from `begin` on in the arena, and its blocks."""
+        """Return a graph with new offsets for its values and for those of its blocks.
+
+        Args:
+            graph: the graph.
+            blocks: the blocks of the method; blocks that the graph runs are replaced.
+            begin: the offset in the arena that the graph's offset 0 stands for.
+        """
         workspaces = {
             step.results[-1]: read_control(step.op, step.arguments).blocks
             for step in graph.instructions
@@ -113,7 +123,7 @@ class _Layout:
         return replace(value, type=TensorType(DType.UINT8, (nbytes,)), storage=storage)
 
     def _take(self, nbytes: int) -> int:
-        """Return where a value of so many bytes begins."""
+        """Take pages for a value of `nbytes` bytes; return the value's offset."""
         start = self._end
         end = start + -(-(nbytes + self._room) // PAGE) * PAGE
         if not 0 <= nbytes <= end <= MOST_NBYTES:
@@ -125,12 +135,12 @@ class _Layout:
 
 
 class StrayWriteError(Exception):
-    """Something was written beside a value."""
+    """A call wrote to memory beside a value."""
 
 
 @contextmanager
 def guarded(apart: Apart) -> Iterator[None]:
-    """Have all contexts that are made within guard the memory of such a program."""
+    """Make each execution context that is created in this context check its arenas."""
 
     class Guarded(ExecutionContext):
         def __init__(self, *arguments: object) -> None:
@@ -155,7 +165,7 @@ def guarded(apart: Apart) -> Iterator[None]:
 
 
 class Guard:
-    """Watches one arena."""
+    """Checks one arena for writes beside values."""
 
     def __init__(self, arena: Arena, regions: Sequence[Region]) -> None:
         self._bytes, self._regions = arena.bytes, regions
@@ -170,12 +180,16 @@ class Guard:
         self.poison()
 
     def poison(self) -> None:
-        """Fill the pages of all values."""
+        """Fill the pages of all values with NaN."""
         for region in self._regions:
             self._bytes[region.start : region.end] = POISON
 
     def check(self) -> None:
-        """See that nothing was written beside a value."""
+        """Check that nothing was written beside a value.
+
+        Raises:
+            StrayWriteError: something was.
+        """
         for region in self._regions:
             behind = region.offset + region.nbytes
             before = self._bytes[region.start : region.offset]
@@ -185,7 +199,7 @@ class Guard:
 
 
 def _forbid(address: int, nbytes: int) -> None:
-    """Let nobody touch pages any more."""
+    """Forbid all access to `nbytes` bytes of pages at an address."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(nbytes), 0):
         raise OSError(ctypes.get_errno(), "mprotect")

@@ -1,4 +1,4 @@
-"""Wait for a thread that is about to wait for the lock of a file."""
+"""Notice when a thread is about to wait for a shared lock on a file."""
 
 import fcntl
 import threading

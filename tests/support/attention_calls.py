@@ -1,4 +1,4 @@
-"""Calls of `kvc::attention` by chance, and loops over rows, heads and queries."""
+"""Random calls of `kvc::attention`, and a reference that loops over queries."""
 
 import itertools
 import math
@@ -38,7 +38,7 @@ class Call:
         return self.keep + (key - self.keep) % (slots - self.keep)
 
     def in_range(self, row: int, query: int) -> list[int]:
-        """Return the key positions that a query may see, a mask's holes included."""
+        """Return the key positions that a query may see, before the mask hides any."""
         total, slots = int(self.valid_length[row]), self.k.shape[2]
         p = total - self.q.shape[2] + query
         last = total if self.mask is None else min(total, self.mask.shape[3])
@@ -51,7 +51,7 @@ class Call:
         return [k for k in range(most + 1) if k < self.keep or k >= least]
 
     def bias(self, row: int, head: int, query: int, key: int) -> float:
-        """Return what is added to a score, -inf where the mask has a hole."""
+        """Return the number added to a score; -inf if the mask hides the key."""
         p = int(self.valid_length[row]) - self.q.shape[2] + query
         bias = 0.0 if self.slopes is None else float(self.slopes[head]) * (key - p)
         if self.mask is not None:
@@ -63,7 +63,7 @@ class Call:
         return bias
 
     def poison_the_unseen(self) -> None:
-        """Fill each slot that no query of its row can see with NaN."""
+        """Fill each slot with NaN that no query of the slot's row can see."""
         slots, seq = self.k.shape[2], self.q.shape[2]
         for row in range(len(self.q)):
             keys = {key for i in range(seq) for key in self.in_range(row, i)}

@@ -1,8 +1,8 @@
-"""A file's program with every kind of control flow, made of IR without tracing.
+"""A program with every kind of control flow, made directly from the compiler's IR.
 
-Method step(p bool [], x float32 [3, 3]): state a is updated in one branch and left
-alone in the other; then a loop of two turns and a scan over x, which have results of
-their own.
+The program has a method step(p bool [], x float32 [3, 3]). One branch updates state a,
+and the other branch leaves it unchanged. Then come a loop of two iterations and a scan
+over x, which both have results with memory of their own.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ def _square(key: int):
 
 
 def _branches():
-    """Blocks 0 and 1: c times x, and c alone."""
+    """Yield blocks 0 and 1: a branch that returns c times x, and one that returns c."""
     c, x, y = (_square(i) for i in range(3))
     product = node("aten::index_copy", c, 0, value(3, 3, dtype=I64), x, to=y)
     places = node("aten::arange.start_step", 0, 3, 1, I64, to=value(3, 3, dtype=I64))
@@ -42,7 +42,7 @@ def _branches():
 
 
 def _loop():
-    """Blocks 2 and 3: while i < 2, add x to y."""
+    """Yield blocks 2 and 3, a loop's condition and body: while i < 2, add x to y."""
     i, more = value(0, dtype=I64), value(3, dtype=I64)
     y, x, z = (_square(k) for k in (1, 2, 4))
     less = value(5, dtype=BOOL)
@@ -54,7 +54,7 @@ def _loop():
 
 
 def _turn():
-    """Block 4: of y and a row of x make y + 1 and twice the row."""
+    """Yield block 4, the body of a scan: from y and a row, y + 1 and twice the row."""
     y, row, z, twice = _square(0), value(1, 3), _square(2), value(3, 3)
     add = node("aten::add.Scalar", y, 1, 1, to=z)
     double = node("aten::mul.Scalar", row, 2, to=twice)
@@ -85,7 +85,14 @@ def control_program() -> model.Program:
 
 
 def _asking(p, c, to, *blocks: int):
-    """Return a method that gives what one of two blocks makes of p and c."""
+    """Return a method that returns the result of one of two branches.
+
+    Args:
+        p: the condition.
+        c: the operand of the branches.
+        to: the result.
+        blocks: the ids of the two branches.
+    """
     branch = node(COND, p, *blocks, (p, c), (None,), to=to)
     return method(branch, inputs=(p, c), outputs=(to,))
 
@@ -100,9 +107,10 @@ def nested_program() -> model.Program:
 
 
 def delegated_branches() -> model.Program:
-    """Return a program whose block 0, a delegate's, asks which of two others runs.
+    """Return a program whose block 0, of a delegate, runs one of two branches.
 
-    Block 1 multiplies by the one weight there is, block 2 gives its input back.
+    Block 1 multiplies its input by the program's only weight; block 2 returns its
+    input.
     """
     p, c, w, y = value(0, dtype=BOOL), *(_square(k) for k in (1, 2, 3))
     product = node("aten::mul.Tensor", c, w, to=y)
@@ -116,7 +124,7 @@ def delegated_branches() -> model.Program:
 
 
 def branching_delegate(tail_nbytes: int = 0) -> model.Program:
-    """Return a program whose block 0, a branch, calls a delegate, which is block 2."""
+    """Return a program whose block 0, a branch, calls a delegate that runs block 2."""
     p, c, y = value(0, dtype=BOOL), _square(1), _square(2)
     call = node(DELEGATE, 2, (c,), (None,), to=y)
     made = _asking(p, c, y, 0, 1)
@@ -130,9 +138,10 @@ def branching_delegate(tail_nbytes: int = 0) -> model.Program:
 
 
 def nested_delegates(in_branch: bool) -> model.Program:
-    """Return a program that no file may have: delegate 0 runs delegate 1.
+    """Return an invalid program, in which delegate 0 runs delegate 1.
 
-    It does so in a branch of its own, or at once.
+    Args:
+        in_branch: whether delegate 0 runs delegate 1 in a branch, or directly.
     """
     p, c, y = value(0, dtype=BOOL), _square(1), _square(2)
     ends = {"inputs": (p, c), "outputs": (y,)}

@@ -1,7 +1,7 @@
-"""The ops of rows in blocks of 32 once more: plain numpy, a row and a block at a time.
+"""Reference for operators on rows in blocks of 32, in plain numpy, block by block.
 
-All that is given is arrays; a bias may be None. float32 where the format page has it,
-rounding halves to even; sums in int64.
+All arguments are arrays, except that a bias may be None. Numbers are float32 where
+FORMAT.md has float32, rounded with halves to even; sums of integers are int64.
 """
 
 import numpy as np
@@ -16,7 +16,12 @@ def blocks_of(x: np.ndarray) -> list[np.ndarray]:
 
 
 def factors_of(spreads: np.ndarray, most: np.float32) -> tuple[np.ndarray, int]:
-    """Return the factor of each block, float32, and the largest that there may be."""
+    """Return the factor of each block, float32, and the largest allowed factor.
+
+    Args:
+        spreads: for each block, the difference of its greatest and its least number.
+        most: the largest of the spreads.
+    """
     for largest in range(MOST_FACTOR, 0, -1):
         rate = F(largest) / most
         found = np.clip(np.ceil(spreads * rate), F(1), F(largest))
@@ -26,7 +31,12 @@ def factors_of(spreads: np.ndarray, most: np.float32) -> tuple[np.ndarray, int]:
 
 
 def quantize_row(x: np.ndarray) -> tuple[np.ndarray, np.float32, list[int], list[int]]:
-    """Return q, steps per unit, and zero points and factors of blocks, of x [in]."""
+    """Quantize a row x [in] in blocks.
+
+    Returns:
+        The int8 row; the number of quantization steps per unit, which is the row's
+        scale; the zero points of the blocks; the factors of the blocks.
+    """
     blocks = blocks_of(x)
     lows = np.array([min(F(0), block.min()) for block in blocks])
     highs = np.array([max(F(0), block.max()) for block in blocks])
@@ -50,7 +60,12 @@ def quantize_row(x: np.ndarray) -> tuple[np.ndarray, np.float32, list[int], list
 
 
 def quantize_blocks(x: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return q int8 as x, scale float32 [..., 1], zero points and factors [..., n]."""
+    """Quantize rows x [..., in] in n blocks each.
+
+    Returns:
+        The int8 rows, of the shape of x; scales float32 [..., 1]; zero points int8
+        [..., n]; factors int8 [..., n].
+    """
     with np.errstate(all="ignore"):
         rows = [quantize_row(row) for row in x.reshape(-1, x.shape[-1])]
     lead, count = x.shape[:-1], -(-x.shape[-1] // BLOCK)
@@ -63,7 +78,7 @@ def quantize_blocks(x: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def steps_of(q: np.ndarray, zero_point: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """Return int64 [rows, in]: how many steps of its row each value is."""
+    """Return each value of quantized rows in steps of its row, int64 [rows, in]."""
     width, count = q.shape[-1], zero_point.shape[-1]
     each = [
         np.repeat(given.reshape(-1, count).astype(np.int64), BLOCK, axis=1)[:, :width]
@@ -73,7 +88,11 @@ def steps_of(q: np.ndarray, zero_point: np.ndarray, factor: np.ndarray) -> np.nd
 
 
 def linear_q8(q, scale, zero_point, factor, weight, weight_scale, bias) -> np.ndarray:
-    """Return float32 [..., out]; the sums of blocks in int64, added in order."""
+    """Return the products of quantized rows and an int8 weight, float32 [..., out].
+
+    The sum of each weight block is an exact int64; these sums are scaled and added in
+    order.
+    """
     steps, count = steps_of(q, zero_point, factor), weight_scale.shape[1]
     width = weight.shape[1] // count
     total = np.zeros((len(steps), len(weight)), F)
@@ -88,7 +107,10 @@ def linear_q8(q, scale, zero_point, factor, weight, weight_scale, bias) -> np.nd
 
 
 def linear_q4(q, scale, zero_point, factor, weight, weight_scale, bias) -> np.ndarray:
-    """Return float32 [..., out], by float64."""
+    """Return the products of quantized rows and an int4 weight, float32 [..., out].
+
+    They are computed in float64 and then rounded.
+    """
     scales = one_by_one(weight_scale).astype(np.float64)
     values = unpack_int4(weight)
     wide = values * np.repeat(scales, values.shape[1] // scales.shape[1], axis=1)
@@ -100,7 +122,7 @@ def linear_q4(q, scale, zero_point, factor, weight, weight_scale, bias) -> np.nd
 def expert_linear_q8(
     q, scale, zero_point, factor, weight, weight_scale, experts, bias
 ) -> np.ndarray:
-    """Return float32 [rows, out], a row at a time."""
+    """Return products of rows with their experts' int8 weights, float32 [rows, out]."""
     out = np.empty((len(q), weight.shape[1]), F)
     for i, expert in enumerate(experts):
         row = [each[i : i + 1] for each in (q, scale, zero_point, factor)]

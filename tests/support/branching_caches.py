@@ -1,4 +1,4 @@
-"""One attention layer whose cache is written in a branch."""
+"""Models of one attention layer whose cache is written in a branch."""
 
 import torch
 from cached_models import DIM, PAST, SEQ, TOKENS, WIDTH, Linear, OneLayer
@@ -11,7 +11,7 @@ HEARD = 16  # the most positions of an encoder
 
 
 class InBranch(Linear):
-    """Writes its caches, and counts, in one branch; the other leaves all alone."""
+    """Model that writes its caches in one branch; the other branch does not."""
 
     def step(self, tokens: Tensor, keep: Tensor) -> Tensor:
         start, q, k, v = self.begin(tokens)
@@ -32,7 +32,11 @@ class InBranch(Linear):
         return self.finish(torch.ops.kvc.attention(q, self.k, self.v, start + seq))
 
     def reference(self, tokens: Tensor) -> Tensor:
-        """Take a token that is not kept as ~token: it finds zeros where it was."""
+        """Return the logits of tokens [1, seq]; some tokens are not written.
+
+        A token that is not written is given as ~token; the queries find zeros in its
+        slot.
+        """
         kept, places = tokens >= 0, torch.arange(tokens.shape[1])
         x = self.embed(torch.where(kept, tokens, ~tokens), places)
         q, k, v = self.project(x)
@@ -41,17 +45,24 @@ class InBranch(Linear):
 
 
 def branch_method() -> Method:
-    """The method of `InBranch`."""
+    """Return the method of `InBranch`."""
     return Method(
         "step", args=(TOKENS, torch.tensor(True)), dynamic={"tokens": {1: SEQ}}
     )
 
 
 class Merged(OneLayer):
-    """Says by an argument whether there is a past, which grows by `torch.cat`."""
+    """Model with a past that grows by `torch.cat`, if an argument says there is one."""
 
     def step(self, tokens: Tensor, past: Tensor, begun: Tensor) -> dict[str, Tensor]:
-        """Take a past float32 [2, 1, length, width], keys and values in one."""
+        """Return the logits of tokens, and the past with these tokens added.
+
+        Args:
+            tokens: int64 [1, seq].
+            past: float32 [2, 1, length, width], the keys and the values of earlier
+                tokens.
+            begun: bool []; False if there is no past yet, so that `past` is ignored.
+        """
         places = past.shape[2] + torch.arange(tokens.shape[1])
         q, k, v = self.project(self.embed(tokens, places))
         new = torch.cat([k, v])
@@ -68,7 +79,7 @@ class Merged(OneLayer):
 
 
 def merged_method() -> Method:
-    """The method of `Merged`."""
+    """Return the method of `Merged`."""
     return Method(
         "step",
         args=(TOKENS, torch.zeros(2, 1, 3, WIDTH), torch.tensor(True)),
@@ -78,16 +89,25 @@ def merged_method() -> Method:
 
 
 class MergedPair(OneLayer):
-    """A merged decoder of what an encoder makes: its cross cache is made at first."""
+    """Decoder with a past of tokens, and a cross cache that its first call computes.
+
+    The cross cache is computed from the output of an encoder.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.crossing = nn.Linear(DIM, 2 * WIDTH)
 
     def step(self, tokens, encoded, past, cross, begun) -> dict[str, Tensor]:
-        """Take two pasts float32 [2, 1, length, width], of tokens and of `encoded`.
+        """Return the logits, the past with the new tokens, and the cross cache.
 
-        `encoded` float32 [1, heard, dim] is what an encoder makes.
+        Args:
+            tokens: int64 [1, seq].
+            encoded: float32 [1, heard, dim], the output of an encoder.
+            past: float32 [2, 1, length, width], the keys and the values of earlier
+                tokens.
+            cross: float32 [2, 1, length, width], the keys and the values of `encoded`.
+            begun: bool []; False for the first call, which ignores `past` and `cross`.
         """
         places = past.shape[2] + torch.arange(tokens.shape[1])
         q, k, v = self.project(self.embed(tokens, places))
@@ -105,7 +125,7 @@ class MergedPair(OneLayer):
         return {"logits": logits, "present": whole, "kept": kept}
 
     def made(self, encoded: Tensor) -> Tensor:
-        """Return the cross cache [2, 1, heard, width] of what is encoded."""
+        """Return the cross cache [2, 1, heard, width] for the output of an encoder."""
         k, v = self.crossing(encoded)[:, None].chunk(2, dim=-1)
         return torch.cat([k, v])
 
@@ -126,7 +146,11 @@ class MergedPair(OneLayer):
 
 
 def pair_method(least: int = 0) -> Method:
-    """The method of `MergedPair`; of what is encoded a call passes `least` or more."""
+    """Return the method of `MergedPair`.
+
+    Args:
+        least: the least number of positions of the encoder's output in a call.
+    """
     past, cross = torch.zeros(2, 1, 3, WIDTH), torch.zeros(2, 1, 4, WIDTH)
     return Method(
         "step",

@@ -1,4 +1,4 @@
-"""Models whose methods branch and loop; places of dynamic size are called n."""
+"""Models whose methods branch and loop; the dynamic dimensions are called n."""
 
 import torch
 from held_buffers import Buffers
@@ -24,7 +24,7 @@ class _Linear(Buffers):
 
 
 class Branches(_Linear):
-    """No state: branches one after the other, and within each other."""
+    """Model without state that has consecutive branches and nested branches."""
 
     def consecutive(self, p: Tensor, x: Tensor) -> tuple[Tensor, ...]:
         a = torch.cond(p, lambda x: x + 1.0, lambda x: x - 1.0, (x,))
@@ -55,7 +55,7 @@ class Branches(_Linear):
 
 
 class Loops(_Linear):
-    """while_loop, scan and map."""
+    """Model whose methods use while_loop, scan and map."""
 
     def until(self, count: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         def body(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,7 +98,7 @@ class Loops(_Linear):
 
 
 class Kept(_Linear, c=torch.zeros(8, 4)):
-    """A buffer c [8, 4] that branches and loops update."""
+    """Model with a buffer c [8, 4] that branches and loops update."""
 
     def one(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         def yes(c: Tensor, x: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class Kept(_Linear, c=torch.zeros(8, 4)):
         return mixed, old
 
     def both(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """The branch that writes reads all of the old content too."""
+        """Update c in a branch that also reads all of the old content of c."""
 
         def yes(c: Tensor) -> Tensor:
             return c.index_copy(0, at, x) + c.flip(0)

@@ -1,4 +1,4 @@
-"""Calls that fail in the middle: an error at one step of all that a call takes."""
+"""Make a call fail in the middle: raise an error at one of its steps."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -13,16 +13,19 @@ Function = Callable[..., None]
 
 
 class Broken(Exception):
-    """What the injected failure is."""
+    """The error that `broken_step` raises."""
 
 
 @contextmanager
 def broken_step(
     number: int, after: bool, error: type[BaseException] = Broken
 ) -> Iterator[list[Frame]]:
-    """Let step `number` fail, steps of branches counted; `after` it has worked.
+    """Make one step of a call raise an error; yield a list of the frames that have run.
 
-    Gives the frames that have run, those of branches too.
+    Args:
+        number: the number of the step; steps of branches count too.
+        after: whether the step does its work before it raises the error.
+        error: the class of the error.
     """
     run, numbers = Frame._run, itertools.count()
     frames: list[Frame] = []

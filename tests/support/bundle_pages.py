@@ -1,4 +1,4 @@
-"""Pages of bundles, for the tests of their content and of what a browser shows."""
+"""HTML pages of bundles, for tests of their content and of their look in a browser."""
 
 from typing import Final
 

@@ -1,7 +1,8 @@
-"""Ways to write a cache [2, 8, 3], and the ops that each arrives as.
+"""Ways to write a cache [2, 8, 3], and the operators that each way is traced as.
 
-`m.k` is the cache; `m.p` int64 [] and `m.q` int64 [1] count from zero. `x` is float32
-[2, 2, 3], `i` two places. An op is named without its namespace.
+`m.k` is the cache; `m.p` int64 [] and `m.q` int64 [1] are counters that start at zero.
+`x` is float32 [2, 2, 3], and `i` has the indices of two slots. Operators are named
+without their namespace.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ Write = Callable[["Cache", Tensor, Tensor], None]
 class Cache(
     Buffers, k=torch.arange(48.0).reshape(2, 8, 3) / 7, p=torch.tensor(0), q=ZERO
 ):
-    """A cache and two counters, written by a function."""
+    """Model with a cache and two counters, which a given function writes."""
 
     def __init__(self, write: Write) -> None:
         super().__init__()
@@ -28,7 +29,7 @@ class Cache(
 
 
 def _within(place, count):
-    """Return a place as a number, where so many slots are left."""
+    """Return a slot as an int, after a check that `count` of 8 slots fit from it on."""
     start = place.item()
     torch._check(start >= 0)
     torch._check(start + count <= 8)
@@ -204,7 +205,7 @@ for _op, _ways in _STATEMENTS.items():
 
 
 class Places(Buffers, k=torch.zeros(2, 2, 8, 3), position=torch.tensor(0)):
-    """A cache [2, 2, 8, 3] written at a given place, or at its own position."""
+    """Model with a cache [2, 2, 8, 3], written at a given slot or its own position."""
 
     def by_slice(self, x: Tensor, p: Tensor) -> Tensor:
         start, count = _within(p, x.shape[2]), x.shape[2]

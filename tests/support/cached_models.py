@@ -1,8 +1,8 @@
-"""One attention layer over tokens, with its past kept in every way there is.
+"""Models of one attention layer over tokens, each with another kind of cache.
 
-All of them have the same weights, so one reference without any cache serves them all:
-logits [1, seq, vocab] of tokens int64 [1, seq]. `prefill` takes any number of tokens,
-`decode` takes one.
+All models have the same weights, so that one reference without a cache serves for all
+of them: it returns the logits [1, seq, vocab] of tokens int64 [1, seq]. `prefill` takes
+any number of tokens, `decode` takes one token.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ EMPTY = torch.zeros(1, 1, SLOTS, WIDTH)
 
 
 class OneLayer(Buffers):
-    """The layer without a cache, the reference; two query heads share one key head."""
+    """Reference model without a cache; two query heads share one key head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class OneLayer(Buffers):
         return self.tokens(tokens) + self.places(places)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q [1, heads, seq, width], k and v [1, 1, seq, width]."""
+        """Return queries [1, heads, seq, width], keys and values [1, 1, seq, width]."""
         k, v = self.kv(x)[:, None].chunk(2, dim=-1)
         return self.q(x).view(1, -1, HEADS, WIDTH).transpose(1, 2), k, v
 
@@ -46,13 +46,24 @@ class OneLayer(Buffers):
         return self.finish(y)
 
     def sees(self, ago: Tensor, places: Tensor) -> Tensor:
-        """Tell which keys a query sees, by how long ago they are, and their places."""
+        """Tell which keys a query sees.
+
+        Args:
+            ago: the position of the query minus the position of the key.
+            places: the positions of the keys.
+        """
         return ago >= 0
 
     def reference(
         self, tokens: Tensor, kept: Callable[[Tensor], Tensor] = lambda x: x
     ) -> Tensor:
-        """Return the logits of all tokens; `kept` is what a cache makes of rows."""
+        """Return the logits of all tokens, computed without a cache.
+
+        Args:
+            tokens: int64 [1, seq].
+            kept: returns keys or values as a cache would store them, for example
+                rounded.
+        """
         places = torch.arange(tokens.shape[1])
         q, k, v = self.project(self.embed(tokens, places))
         seen = self.sees(places[:, None] - places, places)
@@ -60,7 +71,7 @@ class OneLayer(Buffers):
 
 
 class Linear(OneLayer, k=EMPTY, v=EMPTY, position=ZERO):
-    """A cache of its own, written by `kvc.cache_update`, read by `kvc.attention`."""
+    """Model with its own cache, for `kvc.cache_update` and `kvc.attention`."""
 
     def begin(self, tokens: Tensor) -> tuple[Tensor, ...]:
         start = self.position.clone()
@@ -83,7 +94,7 @@ class Linear(OneLayer, k=EMPTY, v=EMPTY, position=ZERO):
 
 
 class IndexCopy(OneLayer, k=EMPTY, v=EMPTY):
-    """A cache written by `index_copy_` at places that the session fills in."""
+    """Model that writes its cache by `index_copy_`, at the session's positions."""
 
     def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
         q, k, v = self.project(self.embed(tokens, input_pos))
@@ -97,7 +108,7 @@ class IndexCopy(OneLayer, k=EMPTY, v=EMPTY):
 
 
 class IndexPut(IndexCopy):
-    """A cache assigned to at places that the session fills in."""
+    """Model that writes its cache by index assignment, at the session's positions."""
 
     def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
         q, k, v = self.project(self.embed(tokens, input_pos))
@@ -108,7 +119,7 @@ class IndexPut(IndexCopy):
 
 
 class Slices(OneLayer, k=EMPTY, v=EMPTY, position=torch.zeros((), dtype=torch.int64)):
-    """A cache assigned to in slices, at a position of its own that it reads."""
+    """Model that writes its cache by slice assignment, at its own position."""
 
     def prefill(self, tokens: Tensor) -> Tensor:
         y = self.write(tokens, self.position)
@@ -130,7 +141,7 @@ class Slices(OneLayer, k=EMPTY, v=EMPTY, position=torch.zeros((), dtype=torch.in
 
 
 class SlicesWhereTold(Slices):
-    """The same at a position that the session fills in; `position` stays unused."""
+    """Model like `Slices`, but with a position from the session, not its own."""
 
     def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
         return self.write(tokens, input_pos)
@@ -140,7 +151,7 @@ class SlicesWhereTold(Slices):
 
 
 class Append(OneLayer):
-    """A past that is an argument and a result, and grows by `cat`."""
+    """Model whose past is an argument and a result, and grows by `torch.cat`."""
 
     def start(self, tokens: Tensor) -> dict[str, Tensor]:
         none = torch.zeros(1, 1, 0, WIDTH)
@@ -164,7 +175,7 @@ class Shifting(
     v=torch.zeros(1, 1, WINDOW, WIDTH),
     count=ZERO,
 ):
-    """The last few keys and values in buffers that shift; attends to these alone."""
+    """Model that attends only to the last keys and values, in shifting buffers."""
 
     def prefill(self, tokens: Tensor) -> Tensor:
         seq = tokens.shape[1]
@@ -186,7 +197,7 @@ class Shifting(
 
 
 class Recurrent(OneLayer, h=torch.zeros(1, 1, WIDTH, WIDTH), count=ZERO):
-    """Linear attention: h = 0.9 * h + k v^T for each token, y = q h."""
+    """Model with linear attention: for each token, h = 0.9 * h + k v^T and y = q h."""
 
     def prefill(self, tokens: Tensor) -> Tensor:
         seq = tokens.shape[1]
@@ -219,7 +230,7 @@ class Recurrent(OneLayer, h=torch.zeros(1, 1, WIDTH, WIDTH), count=ZERO):
 
 
 class RecurrentWhereTold(Recurrent):
-    """The same, told its position by the session."""
+    """The model `Recurrent` with a position from the session."""
 
     def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
         self.count.copy_(input_pos)
@@ -243,27 +254,32 @@ def _pair(many: tuple, one: tuple, sizes: dict, **options: object) -> list[Metho
 
 
 def simple_methods() -> list[Method]:
-    """The methods of models whose past is in buffers."""
+    """Return the methods of models that store their past in buffers."""
     return _pair((TOKENS,), (TOKENS[:, :1],), {})
 
 
 def placed_methods() -> list[Method]:
-    """The methods of `IndexCopy`."""
+    """Return the methods of `IndexCopy`."""
     some, one = (TOKENS, torch.tensor([0, 1])), (TOKENS[:, :1], torch.tensor([0]))
     return _pair(some, one, {"input_pos": {0: SEQ}}, position="input_pos")
 
 
 def told_methods() -> list[Method]:
-    """The methods of models that are told one position, however many tokens."""
+    """Return the methods of models to which a session gives the position of a call.
+
+    A call gets one position, for any number of tokens.
+    """
     position = torch.tensor([0])
     some, one = (TOKENS, position), (TOKENS[:, :1], position)
     return _pair(some, one, {}, position="input_pos")
 
 
 def append_methods(carried: bool = True, start: bool = False) -> list[Method]:
-    """The methods of `Append`; without `carried` the caller owns what grows.
+    """Return the methods of `Append`.
 
-    With `start` there is one for the first tokens, which takes no past.
+    Args:
+        carried: whether the past is a state; if not, the caller passes it.
+        start: whether to add a method for the first tokens, which takes no past.
     """
     past = torch.zeros(1, 1, 3, WIDTH)
     pasts, sizes = (past, past * 1), {"past_k": {2: PAST}, "past_v": {2: PAST}}
@@ -276,7 +292,7 @@ def append_methods(carried: bool = True, start: bool = False) -> list[Method]:
 
 
 class FixedLength(Linear):
-    """A cache whose code takes its length from an attribute."""
+    """Model with a cache whose length is read from an attribute, and so is fixed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -288,7 +304,7 @@ class FixedLength(Linear):
 
 
 class RowStore(Buffers, k=torch.zeros(1, 1, 16, 128), position=ZERO):
-    """A cache of wide rows, which reads one row of what it has written."""
+    """Model with a cache of wide rows; its method returns the cache's first row."""
 
     def write(self, rows: Tensor) -> Tensor:
         start = self.position.clone()
@@ -298,7 +314,7 @@ class RowStore(Buffers, k=torch.zeros(1, 1, 16, 128), position=ZERO):
 
 
 class Rows(Linear):
-    """A cache in which each row of a batch has a position of its own."""
+    """Model with a cache in which each row of a batch has a position of its own."""
 
     def prefill(self, tokens: Tensor) -> Tensor:
         start, (batch, seq) = self.position.clone(), tokens.shape
@@ -314,7 +330,7 @@ BATCH = Dim("batch", 1, 4)
 
 
 def row_methods() -> list[Method]:
-    """The methods of `Rows`."""
+    """Return the methods of `Rows`."""
     tokens = TOKENS.repeat(3, 1)
     return [
         Method("prefill", args=(tokens,), dynamic={"tokens": {0: BATCH, 1: SEQ}}),

@@ -1,8 +1,9 @@
-"""A backend of fixed point that its reference runs: what calibration is for.
+"""A fixed-point backend for tests of calibration; kvc's reference runs its partitions.
 
-Options: `bits` of activations, 8 or 16, or 32 to leave them float32; `symmetric`.
-Weights are int8, symmetric, with a scale for each output channel. Its payload is grids.
-`SEEN` is the partitions that it was told the ranges of.
+Its options are `bits`, the bits of activations (8 or 16, or 32 for float32), and
+`symmetric`. Weights are int8, symmetric, with a scale for each output channel. The
+payload of a partition is its grids. `SEEN` has the partitions that the backend has
+lowered.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +42,7 @@ _BY_CHANNEL = ("aten::linear", "aten::embedding", "aten::convolution")
 
 
 class FixedPoint(Greedy):
-    """Takes everything, and stores float32 values on grids."""
+    """Backend that takes all instructions, and rounds float32 values to grids."""
 
     name: ClassVar[str] = NAME
     calibrated = True
@@ -89,7 +90,11 @@ class FixedPointDelegate(ByReference):
 def store_weight(
     graph: Graph, grids: Mapping[int, Grid], value: int, weight: Array
 ) -> Array:
-    """Round what a product reads by its channels, all else as any value."""
+    """Return a weight as the backend stores it.
+
+    A weight of a product is rounded by channels; other weights are rounded to their
+    grids.
+    """
     readers = {
         step.op for step in graph.instructions if Ref(value) in step.arguments[:2]
     }
@@ -101,7 +106,7 @@ def store_weight(
 
 
 def register_fixed_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the backend known for one test."""
+    """Register the backend for the duration of one test."""
     register(monkeypatch, FixedPoint, FixedPointDelegate)
     SEEN.clear()
 

@@ -1,14 +1,14 @@
-"""Trace a method of equal models once, in tests that are not about tracing.
+"""Trace equal methods of equal models only once, in tests that are not about tracing.
 
-Tracing takes nine tenths of the time that a small model takes to compile. Tests compile
-the same models in many recipes, and for each way to run a session; what comes after the
-trace is what these differ in. Models are equal where their pickles are: classes,
-attributes, tensors with their bytes and the memory that they share, functions within
-functions, and of files that are run, with their code and what they enclose, classes of
-tests with what they have of numbers and methods. What cannot be pickled, such as a
-class within a function, is traced each time, and so is what fails. Globals that a
-method reads are not looked at: a test that replaces one needs a class within a
-function.
+Tracing is nine tenths of the time in which a small model is compiled. Tests compile the
+same models by many recipes and for many ways to run a session, and differ only in the
+steps after the trace. Two models are equal if their pickles are equal. A pickle has the
+classes, attributes, and tensors with their bytes and shared memory. It also has the
+code and closures of functions within functions and of scripts, and the numbers and
+methods of classes of tests. A model that cannot be pickled, such as one with a class
+within a function, is traced each time, and so is a model whose trace fails. Globals
+that a method reads are not compared: a test that replaces a global needs a class within
+a function.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _known: OrderedDict[bytes, CapturedMethod] = OrderedDict()
 
 @contextmanager
 def captured_once() -> Iterator[None]:
-    """Let the compiler remember what it has traced."""
+    """Make the compiler remember traces while this context lasts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "capture", _capture)
         yield
@@ -55,14 +55,18 @@ def _capture(model, method, states=()) -> CapturedMethod:
 
 
 def _key(*given: object) -> bytes:
-    """Return what only equal objects share; raise where there is no telling."""
+    """Return a key that only equal objects share.
+
+    Raises:
+        Exception: whether objects are equal cannot be told; one of `UNKNOWN`.
+    """
     written = BytesIO()
     _Describing(written).dump((*given, torch.get_default_dtype()))
     return hashlib.sha256(written.getbuffer()).digest()
 
 
 def _may_change(module: type[nn.Module]) -> bool:
-    """Tell whether a class is of the tests, whose attributes they replace."""
+    """Tell whether a class is from kvc or its tests, so that tests may change it."""
     packages = ("torch.", "transformers.")
     return not module.__module__.startswith(packages) and "<" not in module.__qualname__
 
@@ -74,7 +78,10 @@ def _own(module: type[nn.Module]) -> tuple[object, ...]:
 
 
 class _Describing(pickle.Pickler):
-    """Writes what a plain pickle would refuse or write by address; nothing reads it."""
+    """Pickler for keys, whose output is never read.
+
+    It writes objects that a plain pickler refuses, or writes by their address.
+    """
 
     def __init__(self, file: BytesIO) -> None:
         super().__init__(file)
@@ -98,10 +105,10 @@ class _Describing(pickle.Pickler):
         return NotImplemented
 
     def _tensor(self, given: Tensor) -> tuple[object, ...]:
-        """Return a tensor's geometry, the number of its memory, and the bytes.
+        """Return what identifies a tensor: dtype, geometry, digest of its memory.
 
         Raises:
-            PicklingError: more than these may matter.
+            PicklingError: the tensor may have further properties that matter.
         """
         plain = type(given) in (Tensor, nn.Parameter) and given.device.type == "cpu"
         # Of a tensor that is attached to a file, the values are there.

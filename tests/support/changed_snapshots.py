@@ -1,4 +1,4 @@
-"""Files of saved sessions that were changed, with the digest that belongs to them."""
+"""Change files of saved sessions, and give them the digest of the changed content."""
 
 import hashlib
 import json
@@ -10,12 +10,12 @@ LEAD = struct.Struct("<8sIQ")
 
 
 def reseal(raw: bytes) -> bytes:
-    """Return a file's bytes with the digest that they should have."""
+    """Return the bytes of a file with the correct digest at the end."""
     return raw[:-32] + hashlib.sha256(raw[:-32]).digest()
 
 
 def change_header(path: Path, change: Callable[[dict], object]) -> None:
-    """Rewrite a file with another header, and the digest that belongs to it."""
+    """Apply `change` to the header of a saved session's file; correct the digest."""
     raw = path.read_bytes()
     magic, version, nbytes = LEAD.unpack(raw[: LEAD.size])
     header = json.loads(raw[LEAD.size : LEAD.size + nbytes])

@@ -1,4 +1,4 @@
-"""Chat templates as models have them, by the features that they use."""
+"""Chat templates like those of published models, named by the features in use."""
 
 CHATML = """\
 {%- if messages[0]['role'] != 'system' -%}

@@ -1,4 +1,4 @@
-"""Checkpoints on disk, whole or such as no library writes; models without memory."""
+"""Write checkpoints for tests, valid and invalid ones; make models without memory."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ def raw_file(path: Path, header: object, content: bytes) -> Path:
 
 
 def entry(begin: int, end: int, shape: object, dtype: object = "F32") -> object:
-    """Return what a header says of a tensor."""
+    """Return the entry of a tensor in the header of a safetensors file."""
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
@@ -38,7 +38,7 @@ def indexed(folder: Path, table: object) -> Path:
 
 
 def numbers(*shape: int) -> Tensor:
-    """Return float32 numbers that count."""
+    """Return a float32 tensor of the numbers 0, 1, 2 and so on."""
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)
 
 

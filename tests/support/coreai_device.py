@@ -1,8 +1,8 @@
-"""Core AI that is numpy: everything of the backend `coreai` but Apple's library.
+"""A numpy replacement of Apple's Core AI library, for tests of the backend `coreai`.
 
 It takes the requests of `runtime_py/delegates/coreai/worker.py` in this process, reads
-the functions that the library would be given, and computes them. `ASKED` is what it was
-asked to do. An asset that it stores is the functions themselves.
+the functions that the library would be given, and computes them. `ASKED` lists its
+requests. An asset that it stores is a copy of the functions.
 """
 
 import json
@@ -47,7 +47,13 @@ class NumpyCoreAI(NumpyProcess):
 
 
 def run_function(function: dict, given: Arrays, weights: bytes) -> Arrays:
-    """Return all tensors of a function, each of exactly the dtype and shape it says."""
+    """Run a function; return all its tensors, which must have the declared shapes.
+
+    Args:
+        function: the description of the function, from JSON.
+        given: the inputs and states, by tensor name.
+        weights: the bytes of the weights file.
+    """
     found = {name: array.copy() for name, array in given.items()}
     for name, numbers in function["constants"].items():
         dtype, shape = function["tensors"][name]
@@ -115,7 +121,7 @@ OPERATORS: Mapping[str, Callable] = {
 
 
 def use_numpy_core_ai(patch: pytest.MonkeyPatch) -> None:
-    """Let the backend have this in place of the library, be that here or not."""
+    """Make the backend use numpy instead of the library, installed or not."""
     ASKED.clear()
     patch.setattr(context, "Process", NumpyCoreAI)
     patch.setattr(backend, "check_installed", lambda: None)

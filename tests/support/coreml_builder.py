@@ -1,7 +1,8 @@
-"""Build the packages of jobs, one after another, in a process of its own.
+"""Process that builds the Core ML packages of jobs, one after another.
 
-Started with the path of `runtime_py/delegates/coreml/worker.py`. Reads a job's folder,
-as JSON, from each line, and answers with what went wrong.
+Its argument is the path of `runtime_py/delegates/coreml/worker.py`. It reads one JSON
+string per line, the folder of a job. It answers with one JSON string per line: the
+traceback of the error, or "".
 """
 
 import importlib.util

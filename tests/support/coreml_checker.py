@@ -1,9 +1,9 @@
-"""Core ML's checks of the programs of other tests: coremltools builds their methods.
+"""Check programs of other tests with Core ML's own tool: coremltools builds them.
 
-Core ML computes on no Linux, so that the host computes the methods of the recipe
-`coreml_fp16`. `checking` has coremltools build each of them too, at its least and its
-largest sizes, which checks every shape and dtype. One process does so for all tests,
-since it takes seconds to import coremltools.
+Core ML does not run on Linux, so that the host computes the methods of the recipe
+`coreml_fp16`. In the context `checking`, coremltools also builds each method, at its
+least and its greatest sizes, and so checks every shape and dtype. One process builds
+for all tests, since the import of coremltools takes seconds.
 """
 
 import json
@@ -35,7 +35,7 @@ _built: set[str] = set()
 
 
 class _Process:
-    """Builds packages of jobs, one after another."""
+    """The process `coreml_builder.py`, which builds the packages of jobs."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-I", coreml_builder.__file__, worker.__file__]
@@ -54,12 +54,12 @@ class _Process:
         return str(json.loads(line))
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.communicate()
 
 
 class Checked(backend.CoreMl):
-    """The delegate, which has a method built as soon as it knows all of it."""
+    """Delegate that checks each method once all partitions of it are loaded."""
 
     process: _Process
 
@@ -68,7 +68,7 @@ class Checked(backend.CoreMl):
         self._known: dict[Partition, backend.CoreMlHandle] = {}
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Return a handle; see `CoreMl.init`."""
+        """Return the handle of a partition, as `CoreMl.init` does."""
         handle = super().init(partition, data)
         assert isinstance(handle, backend.CoreMlHandle)
         self._known[partition] = handle
@@ -89,7 +89,10 @@ class Checked(backend.CoreMl):
                 COUNTS["built"] += self._build(function)
 
     def _function(self, number, method, sizes) -> Function:
-        """Translate a method; states that get what is no float16 are inputs."""
+        """Translate a method at some sizes.
+
+        A state that the method sets to numbers that are not float16 becomes an input.
+        """
         program, kept = self._program, frozenset(range(len(self._program.states)))
         kept -= {i for i in kept if program.states[i].initial is not None}
         kept -= {i for i in kept if not program.states[i].type.dtype.is_floating}
@@ -116,7 +119,7 @@ class Checked(backend.CoreMl):
 
 @contextmanager
 def checking() -> Iterator[None]:
-    """Let coremltools build what is loaded."""
+    """Make coremltools check all programs that are loaded within this context."""
     Checked.process = _Process()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(DELEGATES, "coreml", Checked)

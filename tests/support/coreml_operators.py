@@ -1,4 +1,4 @@
-"""Calls of single operators as functions of Core ML, and what eager makes of them."""
+"""Single operators as Core ML functions, and their results in eager PyTorch."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Programs of the backend `coreml`, and their functions computed by numpy."""
+"""Compile programs for the backend `coreml`, and compute their functions with numpy."""
 
 import json
 import subprocess

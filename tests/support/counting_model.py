@@ -1,4 +1,4 @@
-"""A language model built by hand that can count, and nothing else."""
+"""A language model, built by hand, that can only count: 1, 2, 3 and so on."""
 
 import json
 from collections.abc import Mapping
@@ -35,9 +35,9 @@ NO_METADATA: Mapping[str, object] = {}
 
 
 def _step_graph(seq: int | Affine, greatest: int) -> Graph:
-    """Return the code that counts tokens and likes best the one after the last.
+    """Return the code that adds to the position and returns logits for the last token.
 
-    Row r of the table is the logits that follow token r.
+    Row r of the weight table is the logits after token r; they are largest for r + 1.
     """
     tokens, table = TensorType(I64, (1, seq)), TensorType(F32, (VOCAB, VOCAB))
     logits = TensorType(F32, (1, VOCAB))
@@ -72,7 +72,15 @@ def counting_program(
     more: int | None = None,
     metadata: Mapping[str, object] = NO_METADATA,
 ) -> Built:
-    """Return a model that counts modulo 32; `more` is the size of another prefill."""
+    """Return a model that counts modulo 32.
+
+    Args:
+        lower, upper: bounds of the number of tokens in a prefill.
+        capacity: the greatest position, None for no limit.
+        more: the fixed number of tokens of a second prefill method; None for no such
+            method.
+        metadata: the metadata of the program.
+    """
     table = np.ones((VOCAB, VOCAB), np.float32)
     table[np.arange(VOCAB), (np.arange(VOCAB) + 1) % VOCAB] = 6
     touched = {"reads": (0,), "writes": (0,)}

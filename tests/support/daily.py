@@ -1,10 +1,10 @@
-"""Which cases of a test run every day: a sample, the same each day.
+"""Select the cases of a test that run every day: a sample, which is always the same.
 
-The others run with `pytest -m exhaustive`, which has all that is left out here. Marks
-are put on functions, and name their parameters; ids and cases stay as they are. A mark
-of a whole module is for those of its tests that have these parameters. Where tests run
-in the ways of `state_backends`, a sample is one of the plain way: the others have a
-choice of their own, but where a mark names the parameter `backend`.
+All other cases run with `pytest -m exhaustive`. The marks are put on test functions and
+name parameters of the tests; they do not change ids or cases. A mark of a whole module
+applies to those of its tests that have the named parameters. Tests that
+`state_backends` runs in several ways are sampled only in the plain way, unless a mark
+names the parameter `backend`; the other ways have a selection of their own.
 """
 
 from collections import Counter
@@ -29,15 +29,16 @@ Chosen = Callable[[pytest.Function], bool]
 def every(
     number: int, *names: str, always: Container[object] = ()
 ) -> pytest.MarkDecorator:
-    """Let one of so many cases run daily.
+    """Return a mark: one of `number` cases runs daily.
 
-    It is one where the places of its parameters in their lists sum up to a multiple of
-    the number: of two parameters that have so many values each value has its turn.
+    A case runs if the sum of its parameters' indices, each in the list of the
+    parameter's values, is a multiple of `number`. With two parameters of `number`
+    values each, every value occurs in the sample.
 
     Args:
-        number: One of how many.
-        names: Of the parameters.
-        always: Values of any of them that run daily in any case.
+        number: the number of cases of which one runs.
+        names: names of the parameters.
+        always: parameter values whose cases run daily in any case.
     """
 
     def chosen(item: pytest.Function) -> bool:
@@ -48,7 +49,7 @@ def every(
 
 
 def only(**wanted: Container[object]) -> pytest.MarkDecorator:
-    """Let those cases run daily whose parameters have one of these values each."""
+    """Return a mark: a case runs daily if each named parameter has a listed value."""
 
     def chosen(item: pytest.Function) -> bool:
         return all(item.callspec.params[name] in some for name, some in wanted.items())
@@ -59,7 +60,10 @@ def only(**wanted: Container[object]) -> pytest.MarkDecorator:
 def some_of_each(
     number: int, cases: Iterable[Case], kind: Callable[[Case], Hashable]
 ) -> list[ParameterSet]:
-    """Return cases as parameters; each kind's first runs daily, and one of so many."""
+    """Return cases as parameters; of each kind, one in `number` runs daily.
+
+    The first case of each kind runs daily.
+    """
     seen: Counter[Hashable] = Counter()
     made = []
     for case in cases:
@@ -70,7 +74,7 @@ def some_of_each(
 
 
 def leave_to_the_exhaustive_run(item: pytest.Item) -> None:
-    """Mark a test that one of the marks above has not chosen."""
+    """Mark a test as exhaustive if a mark of this module does not select it."""
     callspec = getattr(item, "callspec", None)
     for mark in item.iter_markers("daily"):
         names, chosen = mark.args
@@ -87,7 +91,7 @@ def _daily(chosen: Chosen, names: Collection[str]) -> pytest.MarkDecorator:
 
 
 def _place(item: pytest.Function, name: str) -> int:
-    """Return where the value of a parameter first stands among those that it has."""
+    """Return the index of a parameter's value in the list of the parameter's values."""
     value = item.callspec.params[name]
     for mark in item.iter_markers("parametrize"):
         names, cases = mark.args
@@ -98,7 +102,7 @@ def _place(item: pytest.Function, name: str) -> int:
 
 
 def _value(case: object, names: str | Sequence[str], name: str) -> object:
-    """Return what a case of `parametrize` has for one of its names."""
+    """Return the value of the parameter `name` in a case of `parametrize`."""
     row = case.values if isinstance(case, ParameterSet) else case
     if isinstance(names, str):
         return row[0] if row is not case else case

@@ -1,7 +1,7 @@
-"""Programs built by hand that are about their data, and bundles of them in two files.
+"""Programs for tests of named data, and bundles of them with separate data files.
 
-`table_program` has a table that one method reads a row of and another one all of;
-`shared_program` a state that starts as the very bytes of a constant.
+`table_program` has a table; one method reads one row of it, another method reads all
+rows. `shared_program` has a state whose initial value has the same bytes as a constant.
 """
 
 from collections.abc import Mapping
@@ -31,19 +31,20 @@ COLUMNS = 1024
 
 
 def write_data_bundle(path: Path, built: Built, external: bool = False) -> Path:
-    """Write a program; with `external`, its data in a file beside it."""
+    """Write a program as a bundle; with `external`, with a data file beside it."""
     return write_bundle(path, built, external=external)
 
 
 def table_of(rows: int) -> np.ndarray:
-    """Return float32 [rows, 1024]; every row is full of its own number."""
+    """Return float32 [rows, 1024]; all numbers of row i are i."""
     return np.repeat(np.arange(rows, dtype=np.float32), COLUMNS).reshape(rows, COLUMNS)
 
 
 def table_program(rows: int, **others: np.ndarray) -> Built:
-    """Return `row(index)` and `total()` over `table`, and other data.
+    """Return a program with the data `table` and `others`, and methods over the table.
 
-    `row` gives one row, int64 [1] to float32 [1, 1024]; `total` the sum of all rows.
+    `row(index)` returns the row float32 [1, 1024] at an index int64 [1]; `total()`
+    returns the sum of all rows.
     """
     table, index = TensorType(F32, (rows, COLUMNS)), TensorType(I64, (1,))
     line, nbytes = TensorType(F32, (1, COLUMNS)), 4 * COLUMNS
@@ -73,7 +74,10 @@ def table_program(rows: int, **others: np.ndarray) -> Built:
 
 
 def shared_program(length: int) -> Built:
-    """Return `add(x)`, to a state, and `plus(x)`, to a constant; one blob for both."""
+    """Return a program whose state and constant share one blob.
+
+    `add(x)` adds x to the state; `plus(x)` returns the sum of x and the constant.
+    """
     kind, nbytes = TensorType(F32, (length,)), 4 * length
     add = adding_graph(kind, nbytes)
     plus = Graph(
@@ -97,10 +101,10 @@ def shared_program(length: int) -> Built:
 
 
 def write_behind_a_hole(path: Path, built: Built, nbytes: int) -> Path:
-    """Write a program after data called `hole`, of which nothing is on disk.
+    """Write a program as a bundle that begins with a blob of `nbytes` zeros, `hole`.
 
-    Its bytes are zeros, and are not those of its digest. `nbytes` is a multiple of
-    1 GiB.
+    The zeros take no space on disk, and do not have the blob's digest. `nbytes` is a
+    multiple of 1 GiB.
     """
     made, arrays = built
     gib = 1 << 30

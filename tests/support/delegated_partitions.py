@@ -1,4 +1,4 @@
-"""A program built by hand whose only method is one delegate."""
+"""A program built by hand whose only method is a single delegate."""
 
 import numpy as np
 from hand_built import F32, SEQ, Built, method, program
@@ -18,7 +18,7 @@ from kvc.schema.types import Symbol, TensorType
 
 
 def partition_graph() -> Graph:
-    """Return the code of `y = x * scale; (y as [4, seq], softmax(y), x)`."""
+    """Return code with the results y as [4, seq], softmax(y) and x; y = x * scale."""
     x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
     return Graph(
         values=(
@@ -41,7 +41,7 @@ def partition_graph() -> Graph:
 
 
 def delegated_program(backend: str = "xnnpack", graph: Graph | None = None) -> Built:
-    """Return `forward(x)`, x float32 [seq, 4], all of it one delegate."""
+    """Return a program with `forward(x)`, x float32 [seq, 4], which a delegate runs."""
     x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
     called = (0, (Ref(0),), (None, None, None))
     outer = Graph(

@@ -1,6 +1,6 @@
-"""The demo model as a folder of transformers: a Llama of bytes that was trained here.
+"""kvc's demo model as a model folder of transformers: a Llama whose tokens are bytes.
 
-Its weights were trained in float32 and never had fewer than 16 bits.
+Its weights are the result of training in float32, and were never quantized.
 """
 
 from pathlib import Path
@@ -57,7 +57,7 @@ def save_demo(folder: Path) -> None:
 
 
 def _theirs(name: str) -> str:
-    """Return what transformers calls a weight of the demo model."""
+    """Return the name that transformers has for a weight of the demo model."""
     for ours, theirs in _NAMES.items():
         name = name.replace(ours, theirs)
     return name

@@ -1,4 +1,4 @@
-"""A tiny decoder and models that guess what it says: well, badly, or not at all."""
+"""A tiny decoder, and models that draft its tokens: well, badly, or not at all."""
 
 from pathlib import Path
 
@@ -18,7 +18,10 @@ METADATA = {"tokenizer": "bytes"}
 
 
 def decoder(noise: float = 0.0) -> Decoder:
-    """Return a model far from even; with noise, one that mostly says the same."""
+    """Return a decoder whose most likely tokens are clear, so that they are stable.
+
+    With `noise`, its weights are changed so that it mostly prefers the same tokens.
+    """
     torch.manual_seed(3)
     model = Decoder(CONFIG).eval()
     with torch.no_grad():
@@ -31,7 +34,7 @@ def decoder(noise: float = 0.0) -> Decoder:
 
 
 def write_decoder(path: Path, noise: float = 0.0, all_logits: bool = True) -> Path:
-    """Write a bundle whose sessions choose a capacity of 16 to 64."""
+    """Write a bundle of a decoder; its sessions choose a capacity from 16 to 64."""
     methods = decoder_methods(CONFIG, CHUNK, all_logits)
     states, model = [decoder_caches(CONFIG)], decoder(noise)
     compile_program(model, methods, "fp32", states=states, metadata=METADATA).save(path)
@@ -39,7 +42,7 @@ def write_decoder(path: Path, noise: float = 0.0, all_logits: bool = True) -> Pa
 
 
 class Table(Buffers, position=ZERO):
-    """Logits by the last token alone; counts tokens."""
+    """Model whose logits depend on the last token alone; it counts tokens."""
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
@@ -56,7 +59,7 @@ class Table(Buffers, position=ZERO):
 
 
 class Recurrent(Table, total=torch.zeros(1)):
-    """A table that also keeps a sum, which cannot go back."""
+    """Model like `Table`, with a sum of tokens, which cannot be rewound."""
 
     def prefill_all(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
@@ -65,7 +68,10 @@ class Recurrent(Table, total=torch.zeros(1)):
 
 
 class Summing(Table, total=torch.zeros(1)):
-    """Logits by the last token and by the sum of all, a state that cannot go back."""
+    """Model whose logits depend on the last token and on the sum of all tokens.
+
+    The sum is a state that cannot be rewound.
+    """
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__(rows)
@@ -80,7 +86,7 @@ class Summing(Table, total=torch.zeros(1)):
 
 
 class CountingChecks(Table, checks=torch.zeros(1)):
-    """A table whose checks alone write a state."""
+    """Model `Table` with a state that only the method `check` writes."""
 
     def check(self, tokens: Tensor) -> Tensor:
         """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
@@ -89,7 +95,7 @@ class CountingChecks(Table, checks=torch.zeros(1)):
 
 
 def write_table(path: Path, model: Table, least: int = 1, **options: object) -> Path:
-    """Write a bundle of a table, whose checks take `least` tokens or more."""
+    """Write a bundle of a `Table`; its method `check` takes at least `least` tokens."""
     tokens = torch.zeros(1, least + 1, dtype=torch.int64)
     some = {"tokens": {1: Dim("seq", 1, CHUNK)}}
     checks = {"tokens": {1: Dim("checked", least, least + 8)}}

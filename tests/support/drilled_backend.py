@@ -1,6 +1,6 @@
-"""What somebody wrote who had only the drill of `compiler/backends/README.md`.
+"""A backend written with only the drill in `compiler/backends/README.md`.
 
-Sums, products and norms, and views of them. `FUNCTIONS` may be changed by tests.
+It supports sums, products and norms, and views. Tests may change `FUNCTIONS`.
 """
 
 import numpy as np
@@ -60,4 +60,4 @@ class DrilledDelegate(Delegate):
         return {}
 
     def close(self):
-        """Nothing is shared."""
+        """Do nothing: handles share no resources."""

@@ -1,4 +1,4 @@
-"""What came of random programs of operators, as a page: tests/hostile/EAGER.md."""
+"""Write the results of random operator tests as a page: tests/hostile/EAGER.md."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ Recipes: {recipes}. Tolerances, relative and absolute: {tolerances}; integers ar
 
 
 class Record(Protocol):
-    """What has been tried of one length, as `against_eager.py` keeps it."""
+    """Results of all random programs of one length, from `against_eager.py`."""
 
     length: int
     seed: int
@@ -42,7 +42,7 @@ class Record(Protocol):
 
 
 def page(records: Sequence[Record]) -> str:
-    """Return what has been found, as Markdown."""
+    """Return the results as Markdown, with a section for each length of programs."""
     tolerances = "; ".join(
         f"{str(dtype).removeprefix('torch.')} {relative:g}, {absolute:g}"
         for dtype, (relative, absolute) in TOLERANCES.items()

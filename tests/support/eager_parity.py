@@ -9,10 +9,18 @@ from kvc.runtime import load
 
 
 def run_both(model, methods, calls, folder, recipe="fp32", atol=0.0) -> None:
-    """Assert that a bundle answers each (method, args[, kwargs]) as eager does.
+    """Assert that a bundle returns the same results as the model for all calls.
 
-    The model is compiled before the first eager call, which also shows that
-    compiling has not changed its state.
+    The model is compiled before the first eager call, which also shows that compiling
+    has not changed the model's state.
+
+    Args:
+        model: the model.
+        methods: the methods to compile.
+        calls: tuples (method name, args), or (method name, args, kwargs).
+        folder: the folder for the bundle.
+        recipe: the recipe.
+        atol: the allowed absolute difference.
     """
     model = model.eval()
     compile_program(model, methods, recipe).save(folder / "model.kvc")

@@ -1,8 +1,8 @@
-"""Tiny random models without a cache, and how far a bundle is from one.
+"""Tiny random models without a cache, and functions that compare bundles with them.
 
-Weights are drawn as in `hf_models`, norms and biases too. The reference is the model
-itself in its eager attention, given the same rows with a mask; embeddings of its states
-are pooled here by numpy.
+Weights, norms and biases are random, as in `hf_models`. The reference is the model
+itself with eager attention, given the same rows and a mask; numpy pools its states to
+embeddings.
 """
 
 import json
@@ -100,7 +100,7 @@ WITHOUT_CLASS_TOKEN: Models = {
 
 
 def build(name: str, task: Task = "embed", **changes: object) -> PreTrainedModel:
-    """Return a model with weights that matter, in its eager attention."""
+    """Return a model with eager attention, and weights that affect its results."""
     kind, settings = (TEXTS | PICTURES | WITHOUT_CLASS_TOKEN)[name]
     config = AutoConfig.for_model(kind, **settings | changes)
     maker = maker_of(task, config)
@@ -111,7 +111,10 @@ def build(name: str, task: Task = "embed", **changes: object) -> PreTrainedModel
 
 
 def rows(lengths: tuple[int, ...], seed: int = 7) -> tuple[Tokens, Tokens]:
-    """Return tokens [batch, seq] with any tokens as padding, and lengths [batch]."""
+    """Return random tokens [batch, seq] and the lengths [batch] of the rows.
+
+    Tokens after the length of a row are padding; they are random, too.
+    """
     shape = len(lengths), max(lengths)
     tokens = np.random.default_rng(seed).integers(5, VOCAB, shape)
     return tokens, np.array(lengths, np.int64)
@@ -120,7 +123,14 @@ def rows(lengths: tuple[int, ...], seed: int = 7) -> tuple[Tokens, Tokens]:
 def eager(
     model: PreTrainedModel, tokens: Tokens, lengths: Tokens, masked: bool = True
 ) -> Floats:
-    """Return what a model makes of rows: logits, or states [batch, seq, hidden]."""
+    """Return the results of a model: logits, or states [batch, seq, hidden].
+
+    Args:
+        model: the model.
+        tokens: int64 [batch, seq].
+        lengths: int64 [batch], the number of real tokens of each row.
+        masked: whether the attention mask hides padding.
+    """
     real = np.arange(tokens.shape[1]) < lengths[:, None]
     padding = model.config.pad_token_id or 0
     given = torch.from_numpy(np.where(real, tokens, padding))
@@ -137,7 +147,10 @@ def pooled(states: Floats, lengths: Tokens) -> Floats:
 
 
 def pixels(count: int) -> Floats:
-    """Return pictures float32 [count, 3, height, width] of the size of `VISION`."""
+    """Return random pictures float32 [count, 3, height, width].
+
+    Height and width are those in `VISION`.
+    """
     shape = count, 3, SIDE, SIDE
     return np.random.default_rng(5).normal(size=shape).astype(np.float32)
 
@@ -153,10 +166,12 @@ def eager_pictures(model: PreTrainedModel, given: Floats) -> Floats:
 
 
 def compare_pictures(name: str, folder: Path) -> tuple[float, float]:
-    """Export a model of pictures and return how far it is, and the control.
+    """Compare a model of pictures with its bundle.
 
-    That is the difference from what the model makes of the pictures in another order,
-    in standard deviations.
+    Returns:
+        The largest difference between the embeddings of bundle and model; and, as a
+        control, the largest difference after the model's embeddings were put in another
+        order. Both are in standard deviations of the embeddings.
     """
     model, given, path = build(name), pixels(3), folder / "model.kvc"
     export_hf(model).save(path)
@@ -188,7 +203,7 @@ def say_pooling(folder: Path, normalize: bool = True, **modes: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model, in standard deviations of what it makes."""
+    """Differences of a bundle and its model, in standard deviations of results."""
 
     far: float  # the largest difference
     padded: float  # the control: how far it is from the model that sees padding, too
@@ -204,7 +219,7 @@ def compare(name, folder, task="embed", recipe="fp32", **changes) -> Parity:
 
 
 def measure(model: PreTrainedModel, program: Program, task: Task) -> Parity:
-    """Compare a bundle with its model."""
+    """Compare a bundle with its model on several batches of rows."""
     far, padded, changed = [], [], []
     for lengths in LENGTHS:
         tokens, counts = rows(lengths)

@@ -1,4 +1,4 @@
-"""Models for Ethos-U, the samples that they are calibrated with, and their bundles."""
+"""Models for Ethos-U, their calibration samples, and their bundles."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ PROMPT = np.random.default_rng(0).integers(0, 256, (8, 20))
 
 
 class Picture(nn.Module):
-    """A small network of pictures: convolutions of each kind, and a linear layer."""
+    """A small network for pictures: several convolutions and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Picture(nn.Module):
 
 
 class Shapes(nn.Module):
-    """Moves elements in all ways, and computes with values of different ranges."""
+    """A model that reorders elements, and has values of different ranges."""
 
     def forward(self, x, y):
         a, b = x.split([2, 4], 1)
@@ -109,7 +109,7 @@ def stream(
 
 
 def decoder(folder: Path) -> Path:
-    """Compile a decoder whose rest is for `cpu`, at some sizes."""
+    """Compile a decoder for Ethos-U, at two sizes; `cpu` runs the rest of it."""
     recipe, path = folder / "decoder.toml", folder / "decoder.kvc"
     backend = '[backend]\nname = "ethosu"\nrest = "cpu"\n'
     recipe.write_text(f"{backend}[buckets]\nseq = [1, 8]\n")

@@ -1,12 +1,12 @@
-"""Backends of which only the handles matter."""
+"""Backends for tests that need only the handles of a backend."""
 
 from kvc.runtime.execution.delegate import Delegate
 
 
 def backend_of(make_handle):
-    """Return what a table of delegates holds, for handles made by `(partition, data)`.
+    """Return a delegate class whose handles `make_handle(partition, data)` makes.
 
-    What a handle's `packed` says is summed up.
+    Its `packed` joins the results of its handles' `packed`.
     """
 
     class Backend(Delegate):

@@ -1,10 +1,10 @@
-"""A target of fixed shapes, as NPUs are: nothing runs that was not compiled before.
+"""A backend with fixed shapes, like that of an NPU, for tests.
 
-Ahead of time it takes everything. Its own file is JSON: for each partition and each
-combination of buckets the operators with the shapes of their results. At run time a
-partition runs only at sizes that such an *image* is there for, whose shapes are those
-of the call. Images are made when a partition is first needed, or come from the bundle.
-`MADE` counts those that were made here.
+Its compile-time part takes all instructions. Its run-time part runs a partition only at
+sizes for which there is an image: the operators of the partition with the shapes of
+their results. Images are made when a partition is first loaded, or come from a file in
+the bundle, in JSON: for each partition, and each combination of buckets, an image.
+`MADE` has the sizes of the images that were made in this process.
 """
 
 import json
@@ -30,7 +30,10 @@ Sizes = tuple[tuple[str, int], ...]
 
 
 class Fixed(Greedy):
-    """Takes everything, at sizes that it knows. `seen` is what it was told of these."""
+    """Backend that takes all instructions, at fixed sizes.
+
+    `seen` has the combinations of sizes that the compiler gave for each partition.
+    """
 
     name: ClassVar[str] = "fixed"
     fixed_shapes = True
@@ -77,7 +80,7 @@ class FixedDelegate(ByReference):
 
 
 def _stored(data: Mapping[str, FreeableBuffer], names: Sequence[str]) -> bytes:
-    """Return the target's file, nothing where there is none."""
+    """Return the bytes of the file with images in a bundle, b"" if there is no file."""
     try:
         for name in names:
             with data[name] as buffer:
@@ -132,7 +135,7 @@ class FixedHandle(ReferenceHandle):
 
 
 def register_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the backend known for one test."""
+    """Register the backend for the duration of one test."""
     register(monkeypatch, Fixed, FixedDelegate)
     MADE.clear()
     Fixed.seen.clear()

@@ -1,7 +1,8 @@
-"""Whether a process takes more and more: samples of what it has, and their trend.
+"""Tell whether a process uses more and more memory or other resources.
 
-A single number tells nothing, since libraries keep what they may need again. What is
-taken at the end of the run is compared with what was at its beginning, after warm-up.
+A single sample tells nothing, since libraries keep memory that they may need again.
+Samples at the end of a run are therefore compared with samples at its beginning, after
+a warm-up.
 """
 
 import gc
@@ -25,7 +26,10 @@ WARM_UP = 0.2  # of the samples
 
 
 def sample() -> dict[str, int]:
-    """Return what this process has: bytes in memory and of addresses, counts."""
+    """Return how much this process uses of each resource.
+
+    Memory and address space are in bytes; descriptors, maps and threads are numbers.
+    """
     gc.collect()
     status = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in status)
@@ -43,7 +47,11 @@ def sample() -> dict[str, int]:
 
 
 def growth(samples: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return by how much each amount grew: medians of the two ends after warm-up."""
+    """Return the growth of each resource over a series of samples.
+
+    The growth is the difference between the medians of the last and of the first
+    quarter of the samples, after the warm-up.
+    """
     warm = samples[int(len(samples) * WARM_UP) :]
     part = max(1, len(warm) // 4)
 

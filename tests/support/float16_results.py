@@ -1,7 +1,7 @@
-"""Let tests that are written for float32 judge what was computed less exactly.
+"""Run tests that are written for float32 and any size on devices with float16.
 
-Sizes: a device of fixed shapes is given every size that a model allows as a bucket.
-Numbers: whatever compares them allows for a part of the largest one.
+A device of fixed shapes gets all sizes that a model allows as buckets. Comparisons of
+numbers allow a difference that is relative to the largest number.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ MOST = 256
 
 
 def with_every_size(program: Program, recipe: Recipe) -> Program:
-    """Return a program whose sizes are all that they may be, as buckets."""
+    """Return a program in which all allowed sizes of each symbol are buckets."""
     return replace(program, symbols=tuple(map(_every, program.symbols)))
 
 
@@ -36,10 +36,13 @@ _torch_close = torch.testing.assert_close
 def allow_for(
     patch: pytest.MonkeyPatch, relative: float, *, rounded_caches: bool = False
 ) -> None:
-    """Let comparisons of floats allow for a part of the largest number.
+    """Make comparisons of floats allow a difference, relative to the largest number.
 
-    Also where they are to be equal, if `rounded_caches`: what a test calls equal may be
-    a number that was cached.
+    Args:
+        patch: undoes the changes after the test.
+        relative: the allowed difference, as a fraction of the largest number.
+        rounded_caches: whether assertions that float32 arrays are equal allow the
+            difference, too, since the arrays may come from a rounded cache.
     """
 
     def slack(wanted: object, atol: float) -> float:

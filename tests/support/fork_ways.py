@@ -1,4 +1,4 @@
-"""Every way in which a fork comes about, forced upon it for a test."""
+"""Each way in which a session can be forked, and a function that forces this way."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ def _set(owner: object, name: str, value: object) -> Way:
 
 
 def refused(patch: pytest.MonkeyPatch) -> None:
-    """The system refuses every third map, and those that are taken back."""
+    """Make the system refuse every third mapping of pages, and every second removal."""
     real, calls = mapping.map_privately, itertools.count()
 
     def some(address: int, fd: int, runs: Sequence[Sequence[int]]) -> int:

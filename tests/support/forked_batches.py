@@ -1,7 +1,7 @@
-"""Cases tried in processes of their own, which one that crashes or hangs ends alone.
+"""Run cases in child processes, so that a crash or hang ends only one case.
 
-In: a function that tries some cases and returns an answer to each, which JSON can hold.
-Out: the answers, in order; `Ended` for a case within which the process ended.
+In: a function that runs some cases and returns an answer to each, as JSON values. Out:
+the answers, in order; `Ended` for a case during which the process ended.
 """
 
 import json
@@ -20,13 +20,13 @@ TryCases = Callable[[range], Sequence[object]]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended, rather than to answer."""
+    """The exit code of a process that ended before it answered."""
 
     code: int
 
     @property
     def too_long(self) -> bool:
-        """Tell whether it took more of a processor than it may."""
+        """Tell whether the process was ended for too much processor time."""
         return self.code == -signal.SIGPROF
 
 
@@ -40,10 +40,10 @@ class Limits:
 def answers(
     try_cases: TryCases, cases: range, limits: Limits
 ) -> Iterator[tuple[int, object | Ended]]:
-    """Yield the number of each case, and the answer to it or how the process ended.
+    """Yield for each case its number, and its answer or the end of its process.
 
-    After a process that ended another one goes on; where it tried several cases at
-    once, these are tried again one by one.
+    After a process has ended early, a new process continues with the next cases. If the
+    ended process ran several cases together, they are first run again, one by one.
     """
     next_case = cases.start
     while next_case < cases.stop:
@@ -67,7 +67,10 @@ def _one_by_one(limits: Limits) -> Limits:
 
 
 def _in_a_process(try_cases, cases, limits) -> Iterator[list[object] | Ended]:
-    """Yield the answers to cases that are tried together; `Ended` if it ends early."""
+    """Run cases in one process, and yield lists of answers to cases that run together.
+
+    If the process ends early, yield `Ended` last.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -86,7 +89,10 @@ def _in_a_process(try_cases, cases, limits) -> Iterator[list[object] | Ended]:
 
 
 def _child(try_cases: TryCases, cases: range, limits: Limits, answers_to: int) -> None:
-    """Try cases, and write a line for those tried together; never returns."""
+    """Run cases in this child process, and write their answers; never return.
+
+    The answers to cases that run together are one line of JSON.
+    """
     code = 1
     try:
         now = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE

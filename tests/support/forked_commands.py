@@ -1,9 +1,10 @@
-"""Processes that are waited for, killed, interrupted and traced.
+"""Processes that tests wait for, kill, interrupt and trace.
 
-They are commands, and forks for kvc's own.
+They are new processes (`Spawned`), or for commands of kvc, forks (`Forked`).
 
 In: a command, and perhaps options of strace. Out: a process. A fork takes no time to
-import: a server imports what `import_first` names, once, and each run is a fork of it.
+import modules: a server imports the modules that `import_first` names once, and each
+command is a fork of the server.
 """
 
 import os
@@ -25,24 +26,28 @@ _SERVER = get_context("forkserver")
 
 
 def import_first(names: Sequence[str]) -> None:
-    """Let the server import modules; before the first fork."""
+    """Make the server import modules at its start; call before the first fork."""
     _SERVER.set_forkserver_preload(list(names))
 
 
 class Running(Protocol):
     def wait(self, timeout: float | None = None) -> int:
-        """Return how it ended; raise TimeoutExpired if it runs on."""
+        """Wait for the process to end; return its exit code.
+
+        Raises:
+            TimeoutExpired: the process still runs.
+        """
 
     def kill(self) -> None: ...
 
     def interrupt(self) -> None:
-        """Send SIGINT, once Python can take it, unless it has ended."""
+        """Send SIGINT as soon as Python handles it, unless the process has ended."""
 
 
 class Spawned:
-    """A command, as a new process; with options of strace, under strace.
+    """A command that runs as a new process; under strace, if options are given.
 
-    What it says goes to the end of a file.
+    Its output is appended to a log file.
     """
 
     def __init__(self, command, tracing=(), log=NOWHERE) -> None:
@@ -63,9 +68,9 @@ class Spawned:
 
 
 class Forked:
-    """A command of kvc by its arguments, as a fork of the server.
+    """A command of kvc that runs as a fork of the server.
 
-    With options of strace, it starts once that is attached.
+    With options of strace, the command starts after strace has been attached.
     """
 
     def __init__(self, arguments, tracing=(), log=NOWHERE) -> None:
@@ -115,7 +120,10 @@ def _interrupt(pid: int, begun: Callable[[Mapping[str, str]], bool]) -> None:
 
 
 def _handles(status: Mapping[str, str]) -> bool:
-    """Tell whether a process has a handler for SIGINT: Python's own, at its start."""
+    """Tell from its status whether a process has a handler for SIGINT.
+
+    Python sets such a handler when it starts.
+    """
     return bool(int(status["SigCgt"], 16) >> (signal.SIGINT - 1) & 1)
 
 

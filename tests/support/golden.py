@@ -1,4 +1,4 @@
-"""Text goldens: files in `tests/golden/` that change only with KVC_BLESS=1."""
+"""Compare texts with files in `tests/golden/`, which change only with KVC_BLESS=1."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ FOLDER = Path(__file__).parents[1] / "golden"
 
 
 def assert_golden(name: str, text: str) -> None:
-    """Assert that a text is the golden file's; with KVC_BLESS=1, make it so."""
+    """Assert that a text equals a golden file; with KVC_BLESS=1, write it first."""
     path = FOLDER / f"{name}.txt"
     if os.environ.get("KVC_BLESS") == "1":
         path.write_text(text)

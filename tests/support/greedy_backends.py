@@ -1,8 +1,9 @@
-"""Backends that take cache work: what states are must not depend on who runs it.
+"""Backends that take operators on caches, for tests of states.
 
-`Greedy` takes every node of every method, `Partitions` one of two, so that readers and
-writers of a state are inside and outside; what is taken is run by the reference.
-`Opaque` of `opaque_backend.py` owns the states too.
+Sessions must behave the same, whichever backend runs these operators. `Greedy` takes
+every node of every method. `Partitions` takes about half of the nodes, so that some
+readers and writers of a state are in partitions and others are not. kvc's reference
+runs the partitions. `Opaque` in `opaque_backend.py` also owns the memory of states.
 """
 
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ class Greedy(Backend):
 
 
 class Partitions(Greedy):
-    """Takes one node of two, as a hash of its number says."""
+    """Backend that takes about half of the nodes, by a hash of their indices."""
 
     name: ClassVar[str] = "partitions"
 
@@ -58,7 +59,7 @@ class ByReference(Delegate):
 def register(
     monkeypatch: pytest.MonkeyPatch, backend: type[Backend], delegate: type[Delegate]
 ) -> None:
-    """Make a backend known for one test."""
+    """Register both halves of a backend for the duration of one test."""
     for table in (BACKENDS, DELEGATES):
         monkeypatch.setitem(table, backend.name, None)
         del table[backend.name]

@@ -1,8 +1,8 @@
-"""A program made by hand whose memory grows, and one whose cursor is the session's.
+"""A program built by hand whose memory grows, and one with a cursor of the session.
 
-Between them they have what `sample_programs` lacks: a state that is appended to and
-replaced, an input in the caller's array, results written over memory that are no
-updates, a check, and capacities that a session chooses.
+Together they have what the programs of `sample_programs` lack: a state that is appended
+to and replaced, an input in the caller's array, results that overwrite memory and are
+not updates, a check, and capacities that a session chooses.
 """
 
 from dataclasses import replace
@@ -39,14 +39,16 @@ SYMBOLS = (Symbol("capacity", 1, 64), Symbol("past", 0, 64), Symbol("seq", 1, 8)
 
 
 def rows(length: Dim) -> TensorType:
-    """Return the type of rows float32 [1, length, 4]."""
+    """Return the type float32 [1, length, 4]."""
     return TensorType(F32, (1, length, 4))
 
 
 def grow_graph() -> Graph:
-    """Return `(x, total, at) -> mean over all rows`, which it adds to the total.
+    """Return the code of `grow(x, total, at)`.
 
-    Values: 0 x, 1 rows, 2 total, 3 at, 4 rows', 5 mean, 6 total'.
+    It appends x to the state, adds the mean of all rows to `total`, and returns the
+    mean. The values are: 0 x, 1 rows, 2 total, 3 at, 4 longer rows, 5 mean, 6 new
+    total.
     """
     b = GraphBuilder()
     x = b.scratch(rows(SEQ))
@@ -65,7 +67,10 @@ def grow_graph() -> Graph:
 
 
 def restart_graph() -> Graph:
-    """Return `x -> x`, all that there is then. Values: 0 x, 1 rows, 2 rows'."""
+    """Return the code of `restart(x)`, which replaces all rows of the state by x.
+
+    It returns x. The values are: 0 x, 1 rows, 2 new rows.
+    """
     b = GraphBuilder()
     x = b.scratch(rows(SEQ))
     cache = b.value(rows(0), StateSlot(0))
@@ -75,7 +80,10 @@ def restart_graph() -> Graph:
 
 
 def growing_program() -> Program:
-    """Return `grow(x, total, at)` and `restart(x)` over rows float32 [1, n, 4]."""
+    """Return a program with `grow(x, total, at)` and `restart(x)`.
+
+    Its state has rows float32 [1, n, 4], where n grows.
+    """
     grow, restart = grow_graph(), restart_graph()
     anew = (Update(0, "it is another value", (0,)),)
     methods = (
@@ -96,9 +104,10 @@ def growing_program() -> Program:
 
 
 def positioned_program() -> Program:
-    """Return `write(x)` into float32 [1, capacity, 4] at a cursor of the session.
+    """Return a program whose `write(x)` writes x to a state at the session's cursor.
 
-    Values: 0 x, 1 start, 2 rows, 3 rows'.
+    The state is float32 [1, capacity, 4]. The values are: 0 x, 1 start, 2 rows, 3 new
+    rows.
     """
     b = GraphBuilder()
     kind = rows(CAPACITY)

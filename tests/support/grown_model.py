@@ -1,4 +1,4 @@
-"""A model whose past grows, with code of every kind that depends on how long it is."""
+"""A model with a past that grows, and code that depends on its length in many ways."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ PAST, SEQ = Dim("past", 0, MOST), Dim("seq", 1, 8)
 
 
 class Grown(nn.Module):
-    """Attends to all tokens so far; its past is float32 [1, length, 8]."""
+    """Model that attends to all tokens so far; its past is float32 [1, length, 8]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Grown(nn.Module):
         self.mix, self.after = nn.Linear(WIDTH, WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
     def step(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """Add tokens x, float32 [1, seq, 8]."""
+        """Append tokens x, float32 [1, seq, 8]; return results and the past."""
         y = silu(self.before(x))
         grown = torch.cat([past, y], 1)
         whole = self.mix(grown)  # fresh, as long as the past
@@ -39,23 +39,31 @@ class Grown(nn.Module):
         return z + last * (length + 1) + more.sum(1) - padded.sum(1), grown
 
     def again(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
-        """Add tokens in another way."""
+        """Append tokens by other code; return a sum over all tokens, and the past."""
         return self.before(x).sum(1) + past.sum(1), torch.cat([past, x], 1)
 
     def both(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Add tokens and hand out the end of the past, which a view shows."""
+        """Append tokens; return two views of the past, and the past.
+
+        The views are the last token and the transposed past.
+        """
         grown = torch.cat([past, x], 1)
         return grown[:, -1:], grown.transpose(1, 2), grown
 
     def masked(self, x: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Add a token, and weigh those before it by mask, float32 [1, past, 1]."""
+        """Append a token; return a masked sum over the past, and the new past.
+
+        The mask is float32 [1, past, 1].
+        """
         return (past * mask).sum(1) + x.sum(1), torch.cat([past, x], 1)
 
 
 def grown_methods(carried: bool = True, chunks: bool = True) -> list[Method]:
-    """The methods of `Grown`.
+    """Return the methods of `Grown`.
 
-    Without `carried` the caller owns the past, without `chunks` they take one token.
+    Args:
+        carried: whether the past is a state; if not, the caller passes it.
+        chunks: whether a call may have several tokens; if not, it has one.
     """
     past = torch.zeros(1, 3, WIDTH)
     x = torch.zeros(1, 2 if chunks else 1, WIDTH)

@@ -1,7 +1,7 @@
-"""Programs built by hand, without the compiler: small enough to read whole.
+"""Programs built by hand, without the compiler, that are small enough to read whole.
 
-`write_bundle` writes one as a bundle; the rest are the programs that tests of the
-runtime share.
+`write_bundle` writes such a program as a bundle. Several tests of the runtime share the
+programs in this module.
 """
 
 import json
@@ -58,16 +58,17 @@ START, END, LENGTHS, PLACES = (CursorSlot(0, field) for field in CursorField)
 
 
 def adds(tokens: Dim, lengths: int | None = None) -> tuple[Advance, ...]:
-    """Return what a method has that adds tokens to the program's position."""
+    """Return the `advances` of a method that moves the position by `tokens`."""
     return (Advance(0, tokens, lengths),)
 
 
 def method(
     name: str, graph: Graph, input_names: Sequence[str], **fields: object
 ) -> Method:
-    """Return a method with the trees of plain tensors: one result, or a tuple.
+    """Return a method whose arguments are tensors, and whose result is one or a tuple.
 
-    It leaves the position alone, and copies nothing for its writes over states.
+    Unless `fields` says otherwise, the method does not advance the position, and all
+    its writes to states are in place.
     """
     count = len(graph.outputs)
     output = json.dumps(0 if count == 1 else {"tuple": list(range(count))})
@@ -86,7 +87,10 @@ def program(
     cursors: Sequence[Cursor] = (),
     delegates: Sequence[Delegate] = (),
 ) -> Built:
-    """Return a program whose blobs are not placed yet, and the arrays of its data."""
+    """Return a program without blobs, and the arrays of its named data, by name.
+
+    A writer adds the blobs.
+    """
     types = [TensorType(DType.from_numpy(x.dtype), x.shape) for x in arrays.values()]
     names = tuple(
         NamedData(name, i, kind, "plain", "test")
@@ -114,7 +118,7 @@ def write_bundle(path: Path, built: Built, **options: bool) -> Path:
 
 
 def affine_program() -> Built:
-    """`forward(x) = relu(x * scale + x)`, x float32 [seq, 4], seq in 1..8."""
+    """Return `forward(x) = relu(x * scale + x)`, x float32 [seq, 4], seq in 1..8."""
     x, scale = TensorType(F32, (SEQ, 4)), TensorType(F32, (4,))
     graph = Graph(
         values=(
@@ -145,7 +149,7 @@ POSITION_TYPE = TensorType(I64, (1,))
 
 
 def cache_states(reset: ResetRule = ResetRule.INITIAL) -> tuple[State, State]:
-    """Return a cache float32 [1, 1, 8, 2] and its position int64 [1]."""
+    """Return two states: a cache float32 [1, 1, 8, 2] and its position int64 [1]."""
     linear, counter, order = StateKind.LINEAR, StateKind.COUNTER, (0, 1, 2, 3)
     return (
         State("cache", CACHE_TYPE, linear, 2, order, None, reset, 0),
@@ -154,9 +158,10 @@ def cache_states(reset: ResetRule = ResetRule.INITIAL) -> tuple[State, State]:
 
 
 def append_graph(seq: int | Affine) -> Graph:
-    """Return the code that writes rows [1, 1, seq, 2] and gives back the whole cache.
+    """Return the code that writes rows [1, 1, seq, 2] and returns the whole cache.
 
-    The cache is updated in place, the position through a scratch copy.
+    The cache is updated in place; the position is computed in scratch memory and
+    copied.
     """
     rows = TensorType(F32, (1, 1, seq, 2))
     nbytes = rows.max_nbytes({"seq": Symbol("seq", 1, 8)})
@@ -197,7 +202,11 @@ def look_graph() -> Graph:
 
 
 def cache_program() -> Built:
-    """Return `prefill(rows)`, `decode(rows)` and `look()` over one cache of 8 rows."""
+    """Return a program with a cache of 8 rows.
+
+    `prefill(rows)` and `decode(rows)` write the cache; `look()` returns the cache plus
+    1.
+    """
     touched = {"reads": (0, 1), "writes": (0, 1)}
     return program(
         [
@@ -227,7 +236,10 @@ def elementwise_graph(op: str, dtype: DType, dims: tuple[int, ...]) -> Graph:
 
 
 def failing_program() -> Built:
-    """Return `pick(index) = -table[index]`, a table of 3; its index may be wrong."""
+    """Return a program with `pick(index) = -table[index]`; the table has 3 numbers.
+
+    Tests pass an index that is out of range.
+    """
     table, index = TensorType(F32, (3,)), TensorType(I64, (1,))
     chosen = Ref(2), 0, Ref(0)
     graph = Graph(
@@ -251,7 +263,10 @@ def failing_program() -> Built:
 
 
 def copied_update_program() -> Built:
-    """Return `peek(rows)`: the cache, at first 0..15, as if a row were written at 0."""
+    """Return a program with `peek(rows)`, which leaves its cache unchanged.
+
+    It returns a copy of the cache, whose content is 0 to 15, with `rows` written at 0.
+    """
     rows = TensorType(F32, (1, 1, 1, 2))
     written = Ref(1), Ref(0), None, 2, "linear", None, 0
     graph = Graph(
@@ -276,7 +291,12 @@ def copied_update_program() -> Built:
 
 
 def adding_graph(kind: TensorType, nbytes: int) -> Graph:
-    """Return the code that adds its input to state 0; `nbytes` is a value's size."""
+    """Return the code that adds its input to state 0.
+
+    Args:
+        kind: the type of the input and the state.
+        nbytes: the greatest size of a value of this type, in bytes.
+    """
     return Graph(
         values=(
             Value(kind, Scratch(0, nbytes)),
@@ -296,7 +316,7 @@ def adding_graph(kind: TensorType, nbytes: int) -> Graph:
 
 
 def sized_program() -> Built:
-    """Return `add(x)`: a running sum over x float32 [batch, capacity]."""
+    """Return a program whose `add(x)` adds x float32 [batch, capacity] to a state."""
     batch, capacity = Affine(0, (("batch", 1),)), Affine(0, (("capacity", 1),))
     kind = TensorType(F32, (batch, capacity))
     graph = adding_graph(kind, 4 * 64 * 4)

@@ -1,6 +1,7 @@
-"""Modules that say their buffers at the top, as words of the class.
+"""Modules that declare their buffers as keyword arguments of the class statement.
 
-`class Sum(Buffers, total=torch.zeros(3))` has a buffer `total`, which begins as a copy.
+`class Sum(Buffers, total=torch.zeros(3))` has a buffer `total`. The buffer of each
+instance begins as a copy of the given tensor.
 """
 
 from typing import ClassVar
@@ -12,7 +13,10 @@ ZERO = torch.zeros(1, dtype=torch.int64)  # where counters begin
 
 
 class Buffers(nn.Module):
-    """Registers what its class and the bases of that name, the bases' first."""
+    """Base class that registers the declared buffers of a class and its bases.
+
+    Buffers of the bases come first.
+    """
 
     _starts: ClassVar[dict[str, Tensor]] = {}
 

@@ -1,4 +1,4 @@
-"""Tiny models of transformers, and folders of them as they are published."""
+"""Tiny models of transformers, and folders with the files of published models."""
 
 import json
 from pathlib import Path
@@ -23,9 +23,9 @@ SIZES: dict[str, object] = {
 
 
 def tiny_llama(**changes: object) -> LlamaForCausalLM:
-    """Return a seeded model whose weights are as large as trained ones.
+    """Return a seeded Llama with weights as large as those of trained models.
 
-    Those of an untrained one are so small that errors hide in them.
+    The weights of an untrained model are so small that errors do not show in results.
     """
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(**(SIZES | changes))).eval()
@@ -42,7 +42,7 @@ def eager(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.float
 
 
 def random_tokens(count: int, seed: int = 0) -> NDArray[np.int64]:
-    """Return tokens int64 [1, count]."""
+    """Return random tokens int64 [1, count]."""
     return np.random.default_rng(seed).integers(3, VOCABULARY, (1, count))
 
 
@@ -65,7 +65,7 @@ def save_folder(path: Path, model: PreTrainedModel, shard: str = "1GB") -> Path:
 
 
 def change_json(path: Path, **changes: object) -> None:
-    """Set members of a JSON object in a file; None removes one."""
+    """Set members of the JSON object in a file; remove members that are set to None."""
     found = json.loads(path.read_text()) | changes
     kept = {name: value for name, value in found.items() if value is not None}
     path.write_text(json.dumps(kept))

@@ -1,10 +1,10 @@
 # ruff: noqa: E501  a table reads best with one line a model
-"""Tiny random models of the architectures of transformers, with weights that matter.
+"""Tiny random models of the architectures of transformers, with effective weights.
 
-The default initialisation makes weights so small that attention is all but uniform and
-the residual stream all but the embedding: a wrong cache hardly shows in logits. `build`
-draws weights such that each layer changes the stream by as much as it holds, and heads
-look at few positions.
+transformers initializes weights so small that attention is almost uniform, and the
+residual stream is almost equal to the embedding: a wrong cache hardly shows in logits.
+`build` draws weights such that each layer adds to the stream about as much as the
+stream has, and heads attend to few positions.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,11 @@ def of(**settings: object) -> dict[str, object]:
 
 
 def _named(table: Mapping[str, Mapping[str, object] | Tiny]) -> dict[str, Tiny]:
-    """Return models by name: what stands before a comma, like Llama if not said."""
+    """Return the models of a table by name.
+
+    An entry that has only settings gets the model type before the comma in its name,
+    and the settings of `BASE`.
+    """
     return {
         name: one if isinstance(one, Tiny) else Tiny(name.split(",")[0], BASE | one)
         for name, one in table.items()
@@ -109,7 +113,10 @@ _PHI4: dict[str, object] = {
 
 
 def _phimoe(original: int) -> dict[str, object]:
-    """Return a Phi-3.5-MoE, whose cosines and sines have another scale in long texts."""
+    """Return settings of Phi-3.5-MoE, which scales cosines and sines in long texts.
+
+    `original` is the length from which on a text is long.
+    """
     scales = {"short_mscale": 1.1, "long_mscale": 1.2}
     rope = _rope(
         "longrope", original_max_position_embeddings=original, **scales, **_LONG
@@ -468,9 +475,9 @@ _COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 
 
 def build(name: str, shallow: bool = False, seed: int = 0) -> PreTrainedModel:
-    """Return a model in evaluation mode, float32, with rescaled weights.
+    """Return a model in evaluation mode, float32, with weights from `rescale`.
 
-    A `shallow` one has a single layer, if all of its layers are alike.
+    A `shallow` model has a single layer, if all layers of the architecture are alike.
     """
     tiny = MODELS[name]
     settings = dict(tiny.settings)
@@ -485,7 +492,7 @@ def build(name: str, shallow: bool = False, seed: int = 0) -> PreTrainedModel:
 
 
 def rescale(model: nn.Module, seed: int) -> None:
-    """Draw all weights anew such that every part of the model matters."""
+    """Draw all weights anew, so that every part of the model affects results."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -1,8 +1,8 @@
-"""A tiny model of transformers and its bundle: the same logits, token by token.
+"""Compare a tiny model of transformers with its bundle: logits, token by token.
 
-The measure is the largest difference of logits over their standard deviation. What
-the bundle is held against is the model itself in its eager attention, run on the whole
-text without a cache.
+The measure is the largest difference of two logits, divided by the standard deviation
+of the model's logits. The model itself gives the expected logits: it runs on the whole
+text at once, in its eager attention and without a cache.
 """
 
 import ctypes
@@ -38,12 +38,12 @@ class Parity:
 
 
 def text(length: int) -> np.ndarray:
-    """Return tokens int64 [1, length], the same for each length as far as it goes."""
+    """Return tokens int64 [1, length]: the first `length` of one fixed random text."""
     return np.random.default_rng(7).integers(3, VOCAB, (1, 4096))[:, :length]
 
 
 def eager_logits(model: PreTrainedModel, tokens: np.ndarray) -> np.ndarray:
-    """Return float32 [seq, vocab], standardised, of a run without a cache."""
+    """Return the model's logits float32 [seq, vocab] of tokens, without a cache."""
     with torch.no_grad():
         made = model(input_ids=torch.from_numpy(tokens), use_cache=False)
     return made.logits[0].numpy()
@@ -57,7 +57,11 @@ def compare(
     recipe: str | Recipe = "fp32",
     shallow: bool = False,
 ) -> Parity:
-    """Export a model of `hf_models`, run it and its control, and compare."""
+    """Export a model of `hf_models`, and compare its bundle with the eager model.
+
+    The model runs on `max(lengths) + steps` tokens. The control of the `Parity` that is
+    returned says how much a zeroed row of a cache would show.
+    """
     model = build(name, shallow)
     tokens = text(max(lengths) + steps)
     wanted = eager_logits(model, tokens)
@@ -107,9 +111,11 @@ def decoded(session: Session, tokens: np.ndarray, begin: int, end: int) -> np.nd
 
 
 def _controls(session, tokens, wanted) -> Iterator[float]:
-    """Yield the difference that each layer's zeroed row makes three steps later.
+    """Yield, for each layer, how far logits are from `wanted` once a row is zeroed.
 
-    Of a layer that is recurrent, it is what its states have of the first channel.
+    The row before the last of the layer's cache is zeroed, and the three next tokens
+    are decoded. Where a layer is recurrent, the first channel of its states is zeroed
+    instead.
     """
     held = 10
     for layer in layers_of(session):
@@ -134,13 +140,16 @@ def layers_of(session: Session) -> list[list[str]]:
 
 
 def zero_row(cache: np.ndarray, row: int, batch_row: int = 0) -> None:
-    """Write zeros where a session only lets one look: [batch, heads, slots, ...]."""
+    """Zero row `row` of each head of a cache [batch, heads, slots, ...].
+
+    The array is a read-only view of a session's state: the bytes below it are changed.
+    """
     for head in cache[batch_row]:
         zero(head[row : row + 1])
 
 
 def zero(place: np.ndarray) -> None:
-    """Write zeros into an array that a session only lets one look at."""
+    """Zero the memory of a read-only array that a session returned."""
     assert place.flags.c_contiguous
     ctypes.memset(place.ctypes.data, 0, place.nbytes)
 
@@ -155,9 +164,11 @@ ROW_CHUNK = 9  # the most of one call, so that rings are shorter than the text
 
 
 def compare_rows(name: str, folder: Path, shallow: bool = False) -> float:
-    """Return the largest difference of rows of different lengths from their model.
+    """Return how far a batch of three rows of different lengths is from the model.
 
-    Three rows go on by different numbers of tokens, with nonsense for padding.
+    Three rows of a batch go on by different numbers of tokens in each call, and padding
+    gets invalid tokens. The result is the largest difference from the logits that the
+    eager model gives for each row alone, in standard deviations of those logits.
     """
     model, path = build(name, shallow), folder / "rows.kvc"
     capacity = sum(counts[0] for counts in RAGGED)
@@ -174,9 +185,10 @@ def compare_rows(name: str, folder: Path, shallow: bool = False) -> float:
 def add_rows(
     session: Session, tokens: Sequence[np.ndarray], held: np.ndarray, counts: np.ndarray
 ) -> np.ndarray:
-    """Return logits [rows, vocab] after so many more tokens of each row.
+    """Append `counts[row]` tokens to each row, and return logits [rows, vocab].
 
-    What stands for padding is no token.
+    `held[row]` is where a row's new tokens begin in `tokens[row]`. Padding gets a
+    number that is no token of the vocabulary.
     """
     given = np.full((len(tokens), counts.max()), 1 << 20)
     for row, (begin, count) in enumerate(zip(held, counts, strict=True)):

@@ -1,10 +1,10 @@
-"""What each recipe costs a tiny model of transformers, and whether it is done right.
+"""Measure how good each recipe is for a tiny model of transformers, and if it is right.
 
-A bundle of a recipe is compared twice: with the model in float32, which says how good
-the recipe is, and with the model that rounds as the recipe does (`hf_rounded`), which
-says whether the bundle computes what the recipe says. Under int8 a cache that is a
-little wrong hides in the first comparison. It shows in the second, and the control is
-just that: a row of one layer's cache that is a step off.
+A recipe's bundle is compared twice. The comparison with the model in float32 says how
+good the recipe is. The comparison with a model that rounds as the recipe does
+(`hf_rounded`) says whether the bundle computes what the recipe says: a small error in
+an int8 cache shows only there. The control of the second comparison is the difference
+that one row makes that is wrong by one quantization step.
 """
 
 import ctypes
@@ -73,7 +73,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a session holds of a text, in float32."""
+    """The size and kinds of the states of a session, with float32 caches."""
 
     kinds: tuple[str, ...]  # of states, in words
     per_token: int  # bytes for each token
@@ -83,7 +83,10 @@ class Held:
 def qualities(
     name: str, folder: Path, ways: Sequence[Way] = WAYS, shallow: bool = False
 ) -> tuple[Held, dict[Way, Quality | None]]:
-    """Return what a session holds, and recipes; None: it cannot have such caches."""
+    """Return what a session holds with float32 caches, and the quality of each way.
+
+    The quality is None where the model cannot have a cache of the way's dtype.
+    """
     model = build(name, shallow)
     tokens = text(max(LENGTHS) + STEPS)
     exact = eager_logits(model, tokens)
@@ -123,10 +126,10 @@ def _quality(model, way: Way, folder: Path, tokens, exact) -> Quality | None:
 
 
 def equal_texts(name: str, recipe: str, folder: Path, count: int, length: int) -> int:
-    """Return how many texts have the logits, bit for bit, of a model that rounds.
+    """Return how many of `count` random texts have exactly the expected logits.
 
-    Texts are short and chosen by chance, so that not all of them have ties. The model
-    has two layers.
+    Expected are the last token's logits, bit for bit, of the model that rounds as the
+    recipe does. The texts are short, so that some have no value near a rounding tie.
     """
     model, path = build(name), folder / "model.kvc"
     cache = CacheConfig(CAPACITY)
@@ -144,7 +147,12 @@ def equal_texts(name: str, recipe: str, folder: Path, count: int, length: int) -
 
 
 def _logits(session: Session, tokens: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """Return logits [count, vocab] of a prefill in chunks and all steps, and where."""
+    """Prefill tokens in chunks, decode the rest; return logits and their positions.
+
+    Returns:
+        Logits [count, vocab] after each chunk and each step, and for each of these the
+            position in `tokens` of the last token that was read.
+    """
     pieces, begin = prefilled(session, tokens, CHUNKS), sum(CHUNKS)
     steps = decoded(session, tokens, begin, end := tokens.shape[1])
     return np.stack([*pieces, *steps]), [*(np.cumsum(CHUNKS) - 1), *range(begin, end)]
@@ -162,9 +170,10 @@ def _rounded_difference(session, tokens, wanted) -> float:
 
 
 def _controls(session, tokens, wanted) -> Iterator[float]:
-    """Yield the difference that a row of each layer makes that is a step off.
+    """Yield, for each layer, how much a slightly wrong state changes the logits.
 
-    Of a layer that is recurrent, it is all of its states.
+    One row of the layer's cache is changed by a quantization step of int8. Of a
+    recurrent layer all states are changed so.
     """
     held = sum(CHUNKS)
     for layer in layers_of(session):
@@ -183,7 +192,7 @@ def _controls(session, tokens, wanted) -> Iterator[float]:
 
 
 def _shift(place: np.ndarray) -> None:
-    """Change numbers by a step of int8, where a session only lets one look."""
+    """Change the numbers of a read-only array in place, by a step of int8."""
     assert place.flags.c_contiguous
     if place.dtype == np.int8:
         shifted = np.where(place < 127, place + 1, place - 1).astype(np.int8)
@@ -195,7 +204,10 @@ def _shift(place: np.ndarray) -> None:
 
 @contextmanager
 def _traced_once() -> Iterator[None]:
-    """Let the compiler remember the traces of one model; recipes come after them."""
+    """Let the compiler trace each method of one model only once.
+
+    Recipes are applied after tracing, so that all recipes share the trace.
+    """
     known: dict[str, CapturedMethod] = {}
 
     def remembered(model: torch.nn.Module, method: Method, states=()) -> CapturedMethod:
@@ -212,7 +224,7 @@ _WORDS: Mapping[str, str] = {"conv": "convolution", "recurrent": "recurrent"}
 
 
 def held(program: Program) -> Held:
-    """Return what a session of a bundle of a model of `hf_models` holds."""
+    """Return the size and kinds of the states of a bundle's session."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     kinds: dict[str, None] = {}
     per_token = fixed = 0

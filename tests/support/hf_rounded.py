@@ -1,14 +1,14 @@
-"""A model of transformers that rounds where its bundle does, without kvc's code.
+"""Run a model of transformers that rounds where its bundle does, without kvc's code.
 
-In: a model in its own attention, and the names of what its bundle stores in another
-form. Out: logits of a run over the whole text, in which linear layers, experts and
-embeddings multiply as the recipe's file says, and keys and values are what rows of a
-narrow cache stand for. Integer products are exact.
+In: a model in its own attention, and the names of the bundle's weights, which say in
+which form each is stored. Out: logits of a run over the whole text. In it, linear
+layers, experts and embeddings multiply as the recipe's file says, and keys and values
+have the values that rows of a narrow cache can represent. Integer products are exact.
 
 A sum in another order may round to the other side of the middle between two steps, and
 then all that follows differs by a step. So `text_without_ties` chooses tokens such that
-no value that is rounded lies near such a middle: then a bundle has no choice either,
-and must agree as float32 does.
+no rounded value lies near such a middle (a tie). For that text, the bundle must agree
+with this run as closely as float32 sums do.
 """
 
 from collections.abc import Iterable
@@ -44,17 +44,23 @@ TRIES = {"float32": 24, "int8": 24, "float16": 4}
 
 
 class Ties:
-    """The least distance from a middle, of the text's last row and of all rows."""
+    """How near the rounded values of a run came to a tie, the middle of two steps.
+
+    Attributes:
+        last: the least distance in the text's last row.
+        any: the least distance in all rows.
+    """
 
     def __init__(self, length: int) -> None:
         self.last, self.any = np.inf, np.inf
         self._length = length
 
     def note(self, x: Tensor, step, apart: float, extent, least: float = 0) -> None:
-        """Note values x [..., rows, width] that are rounded to multiples of a step.
+        """Note how near values x [..., rows, width] are to the middle of two steps.
 
-        Distances are in multiples of `apart`, a share of a row's extent, as is the
-        `least` step that counts.
+        The values are about to be rounded to multiples of `step`. `extent` says how
+        large the numbers of each row are. Distances are taken as shares of it, in units
+        of `apart`. Steps whose share of it is below `least` are left out.
         """
         steps = x / step
         middle = (steps - steps.floor() - 0.5).abs() * step / extent / apart
@@ -66,14 +72,14 @@ class Ties:
             self.last = min(self.last, float(middle[..., -1, :].min()))
 
     def note_float(self, x: Tensor, digits: int, least: float) -> None:
-        """Note values that are rounded to so many binary digits."""
+        """Note how near values are to ties when rounded to `digits` binary digits."""
         spacing = torch.exp2(torch.frexp(x).exponent - digits)
         largest = x.abs().amax(-1, keepdim=True).clamp(min=1e-30)
         self.note(x, spacing, APART_FLOAT, largest, least)
 
 
 class Rounded(TorchFunctionMode):
-    """Lets a model multiply by weights in the forms in which a bundle stores them."""
+    """Makes a model multiply by its weights as the bundle stores them."""
 
     def __init__(self, model: PreTrainedModel, names: Iterable[str], ties: Ties):
         super().__init__()
@@ -119,7 +125,7 @@ class Rounded(TorchFunctionMode):
         return self._forms.get(weight.untyped_storage().data_ptr())
 
     def _linear(self, x, weight, bias, form) -> Tensor:
-        """Multiply x float32 [..., in] with a weight [out, in]."""
+        """Return x float32 [..., in] times a weight [out, in] stored in `form`."""
         if form == "bfloat16":
             exact = self._exact(x, weight)
             return self._round_bfloat16(
@@ -136,10 +142,13 @@ class Rounded(TorchFunctionMode):
         return made if bias is None else made + bias
 
     def _blocks(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Quantize rows as the recipe cpu_q8 says: numbers of steps, steps a unit.
+        """Quantize rows in blocks, as the recipe cpu_q8 does.
 
-        Where a block has a range of fewer steps than there are, nothing is clamped, so
-        that it does not matter where its zero point is.
+        A block whose range takes fewer steps than int8 has is never clamped, so that
+        its zero point does not matter.
+
+        Returns:
+            The number of steps of each value, and how many steps make 1.0 in each row.
         """
         width = x.shape[-1]
         padded = torch.nn.functional.pad(x, (0, -width % BLOCK))
@@ -162,7 +171,11 @@ class Rounded(TorchFunctionMode):
         return steps[..., :width], scale
 
     def _note_factors(self, spread: Tensor, most: Tensor, rate: Tensor) -> None:
-        """Note where a block's range is near a whole number of its row's smallest."""
+        """Note how near each block's factor is to being rounded to another integer.
+
+        A block's factor is its range in units of a fixed share of the widest range in
+        the row, rounded up.
+        """
         plain = (spread == most) | (spread * rate < 0.5)
         above = (spread + 0.5 / rate).masked_fill(plain, 0)
         self._ties.note(above, 1 / rate, APART, most.clamp(min=1e-30))
@@ -178,7 +191,11 @@ class Rounded(TorchFunctionMode):
         self._ties.note(torch.where(low == -high, 0, zero), 1.0, APART, extent * step)
 
     def _rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Quantize rows as the recipe xnnpack_q8 says: steps, steps a unit."""
+        """Quantize each row as the recipe xnnpack_q8 does.
+
+        Returns:
+            The number of steps of each value, and how many steps make 1.0 in each row.
+        """
         low = x.amin(-1, keepdim=True).clamp(max=0)
         high = x.amax(-1, keepdim=True).clamp(min=0)
         scale = torch.where(low == high, 1.0, 255 / (high - low))
@@ -192,7 +209,7 @@ class Rounded(TorchFunctionMode):
         return ((x * scale).round() + zero).clamp(-128, 127) - zero, scale
 
     def _exact(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the product of bfloat16 numbers before it is rounded."""
+        """Return the unrounded product of x and weight, both rounded to bfloat16."""
         return exact_product(self._round_bfloat16(x), weight.bfloat16())
 
     def _round_bfloat16(self, x: Tensor) -> Tensor:
@@ -202,9 +219,10 @@ class Rounded(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product of rows x [..., in] and a weight [out, in], or one for each of many.
+    """The product of rows x [..., in] and a weight [out, in].
 
-    With `is_table` it is a look-up of rows x of the weight.
+    A weight of three dims is one matrix for each item of x. With `is_table`, x has row
+    numbers, and the result is those rows of the weight.
     """
 
     x: Tensor
@@ -218,7 +236,7 @@ _MATMUL = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
 
 def _product_of(function, args, kwargs) -> _Product | None:
-    """Return the product with a matrix, or matrices, that a call is."""
+    """Return the product with a weight that a call computes; None for other calls."""
     if function is torch.nn.functional.linear:
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
         return _Product(args[0], args[1], bias)
@@ -246,7 +264,7 @@ def _forms(model: PreTrainedModel, names: Iterable[str]) -> dict[int, str]:
 
 
 class _Rounding(DynamicCache):
-    """A cache of one call whose layers get rows as a narrow cache holds them."""
+    """A cache for one call that rounds keys and values as a narrow cache does."""
 
     def round_by(self, model: PreTrainedModel, dtype: str, ties: Ties) -> None:
         self._dtype, self._ties = dtype, ties
@@ -281,7 +299,10 @@ class _Rounding(DynamicCache):
 
 
 class _MiniMaxCache(_Rounding, MiniMaxCache):
-    """MiniMax takes no other, which keeps states of its linear attention as well."""
+    """The same for MiniMax, which takes only a cache of its own class.
+
+    That cache has the states of MiniMax's linear attention as well.
+    """
 
 
 def _rounding(model: PreTrainedModel, dtype: str, ties: Ties) -> DynamicCache:
@@ -294,7 +315,10 @@ def _rounding(model: PreTrainedModel, dtype: str, ties: Ties) -> DynamicCache:
 def rounded_logits(
     model: PreTrainedModel, names: Iterable[str], cache: str, tokens: np.ndarray
 ) -> tuple[np.ndarray, Ties]:
-    """Return float32 [seq, vocab], and how near the values were to ties."""
+    """Return logits float32 [seq, vocab] of the rounded model, and its near ties.
+
+    `cache` is the dtype of the cache: float32, float16 or int8.
+    """
     ties = Ties(tokens.shape[1])
     given: dict[str, object] = {"use_cache": False}
     if cache != "float32":
@@ -310,11 +334,11 @@ def rounded_logits(
 def text_without_ties(
     model: PreTrainedModel, names: Iterable[str], cache: str, length: int
 ) -> np.ndarray:
-    """Return int64 [1, length].
+    """Return tokens int64 [1, length] for which no rounded value is near a tie.
 
-    Each token is the first of a random order with which no value of its own is near a
-    tie, or the one with which none is nearest. The values before it stay what they
-    were, but for the order of sums.
+    Tokens are chosen one after the other, each from a few in random order: the first
+    for which none of its values is near a tie, or else the one that stays farthest from
+    ties. A new token changes values of earlier tokens only by the order of sums.
     """
     names, random = tuple(names), np.random.default_rng(11)
     tokens = np.zeros((1, 0), np.int64)

@@ -1,10 +1,11 @@
 """Hostile files beside a bundle: saved sessions, and data files.
 
 In: a bundle, the number of a case. Out: a `Verdict`. A session that is accepted is
-saved and restored once more, and both must go on alike; one that is as it was saved,
-like the session that it is of. A bundle over a data file with another index, sealed
-again with right digests, must compute what the bundle itself does, unless the bundle
-was made to agree with the index. Nothing but `KvcError` may come out.
+saved and restored once more, and the two must give the same from then on. Where the
+saved content was not changed, the session must also give the same as a session that was
+never saved. A bundle over a changed data file, sealed again with right digests, must
+compute what the original bundle does, unless the bundle was changed to agree with the
+file's index. No error but `KvcError` may be raised.
 """
 
 import hashlib
@@ -82,7 +83,7 @@ class Sessions:
         return Verdict("same") if one == two else Verdict("differs", f"{one} | {two}")
 
     def _begun(self, program: Program) -> Session:
-        """Return a session that has done what the saved one had."""
+        """Return a new session after the same calls as the session that was saved."""
         session = program.session()
         _calls(program, session, 0, self._bundle)
         return session
@@ -93,7 +94,7 @@ def _calls(program: Program, session: Session, number: int, path: Path) -> list[
 
 
 class DataFiles:
-    """Variants of a data file's index, whose bundle names it by its new digest."""
+    """Variants of a data file with another index, and bundles that name its digest."""
 
     def __init__(self, bundle: Path) -> None:
         self.name = f"data of {bundle.stem}"
@@ -113,7 +114,7 @@ class DataFiles:
         self._places = sorted(mine, key=lambda i: self._program.blobs[i].offset)
 
     def content(self, number: int) -> bytes | None:
-        """Return the data file of a case; None where its index cannot be written."""
+        """Return the bytes of a case's data file; None if its index has no encoding."""
         return self._made(number)[0]
 
     def _made(self, number: int) -> tuple[bytes | None, tuple[Blob, ...]]:
@@ -142,7 +143,7 @@ class DataFiles:
         return seal(self._blobs, encode(program))
 
     def try_case(self, number: int, folder: Path) -> Verdict:
-        """Run the bundle over it, and as it was."""
+        """Run the bundle over the changed data file, and compare with the original."""
         raw, index = self._made(number)
         agreed = number % 2 == 1
         if raw is None:

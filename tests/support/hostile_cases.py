@@ -1,9 +1,10 @@
-"""One hostile file: made, loaded, and run twice if it is accepted.
+"""Make one hostile bundle, load it, and run it twice if it is accepted.
 
-In: a seed's bundle, the number of a case. Out: a `Verdict`. An accepted program runs as
-it is, and with the same kernels over a plan in which no values share memory (`apart`).
-Both must give the same bytes, or fail in the same way; nothing but `KvcError` may come
-out, and loading must take less than `LOAD_SECONDS` of a processor.
+In: the bundle that it is made from (the seed), the number of a case. Out: a `Verdict`.
+An accepted program runs as it is, and with the same kernels over a memory plan in which
+no two values share memory (`apart`). The two runs must give the same bytes, or fail in
+the same way. No error but `KvcError` may be raised, and loading must take less than
+`LOAD_SECONDS` of processor time.
 """
 
 import hashlib
@@ -38,14 +39,17 @@ FINDINGS = ("differs", "escapes", "stray write", "slow to load", "no plan apart"
 
 
 class Verdict(NamedTuple):
-    """What came of a case."""
+    """The result of one case: a defect (one of `FINDINGS`) or a harmless kind."""
 
     kind: str  # one of `FINDINGS`, or harmless
     where: str = ""  # the check that refused it, or what else there is to say
 
 
 def refused(error: KvcError, what: str) -> Verdict:
-    """Return the verdict on a file beside bundles that an error refuses."""
+    """Return the verdict on a file (no bundle) that was refused with an error.
+
+    `what` names the kind of file.
+    """
     return Verdict("refused", f"{what}: {type(error).__name__}")
 
 
@@ -59,7 +63,7 @@ class Case(NamedTuple):
 
 
 class Seed:
-    """A bundle of which variants are made."""
+    """A bundle from which hostile variants are made."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.stem
@@ -68,7 +72,7 @@ class Seed:
         self._mutator = Mutator(self.program)
 
     def content(self, number: int) -> bytes | None:
-        """Return the file of a case; None where it cannot be written at all."""
+        """Return the bytes of a case's file; None if its program cannot be encoded."""
         case = self.case(number)
         return None if case is None else seal(*case)
 
@@ -77,7 +81,7 @@ class Seed:
         return try_case(self.case(number), self, folder, number)
 
     def case(self, number: int) -> Case | None:
-        """Return a file; None where what was changed cannot be written at all."""
+        """Return a changed program and its blobs; None if they have no encoding."""
         dice = random.Random(f"{self.name} {number}")
         if dice.random() < 0.1:
             return Case(self.blobs, mutate_bytes(self.raw, dice))
@@ -98,7 +102,7 @@ class Seed:
 
 
 def try_case(case: Case | None, seed: Seed, folder: Path, number: int) -> Verdict:
-    """Load a file, and run it twice if it is accepted."""
+    """Load a case's file, and run it twice if it is accepted."""
     if case is None:
         return Verdict("cannot be made")
     if case == (seed.blobs, seed.raw):
@@ -119,7 +123,7 @@ def try_case(case: Case | None, seed: Seed, folder: Path, number: int) -> Verdic
 
 
 def _compare(case: Case, path: Path, folder: Path, number: int) -> Verdict:
-    """Run an accepted file in both ways."""
+    """Run an accepted file as it is and over a plan without shared memory."""
     try:
         first = results_of(path, number)
     except OutOfMemory:
@@ -184,7 +188,7 @@ def call_by_turns(
 
 
 def _spoil(given: dict[str, object], dice: random.Random) -> None:
-    """Put a number into arguments that may be none of those that fit."""
+    """Now and then put a strange number into one integer argument."""
     if dice.random() < 0.8:
         return
     arrays = [one for one in given.values() if isinstance(one, np.ndarray)]
@@ -204,7 +208,11 @@ def _states(session: Session) -> Sequence[object]:
 
 
 def _told(error: KvcError, path: Path) -> str:
-    """Return what stands for an error; which of two damaged blobs is first varies."""
+    """Return a text of an error that is equal for equal errors, without the path.
+
+    Of `DigestMismatch` only the name is given: which of two damaged blobs is found
+    first varies.
+    """
     if isinstance(error, OutOfMemory):
         raise error
     if isinstance(error, DigestMismatch):
@@ -213,7 +221,7 @@ def _told(error: KvcError, path: Path) -> str:
 
 
 def _digest(result: object) -> str:
-    """Return what stands for a result: equal where all bits are."""
+    """Return a digest of a call's result: equal if dtypes, shapes and bits are."""
     total = hashlib.sha256()
     waiting = [result]
     while waiting:

@@ -1,7 +1,8 @@
-"""All kinds of files of which hostile variants are tried, by name.
+"""All families of hostile files, by name.
 
-In: names. Out: what makes the variants of each and tries them; bundles that they need
-are compiled into a folder, where they are not there yet.
+In: names of families, a folder. Out: an object for each name that makes the variants
+and tries them. The bundles that they need are compiled into the folder, unless they are
+there already.
 """
 
 import sys
@@ -16,12 +17,12 @@ from hostile_texts import TEXT_FILES
 
 
 class Variants(Protocol):
-    """Files that are made of one that is right."""
+    """Hostile variants of one valid file."""
 
     name: str
 
     def content(self, number: int) -> bytes | None:
-        """Return the file of a case; None where it cannot be written at all."""
+        """Return the bytes of a case's file; None if it cannot be encoded."""
         ...
 
     def try_case(self, number: int, folder: Path) -> Verdict: ...

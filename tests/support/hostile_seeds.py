@@ -1,7 +1,7 @@
-"""Bundles that hostile files are made from: real ones, small, of every kind.
+"""Small real bundles from which hostile files are made.
 
-Each backend and int8 weights, caches as linear ones, growing ones, rings and int8 rows,
-rows of different lengths, branches and loops.
+Together they have each backend, int8 weights, linear and growing caches, rings, int8
+caches, rows of different lengths, branches and loops.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,10 @@ BRANCHES = (
 
 
 class Seed(NamedTuple):
-    """What is compiled to one bundle; `states` and `max_length` as the compiler's."""
+    """The arguments with which one bundle is compiled.
+
+    `states` and `max_length` are those of `compile_program`.
+    """
 
     model: Callable[[], nn.Module]
     methods: Sequence[Method]
@@ -90,7 +93,7 @@ SEEDS: Mapping[str, Callable[[], Seed]] = {
 
 
 def write_seed(name: str, path: Path) -> None:
-    """Compile one of `SEEDS`; the same bytes each time."""
+    """Compile one of `SEEDS` into a file, with the same bytes each time."""
     torch.manual_seed(0)
     seed = SEEDS[name]()
     recipe = load_recipes(seed.recipe, seed.cache)

@@ -1,9 +1,9 @@
 """Hostile files that are read as texts: tokenizers, chat templates, recipes.
 
-In: the number of a case. Out: a `Verdict`. A file that is accepted is used: a tokenizer
-encodes texts and decodes tokens piece by piece, which must be what the library decodes
-at once; a template renders conversations, twice the same. Nothing but `KvcError` may
-come out.
+In: the number of a case. Out: a `Verdict`. A file that is accepted is used. A tokenizer
+encodes texts and decodes tokens piece by piece, which must give what its library
+decodes at once. A template renders conversations twice, with equal results. No error
+but `KvcError` may be raised.
 """
 
 import json
@@ -37,7 +37,7 @@ _MOST_ID = 500
 
 
 class Json:
-    """Variants of what a file of JSON says."""
+    """Hostile variants of the content of a JSON file."""
 
     def __init__(self, content: object) -> None:
         self._mutator: Mutator[object] = Mutator(_frozen(content), ODD)
@@ -61,7 +61,7 @@ def _frozen(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a program says and carries."""
+    """A stand-in for a program: the files and metadata that its bundle has."""
 
     files: Mapping[str, bytes]
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Tokenizers:
         self._json = Json(json.loads(make().to_str()))
 
     def content(self, number: int) -> bytes:
-        """Return the file of a case."""
+        """Return the bytes of a case's tokenizer file."""
         return self._json.text(random.Random(f"{self.name} {number}"))
 
     def try_case(self, number: int, folder: Path) -> Verdict:
@@ -104,9 +104,10 @@ def _by_pieces(tokenizer: object, tokens: Sequence[int]) -> str:
 
 
 def _at_once(tokenizer: object, tokens: Sequence[int]) -> str | None:
-    """Return what the library decodes of tokens; None where it fails.
+    """Return the text that the library decodes of all tokens; None if it fails.
 
-    By the same object: of two tokens with one number another one takes either.
+    The same library object decodes piece by piece: where two tokens have one number,
+    another object may choose the other token.
     """
     library: Tokenizer = tokenizer._library  # type: ignore[attr-defined]  # of its own
     try:
@@ -118,7 +119,10 @@ def _at_once(tokenizer: object, tokens: Sequence[int]) -> str | None:
 
 
 def _words() -> Tokenizer:
-    """Pieces of words, as of BERT; none is trained, which gives others each time."""
+    """Return a tokenizer of word pieces, as BERT has.
+
+    Its vocabulary is given: training would choose others each time.
+    """
     parts = ["[UNK]", "[CLS]", "[SEP]"]
     parts += ["a", "c", "ba", "##b", "##ad", "##s", "is", "##d"]
     numbers = {one: n for n, one in enumerate(parts)}
@@ -132,7 +136,10 @@ def _words() -> Tokenizer:
 
 
 def _unigrams() -> Tokenizer:
-    """Pieces by their chance, with bytes for what has none, as of Llama."""
+    """Return a tokenizer of pieces with probabilities, as Llama has.
+
+    Text for which there is no piece is encoded as bytes.
+    """
     pieces = [("<unk>", 0.0), ("\u2581", -2.0), ("a", -3.0), ("b", -3.0)]
     pieces += [("\u2581cab", -1.5)]
     pieces += [(f"<0x{n:02X}>", -9.0) for n in (0x64, 0x69, 0x73, 0xE4, 0xB8, 0xAD, 0)]
@@ -187,7 +194,7 @@ class Templates:
         self._tokens = _TOKENS.findall(TEMPLATES[name])
 
     def content(self, number: int) -> bytes:
-        """Return the file of a case."""
+        """Return the bytes of a case's template."""
         dice, tokens = random.Random(f"{self.name} {number}"), [*self._tokens]
         for _ in range(dice.choice((1, 1, 2, 4))):
             start, end = sorted(dice.randrange(len(tokens) + 1) for _ in range(2))
@@ -197,7 +204,7 @@ class Templates:
         return "".join(tokens).encode()
 
     def try_case(self, number: int, folder: Path) -> Verdict:
-        """Render conversations, twice, if it is accepted."""
+        """Render conversations twice with a case's template, if it is accepted."""
         files = {
             "chat_template.jinja": self.content(number),
             "tokenizer_config.json": b'{"eos_token": "[E]", "bos_token": "[B]"}',
@@ -220,7 +227,7 @@ class Templates:
 
 
 class Recipes:
-    """Variants of recipes, joined of lines of all of them."""
+    """Hostile variants of recipes: lines are changed, doubled or exchanged."""
 
     name = "recipes"
 
@@ -242,7 +249,7 @@ class Recipes:
         return mutate_bytes(raw, dice) if dice.random() < 0.1 else raw
 
     def try_case(self, number: int, folder: Path) -> Verdict:
-        """Read it."""
+        """Read a case's recipe."""
         path = folder / "recipe.toml"
         path.write_bytes(self.content(number))
         try:

@@ -1,6 +1,7 @@
-"""Models with int8 caches that branches and loops write, and read.
+"""Models with int8 caches that are written and read in branches and loops.
 
-Each takes tokens int64 [1, seq] and a bool; logits are those of `Exact.reference`.
+Each method `step` takes tokens int64 [1, seq] and a bool. Its logits must be those of
+`Exact.reference`.
 """
 
 import torch
@@ -18,7 +19,11 @@ Caches = tuple[Tensor, Tensor]
 
 
 class Branching(Exact):
-    """Gives `run` what is new, and keeps what it makes of the caches."""
+    """The base of these models: `run` returns new caches, which are stored.
+
+    `run` gets the new queries, keys and values, and returns the attention and both
+    caches.
+    """
 
     def step(self, tokens: Tensor, p: Tensor) -> Tensor:
         start, q, k, v = self.begin(tokens)
@@ -33,7 +38,7 @@ class Branching(Exact):
 
 
 class Written(Branching):
-    """Written in one branch, left alone in the other; read after."""
+    """Writes its caches in one branch only; attention reads them after the branches."""
 
     def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         def kept(old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor) -> Caches:
@@ -47,7 +52,7 @@ class Written(Branching):
 
 
 class MergedFixed(Branching):
-    """Says whether there is a past; writes and reads its caches in either branch."""
+    """Writes and reads its caches in both branches; the bool says if it has a past."""
 
     def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         seq = q.shape[2]
@@ -64,14 +69,17 @@ class MergedFixed(Branching):
 
 
 class SwappedInBranch(Branching, k=SLOTS_FIRST, v=SLOTS_FIRST):
-    """Slots before heads; passed with heads first, and read so in a branch within."""
+    """Its caches have slots before heads; branches get them with heads first.
+
+    A second branch reads the caches.
+    """
 
     def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         end = start + q.shape[2]
         k, v = (x.transpose(1, 2).contiguous() for x in (k, v))
 
         def kept(old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor) -> Caches:
-            """Write, with the heads first; k and v have their slots first."""
+            """Write k and v, slots before heads, into caches with heads first."""
             k, v = k.transpose(1, 2), v.transpose(1, 2)
             return update(old_k, k, start), update(old_v, v, start)
 
@@ -90,7 +98,7 @@ class SwappedInBranch(Branching, k=SLOTS_FIRST, v=SLOTS_FIRST):
 
 
 class Scanned(Branching):
-    """Goes through the tokens one by one; each is written, and attends."""
+    """Scans over the tokens: each is written to the caches, and then attends."""
 
     def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         def one(held, new) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -104,7 +112,7 @@ class Scanned(Branching):
 
 
 class Looped(Branching):
-    """Writes the same rows until a loop ends; a branch within each turn does it."""
+    """Writes its caches in a branch within a while loop, in one of two turns."""
 
     def run(self, p, start, q, k, v) -> tuple[Tensor, Tensor, Tensor]:
         def body(i: Tensor, old_k: Tensor, old_v: Tensor) -> tuple[Tensor, ...]:

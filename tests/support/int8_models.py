@@ -1,8 +1,8 @@
-"""Models with int8 and float16 caches beside the eager model that rounds alike.
+"""Models with int8 or float16 caches, and the eager models that round as they do.
 
-Weights are few sixteenths, or 256ths beside float16, so that keys and values are exact
-in float32 in whatever order they are added up, and in no narrower dtype: no rounding of
-rows depends on the machine, or on how many tokens come at once.
+Weights are multiples of 1/16, or of 1/256 for float16 caches. So keys and values are
+exact in float32 in whatever order they are added up, but not in a narrower dtype: how
+rows are rounded depends neither on the machine nor on how many tokens a call has.
 """
 
 import torch
@@ -13,26 +13,26 @@ SLOTS_FIRST = torch.zeros(1, SLOTS, 1, WIDTH)
 
 
 def as_float16(x: Tensor) -> Tensor:
-    """Return what float16 rows stand for."""
+    """Return x rounded to float16, as float32."""
     return x.half().float()
 
 
 def as_int8(x: Tensor) -> Tensor:
-    """Return rows as int8 rows stand for them, written without kvc."""
+    """Return rows x [..., width] rounded as int8 rows are, without kvc's code."""
     scale = x.abs().amax(-1, keepdim=True) / 127
     steps = torch.round(x / scale.clamp(min=torch.finfo(torch.float32).tiny))
     return steps * scale
 
 
 def make_exact(model: nn.Module, parts: int) -> None:
-    """Round all parameters to so many parts of 1."""
+    """Round all parameters of a model to multiples of 1 / `parts`."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_((parameter * parts).round() / parts)
 
 
 class Exact(Linear):
-    """The layer with exact keys and values; its reference rounds their rows."""
+    """A layer whose keys and values are exact; `reference` rounds them as int8."""
 
     rounded, parts = staticmethod(as_int8), 16
 
@@ -44,12 +44,12 @@ class Exact(Linear):
         return super().reference(tokens, self.rounded)
 
     def plain_reference(self, tokens: Tensor) -> Tensor:
-        """Return what the layer gives without quantization."""
+        """Return the logits of the layer without quantization."""
         return super().reference(tokens)
 
 
 class Swapped(Exact, k=SLOTS_FIRST, v=SLOTS_FIRST):
-    """The cache has its slots before its heads."""
+    """A layer whose cache has its slots before its heads."""
 
     def prefill(self, tokens: Tensor) -> Tensor:
         start, q, k, v = self.begin(tokens)
@@ -60,7 +60,7 @@ class Swapped(Exact, k=SLOTS_FIRST, v=SLOTS_FIRST):
 
 
 class IndexCopied(Exact):
-    """The cache is written by `index_copy_`, which is recognized."""
+    """A layer that writes its cache with `index_copy_`, which kvc recognizes."""
 
     def prefill(self, tokens: Tensor) -> Tensor:
         start, seq = self.position.clone(), tokens.shape[1]
@@ -73,7 +73,7 @@ class IndexCopied(Exact):
 
 
 class Ring(Exact):
-    """A ring that holds a window and room for the longest prefill."""
+    """A layer whose ring has slots for a window and the longest prefill."""
 
     WINDOW, LONGEST, KEEP = 5, 16, 0
 
@@ -95,19 +95,19 @@ class Ring(Exact):
 
 
 class KeptRing(Ring):
-    """It keeps the first positions too."""
+    """A layer whose ring also keeps the first positions."""
 
     KEEP = 3
 
 
 class ShortRing(Ring):
-    """It goes round after few tokens."""
+    """A layer with a ring so short that its slots are reused after few tokens."""
 
     WINDOW, LONGEST, KEEP = 1, 4, 1
 
 
 def _half(kind: type[Exact]) -> type[Exact]:
-    """Return a kind beside float16."""
+    """Return the subclass of a model whose cache is float16."""
     own = {"rounded": staticmethod(as_float16), "parts": 256}
     return type(f"Half{kind.__name__}", (kind,), own)
 
@@ -117,7 +117,7 @@ HalfRing, HalfKeptRing, HalfShortRing = map(_half, (Ring, KeptRing, ShortRing))
 
 
 class ExactRows(Rows):
-    """A batch, each row of which has a position of its own."""
+    """A batch in which each row has a position of its own, with an int8 cache."""
 
     parts = 16
 
@@ -127,13 +127,13 @@ class ExactRows(Rows):
 
 
 class HalfRows(ExactRows):
-    """The same beside float16."""
+    """`ExactRows` with a float16 cache."""
 
     parts = 256
 
 
 class OwnInt8(nn.Module):
-    """A model that keeps an int8 cache itself, with kvc's operators."""
+    """A model that quantizes its cache to int8 itself, with kvc's operators."""
 
     def __init__(self, slots: int) -> None:
         super().__init__()

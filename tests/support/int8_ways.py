@@ -1,4 +1,4 @@
-"""Both ways of multiplying by int8, on every processor."""
+"""Choose how int8 matrices are multiplied, whatever the processor can do."""
 
 import pytest
 import torch
@@ -8,10 +8,10 @@ from kvc.schema.torch_ops import int8_rows
 
 
 def take_way(digits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let digits be multiplied, or never.
+    """Let int8 matrices be multiplied as digits (True), or never (False).
 
-    Where torch's own product saturates, an exact one stands in for it: what is made of
-    digits is tested there too.
+    Where torch's own integer product saturates on this processor, an exact product
+    takes its place, so that the code for digits is tested there too.
     """
     if digits and not int8_rows.is_exact():
         monkeypatch.setattr(torch, "_int_mm", _exact_product)

@@ -1,7 +1,8 @@
 """Run a method of the IR with torch's own operators.
 
-`interpret` is what a method means: every value has memory of its own. `run_in_memory`
-shares memory as the compiler lays it out: right only when the order is.
+`interpret` defines the meaning of a method: every value has memory of its own there.
+`run_in_memory` lets values share memory as the compiler lays them out, which gives the
+same only if the order of the steps is right.
 """
 
 from collections.abc import Mapping, Sequence
@@ -102,7 +103,7 @@ def _argument(argument: Any, values: Mapping[int, Tensor], sizes: Any) -> Any:
 def run_in_memory(
     method: Method, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
 ) -> Called:
-    """Return what `interpret` does, values sharing memory as kvc lays them out."""
+    """Return the results of `interpret`, with values that share memory as compiled."""
     base = analyse(method).base
     pairs = zip(method.inputs, inputs, strict=True)
     memory = {value.id: tensor.clone() for value, tensor in pairs}

@@ -6,7 +6,7 @@ from itertools import count
 
 @contextmanager
 def interrupted(session, at, late):
-    """Interrupt a session's call number `at`, before it runs or after."""
+    """Interrupt call number `at` of a session, before it runs or (`late`) after it."""
     call, calls = session.call, count(1)
 
     def counted(name, *args):

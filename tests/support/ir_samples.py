@@ -21,7 +21,10 @@ def node(op: str, *arguments: Argument, to: Value | tuple[Value, ...]) -> Node:
 
 
 def method(*nodes, inputs=(), outputs=(), name="step", **pairs) -> Method:
-    """Return a method; `pairs` are its constants, states in and out, and inputs out."""
+    """Return a method of some nodes.
+
+    `pairs` has its `constants`, `state_in`, `state_out` and `input_out`.
+    """
     names = tuple(f"x{v.id}" for v in inputs)
     kinds = ("constants", "state_in", "state_out", "input_out")
     named = {kind: pairs.pop(kind, ()) for kind in kinds}

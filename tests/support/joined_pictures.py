@@ -1,7 +1,7 @@
-"""A tiny Gemma 3, in whose prompts the places of a picture see each other.
+"""A tiny Gemma 3, in which all positions of one picture attend to each other.
 
-In: where to write. Out: a folder of it with its processor, and a bundle of some rows,
-made by `kvc compile`.
+In: where to write. Out: a folder with the model and its processor, and a bundle for
+batches of several rows, made by `kvc compile`.
 """
 
 from pathlib import Path

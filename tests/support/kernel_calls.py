@@ -1,7 +1,8 @@
 """Call a kernel as the executor does, into guarded memory.
 
-Results are laid out in the middle of a larger buffer of one byte value, so that a
-kernel that resizes, misses an element or writes too far is seen.
+Results are laid out in the middle of a larger buffer that is filled with one byte
+value. So the tests notice a kernel that resizes its result, leaves an element
+unwritten, or writes outside it.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ class Guarded:
         self.address = self.tensor.data_ptr()
 
     def check(self, shape: Sequence[int]) -> Tensor:
-        """Return the tensor; fail when it moved or its guards changed."""
+        """Return the tensor; fail if it has moved or its guard bytes have changed."""
         assert tuple(self.tensor.shape) == tuple(shape)
         assert self.tensor.data_ptr() == self.address
         assert (self.memory[:GUARD_NBYTES] == GUARD).all()

@@ -1,7 +1,7 @@
-"""What a run that was killed may leave: the old files or the new ones, each whole.
+"""Check the files that a killed run left: the old ones or the new ones, each whole.
 
-In: a folder, what it held before the run, what a whole run makes of it. Out: findings.
-Temporary files may lie beside them until the next run.
+In: a folder, its files before the run, and the files after a run that was not killed.
+Out: a list of what is wrong. Temporary files may lie in the folder until the next run.
 """
 
 import hashlib
@@ -17,21 +17,27 @@ Contents = Mapping[str, str]  # the digest of each file, by its name
 
 
 class Judge:
-    """Says what is wrong with what killed runs of one kind left."""
+    """Says what is wrong with the files that killed runs of one kind left."""
 
     def __init__(self, before: Contents, after: Contents) -> None:
         self._before, self._after = before, after
         self._whole: set[frozenset[tuple[str, str]]] = set()
 
     def stage(self, folder: Path) -> str:
-        """Return how far a run came, by the files that have names of their own."""
+        """Return how far a killed run came: "before", "between" or "after" its renames.
+
+        Temporary files do not count.
+        """
         found, _ = apart(folder)
         if found == self._before:
             return "before"
         return "after" if found == self._after else "between"
 
     def findings(self, folder: Path) -> list[str]:
-        """Return what is lost, half written, or of a name that no run gives."""
+        """Return what is wrong with a folder after a killed run, empty for nothing.
+
+        A file is wrong if it is lost, damaged, or neither the old nor the new one.
+        """
         found, _ = apart(folder)
         wrong = []
         for name in sorted(found.keys() | self._before.keys() | self._after.keys()):
@@ -42,7 +48,7 @@ class Judge:
         return wrong or self._damaged(folder, found)
 
     def after_next(self, folder: Path) -> list[str]:
-        """Return what is wrong after a run that was not killed."""
+        """Return what is wrong after the next run, which was not killed."""
         found, leftovers = apart(folder)
         wrong = [f"{name} is left over" for name in leftovers]
         if found != self._after:
@@ -50,7 +56,10 @@ class Judge:
         return wrong
 
     def _damaged(self, folder: Path, found: Contents) -> list[str]:
-        """Return which files do not verify; the same ones are looked at once."""
+        """Return which files do not verify.
+
+        Contents that were found whole once are not read again.
+        """
         key = frozenset(found.items())
         if key in self._whole:
             return []
@@ -76,7 +85,7 @@ def apart(folder: Path) -> tuple[Contents, list[str]]:
 
 
 def _verify(path: Path) -> None:
-    """Read all of a file, which must be whole."""
+    """Read all of a file; raise `KvcError` if it is damaged."""
     if path.suffix == ".kvcs":
         SnapshotFile(path).close()
     else:

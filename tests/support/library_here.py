@@ -1,4 +1,4 @@
-"""Whether the library of a backend is here; tests that need it are skipped without."""
+"""Tell whether a backend's library is installed; skip the tests that need it if not."""
 
 from collections.abc import Callable, Mapping
 
@@ -27,7 +27,7 @@ def is_here(backend: str) -> bool:
 
 
 def need(backend: str) -> None:
-    """Skip a test where it is not."""
+    """Skip the running test if the backend's library is not installed."""
     try:
         _CHECKS[backend]()
     except MissingLibrary as error:

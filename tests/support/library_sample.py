@@ -1,8 +1,9 @@
-"""Which tests of states run with `pytest -m libraries`: a sample, the same each time.
+"""Choose the tests of states that run with `pytest -m libraries`: a fixed sample.
 
-Thousands run on the libraries of vendors on request, for hours. The sample has one case
-of each test for each backend, so that each is tried on each library; where a backend
-has several recipes, tests are by turns one's and another's.
+All tests of states can run on the libraries of vendors, but that takes hours. The
+sample has one case of each test for each backend, so that each test runs on each
+library. Where a backend has several recipes, the tests of the sample are spread over
+them.
 """
 
 from collections.abc import Iterable
@@ -13,12 +14,12 @@ _AT_LENGTH = ("_at_length", "_for_long", "test_so_it_is_where_forks_copy")
 
 
 def one_of_each(cases: Iterable[tuple[str, str, bool]]) -> frozenset[str]:
-    """Return the ids of the cases to run.
+    """Return the ids of the cases to run: one for each test and backend.
 
     Args:
-        cases: Of each its id, `MODULE::TEST[PARAMETERS]`, its recipe, and whether it
-            is one of many, which run on request on any backend: these are taken where
-            a test has no others.
+        cases: For each case its id `MODULE::TEST[PARAMETERS]`, its recipe, and whether
+            it runs only on request. A case that runs only on request is taken where a
+            test has no other for the backend.
     """
     best: dict[tuple[str, str], tuple[bool, int, str]] = {}
     for case, recipe, rarely in cases:

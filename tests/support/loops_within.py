@@ -11,7 +11,10 @@ Put = Callable[[Tensor, Tensor, Tensor], Tensor]  # of a cache, a token, its pos
 
 
 def write_in_scans(model: nn.Module, count: Tensor, xs: Tensor, put: Put) -> Tensor:
-    """Return where a model's `cache` ends once scans of all `xs` have written it."""
+    """Run scans over `xs` in a while loop, each of which writes a model's `cache`.
+
+    There are `count` scans. Return the position after the last one.
+    """
 
     def inner(carry: tuple[Tensor, Tensor], x: Tensor):
         place, cache = carry

@@ -1,4 +1,4 @@
-"""Things by name, each made when it is first asked for: a test pays for its own."""
+"""Things by name, each made when it is first asked for."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -7,7 +7,7 @@ Made = TypeVar("Made")
 
 
 class MadeOnce(dict[str, Made], Generic[Made]):
-    """A dict that makes what it lacks."""
+    """A dict that makes the value of a missing key and keeps it."""
 
     def __init__(self, make: Callable[[str], Made]) -> None:
         super().__init__()

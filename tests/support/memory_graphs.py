@@ -1,4 +1,7 @@
-"""Graphs of a few steps whose memory is laid out by hand, and what both checks say."""
+"""Graphs of a few steps with memory laid out by hand, and the verdicts on each plan.
+
+The two checks of a plan are `sweep` and `replay` of `kvc.schema.verify`.
+"""
 
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import (

@@ -1,7 +1,8 @@
-"""Compute functions of MIL by numpy, as they are before coremltools sees them.
+"""Compute functions of MIL (the program form of Core ML) by numpy, without coremltools.
 
 A call is computed in float64 or int64 and rounded once to its dtype; shapes and dtypes
-are those that the calls say. States begin as zeros and go from call to call.
+must be those that the calls declare. States begin as zeros and keep their values from
+call to call.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +16,10 @@ from kvc.runtime.delegates.coreml.package import stored
 
 
 class Interpreter:
-    """Functions of a package that share states; `data` returns named data."""
+    """Runs functions of one package, which share states.
+
+    `data` is called with the name of named data and returns its array.
+    """
 
     def __init__(self, functions, data) -> None:
         self._functions = {one.name: one for one in functions}

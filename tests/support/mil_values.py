@@ -1,13 +1,14 @@
-"""Compute a function of an `.mlpackage` by what coremltools knows of its operators.
+"""Compute a function of an `.mlpackage` with coremltools' own operators.
 
 A script, since coremltools is not to be imported by the tests' process:
 
     python mil_values.py PACKAGE CALLS.json ARRAYS.npz RESULTS.npz
 
-CALLS has a list of function names. ARRAYS has `CALL.NAME` for each input of each call,
-by number. The package is read as coremltools reads it. Each operator is built once more
-with constants for its operands, so that coremltools' own `value_inference` computes it;
-what that lacks is in `OWN`. States begin as zeros and go from call to call.
+CALLS is a list of function names, one for each call. ARRAYS has `CALL.NAME` for each
+input, where CALL is the number of the call. coremltools reads the package. Each
+operator is then built once more with constants for its operands, so that coremltools'
+own `value_inference` computes it. Operators without such a computation are in `OWN`.
+States begin as zeros and keep their values from call to call.
 """
 
 import json

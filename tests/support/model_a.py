@@ -25,7 +25,7 @@ def model_a(layers: int | None = None) -> ModelSpec:
 
 
 def random_decoder(config: DecoderConfig) -> ModelSpec:
-    """Return a model whose weights are normal, wide enough for lively logits."""
+    """Return a decoder with random weights, wide enough for logits that differ."""
     generator = torch.Generator().manual_seed(0)
     model = Decoder(config).eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What comes of a module that is compiled, run and compared with eager."""
+"""Compile a module, run it, and compare its results with eager."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -18,7 +18,12 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it went: "" where eager itself has no answer, and why it is not equal."""
+    """The result of one comparison.
+
+    Attributes:
+        kind: "" where eager itself fails, so that there is nothing to compare.
+        reason: why the results are not equal.
+    """
 
     kind: Literal["", "equal", "wrong", "refused", "error"]
     reason: str = ""
@@ -30,12 +35,12 @@ class Applied(nn.Module):
         self.function = function
 
     def forward(self, x: Tensor) -> object:
-        """Apply it."""
+        """Return the function of x."""
         return self.function(x)
 
 
 def outcome(module, args, kwargs, path) -> Outcome:
-    """Compile by `fp32`, run, and compare; what is given is left as it was."""
+    """Compile a module by `fp32`, run it and compare; arguments are not changed."""
     try:
         with torch.no_grad():
             expected = _tensors(deepcopy(module)(*_copied(args), **_copied(kwargs)))

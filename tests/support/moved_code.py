@@ -1,9 +1,9 @@
 """Programs made by hand whose one method does all its work in a block.
 
 `in_partition` and `in_branches` take a program of one method, with states and
-partitions of a cursor, and move its instructions into the block of a delegate, or into
-two equal branches. The block is lent all of these; what it writes there comes back as a
-result.
+partitions of a cursor, and move its instructions into a block: that of a delegate, or
+two equal branches. The block is lent the method's inputs, its states and the fields of
+its cursors. Whatever of these the block writes is also a result of the block.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,10 @@ def in_partition(whole: Program) -> Program:
 
 
 def in_branches(whole: Program) -> Program:
-    """Return the program whose method asks a new input `yes`, and does the same."""
+    """Return a program whose method does its work in either of two equal branches.
+
+    The method has one more input, the bool `yes`, which chooses the branch.
+    """
     moved = _Moved(whole)
     nbytes, b = moved.block.graph.scratch_nbytes, moved.around
     moved.inputs["yes"] = yes = b.scratch(TensorType(DType.BOOL, (1,)))
@@ -48,14 +51,15 @@ def in_branches(whole: Program) -> Program:
 
 
 class _Moved:
-    """The block of a method's code, and what is around it.
+    """A method's code as a block, and the method around it that runs the block.
 
     Attributes:
-        block: what was the method's code.
-        around: builds what is left.
-        inputs: of the method, by name.
-        passed: the operands, and which results lie over which.
-        results: what comes back.
+        block: the former code of the method.
+        around: the builder of the new code of the method.
+        inputs: the method's inputs, by name.
+        passed: the block's operands, and for each result the operand that it overwrites
+            or None.
+        results: the values that the block returns.
     """
 
     def __init__(self, whole: Program) -> None:

@@ -1,4 +1,4 @@
-"""Bundles that hold nothing but named bytes: write them, read them, look around."""
+"""Write and read bundles that hold only named bytes, and look at their folders."""
 
 import numpy as np
 from hand_built import program
@@ -21,7 +21,7 @@ def data_program(contents):
 
 
 def save_data(path, contents, **options):
-    """Write a bundle of named bytes; the options of `save_bundle`."""
+    """Write a bundle of named bytes; `options` are those of `save_bundle`."""
     raws = list(contents.values())
 
     def content(name):

@@ -34,7 +34,10 @@ from kvc.schema.ops import OPS, Aliasing
 def native_graph(
     case: Case, results: Sequence[Tensor]
 ) -> tuple[Graph, dict[int, Tensor]] | None:
-    """Return a graph of one call, and the tensors it reads; None where it has none."""
+    """Return a graph of one call and its operands; None if `cpu` refuses the call.
+
+    The operands are tensors by the number of their value in the graph.
+    """
     graph, tensors = _graph(case, results)
     (instruction,) = graph.instructions
     types = [graph.values[value].type for value in instruction.results]

@@ -1,7 +1,7 @@
-"""What fake devices compute with numpy: operators of one array and of two, by name.
+"""Operators of one or two arrays, by name, which fake devices compute with numpy.
 
-Results have the dtype of what they are made of, or bool. A device has names of its own
-for some, and operators that only it has.
+Results have the dtype of their operands, or bool. A device may have other names for
+some of these, and more operators of its own.
 """
 
 import math

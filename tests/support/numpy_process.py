@@ -1,6 +1,7 @@
-"""A worker's process that is this process: what fake devices of libraries share.
+"""A stand-in for a worker process that answers in this process.
 
-A device has a method for each request that its worker takes: `_build`, `_store`...
+The fake devices of several libraries share it. A device has a method for each request
+that its worker takes: `_build`, `_store`...
 """
 
 import mmap
@@ -14,7 +15,10 @@ import numpy as np
 
 
 class NumpyProcess:
-    """Takes the place of `Process`; `asked` is what all of a class were asked to do."""
+    """Takes the place of `Process`.
+
+    `asked` lists the requests that all objects of a class have got.
+    """
 
     asked: ClassVar[list[str]]
     kinds: ClassVar[Mapping[int, type] | None] = None  # dtypes by numbers
@@ -33,7 +37,10 @@ class NumpyProcess:
         return getattr(self, f"_{do}")(descriptor, **facts)
 
     def _bind(self, descriptor, name, number, nbytes, **places: list[tuple]) -> None:
-        """Map memory; a place is the name, dtype, offset and shape of an array."""
+        """Map the memory of a descriptor, and bind arrays in it to a built model.
+
+        `places` lists arrays as (name, dtype, offset, shape).
+        """
         held = mmap.mmap(os.dup(descriptor), nbytes)
         if self.kinds is not None:
             places = {

@@ -1,7 +1,7 @@
 """Read models in ONNX's form, and run them with numpy: a device for tests.
 
-Reads what is written, by the numbers of `onnx.proto`, and shares no code with what
-writes it. Computes in float64 and rounds each result to float16, as a device may, or to
+Models are read by the field numbers of `onnx.proto`, with no code of kvc's writer.
+Results are computed in float64 and rounded to float16, as a device may do, or to
 integers where the model says so.
 """
 
@@ -68,7 +68,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def read_model(raw: bytes, folder: Path | None = None) -> Model:
-    """Return a model; weights lie in files of the folder."""
+    """Return a model read from its bytes; its weights lie in files of `folder`."""
     model = Model()
     for number, value in fields(raw):
         if number == 1:

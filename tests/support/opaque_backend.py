@@ -1,7 +1,8 @@
-"""A backend that owns states, as one for a device does: nobody else sees their memory.
+"""A backend that owns states as a device does: no other code can see their memory.
 
-`Opaque` takes every node, as `Greedy` does. What its owner is asked for waits in a
-queue until somebody waits for it, and a state's memory is known by a number alone.
+`Opaque` takes every node, as `Greedy` does. Work for the owner of the states is queued,
+and runs when the owner is synchronized. Other code knows the memory of a state only by
+a number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +37,7 @@ class Opaque(Greedy):
 
 
 class Ticket(StateBuffer):
-    """The memory of a state: a number, which says nothing to others."""
+    """Stands for the memory of a state outside its owner: nothing but a number."""
 
     __slots__ = ("number",)
 
@@ -49,7 +50,7 @@ class Ticket(StateBuffer):
 
 
 class Kept:
-    """The memory of states that are alike; see `Store`."""
+    """The memory of a group of states of equal type; see `Store`."""
 
     def __init__(self, owner: "Keeper", group: Group, sizes, initial) -> None:
         declared = group.first
@@ -88,7 +89,7 @@ class Kept:
                 assert np.array_equal(self.read(own), begins), "it holds something"
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Nothing: a clone has memory of its own."""
+        """Do nothing: a clone has memory of its own."""
 
     def first(self, state: int) -> Array:
         number = self.group.declared[state].initial
@@ -114,7 +115,7 @@ class Kept:
 
 
 class Keeper:
-    """Who owns the states; see `Owner`. What it is asked for is done in order."""
+    """The owner of the states; see `Owner`. Its work is queued, and done in order."""
 
     def __init__(self, groups, sizes, initial) -> None:
         self._again = groups, sizes, initial
@@ -126,7 +127,7 @@ class Keeper:
         ]
 
     def take(self, memory: Array) -> Ticket:
-        """Keep memory, and return what stands for it outside."""
+        """Keep the memory of a state, and return the ticket that stands for it."""
         ticket = Ticket(self)
         self._memory[ticket.number] = memory
         return ticket
@@ -135,7 +136,7 @@ class Keeper:
         return self._memory[ticket.number]
 
     def ask(self, work: Work) -> None:
-        """Do something when somebody waits for it."""
+        """Queue some work until the owner is synchronized."""
         self._waiting.append(work)
 
     def clone(self, held: Sequence[int]) -> "Keeper":
@@ -170,7 +171,7 @@ class OpaqueDelegate(ByReference):
 
 
 class OpaqueHandle(ReferenceHandle):
-    """Runs a partition when its owner is waited for, if it has states of one."""
+    """Runs a partition; if it has states, when their `Keeper` is synchronized."""
 
     def prepare(self, inputs, outputs, workspace, sizes) -> Work:
         keepers = [b.owner for b in inputs if isinstance(b, Ticket)]

@@ -1,12 +1,16 @@
-"""Results that torch leaves open: which others it could have given.
+"""Other results that torch could have given, where it does not fix the result.
 
-In: what an operator gives, and its arguments. Out: another result that is as right,
-drawn where there are many. Open are which of equal values an operator chooses, which
-integer stands for a float that none can be, the sign of a sum or bound that is zero,
-whether what sums make of infinities is infinite or NaN, which depends on their order,
-and what another number of elements changes (torch 2.13): `gelu` of infinity is
-infinite as of one number, or NaN as of several, `sinh` and `cosh` of several become
-infinite from 88.72 on, and remainders of several by denormal numbers are NaN.
+In: the result of an operator, and its arguments. Out: another result that is as right,
+drawn at random if there are many. These are open:
+
+- which of several equal values an operator chooses
+- which integer stands for a float that no integer of the dtype can represent
+- the sign of a sum or bound that is zero
+- whether sums with infinities are infinite or NaN, which depends on their order
+
+Some results depend on how many elements a tensor has (torch 2.13): `gelu` of infinity
+is infinite for one element and NaN for several; `sinh` and `cosh` become infinite from
+88.72 on for several; remainders by denormal numbers are NaN for several.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +38,11 @@ CHOOSING: Final[Mapping[str, int]] = {
 def chosen_otherwise(
     func: Callable[..., object], args: Sequence[object], place: int, chance: Chance
 ) -> object:
-    """Let an operator choose values and places from a tensor in another order."""
+    """Run an operator that chooses among equal values, on a tensor in another order.
+
+    Return the values and their places in the original tensor. `place` says which
+    argument is the axis.
+    """
     tensor, *others = args
     axis = args[place] if len(args) > place else -1
     assert isinstance(tensor, Tensor)
@@ -51,7 +59,7 @@ def _copied(chance, made, into, given, *_, **__) -> Tensor:
 
 
 def _converted(chance: Chance, made: Tensor, given: Tensor, *_, **__) -> Tensor:
-    """Choose integers for floats that are too large, or no numbers."""
+    """Replace integers made of NaN, or of floats too large for them, by random ones."""
     if made.is_floating_point() or made.is_complex() or made.dtype == torch.bool:
         return made
     if not given.is_floating_point() or given.shape != made.shape:
@@ -63,10 +71,11 @@ def _converted(chance: Chance, made: Tensor, given: Tensor, *_, **__) -> Tensor:
 
 
 def _spaced(chance: Chance, made: Tensor, *_, **__) -> Tensor:
-    """Return numbers between two, rounded as the ends are, or no integer that fits.
+    """Return a range of numbers, such as `linspace` makes, with other rounding errors.
 
-    Integers are computed in float64, with more digits where a processor multiplies and
-    adds at once.
+    Fractions differ by up to a rounding step of the largest number. Integers above
+    2**53 differ by what a fused multiply-add changes. The least integer, which may
+    stand for a number out of range, becomes any.
     """
     if made.is_complex() or not made.numel():
         return made
@@ -80,7 +89,7 @@ def _spaced(chance: Chance, made: Tensor, *_, **__) -> Tensor:
 
 
 def _signed(chance: Chance, made: Tensor, *_, **__) -> Tensor:
-    """Return fractions, in which zeros have any sign, in the same memory."""
+    """Give zeros of a float tensor random signs, in place; return the tensor."""
     if not made.is_floating_point() or not (made == 0).any():
         return made
     signs = torch.randint(0, 2, made.shape, generator=chance) * 2 - 1
@@ -88,20 +97,27 @@ def _signed(chance: Chance, made: Tensor, *_, **__) -> Tensor:
 
 
 def _convolved(chance: Chance, made: Tensor, x: Tensor, weight: Tensor, *_) -> Tensor:
-    """Return anything where weights are not finite, which may meet zeros beside x."""
+    """Return a convolution in which infinite or NaN weights may meet padding zeros.
+
+    If all weights are finite, only signs of zeros change. Otherwise all results become
+    infinite, or all NaN.
+    """
     if weight.isfinite().all():
         return _signed(chance, made)
     return _ordered(chance, torch.full_like(made, torch.nan))
 
 
 def _ordered(chance: Chance, made: Tensor, *_, **__) -> Tensor:
-    """Return what sums of infinities give in another order."""
+    """Return the result with all its infinities and NaN made infinite, or all NaN.
+
+    Sums of infinities may give either, depending on their order.
+    """
     some = torch.rand((), generator=chance)
     return torch.where(made.isfinite(), made, torch.inf if some < 0.5 else torch.nan)
 
 
 def _transformed(chance, made, x, axes, *_, **__) -> Tensor:
-    """Return a Fourier transform, NaN wherever it is of a number not finite."""
+    """Return a Fourier transform with NaN wherever an input of it is not finite."""
     lost = ~x.isfinite()
     for axis in axes:
         lost = lost.any(axis, keepdim=True)
@@ -110,12 +126,12 @@ def _transformed(chance, made, x, axes, *_, **__) -> Tensor:
 
 
 def _in_float64(func, chance, made, x) -> Tensor:
-    """Return what more digits give, whose range is larger."""
+    """Return the result computed in float64, whose range is larger."""
     return func(x.double()).to(made.dtype)
 
 
 def _log_softmax(chance: Chance, made: Tensor, x: Tensor, *_, **__) -> Tensor:
-    """Return differences of numbers as large as x, which are rounded as such."""
+    """Return a log-softmax with other rounding errors, as large as those of x."""
     least = 4 * torch.finfo(made.dtype).eps
     size = x.abs().nan_to_num(posinf=0).amax() if x.numel() else 0
     by = least * (1 + size) * torch.rand(made.shape, generator=chance)
@@ -123,21 +139,24 @@ def _log_softmax(chance: Chance, made: Tensor, x: Tensor, *_, **__) -> Tensor:
 
 
 def _remainder(chance: Chance, made: Tensor, x: Tensor, by: Tensor) -> Tensor:
-    """Return what is left of a division, in the same memory."""
+    """Return remainders, those by denormal numbers all NaN or all 0, in place."""
     tiny = (by != 0) & (by.abs() < torch.finfo(torch.float32).tiny)
     other = torch.nan if torch.rand((), generator=chance) < 0.5 else 0.0
     return made.copy_(torch.where(tiny, other, made)) if tiny.any() else made
 
 
 def _gelu(chance: Chance, made: Tensor, x: Tensor, *_, **__) -> Tensor:
-    """Return x times a chance, which is rounded as numbers up to 1 are."""
+    """Return `gelu` of x with another rounding error, up to that of numbers near 1.
+
+    Of an infinite x it is infinite or NaN.
+    """
     by = torch.finfo(made.dtype).eps * torch.rand(made.shape, generator=chance)
     made = made + (by.to(made.dtype) * x).nan_to_num(0, 0, 0)
     return torch.where(x == torch.inf, _ordered(chance, x), made)
 
 
 def _mean_beside(chance, made, *_, **__) -> tuple[Tensor, ...]:
-    """Return what comes with a mean, and the mean of infinities in another order."""
+    """Return results, the second of which is a mean, with other infinities."""
     return made[0], _ordered(chance, made[1]), *made[2:]
 
 

@@ -1,8 +1,8 @@
-"""Programs of torch's operators as values: what they call, on which tensors.
+"""Programs of torch's operators as plain values: the calls, and their tensors.
 
-A step calls one of torch's sampled operators (`op_db`), or its variant in place, with
-inputs, buffers, what earlier steps made, and what else the sample takes. `Together` is
-the module of several programs, which share nothing.
+A step calls one of torch's sampled operators (`op_db`), or its variant in place. The
+arguments are inputs, buffers, results of earlier steps, and the other values of the
+sample. `Together` is one module of several programs, which share nothing.
 """
 
 import traceback
@@ -26,7 +26,7 @@ Pool = Mapping[Source, Sequence[Tensor]]
 
 
 class Ref(NamedTuple):
-    """A tensor that there is, whole or a part of it."""
+    """One of a program's tensors, or its first elements in another shape."""
 
     source: Source  # an input, a buffer, or what a step made
     place: int  # among these
@@ -41,7 +41,7 @@ class Ref(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """An argument that is no tensor."""
+    """An argument that is not a tensor."""
 
     value: object
 
@@ -56,14 +56,17 @@ class Step:
     count: int = 0  # how many tensors it makes
 
     def call(self, pool: Pool, apart: bool = False) -> list[Tensor]:
-        """Return what it makes, `apart` of copies of what it does not write."""
+        """Return the tensors that the step makes.
+
+        With `apart`, it gets copies of all arguments but the first, which it may write.
+        """
         leaves = self.arguments(pool)
         if apart:
             leaves[1:] = [x.clone() if isinstance(x, Tensor) else x for x in leaves[1:]]
         return self.call_with(leaves)
 
     def arguments(self, pool: Pool) -> list[object]:
-        """Return its arguments, in the order of `leaves`."""
+        """Return the step's arguments, in the order of `leaves`."""
         return [
             leaf.of(pool) if isinstance(leaf, Ref) else leaf.value
             for leaf in self.leaves
@@ -76,13 +79,13 @@ class Step:
         return [each for each in made if isinstance(each, Tensor)]
 
     def refs(self) -> Iterator[Ref]:
-        """Yield the tensors that it takes."""
+        """Yield references to the tensors that the step takes."""
         return (leaf for leaf in self.leaves if isinstance(leaf, Ref))
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a program does, without the tensors that it begins with."""
+    """The code of a program, without its inputs and buffers."""
 
     takes: int = 0  # how many inputs it has
     holds: int = 0  # how many buffers
@@ -93,7 +96,10 @@ class Code:
     def made_of(
         self, inputs: Sequence[Tensor], held: Sequence[Tensor], apart: bool = False
     ) -> list[Tensor]:
-        """Return all that steps make, `apart` of copies of what they only read."""
+        """Return all tensors that the steps make, in order.
+
+        With `apart`, steps in place get copies of the arguments that they only read.
+        """
         made: list[Tensor] = []
         pool: Pool = {"inputs": inputs, "held": held, "made": made}
         for step in self.steps:
@@ -107,7 +113,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class OperatorProgram:
-    """A program and the tensors of its calls."""
+    """A program, its buffers, and the inputs of its calls."""
 
     code: Code = Code()  # what it does
     # the inputs of each call, of equal shapes but for dynamic sizes
@@ -118,7 +124,7 @@ class OperatorProgram:
     dynamic: frozenset[int] = frozenset()
 
     def expected(self) -> list[Tensors]:
-        """Return what eager makes of each call: results, then inputs afterwards."""
+        """Return eager's tensors of each call: results, then inputs afterwards."""
         held = copies(self.held)
         made = []
         with torch.no_grad():
@@ -137,7 +143,7 @@ def flat(calls: Sequence[Tensors]) -> list[Tensor]:
 
 
 def bits_equal(one: Tensor, other: Tensor) -> bool:
-    """Tell whether tensors are equal, NaN for NaN, and zeros by their signs too."""
+    """Tell whether two tensors are equal: NaN equals NaN, and 0.0 is not -0.0."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     same = (one == other) & (one.signbit() == other.signbit())
@@ -154,13 +160,13 @@ def operator(name: str) -> OpInfo:
 
 
 def function_of(name: str, in_place: bool = False) -> Callable[..., object]:
-    """Return what a step calls."""
+    """Return the function that a step calls."""
     op = operator(name)
     return op.inplace_variant if in_place else op.op
 
 
 class Together(nn.Module):
-    """Several programs as one module, which takes the inputs of all."""
+    """One module of several programs, which takes the inputs of all, in order."""
 
     def __init__(self, programs: Sequence[OperatorProgram]) -> None:
         super().__init__()
@@ -170,7 +176,7 @@ class Together(nn.Module):
                 self.register_buffer(f"held_{number}_{place}", held.clone())
 
     def forward(self, tensors: Tensors = ()) -> tuple[Tensor, ...]:
-        """Perform all."""
+        """Run all programs, and return the results of all."""
         results: list[Tensor] = []
         at = 0
         for number, code in enumerate(self.codes):
@@ -181,7 +187,7 @@ class Together(nn.Module):
 
 
 def place_of(error: BaseException) -> int | None:
-    """Return the place of the program that a `Together` was in when it failed."""
+    """Return which program a `Together` was running at an error; None if none."""
     found = None
     cause: BaseException | None = error
     while cause is not None:
@@ -193,7 +199,7 @@ def place_of(error: BaseException) -> int | None:
 
 
 def method_of(programs: Sequence[OperatorProgram]) -> Method:
-    """Return the method of a `Together`."""
+    """Return the method that compiles a `Together` of these programs."""
     inputs = tuple(each.clone() for one in programs for each in one.calls[0])
     dynamic: dict[str, dict[int, Dim]] = {}
     at = 0

@@ -2,8 +2,7 @@
 
 A sample is tried in several ways: as it is; in place, on a buffer, called twice; with a
 dynamic first dim, also at another size; with tensors that are not contiguous; and in
-the body of a branch, which writes too. Needs `expecttest`, which torch's own tests
-need.
+the body of a branch, also in place. Needs `expecttest`, which torch's own tests need.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ Operator = Callable[..., object]
 
 
 class Sample(nn.Module):
-    """Calls an operator with the tensors that it is given, and what else it takes."""
+    """Calls an operator with given tensors and the sample's other arguments."""
 
     def __init__(self, op: Operator, sample: SampleInput) -> None:
         super().__init__()
@@ -41,7 +40,7 @@ class Sample(nn.Module):
         self.op = op
 
     def forward(self, tensors: Tensors) -> object:
-        """Call it."""
+        """Call the operator with these tensors in the places of the sample's."""
         left = iter(tensors)
         leaves = [next(left) if each is None else each[0] for each in self.others]
         x, args, kwargs = tree_unflatten(leaves, self.spec)
@@ -49,7 +48,7 @@ class Sample(nn.Module):
 
 
 class Written(nn.Module):
-    """Lets an operator write over a buffer, whose content it returns."""
+    """Lets an operator overwrite a buffer, and returns the buffer's content."""
 
     def __init__(self, write: Operator, sample: SampleInput) -> None:
         super().__init__()
@@ -57,15 +56,15 @@ class Written(nn.Module):
         self.register_buffer("held", self.sample.tensors[0].clone())
 
     def forward(self, tensors: Tensors = ()) -> object:
-        """Write."""
+        """Call the operator in place on the buffer, and return a copy of the buffer."""
         self.sample((self.held, *tensors))
         return self.held.clone()
 
 
 class InBranch(Buffers, chosen=torch.tensor(True)):
-    """Calls a sample in a body, whose results lie in memory of their own.
+    """Calls a sample in a branch, and returns copies of its results.
 
-    Where the operator writes, it writes over a copy of its first tensor.
+    If the operator works in place, it overwrites a copy of its first tensor.
     """
 
     def __init__(self, sample: Sample, writes: bool) -> None:
@@ -73,7 +72,7 @@ class InBranch(Buffers, chosen=torch.tensor(True)):
         self.sample, self.writes = sample, writes
 
     def forward(self, tensors: Tensors) -> object:
-        """Call it in the first of two branches that are alike."""
+        """Call the sample in the first of two similar branches."""
         return torch.cond(self.chosen, self._one, self._other, tensors)
 
     def _one(self, *tensors: Tensor) -> object:
@@ -101,10 +100,10 @@ class Trial:
 
 
 def operators() -> list[OpInfo]:
-    """Return torch's operators whose results have values.
+    """Return torch's operators but those that return uninitialized memory.
 
-    The list is named by its module, whose variables are not read with each model that
-    is compiled, as those of the tests are.
+    The list is read through its module on purpose: torch looks at all global variables
+    of the code that it traces, and the list is large.
     """
     return [op for op in invocations.op_db if "empty" not in op.name]
 
@@ -114,7 +113,7 @@ def name_of(op: OpInfo) -> str:
 
 
 def trials_of(op: OpInfo, way: Way, most: int) -> Iterator[Trial]:
-    """Yield trials of an operator in one way, `most` of each dtype."""
+    """Yield trials of an operator in one way: of `most` samples of each dtype."""
     for dtype in DTYPES:
         if not op.supports_dtype(dtype, "cpu"):
             continue
@@ -126,7 +125,7 @@ def trials_of(op: OpInfo, way: Way, most: int) -> Iterator[Trial]:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Tell whether it is dense and real."""
+    """Tell whether a tensor is dense and real."""
     return tensor.layout is torch.strided and not tensor.is_complex()
 
 
@@ -151,7 +150,11 @@ def _in_way(op, given, sample, way) -> Iterator[Trial]:
 
 
 def _dynamic(sample: Sample) -> Iterator[Trial]:
-    """Let the first size of the first tensor be another, and of all that share it."""
+    """Yield a trial whose second call has a smaller first size.
+
+    The size is that of the first tensor's first dim, and changes in all tensors with
+    the same first size.
+    """
     tensors = sample.tensors
     size = tensors[0].shape[0] if tensors[0].ndim else 0
     if size < 3:  # torch takes sizes of 0 and 1 for fixed
@@ -164,13 +167,13 @@ def _dynamic(sample: Sample) -> Iterator[Trial]:
 
 
 def spread_apart(tensor: Tensor) -> Tensor:
-    """Return a tensor with the same elements, each beside another one."""
+    """Return a view with the same elements, with a gap after each in memory."""
     wide = torch.stack((tensor, torch.zeros_like(tensor)), -1)
     return wide[..., 0]
 
 
 def outcome(trial: Trial, path: Path) -> Outcome:
-    """Compile by `fp32`, save, load, run and compare."""
+    """Compile a trial by `fp32`, save, load and run it, and compare with eager."""
     expected = _expected(trial)
     if expected is None:
         return Outcome("")
@@ -178,7 +181,10 @@ def outcome(trial: Trial, path: Path) -> Outcome:
 
 
 def _expected(trial: Trial) -> list[Tensor] | None:
-    """Return eager's results, None for none to compare; leave buffers as they were."""
+    """Return eager's results of all calls; None if it fails or has none to compare.
+
+    The buffers of the model are left as they were.
+    """
     kept = {name: buffer.clone() for name, buffer in trial.model.named_buffers()}
     results: list[Tensor] = []
     try:
@@ -199,7 +205,7 @@ def _expected(trial: Trial) -> list[Tensor] | None:
 
 
 def _copies(call: Tensors) -> tuple[Tensors, ...]:
-    """Return copies of a call's tensors as one argument, none where there are none."""
+    """Return copies of a call's tensors as one argument, or () for no tensors."""
     return (tuple(each.clone() for each in call),) if call else ()
 
 

@@ -1,7 +1,8 @@
-"""The least of a program of operators that still fails, and as a test.
+"""Shrink a program of operators that fails, and print it as a test.
 
-A program becomes less by returning one tensor, by taking as an input what a step has
-made, by losing steps and inputs that nothing needs, by plain values, by one call.
+A program shrinks by returning only one tensor, by taking a step's result as an input,
+by losing steps and inputs that no result needs, by plainer values, and by having one
+call.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ Names = dict[tuple[Source, int], tuple[Source, int]]
 
 
 def shrunk(program: OperatorProgram, verdict: Verdict, judge: Judge) -> OperatorProgram:
-    """Return the least program that fails in the same way, as far as that is found."""
+    """Return the smallest program found that fails in the same way."""
     while True:
         for less in _lesser(program):
             (made,) = judge.verdicts([less])
@@ -39,7 +40,7 @@ def shrunk(program: OperatorProgram, verdict: Verdict, judge: Judge) -> Operator
 
 
 def _lesser(program: OperatorProgram) -> Iterator[OperatorProgram]:
-    """Yield programs that are less in one respect, the least first."""
+    """Yield programs that are smaller in one respect, the smallest first."""
     code = program.code
     made = range(sum(step.count for step in code.steps))
     for place in made:
@@ -79,7 +80,10 @@ def _unheld(program: OperatorProgram, place: int) -> OperatorProgram:
 
 
 def _plainer(program: OperatorProgram, place: int) -> Iterator[OperatorProgram]:
-    """Yield programs whose input is contiguous, or has fewer strange values."""
+    """Yield programs in which input `place` is contiguous, or has plainer values.
+
+    All its values become 0.5, or every other one does.
+    """
     given = [call[place] for call in program.calls]
     if not all(x.is_contiguous() for x in given):
         yield _with_values(program, place, [x.contiguous() for x in given])
@@ -125,7 +129,7 @@ def _renamed(program: OperatorProgram, names: Names) -> OperatorProgram:
 
 
 def _needed(program: OperatorProgram) -> OperatorProgram:
-    """Return a program without what no result needs; steps in place are needed."""
+    """Return the program without what its results do not need; in-place steps stay."""
     code = program.code
     starts = [sum(s.count for s in code.steps[:i]) for i in range(len(code.steps))]
     needed = {("made", place) for place in code.results}
@@ -158,7 +162,7 @@ def _needed(program: OperatorProgram) -> OperatorProgram:
 
 
 def as_test(program: OperatorProgram, recipe: str) -> str:
-    """Return Python text of a test that fails as the program does."""
+    """Return the Python source of a test that fails as the program does."""
     code = program.code
     takes = ["self", *(f"x{i}" for i in range(code.takes))]
     lines, count = ["class Model(nn.Module):"], 0
@@ -202,7 +206,7 @@ def _call(step: Step) -> str:
 
 
 class _Text(str):
-    """Text of a leaf, which is Python already."""
+    """Python source of an argument, whose `repr` is the source itself."""
 
     __slots__ = ()
 

@@ -1,12 +1,14 @@
-"""What comes of programs of operators: compiled by recipes, run, and held to eager.
+"""Compile programs of operators by several recipes, run them, and compare with eager.
 
-Programs are compiled together, since a trace of many takes little longer than of one;
-where the trace fails, the program that it was in is tried on its own; where anything
-else is not as in eager, each half is, down to one program.
+Many programs are compiled together, since a trace of many takes little longer than a
+trace of one. Where the trace fails, the program in which it failed is tried alone.
+Where results are wrong or another error occurs, each half of the programs is tried,
+down to one program.
 
-A result is equal if its dtype and shape are, its NaNs are where eager's are, and all
-else is within `TOLERANCES` of eager's. Where it is not, eager runs again with numbers
-that are rounded otherwise: elements that change then by more than this decide nothing.
+A result is equal to eager's if dtype and shape are, if NaN is in the same places, and
+if all other elements differ by at most `TOLERANCES`. If it is not, eager runs again
+with other rounding errors: elements that change by more than the tolerance then are not
+compared.
 """
 
 from collections import Counter
@@ -49,7 +51,7 @@ FINDINGS = ("wrong", "error")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a program; the worst of all recipes."""
+    """The worst verdict on a program over all recipes."""
 
     kind: Kind  # "none" where eager itself has no answer, or another one each time
     reason: str = ""  # why it is not equal
@@ -60,20 +62,20 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A program and what eager makes of it."""
+    """A program and the tensors that eager gives for each of its calls."""
 
     program: OperatorProgram
     expected: Sequence[Tensors]
 
 
 class Judge:
-    """Tries programs, and remembers which operators have been refused.
+    """Tries programs, and counts which operators have been refused.
 
-    Programs with such an operator are tried on their own.
+    A program with an operator that was refused often is compiled alone.
     """
 
     def __init__(self, path: Path, recipes: Sequence[str] = RECIPES) -> None:
-        """Use the path of a bundle, which may be written over, and these recipes."""
+        """Use these recipes, and the path of a bundle, which may be overwritten."""
         self._path = path
         self._recipes = recipes
         self._tries: Counter[str] = Counter()
@@ -100,7 +102,7 @@ class Judge:
         return all(3 * self._refusals[n] <= self._tries[n] for n in names)
 
     def remember(self, names: Sequence[str], kind: str) -> None:
-        """Remember what has come of a program of these operators."""
+        """Count the operators of a tried program, and whether it was refused."""
         self._tries.update(names)
         if kind == "refused":
             self._refusals.update(names)
@@ -124,9 +126,9 @@ class Judge:
         return [_worst(of_one) for of_one in zip(*by_recipe, strict=True)]
 
     def _parts(self, some: Sequence[Held], why: Verdict) -> list[Verdict]:
-        """Try the one that failed, or else each half, apart from the rest.
+        """Try parts of programs that failed together: the failed one, or each half.
 
-        If none fails there, all fail together.
+        If no part fails alone, the verdict on all is that they fail together.
         """
         end = len(some) // 2 if why.place is None else why.place
         parts = some[:end], some[end : end + 1], some[end + 1 :]
@@ -139,10 +141,10 @@ class Judge:
         return [replace(why, kind="error", reason=reason)] * len(some)
 
     def _checked(self, some: Sequence[Held], found: Sequence[Verdict]) -> list[Verdict]:
-        """Try what is wrong once more on its own, and say if it is right there.
+        """Try each wrong program alone once more, and note if it is right alone.
 
-        Nothing is decided by what a recipe makes wrong of denormal numbers alone that
-        takes them for zeros.
+        Some recipes take denormal numbers for zeros. A program is undecided if it is
+        wrong by such a recipe, but right with zeros for its denormal numbers.
         """
         made = list(found)
         for place, (each, verdict) in enumerate(zip(some, found, strict=True)):
@@ -171,7 +173,7 @@ def _worst(some: Sequence[Verdict]) -> Verdict:
 
 
 def _expected(program: OperatorProgram) -> list[Tensors] | None:
-    """Return eager's results, None where it has none, or others the next time."""
+    """Return eager's tensors; None if eager fails, or gives others the second time."""
     if not program.code.steps:
         return None
     try:
@@ -215,7 +217,7 @@ def run(
 
 
 def _as_tensor(made: object) -> Tensor:
-    """Return a result as a tensor; of calls without tensors they are arrays."""
+    """Return a result as a tensor; a call without tensors returns numpy arrays."""
     if isinstance(made, np.ndarray) and made.dtype == bfloat16:
         return torch.as_tensor(made.view(np.int16)).view(torch.bfloat16)
     return torch.as_tensor(made)
@@ -234,7 +236,11 @@ def _compared(held: Held, found: Sequence[Tensors], recipe: str) -> Verdict:
 
 
 def _differences(pairs, loose) -> str:
-    """Return what is not equal, "" for nothing."""
+    """Return a text of the first difference; "" if all results are equal.
+
+    `pairs` has each result and eager's. `loose` has for each a bool mask of elements
+    that are not compared, or None.
+    """
     for number, ((one, other), free) in enumerate(zip(pairs, loose, strict=True)):
         if one.dtype != other.dtype or one.shape != other.shape:
             kinds = [f"{each.dtype} {list(each.shape)}" for each in (one, other)]

@@ -1,8 +1,8 @@
 """Attention that torch could have computed otherwise.
 
-In: a call of `scaled_dot_product_attention` while a way is on. Out: the same numbers
-but where its arguments hold infinity or NaN, of which torch's own ways (2.13) make one
-thing or another, by how tensors lie in memory.
+In: a call of `scaled_dot_product_attention` while an `Attending` is active. Out: the
+same numbers as torch's, except where the arguments have infinity or NaN. There torch's
+own algorithms (2.13) differ, and how tensors lie in memory decides which one runs.
 """
 
 import torch
@@ -11,10 +11,11 @@ from torch.overrides import TorchFunctionMode
 
 
 class Attending(TorchFunctionMode):
-    """Computes attention over the keys that a row sees alone; over none it is zero.
+    """Computes attention of each row over only the keys that its mask lets it see.
 
-    What a mask takes away does not count, also not where it is NaN. Of scores that are
-    NaN it makes NaN, or with `without_nan` zeros.
+    Without any such key the result is zero. Masked scores and values do not count, even
+    if they are NaN. If a score that counts is NaN, the result is NaN, or zero with
+    `without_nan`.
     """
 
     def __init__(self, without_nan: bool) -> None:

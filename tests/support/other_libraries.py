@@ -1,4 +1,4 @@
-"""Backends whose libraries are large and closed: on such a library, or on numpy."""
+"""Run backends whose libraries are large and closed: with a library, or with numpy."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,7 +14,10 @@ _BY_NUMPY: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 
 def use(backend: str, where: str, patch: pytest.MonkeyPatch) -> str:
-    """Let a backend run on "numpy" or on its "library"; skip a test without that."""
+    """Let a backend run on "numpy" or on its "library".
+
+    Skip the running test if the library is wanted but not installed. Return `where`.
+    """
     if where == "numpy":
         _BY_NUMPY[backend](patch)
     else:

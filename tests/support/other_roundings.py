@@ -1,7 +1,8 @@
-"""What eager makes of a program when its numbers are rounded otherwise.
+"""Find the elements of eager's results that other roundings change.
 
-In: a program and what eager makes of it. Out: which elements decide nothing, since they
-change by more than `TOLERANCES` with other roundings, or are what torch leaves open.
+In: a program and eager's results. Out: for each result which elements are not compared
+with a bundle, because they change by more than `TOLERANCES` with other roundings, or
+because torch leaves them open.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,12 +37,13 @@ def close(one: Tensor, other: Tensor) -> Tensor:
 def undecided(
     program: OperatorProgram, known: Sequence[Tensor], flushed: bool
 ) -> list[Tensor | None]:
-    """Tell which elements decide nothing.
+    """Return, for each result of eager, a bool mask of the elements not to compare.
 
-    These change by more than the tolerance with other roundings: with numbers of 16
-    bits computed in 32, or, where the recipe's library takes denormal numbers for zeros
-    and interpolates infinity to NaN, by these; or they depend on what attention makes
-    of infinity and NaN.
+    These elements change by more than the tolerance when rounding errors are other
+    ones, when numbers of 16 bits are computed in 32, or when attention treats infinity
+    and NaN in another way. With `flushed` the recipe's library takes denormal numbers
+    for zeros and interpolates infinity to NaN: then elements that change by this count
+    too.
     """
     free: list[Tensor] = [torch.zeros(each.shape, dtype=torch.bool) for each in known]
     ways = [_OtherRounding(number) for number in range(ROUNDINGS)]
@@ -73,7 +75,7 @@ _SHORT = (torch.float16, torch.bfloat16)
 
 
 def _widened(program: OperatorProgram) -> OperatorProgram:
-    """Return a program whose inputs and buffers of 16 bits have 32."""
+    """Return the program with its 16-bit inputs and buffers as float32."""
     return _with_each(program, lambda x: x.float() if x.dtype in _SHORT else x)
 
 
@@ -83,7 +85,7 @@ def _with_each(program, change) -> OperatorProgram:
 
 
 def without_denormals(program: OperatorProgram) -> OperatorProgram | None:
-    """Return a program with zeros for denormal numbers, None if it has none."""
+    """Return the program with zeros for denormal numbers; None if it has none."""
     each = flat((program.held, *program.calls))
     if not any(_denormal(x).any() for x in each):
         return None
@@ -98,7 +100,7 @@ def _denormal(x: Tensor) -> Tensor:
 
 @contextmanager
 def _flushing() -> Iterator[None]:
-    """Let eager take denormal numbers for zeros."""
+    """Let eager take denormal numbers for zeros within a `with` block."""
     torch.set_flush_denormal(True)
     try:
         yield
@@ -107,18 +109,18 @@ def _flushing() -> Iterator[None]:
 
 
 class RuleFailedError(Exception):
-    """A rule of `open_results` is wrong: it fails for what an operator gives."""
+    """A rule of `open_results` is wrong: it raises for an operator's result."""
 
 
 class Dispatching(TorchDispatchMode):
-    """Has `dispatched` called in the place of each operator."""
+    """Calls `dispatched` in the place of each operator."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return self.dispatched(func, *args, **(kwargs or {}))
 
 
 class _OtherRounding(Dispatching):
-    """Changes results in their last places, and what torch leaves open."""
+    """Changes the last digits of results, and results that torch leaves open."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -141,7 +143,7 @@ class _OtherRounding(Dispatching):
         return made
 
     def _round(self, tensor: Tensor) -> None:
-        """Multiply a tensor of fractions in place by numbers close to 1."""
+        """Multiply a float tensor in place by random numbers close to 1."""
         if tensor.is_complex() and not tensor.is_conj():
             tensor = torch.view_as_real(tensor)
         if not tensor.is_floating_point():
@@ -155,7 +157,7 @@ class _OtherRounding(Dispatching):
 
 
 class _NoInfinities(Dispatching):
-    """Makes NaN of all that is interpolated from a number that is not finite."""
+    """Makes results NaN that are interpolated from infinity or NaN."""
 
     def dispatched(self, func: OpOverload, *args: object, **kwargs: object) -> object:
         made = func(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""Models over transformers' own caches, whose tensors are buffers too.
+"""Models over transformers' own caches, whose tensors are also buffers.
 
-In: a tiny model. Out: a module with `prefill` and `decode`, whose cache is a plain
-attribute, as in `transformers.integrations.executorch`: keys, values and lengths of its
-layers are registered as buffers too, and code of transformers writes them.
+In: a tiny model. Out: a module with `prefill` and `decode`. The cache is a plain
+attribute, as in `transformers.integrations.executorch`. The keys, values and lengths of
+its layers are registered as buffers too, and transformers' code writes them.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class OwnCache(nn.Module):
         return self
 
     def prefill(self, tokens: Tensor) -> Tensor:
-        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
+        """Append tokens int64 [1, seq]; return the last token's logits [1, vocab]."""
         return self._append(tokens)
 
     def decode(self, token: Tensor) -> Tensor:
@@ -63,15 +63,15 @@ class OwnCache(nn.Module):
 
 
 def static(model: PreTrainedModel) -> OwnCache:
-    """Return a model over a `StaticCache`, as its configuration makes it."""
+    """Return a model over the `StaticCache` that its configuration asks for."""
     return OwnCache(model, StaticCache(model.config, max_cache_len=SLOTS)).register()
 
 
 def hybrid(model: PreTrainedModel) -> OwnCache:
     """Return a model over a `StaticCache` whose sliding layers keep all positions.
 
-    This is what transformers' exporters do: a `StaticSlidingWindowLayer` counts in
-    Python too.
+    This is what transformers' exporters do, since a `StaticSlidingWindowLayer` also
+    counts positions in Python.
     """
     cache = StaticCache(model.config, max_cache_len=SLOTS)
     for i, layer in enumerate(cache.layers):
@@ -86,10 +86,10 @@ def growing(model: PreTrainedModel) -> OwnCache:
 
 
 class _Exported:
-    """What both wrappers add; the caller says places int64 [seq]."""
+    """`prefill` and `decode` of both wrappers, which take positions int64 [seq]."""
 
     def prefill(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
+        """Append tokens int64 [1, seq]; return the last token's logits [1, vocab]."""
         return self.forward(tokens, cache_position=places)[:, -1]
 
     def decode(self, token: Tensor, places: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class _Exported:
 
 
 class StaticExported(_Exported, TorchExportableModuleWithStaticCache):
-    """transformers' own wrapper for exporters."""
+    """transformers' own wrapper for exporting a model over a static cache."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         model.generation_config.cache_implementation = "static"
@@ -106,14 +106,17 @@ class StaticExported(_Exported, TorchExportableModuleWithStaticCache):
 
 
 class HybridExported(_Exported, TorchExportableModuleWithHybridCache):
-    """The same for a model whose layers differ."""
+    """transformers' wrapper for models with both sliding and full layers."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model, batch_size=1, max_cache_len=SLOTS)
 
 
 def calls(module: nn.Module, tokens: Tensor, first: int) -> Iterator[Call]:
-    """Yield calls that take tokens int64 [1, length]: `first` at once, then each."""
+    """Yield the calls that feed tokens int64 [1, length] to a module.
+
+    The first call is a prefill of `first` tokens; each other call decodes one token.
+    """
     says_places = not isinstance(module, OwnCache)
     length = tokens.shape[1]
     for begin, end in [(0, first), *((i, i + 1) for i in range(first, length))]:

@@ -1,4 +1,4 @@
-"""Small partitions for the backend xnnpack, drawn an op at a time."""
+"""Small partitions for the backend xnnpack, written one op at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +24,10 @@ def _renamed(value: Value, first: int) -> Value:
 
 
 class Sketch(GraphBuilder):
-    """The code of a partition in the making, over `symbols`; its values are `Ref`s."""
+    """The code of a partition that is being written; its values are `Ref`s.
+
+    `symbols` gives the bounds of each symbol.
+    """
 
     def __init__(self, **symbols: tuple[int, int]) -> None:
         bounds = symbols or {"seq": (1, 64)}
@@ -33,7 +36,7 @@ class Sketch(GraphBuilder):
         self.arrays: dict[str, np.ndarray] = {}
 
     def input(self, *dims: int | Affine) -> Ref:
-        """Add a float32 input."""
+        """Add a float32 input of these dims."""
         return self.input_of(TensorType(DType.FLOAT32, dims))
 
     def input_of(self, kind: TensorType) -> Ref:
@@ -61,13 +64,16 @@ class Sketch(GraphBuilder):
         return results if len(results) > 1 or OPS[op].variadic else results[0]
 
     def graph(self, *outputs: Ref, first_name: int = 0) -> Graph:
-        """Return the code with these results; the names of its data count from one."""
+        """Return the code, with these values as its results.
+
+        The names of its constants are numbers from `first_name` on.
+        """
         values = tuple(_renamed(value, first_name) for value in self.values)
         ends = tuple(self._inputs), tuple(output.value for output in outputs)
         return Graph(values, *ends, tuple(self.instructions), self.top, self.top)
 
     def dims(self, value: Ref) -> tuple[int | Affine, ...]:
-        """Return the shape of a value."""
+        """Return the dims of a value, which may depend on symbols."""
         return self.values[value.value].type.dims
 
     def _operands(self, argument: object) -> object:
@@ -79,7 +85,10 @@ class Sketch(GraphBuilder):
         return argument
 
     def _results_of(self, op: str, arguments: tuple[object, ...]) -> list[TensorType]:
-        """Return the types of an op's results: fit to the shapes at several sizes."""
+        """Return the types of an op's results, whose dims are linear in the symbols.
+
+        They are computed from the shapes at several sizes.
+        """
         least = {name: symbol.lower + 3 for name, symbol in self.symbols.items()}
         origin = self._shapes(op, arguments, least)
         slopes = {

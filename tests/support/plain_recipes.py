@@ -1,6 +1,6 @@
-"""Recipes that any model of the tests compiles by: of any size, and without samples.
+"""Recipes that can compile any model of the tests.
 
-Those of fixed sizes, and those that need samples, have tests of their own.
+Recipes for fixed sizes, and those that need sample inputs, have tests of their own.
 """
 
 from functools import partial

@@ -1,9 +1,10 @@
-"""Change a decoded program, or the bytes of its data, in places that mean something.
+"""Change a decoded program, or the content of a JSON file, in a few meaningful places.
 
-In: a program that is right, or what JSON says, a seeded dice. Out: another one that may
-be wrong. A place is chosen by its kind first (the owner's class and the field), so that
-what is rare is changed as often as what is frequent; it gets a number near it or far
-away, or what another place of that kind has. What JSON says may get another type, too.
+In: a valid program or JSON content, a seeded random generator. Out: a variant that may
+be invalid. A field is chosen by its kind first (the owner's class and the field's
+name), so that rare fields are changed as often as frequent ones. It gets a number near
+its own or far away, or the value of another field of that kind. JSON content may also
+get values of other types.
 """
 
 import dataclasses
@@ -32,10 +33,10 @@ T = TypeVar("T")
 
 
 class Mutator(Generic[T]):
-    """Makes variants of a program, or of what JSON says (with tuples for lists)."""
+    """Makes variants of a program, or of JSON content (with tuples for lists)."""
 
     def __init__(self, whole: T, odd: Sequence[object] = ()) -> None:
-        """Use what is right, and values that may stand in any place."""
+        """Take the valid content `whole`; `odd` values may be put in any place."""
         self._whole, self._odd = whole, odd
         self._places: dict[str, list[Path]] = defaultdict(list)
         self._known: dict[str, list[object]] = defaultdict(list)
@@ -45,7 +46,7 @@ class Mutator(Generic[T]):
         self._kinds = sorted(self._places)
 
     def mutate(self, dice: random.Random) -> T:
-        """Return one that differs in one to three places."""
+        """Return a variant that differs in one to three places."""
         changed: object = self._whole
         for _ in range(dice.choice((1, 1, 1, 2, 3))):
             changed = self._with_one(changed, dice)
@@ -95,7 +96,7 @@ class Mutator(Generic[T]):
 
 
 def mutate_bytes(raw: bytes, dice: random.Random) -> bytes:
-    """Return bytes of that length, of which one to eight next to each other differ."""
+    """Return bytes of the same length, of which one to eight neighbors are changed."""
     if not raw:
         return raw
     changed = bytearray(raw)
@@ -109,9 +110,10 @@ def mutate_bytes(raw: bytes, dice: random.Random) -> bytes:
 def with_other_data(
     program: Program, blobs: bytes, start: int, dice: random.Random
 ) -> tuple[bytes, Blob | None]:
-    """Return the bytes before the program with other content of one blob, and that.
+    """Return the bytes before the program with one blob changed, and that blob.
 
-    `start` is where those bytes lie in the file.
+    `start` is where the bytes `blobs` begin in the file. The blob is None if the
+    program has none in this file.
     """
     inside = [blob for blob in program.blobs if blob.file == 0 and blob.nbytes]
     if not inside:
@@ -125,7 +127,7 @@ def with_other_data(
 
 
 def _other_tuple(value: tuple[object, ...], dice: random.Random) -> tuple[object, ...]:
-    """Return a tuple with an item less, more, or elsewhere."""
+    """Return a tuple in which an item is lost, doubled, moved or overwritten."""
     if not value:
         return value
     one, other = (dice.randrange(len(value)) for _ in range(2))
@@ -142,7 +144,7 @@ def _other_tuple(value: tuple[object, ...], dice: random.Random) -> tuple[object
 
 
 def _other_mapping(value, dice) -> Mapping[object, object]:
-    """Return a mapping with an entry less, or what two entries have exchanged."""
+    """Return a mapping in which an entry is lost, or two keys have swapped values."""
     made = dict(value)
     one, other = (dice.choice(list(made)) for _ in range(2))
     if dice.random() < 0.5:

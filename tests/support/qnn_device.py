@@ -1,8 +1,8 @@
 """A device of the backend `qnn` that is numpy: everything but Qualcomm's library.
 
 It takes the requests of `runtime_py/delegates/qnn/worker.py` in this process, reads the
-files that the library would read, and runs models in float16 or on integers. `ASKED` is
-what it was asked to do.
+files that the library would read, and runs models in float16 or on integers. `ASKED`
+lists the requests that it has got.
 """
 
 import tempfile
@@ -53,7 +53,7 @@ class NumpyDevice(NumpyProcess):
 
 
 def use_numpy_device(patch: pytest.MonkeyPatch) -> None:
-    """Let the backend have this device, whether the library is here or not."""
+    """Let the backend `qnn` run on this device, with Qualcomm's library or without."""
     ASKED.clear()
     patch.setattr(context, "Process", NumpyDevice)
     patch.setattr(backend, "check_installed", lambda: None)

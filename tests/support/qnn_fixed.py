@@ -1,4 +1,4 @@
-"""Models for the recipe `qnn_a16w8`, which are compiled with samples."""
+"""Models for the recipe `qnn_a16w8`, which needs sample inputs to compile."""
 
 from dataclasses import replace
 from pathlib import Path

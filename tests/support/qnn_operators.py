@@ -1,4 +1,4 @@
-"""Blocks of one operator, as the backends `qnn` and `coreai` are given them."""
+"""Blocks of one operator, in the form in which `qnn` and `coreai` get them."""
 
 import torch
 from native_calls import native_graph, with_constants

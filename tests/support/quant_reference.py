@@ -1,7 +1,7 @@
 """The quantized ops once more: plain numpy, one row at a time, slow and separate.
 
-All that is given is arrays; a bias may be None. float32 throughout, rounding halves to
-even, as the design states it.
+All arguments are arrays, of which a bias may be None. Numbers are float32 throughout,
+and halves are rounded to even, as the recipes' design says.
 """
 
 import block_reference
@@ -12,7 +12,11 @@ F = np.float32
 
 
 def quantize_row(x: np.ndarray) -> tuple[np.ndarray, np.float32, int]:
-    """Return q int8 [in], steps per unit, zero point of x float32 [in]."""
+    """Quantize a row x float32 [in] to int8.
+
+    Returns:
+        q int8 [in]; how many steps make 1.0; the zero point.
+    """
     low, high = min(F(0), x.min()), max(F(0), x.max())
     scale = F(1) if low == high else F(255) / (high - low)
     a, b = low * scale, high * scale
@@ -22,7 +26,12 @@ def quantize_row(x: np.ndarray) -> tuple[np.ndarray, np.float32, int]:
 
 
 def quantize_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return q int8 as x, scale float32 [..., 1], zero_point int32 [..., 1]."""
+    """Quantize each row of x float32 [..., in] to int8.
+
+    Returns:
+        q int8 in the shape of x; scale float32 [..., 1], how many steps make 1.0;
+            zero_point int32 [..., 1].
+    """
     rows = [quantize_row(row) for row in x.reshape(-1, x.shape[-1])]
     lead = (*x.shape[:-1], 1)
     q = np.array([row[0] for row in rows], np.int8).reshape(x.shape)
@@ -31,7 +40,10 @@ def quantize_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def linear_qd8(q, scale, zero_point, weight, weight_scale, bias) -> np.ndarray:
-    """Return float32 [..., out]; the integer part in int64."""
+    """Return the product float32 [..., out] of quantized rows and an int8 weight.
+
+    q is int8 [..., in], the weight int8 [out, in]; integers are added up in int64.
+    """
     wide = weight.astype(np.int64)
     out = np.empty((q.size // q.shape[-1], weight.shape[0]), F)
     pairs = zip(scale.reshape(-1), zero_point.reshape(-1), strict=True)
@@ -43,14 +55,18 @@ def linear_qd8(q, scale, zero_point, weight, weight_scale, bias) -> np.ndarray:
 
 
 def linear_w8(x, weight, weight_scale, bias) -> np.ndarray:
-    """Return x times the widened weight transposed, plus bias, by float64."""
+    """Return x [..., in] times an int8 weight [out, in], plus bias, through float64."""
     wide = weight.astype(np.float64) * weight_scale.astype(np.float64)[:, None]
     y = x.astype(np.float64) @ wide.T
     return (y if bias is None else y + bias).astype(np.float32)
 
 
 def linear_qb4(q, scale, zero_point, weight, weight_scale, bias) -> np.ndarray:
-    """Return float32 [..., out]; an integer product and a scale for each block."""
+    """Return the product float32 [..., out] of quantized rows and an int4 weight.
+
+    The weight is in blocks along its inputs. Each block has a scale, and its products
+    are added up as integers.
+    """
     scales = one_by_one(weight_scale).astype(F)
     blocks = unpack_int4(weight).reshape(*scales.shape, -1)
     offset = (blocks.sum(2).astype(F) * scales).sum(1, dtype=F)
@@ -65,7 +81,10 @@ def linear_qb4(q, scale, zero_point, weight, weight_scale, bias) -> np.ndarray:
 
 
 def embedding_q8(weight, scale, indices) -> np.ndarray:
-    """Return float32 [..., width], row by row; a scale of each row or of its blocks."""
+    """Return the rows float32 [..., width] of an int8 table for given indices.
+
+    `scale` has one scale for each row, or one for each block of a row.
+    """
     blocks = scale.reshape(len(scale), -1)
     each = np.repeat(blocks, weight.shape[1] // blocks.shape[1], axis=1)
     rows = [weight[i].astype(F) * each[i] for i in indices.reshape(-1)]
@@ -75,7 +94,11 @@ def embedding_q8(weight, scale, indices) -> np.ndarray:
 def expert_linear_qd8(
     q, scale, zero_point, weight, weight_scale, experts, bias
 ) -> np.ndarray:
-    """Return float32 [rows, out], a row at a time."""
+    """Return the products float32 [rows, out] of quantized rows with their experts.
+
+    `experts` has the number of each row's expert, whose int8 weight it is multiplied
+    by.
+    """
     out = np.empty((len(q), weight.shape[1]), F)
     for i, expert in enumerate(experts):
         row = (q[i : i + 1], scale[i : i + 1], zero_point[i : i + 1])

@@ -1,8 +1,8 @@
 """A `Decoder` in eager mode with the numerics of quantized linears, slow and separate.
 
-Weights are quantized in numpy, products are taken row by row by `quant_reference`.
-Which scale is the best for a block of int4 is asked of kvc: near a tie, the order of
-a sum decides.
+Weights are quantized in numpy, and `quant_reference` multiplies row by row. Only the
+choice of the best scale for a block of int4 is taken from kvc: of two scales that are
+nearly as good, the order of a sum decides.
 """
 
 import copy
@@ -22,7 +22,10 @@ from kvc.compiler.weights.int4 import quantize_int4
 
 
 class Matrix:
-    """A weight as stored numbers and scales; `linear` takes x float32 [..., in]."""
+    """A weight as stored numbers and their scales.
+
+    `linear` takes x float32 [..., in], quantizes it, and multiplies it by the weight.
+    """
 
     quantize: Callable[[np.ndarray], tuple[np.ndarray, ...]]
     product: Callable[..., np.ndarray]
@@ -33,7 +36,7 @@ class Matrix:
 
 
 def _as_int8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what blocks [..., n] are with a scale for each, and the scales."""
+    """Return blocks [..., n] rounded to int8 by one scale each, and these scales."""
     absmax = np.abs(blocks).max(axis=-1)
     scale = np.where(absmax > 0, absmax / np.float32(127), np.float32(1))
     steps = np.rint(blocks / scale[..., None])
@@ -41,7 +44,7 @@ def _as_int8(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class ReferenceMatrix(Matrix):
-    """int8 [out, in] and float32 [out] of a weight, per output channel."""
+    """A weight as int8 [out, in], with float32 [out] scales, one per output channel."""
 
     quantize, product = staticmethod(quantize_rows), staticmethod(linear_qd8)
 
@@ -50,7 +53,10 @@ class ReferenceMatrix(Matrix):
 
 
 class BlockMatrix(Matrix):
-    """int8 [out, in] and float32 [out, m] of a weight, for rows in blocks."""
+    """A weight as int8 [out, in], with m scales for each row: float32 [out, m].
+
+    It multiplies activations that are quantized in blocks.
+    """
 
     quantize, product = staticmethod(quantize_blocks_of), staticmethod(linear_q8)
 
@@ -62,7 +68,7 @@ class BlockMatrix(Matrix):
 
 
 class NarrowMatrix(Matrix):
-    """An int4 weight and its scales, float32, as `side_by_side` has them."""
+    """An int4 weight and its float32 scales, stored in the order of `side_by_side`."""
 
     quantize, product = staticmethod(quantize_rows), staticmethod(linear_qb4)
 
@@ -94,7 +100,7 @@ class ReferenceLinear(nn.Module):
 
 
 class ReferenceEmbedding(nn.Module):
-    """Rows of a quantized table."""
+    """Looks up rows of a quantized table."""
 
     def __init__(self, matrix: Matrix) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rows to quantize, and what the reference makes of them."""
+"""Rows to quantize, and their values as the reference kernels quantize them."""
 
 import torch
 from kernel_calls import run
@@ -20,7 +20,7 @@ def quantized(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def in_blocks(x: Tensor) -> tuple[Tensor, ...]:
-    """Return what `kvc::quantize_blocks` makes of rows."""
+    """Return the results of `kvc::quantize_blocks` for rows x [..., width]."""
     lead = x.shape[:-1]
     blocks = ((*lead, -(-x.shape[-1] // 32)), I8)
     return reference(
@@ -29,7 +29,7 @@ def in_blocks(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def some_blocks(rows: int, width: int) -> Tensor:
-    """Return rows whose blocks of 32 differ in size, and where they lie."""
+    """Return rows float32 [rows, width] whose blocks of 32 differ in size and mean."""
     torch.manual_seed(rows * 1000 + width)
     count = -(-width // 32)
     size = 10 ** torch.randn(rows, count), torch.randn(rows, count)

@@ -1,12 +1,12 @@
 """Decoders whose rows bring different numbers of tokens to a call.
 
-Each has a reference without any cache: logits [seq, vocab] of one row's tokens. Two
-layers show that what padding gives never gets into the caches of the next one; where
-only the way to write a cache differs, one layer will do.
+Each has a reference without any cache: logits [seq, vocab] of one row's tokens. Models
+have two layers, so that padding would show if it got into the second layer's cache.
+Models that differ only in how they write a cache have one.
 
-`prefill` takes tokens int64 [batch, seq], of which the first `lengths[row]` count in
-each row; `decode` takes one token a row, and bool [batch]: which rows take part. Both
-give each row's logits after its last token.
+`prefill` takes tokens int64 [batch, seq] and `lengths` int64 [batch], the number of
+tokens that count in each row. `decode` takes one token for each row, and bool [batch]:
+which rows take part. Both return the logits after each row's last token.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ CAPACITY = Dim("capacity", 4, SLOTS)
 
 
 class RaggedLayer(nn.Module):
-    """One layer: rotary attention over a cache, and what follows it."""
+    """One layer: rotary attention over a cache, and a residual connection."""
 
     mode, window, slots, keep = "linear", None, SLOTS, 0
 
@@ -78,19 +78,22 @@ class RaggedLayer(nn.Module):
 
 
 class RingLayer(RaggedLayer):
-    """Its cache is a ring, of which a query sees the last `WINDOW` positions."""
+    """A layer whose cache is a ring; a query sees the last `WINDOW` positions."""
 
     mode, window, slots = "circular", WINDOW, RING
 
 
 class KeptLayer(RingLayer):
-    """Its ring keeps the first positions, which a query sees too."""
+    """A layer whose ring also keeps the first positions, which each query sees."""
 
     slots, keep = RING + KEPT, KEPT
 
 
 class BranchingLayer(RaggedLayer):
-    """Writes its cache in both branches of a condition that no result shows."""
+    """A layer that writes its cache in both branches of a condition.
+
+    The branches differ only in the order of their writes.
+    """
 
     def write(self, k: Tensor, v: Tensor, start: Tensor, row_lengths: Tensor) -> None:
         def update(old: Tensor, new: Tensor) -> Tensor:
@@ -112,7 +115,7 @@ class BranchingLayer(RaggedLayer):
 
 
 class Ragged(Buffers, position=ZERO):
-    """Counts in a state, int64 [batch]."""
+    """A decoder that counts its rows' tokens in a state, int64 [batch]."""
 
     layer: type[RaggedLayer] = RaggedLayer
     depth = 2
@@ -162,7 +165,7 @@ class RaggedKept(RaggedRings):
 
 
 class RaggedWhereTold(Ragged):
-    """The session says where to write: an input of the position, int64 [batch]."""
+    """A decoder whose position is an input, int64 [batch], which the session gives."""
 
     depth = 1
 
@@ -178,7 +181,7 @@ class RaggedWhereTold(Ragged):
 
 
 def turned(x: Tensor, places: Tensor) -> Tensor:
-    """Turn x [batch, heads, seq, WIDTH] by its places int64 [batch, seq]."""
+    """Rotate x [batch, heads, seq, WIDTH] by its positions int64 [batch, seq]."""
     angles = places[:, None, :, None] * torch.tensor([1.0, 0.1])
     cos, sin = angles.cos(), angles.sin()
     a, b = x.chunk(2, dim=-1)
@@ -186,7 +189,7 @@ def turned(x: Tensor, places: Tensor) -> Tensor:
 
 
 def ragged_methods(told: bool = False) -> list[Method]:
-    """The methods of `Ragged`; `told`: those of `RaggedWhereTold`."""
+    """Return the methods of `Ragged`, or with `told` of `RaggedWhereTold`."""
     tokens = torch.ones(3, 5, dtype=torch.int64)
     rows = torch.zeros(3, dtype=torch.int64)
     place = {"position": "input_pos"} if told else {}
@@ -203,7 +206,10 @@ def ragged_methods(told: bool = False) -> list[Method]:
 
 
 def ragged_specs(told: bool = False, rings: bool = False) -> list[StateSpec]:
-    """What states of `Ragged` have one of for each row; rings have no capacity."""
+    """Return which states of `Ragged` have rows of a batch, and which a capacity.
+
+    `told`: for `RaggedWhereTold`. `rings`: caches are rings, which have no capacity.
+    """
     caches = StateSpec("layers.*.[kv]", axis=2, capacity=CAPACITY, batch=BATCH)
     if rings:
         caches = StateSpec("layers.*.[kv]", batch=BATCH)
@@ -222,7 +228,7 @@ RAGGED: dict[str, type[Ragged]] = {
 
 @cache
 def alone(model: type[Ragged], tokens: tuple[int, ...]) -> np.ndarray:
-    """Return the last logits [vocab] of one row's tokens, by the reference."""
+    """Return the reference's logits [vocab] after one row's tokens."""
     with torch.no_grad():
         return _made(model).reference(torch.tensor(tokens))[-1].numpy()
 
@@ -234,7 +240,7 @@ def _made(model: type[Ragged]) -> Ragged:
 
 @contextmanager
 def opened_ragged(kind: str, folder: Path) -> Iterator[Program]:
-    """Compile and open one of `RAGGED`."""
+    """Compile one of `RAGGED` into a folder, and open it."""
     told, rings = kind == "told", "rings" in kind
     with opened(
         RAGGED[kind](),

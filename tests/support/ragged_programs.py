@@ -1,7 +1,7 @@
 """A program made by hand whose rows bring different numbers of tokens to a call.
 
-Its cache [batch, 3, capacity, 2] lies at a position that a state counts, int64 [batch];
-of each row only what counts is written.
+A state counts the position of each row, int64 [batch]. Rows are written into a cache
+[batch, 3, capacity, 2] at that position; rows that are padding are not written.
 """
 
 from hand_built import I64, LENGTHS, START, Built, adds, program
@@ -23,7 +23,10 @@ from kvc.schema.types import Dim, TensorType
 
 
 def ragged_program() -> Built:
-    """Return `write(x, counts)` and `step(x, counts)`, the second by bool counts."""
+    """Return a program with the methods `write(x, counts)` and `step(x, counts)`.
+
+    The counts of `write` are int64 [batch], those of `step` bool [batch].
+    """
     counter, cursor = counted(TensorType(I64, (BATCH,)))
     whole = rows_type(CAPACITY, BATCH, width=2)
     cache = state("cache", whole, StateKind.LINEAR, 2, cursor=0)
@@ -33,7 +36,10 @@ def ragged_program() -> Built:
 
 
 def ragged_method(name: str, seq: Dim, dtype: DType) -> Method:
-    """Write rows at the position, as many as an input of a dtype counts."""
+    """Return a method that writes the rows of x into the cache at the position.
+
+    An input of the given dtype, [batch], says how many rows of x count.
+    """
     b = Builder()
     x = b.scratch(rows_type(seq, BATCH, width=2))
     given = row_lengths = b.scratch(TensorType(dtype, (BATCH,)))

@@ -1,9 +1,9 @@
-"""Random modules whose buffers are reached in many ways, held against eager.
+"""Random modules whose buffers can be reached in many ways, compared with eager.
 
 A module has a few buffers and names for parts of them: attributes, list and dictionary
 members, plain and slotted objects, closures, second buffers. Its methods write and read
 them in place and functionally, with Python numbers and tensors as operands. In: a seed.
-Out: the module, methods and calls, and `check`, which compiles and compares.
+Out: the module with its methods and calls; `check` compiles it and compares.
 """
 
 import random
@@ -26,7 +26,7 @@ SHAPES = ((4,), (2, 4), (2, 2, 3), (1,), ())
 
 @dataclass
 class Ref:
-    """A way to a tensor: how to get it, and how to put it where it was."""
+    """A name of a tensor in the module: how to read it, and how to assign it."""
 
     get: Callable[[], Tensor]
     put: Callable[[Tensor], None]
@@ -35,7 +35,7 @@ class Ref:
 
 
 class Aliased(nn.Module):
-    """A module of random aliases and random methods."""
+    """A module with random names for its buffers, and random methods."""
 
     def __init__(self, seed):
         super().__init__()
@@ -115,7 +115,10 @@ class Aliased(nn.Module):
 
 
 def _operand(model, chance, like):
-    """Return a function of (x, n) that gives what is added: number, argument, alias."""
+    """Return a function of (x, n) that returns a random operand for tensor `like`.
+
+    The operand is a number, a tensor made of an argument, or the sum of another tensor.
+    """
     kind = chance.randrange(5)
     number = chance.choice((1, 2, -1, 3, True))
     other = model.ref(chance)
@@ -137,7 +140,7 @@ def _adds(model, chance):
 
 
 def _augments(model, chance):
-    """`box.a += x` assigns what it gives back."""
+    """Return a step that runs `box.a += x`, which also assigns to `box.a`."""
     ref = model.ref(chance, writable=True)
     operand = _operand(model, chance, ref)
 
@@ -214,7 +217,7 @@ _STEPS = (
 
 
 def reached(thing, path="", seen=None) -> Iterator[tuple[str, object]]:
-    """Yield every tensor, array and plain value that a model reaches, by path."""
+    """Yield (path, identity or value) of every tensor, array and value of a model."""
     seen = {} if seen is None else seen
     if isinstance(thing, Tensor):
         yield path, (id(thing), thing.data_ptr(), tuple(thing.shape), thing.stride())
@@ -243,11 +246,15 @@ class Changed(AssertionError):
 
 
 class Differs(AssertionError):
-    """The bundle gives something else than eager."""
+    """The bundle's results differ from eager's."""
 
 
 def check(seed: int, folder: Path, found: Counter, corrupt: bool = False) -> None:
-    """Hold the module of a seed against eager; `found` counts what became of it."""
+    """Compile the module of a seed, and compare it with eager in four calls.
+
+    `found` counts the outcomes: "right", or the text of a refusal. With `corrupt`, a
+    buffer of the eager module is changed, which must be noticed.
+    """
     model, eager = Aliased(seed), Aliased(seed)
     chance = random.Random(-seed - 1)
     names = list(model.steps)

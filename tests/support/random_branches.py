@@ -1,8 +1,9 @@
-"""Random modules with branches and loops, written as text as a user could have.
+"""Random modules with branches and loops, written as text as a user would write them.
 
-Buffers a, b, c float64 [4, 3] go through torch.cond, while_loop and scan, within each
-other, in other shapes and orders, beside readers of their old contents, and are written
-in between. Numbers are whole or halves, so that every way to compute gives the same.
+Buffers a, b, c float64 [4, 3] are passed to torch.cond, while_loop and scan, nested, in
+other shapes and orders, next to code that reads their old contents. They are also
+written between these calls. Numbers are whole or halves, so that any order of computing
+gives the same bits.
 """
 
 import random
@@ -54,7 +55,7 @@ Body = Callable[..., tuple[Tensor, ...]]
 
 
 class _Writer:
-    """Writes one method; all choices follow from the seed."""
+    """Writes the text of one method; all choices follow from the seed."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -96,7 +97,7 @@ class _Writer:
             self.add(2, text.format(v=buffer, w=f"({value} * 1)"))
 
     def statement(self, depth: int, names: list[str], nested: int) -> None:
-        """Write something that makes one more value, or several."""
+        """Write a statement that makes one or more new values, and add their names."""
         kind = self.chance.random() if nested else 0.9
         if kind < 0.55:
             self.branch(depth, names, nested - 1)
@@ -116,7 +117,12 @@ class _Writer:
             names.append(made)
 
     def passed(self, names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-        """Return what is passed to a body, what it calls that, and its first lines."""
+        """Choose what a branch or loop body gets.
+
+        Returns:
+            The expressions that are passed; the names of the body's parameters; the
+                lines with which the body begins, which undo a change of shape.
+        """
         count = self.chance.randint(1, min(3, len(names)))
         picked = self.chance.sample(list(dict.fromkeys(names)), count)
         if self.chance.random() < 0.25:
@@ -135,7 +141,7 @@ class _Writer:
         return given, taken, first
 
     def captured(self, depth: int, given: Sequence[str]) -> list[str]:
-        """Return what a body may find outside beside what is passed."""
+        """Return the buffers that a body may use without getting them as arguments."""
         free = [b for b in BUFFERS if not any(b in text for text in given)]
         return free if depth == OUTERMOST and self.chance.random() < 0.4 else []
 
@@ -251,7 +257,11 @@ PLAIN = {"cond": _cond, "while_loop": _while_loop, "scan": _scan}
 
 
 def random_module(seed: int, control: Mapping[str, object] = TRACED) -> nn.Module:
-    """Return a module with step(p, q, turns, x, at); `PLAIN` is Python's control."""
+    """Return the random module of a seed, with a method step(p, q, turns, x, at).
+
+    `control` has the functions for branches and loops: torch's own (`TRACED`), or
+    `PLAIN`, which are written in Python.
+    """
     found: dict[str, type[nn.Module]] = {}
     text = f"class Random(nn.Module):\n{source_of(seed)}\n"
     names = {"torch": torch, "nn": nn, "dense": dense, **control}
@@ -264,7 +274,12 @@ def random_module(seed: int, control: Mapping[str, object] = TRACED) -> nn.Modul
 
 
 def arguments(number: int) -> tuple[Tensor, ...]:
-    """Return p, q, turns, x [4, 3] and two places at, for one of four calls."""
+    """Return the arguments of call `number`, one of four.
+
+    Returns:
+        p, q: bools. turns: int64 number of turns. x: float64 [4, 3]. at: int64 [2], two
+            row numbers.
+    """
     x = torch.arange(12, dtype=torch.float64).reshape(4, 3) * 0.5 - number
     flags = (torch.tensor(bool(number & bit)) for bit in (1, 2))
     at = torch.tensor([[0, 2], [2, 1], [1, 0], [2, 0]][number])

@@ -1,7 +1,8 @@
-"""Random programs of the IR with branches and loops, and what they mean.
+"""Random programs of the IR with branches and loops, and their expected results.
 
-A method over a few states, as in `random_methods`, some of whose steps run blocks.
-These are made in the same way: reads and writes over what they are lent, and blocks.
+A program has one method over a few states, as in `random_methods`, with some steps that
+run blocks. Blocks are made in the same way: they read and write the values that they
+are lent, and may run blocks themselves.
 """
 
 import random
@@ -23,7 +24,7 @@ TURNS = 3
 
 
 class _Author:
-    """Makes methods and blocks; `blocks` are those made so far, by number."""
+    """Makes random methods and blocks; `blocks` has the finished blocks by number."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -130,7 +131,7 @@ def random_control(seed: int) -> Program:
 def meaning(
     whole: Program, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Return the outputs and the new states of a call; each value has own memory."""
+    """Return the outputs and new states of a call, without any sharing of memory."""
     (entry,) = (one for one in whole.methods if one.block is None)
     blocks = blocks_by_number(whole)
     return interpret(entry, inputs, states, blocks=blocks)[:2]

@@ -15,7 +15,10 @@ ROWS, COLUMNS = 4, 6
 
 
 class RandomFunction(Buffers, n=torch.tensor([1, 3])):
-    """Does what its seed says; buffers a, b [4, 6], c [6], d [2, 3, 4], n int64 [2]."""
+    """Runs the random function of its seed.
+
+    Buffers: a, b float64 [4, 6], c [6], d [2, 3, 4], n int64 [2].
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -33,7 +36,7 @@ class RandomFunction(Buffers, n=torch.tensor([1, 3])):
 
 
 class Author:
-    """Makes one function up, and runs it meanwhile."""
+    """Makes up a random function while running it."""
 
     def __init__(self, model, choose, *arguments) -> None:
         self.choose = choose
@@ -43,7 +46,7 @@ class Author:
         self.n = model.n
 
     def write(self) -> tuple[Tensor, ...]:
-        """Return some of the values that there are at the end."""
+        """Take random actions; return some of the values that exist at the end."""
         actions = (self.view, self.compute, self.combine)
         actions += (self.write_into, self.write_at_places, self.count)
         for _ in range(self.choose.randint(4, 14)):
@@ -54,7 +57,7 @@ class Author:
         return self.choose.choice(self.pool)
 
     def view(self) -> None:
-        """Take a view of a value, of one of many kinds."""
+        """Add a view of an existing value to the pool; the kind of view is random."""
         base = self.some()
         if base.dim() == 0:
             self.pool.append(base.reshape(1))
@@ -80,7 +83,7 @@ class Author:
         self.pool.append(self.choose.choice(views)())
 
     def compute(self) -> None:
-        """Make a new value of one value."""
+        """Add a value that is computed from one existing value."""
         base = self.some()
         makers = [
             lambda: base + 1,
@@ -101,7 +104,7 @@ class Author:
         self.pool.append(self.choose.choice(makers)().clamp(-4096, 4096))
 
     def combine(self) -> None:
-        """Make a new value of two values that fit each other."""
+        """Add a value that is computed from two existing values of fitting shapes."""
         one = self.some()
         other = self.fitting(one)
         makers = [
@@ -115,14 +118,14 @@ class Author:
         self.pool.append(self.choose.choice(makers)())
 
     def fitting(self, target: Tensor) -> Tensor:
-        """Return a value that can be broadcast to the shape of another one."""
+        """Return a value that can be broadcast to the shape of `target`."""
         fits = [value for value in self.pool if _broadcasts(value, target)]
         if not fits or self.choose.random() < 0.15:
             return self.some().sum()
         return self.choose.choice(fits)
 
     def write_into(self) -> None:
-        """Write to a value in place, whatever it is a view of."""
+        """Write in place to an existing value, which may be a view."""
         target = self.some()
         source = self.fitting(target)
         if self.choose.random() < 0.5:
@@ -172,7 +175,7 @@ class Author:
         self.choose.choice(writes)()
 
     def count(self) -> None:
-        """Change the integers, and read them as numbers."""
+        """Change the integer buffer n, and sometimes add its numbers as a value."""
         self.n.add_(self.choose.randint(1, 3))
         if self.choose.random() < 0.5:
             self.pool.append(self.n.to(torch.float64))

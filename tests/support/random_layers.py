@@ -1,8 +1,9 @@
-"""Random modules of pieces that passes of recipes look for, and of what is like them.
+"""Random modules of pieces that passes of recipes look for, and of similar pieces.
 
-A seed gives a module whose `forward` takes x float32 [1, seq, width] and appends to a
-pool of such tensors, piece by piece; it returns some of them. Some pieces are what a
-pass rewrites, others differ from it in one respect: a factor, an axis, a sign, a dtype.
+A seed gives a module whose `forward` takes x float32 [1, seq, width]. Each piece makes
+another such tensor of earlier ones; some of the tensors are returned. Some pieces are
+what a pass rewrites. Others differ from that in one respect: a factor, an axis, a sign,
+a dtype.
 """
 
 import math
@@ -24,7 +25,7 @@ Piece = Callable[[Pool], Tensor]
 
 
 class RandomLayers(nn.Module):
-    """So many pieces, chosen by a seed; `said` are their names, in order."""
+    """A module of `count` random pieces; `said` has their names, in order."""
 
     def __init__(self, seed: int, count: int = 6) -> None:
         super().__init__()
@@ -53,18 +54,18 @@ class RandomLayers(nn.Module):
         return self._random.choice(choices)
 
     def some(self) -> tuple[int, int]:
-        """Return the place of an earlier tensor, mostly of the last, and its width."""
+        """Return the place and width of a random earlier tensor, mostly the last."""
         last = len(self._widths) - 1
         place = last if self._random.random() < 0.6 else self._random.randint(0, last)
         return place, self._widths[place]
 
     def same(self, width: int) -> int | None:
-        """Return the place of an earlier tensor of a width, None without one."""
+        """Return the place of a random earlier tensor of a width, None for no such."""
         places = [i for i, found in enumerate(self._widths) if found == width]
         return self._random.choice(places) if places else None
 
     def matrix(self, *dims: int) -> nn.Parameter:
-        """Return a new weight, or one of the same dims that is there."""
+        """Return a weight of these dims, new or one that other pieces use."""
         known = [m for m in self._matrices if m.shape == dims]
         if known and self._random.random() < 0.4:
             return self._random.choice(known)
@@ -74,7 +75,7 @@ class RandomLayers(nn.Module):
         return made
 
     def turned(self, rows: int, columns: int) -> Callable[[], Tensor]:
-        """Return what gives a weight [rows, columns], turned in some way or not."""
+        """Return a function that returns a weight [rows, columns], or a transpose."""
         swap, swap_last = (lambda x: x.T), (lambda x: x.transpose(-1, -2))
         others = (lambda x: x.t()), (lambda x: x.permute(1, 0))
         turns = self._random.choice(
@@ -102,7 +103,7 @@ def linear(of: RandomLayers) -> Made:
 
 
 def product(of: RandomLayers) -> Made:
-    """A product with a matrix [in, out], by any name."""
+    """A product with a matrix [in, out], by one of torch's functions for it."""
     (place, width), out = of.some(), of.width()
     weight, bias = of.turned(width, out), of.matrix(*of.one_of((out,), (1, out), (1,)))
     factors = of.one_of({}, {}, {"alpha": 0.5}, {"beta": 2.0}, {"beta": 0})
@@ -123,7 +124,7 @@ def product(of: RandomLayers) -> Made:
 
 
 def of_weights(of: RandomLayers) -> Made:
-    """A product of two matrices, or with a vector: no layer."""
+    """A product of two weights, or with a vector; it must not count as a layer."""
     place, width = of.some()
     a, b = of.turned(width, 4), of.turned(4, 6)
     vector = of.matrix(width)
@@ -136,7 +137,7 @@ def of_weights(of: RandomLayers) -> Made:
 
 
 def gated(of: RandomLayers) -> Made:
-    """A gated linear unit, or what looks like it."""
+    """A gated linear unit, or something similar."""
     (place, width), out = of.some(), of.width()
     gate, up = of.matrix(out, width), of.matrix(of.one_of(out, out, 1), width)
     name = of.one_of("silu", "silu", "gelu", "tanh", "sigmoid", "relu")
@@ -162,7 +163,7 @@ def gated(of: RandomLayers) -> Made:
 
 
 class Rotation:
-    """Rotary embeddings in their spellings, or what looks like them."""
+    """Rotary embeddings in several spellings, or something similar."""
 
     def __init__(self, of: RandomLayers, place: int, width: int) -> None:
         heads = of.one_of(*(h for h in (1, 2, 4) if width % (2 * h) == 0))
@@ -246,7 +247,7 @@ def normed(of: RandomLayers) -> Made:
 
 
 def added(of: RandomLayers) -> Made:
-    """A residual, or a product of two."""
+    """A sum with another tensor (a residual connection), a difference, or a product."""
     place, width = of.some()
     other = of.same(width)
     way = of.one_of(
@@ -260,7 +261,7 @@ def added(of: RandomLayers) -> Made:
 
 
 def narrowed(of: RandomLayers) -> Made:
-    """A layer, or a sum, in another dtype; int8 and back."""
+    """A layer that is computed in another dtype, or whose input is rounded."""
     (place, width), out = of.some(), of.width()
     weight = of.matrix(out, width)
 
@@ -283,7 +284,7 @@ def narrowed(of: RandomLayers) -> Made:
 
 
 def emptied(of: RandomLayers) -> Made:
-    """Something of nothing, beside something."""
+    """A layer with an empty input or weight, next to an ordinary one."""
     (place, width), out = of.some(), of.width()
     weight, none = of.matrix(out, width), nn.Parameter(torch.zeros(0, width))
     of.register_parameter(f"none{len(of.said)}", none)
@@ -302,7 +303,7 @@ def emptied(of: RandomLayers) -> Made:
 
 
 def looked_up(of: RandomLayers) -> Made:
-    """Rows of a table that a layer may read too."""
+    """Rows of a table, which may also be the weight of a layer."""
     place, width = of.some()
     table, tied = of.matrix(6, width), of.one_of(True, False)
 
@@ -316,7 +317,7 @@ def looked_up(of: RandomLayers) -> Made:
 
 
 def moved(of: RandomLayers) -> Made:
-    """Views, and layers of what they give."""
+    """A layer whose input or output is a view: transposed, expanded or sliced."""
     (place, width), out = of.some(), of.width()
     weight = of.matrix(out, width)
 
@@ -339,7 +340,7 @@ def moved(of: RandomLayers) -> Made:
 
 
 def attended(of: RandomLayers) -> Made:
-    """Attention over the tensor's own rows; queries, keys and values are layers."""
+    """Attention among the rows of a tensor; layers make queries, keys and values."""
     place, width = of.some()
     q, k, v = (of.matrix(8, width) for _ in "qkv")
     causal = of.one_of(True, False)
@@ -378,7 +379,7 @@ PIECES = (
 
 
 def inputs(count: int, seed: int = 0) -> Tensor:
-    """Return x [1, count, width]."""
+    """Return a random input x float32 [1, count, WIDTH]."""
     made = torch.Generator().manual_seed(1000 * seed + count)
     return torch.randn(1, count, WIDTH, generator=made)
 

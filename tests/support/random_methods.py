@@ -1,8 +1,8 @@
 """Random methods of the IR: views, reads and writes over a few states and inputs.
 
-Every value is float32 of one of a few shapes, so that most values fit most operands;
-states swap contents, are stored twice, returned old and new, and written through
-updates of updates.
+Every value is float32 of one of a few shapes, so that most values fit most operands.
+States swap contents, one value is stored in two states, old and new contents are
+returned, and updated states are updated again.
 """
 
 import random
@@ -114,7 +114,7 @@ _STEPS, _WEIGHTS = (_view, _read, _write), (2, 3, 4)
 
 
 def random_program(seed: int, steps: int = 10) -> Program:
-    """Return a program of one method over three states; equal seeds, equal programs."""
+    """Return a program of one random method over three states, decided by the seed."""
     b = _Builder(random.Random(seed))
     ends = b.begin()
     for _ in range(b.chance.randrange(1, steps)):
@@ -134,10 +134,10 @@ def random_tensors(seed: int) -> tuple[list[Tensor], dict[str, Tensor]]:
 
 
 def reordered(made: Method, seed: int) -> Method:
-    """Return a method in another order that keeps to its data, copies perhaps left out.
+    """Return a method whose nodes run in another order, in which operands come first.
 
-    Values stay right where each has memory of its own; where they share it, they need
-    not.
+    One copy is left out now and then. The results stay right if each value has memory
+    of its own, but not always if values share memory.
     """
     chance = random.Random(seed)
     kept = {v.id for v, _ in made.state_out + made.input_out}

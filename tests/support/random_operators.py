@@ -1,9 +1,10 @@
-"""Random programs of torch's operators; equal seeds and numbers, equal programs.
+"""Random programs of torch's operators; the seed and the number decide the program.
 
-Each step is a sample of an operator. Of its tensors most become what fits of earlier
-results, others inputs or buffers: with NaN, infinity, zeros of both signs, denormals,
-the ends of integers, elements that do not lie side by side. Some programs have a
-dynamic size, and their second call has another. What eager refuses is drawn again.
+Each step is a sample of an operator. Most of its tensors are replaced by fitting
+results of earlier steps, the others become inputs or buffers. Inputs have NaN,
+infinity, zeros of both signs, denormals, the ends of integers, and elements that do not
+lie side by side. Some programs have a dynamic size, which differs in their second call.
+A step that eager refuses is drawn again.
 """
 
 import random
@@ -55,9 +56,9 @@ FACTORING = re.compile(
 
 @cache
 def usual_names() -> tuple[str, ...]:
-    """Return the operators that are drawn: those that kvc does not refuse as they are.
+    """Return the names of the operators to draw: those that kvc can compile.
 
-    Which it refuses says compiler/OPERATORS.md.
+    The page compiler/OPERATORS.md lists the refused ones.
     """
     (plain,) = re.findall(r"### Plain\n(.*?)\n###", PAGE.read_text(), re.DOTALL)
     lists = re.findall(r"\(\d+\): (.*)", plain)
@@ -67,9 +68,10 @@ def usual_names() -> tuple[str, ...]:
 
 @cache
 def samples_of(name: str, dtype: torch.dtype) -> tuple[SampleInput, ...]:
-    """Return samples of an operator, evenly of torch's list, with dense real tensors.
+    """Return some samples of an operator, spread over torch's list.
 
-    Random numbers go on afterwards as if there had been none.
+    Samples have at least one tensor; all tensors are dense, real and small. torch's
+    random state is as before afterwards.
     """
     op = operator(name)
     if not op.supports_dtype(dtype, "cpu"):
@@ -96,7 +98,7 @@ def _is_small(tensor: Tensor) -> bool:
 
 
 def _seeded(text: str) -> random.Random:
-    """Seed all that makes samples and values; return a choice of the same seed."""
+    """Seed the generators that make samples; return one more of the same seed."""
     number = random.Random(text).getrandbits(32)
     torch.manual_seed(number), np.random.seed(number), random.seed(number)
     return random.Random(number)
@@ -105,7 +107,11 @@ def _seeded(text: str) -> random.Random:
 def draw(
     seed: int, number: int, length: int, names: Sequence[str] = ()
 ) -> OperatorProgram:
-    """Return a program of so many steps, fewer where eager refuses all drawn."""
+    """Return a random program of `length` steps.
+
+    It has fewer steps if eager refuses all that were drawn for one. `names` are the
+    operators to draw from, all usual ones if empty.
+    """
     author = _Author(_seeded(f"{seed} {number} {length}"), length, names)
     for _ in range(length):
         author.add_step()
@@ -127,7 +133,7 @@ class _Author:
         self.sizing = choose.random() < 0.12
 
     def add_step(self) -> None:
-        """Add a step that eager can do."""
+        """Add a step that eager can run."""
         for _ in range(TRIES):
             name = self.choose.choice(self.names)
             dtype = self.dtype
@@ -142,7 +148,13 @@ class _Author:
                 return
 
     def _take(self, program: OperatorProgram) -> bool:
-        """Take a longer program if eager can, all is small, and `step_checks` lets."""
+        """Use a program that has one step more, if it can be compared with eager.
+
+        Eager must run it, its tensors must be small, and the `step_checks` must pass.
+
+        Returns:
+            Whether the program was used.
+        """
         random_state = torch.get_rng_state()
         try:
             made = made_of(program)
@@ -174,7 +186,7 @@ class _Author:
 
 
 class _Bound:
-    """A sample whose tensors become those of a program, or new ones."""
+    """A sample as the next step of a program: its tensors become the program's."""
 
     def __init__(self, author: _Author, sample: SampleInput, name: str) -> None:
         self.author, self.choose = author, author.choose
@@ -193,7 +205,7 @@ class _Bound:
         )
 
     def allowed(self) -> bool:
-        """Tell whether a factorization, if it is one, gets finite numbers alone."""
+        """Return False for a matrix factorization of infinite numbers or NaN."""
         if not FACTORING.match(self.name):
             return True
         refs = [leaf for leaf in self.leaves if isinstance(leaf, Ref)]
@@ -212,7 +224,7 @@ class _Bound:
         return OperatorProgram(code, (first, second), tuple(self.held), dynamic)
 
     def _ref(self, tensor: Tensor) -> Ref:
-        """Return a tensor of the program in the place of one of the sample."""
+        """Return the tensor of the program that replaces a tensor of the sample."""
         known = [] if self.author.short else self._fitting(tensor)
         if known and self.choose.random() < 0.75:
             return self.choose.choice(known)
@@ -223,7 +235,10 @@ class _Bound:
         return self._input(values)
 
     def _fitting(self, tensor: Tensor) -> list[Ref]:
-        """Return what has the dtype of a tensor, and its shape or enough elements."""
+        """Return earlier results and buffers that can replace a tensor.
+
+        Their dtype is the same, and their shape is, or they have enough elements.
+        """
         found: list[Ref] = []
         pools = ("made", self.author.made), ("held", [self.held] * 2)
         for source, (first, second) in pools:
@@ -250,7 +265,7 @@ class _Bound:
         return Ref("inputs", place)
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
-        """Return a copy, whose elements may not lie side by side."""
+        """Return a copy, whose elements may not lie side by side in memory."""
         if not self.author.spread or tensor.numel() < 2:
             return tensor.clone()
         if tensor.ndim > 1 and self.choose.random() < 0.5:
@@ -258,7 +273,7 @@ class _Bound:
         return spread_apart(tensor)
 
     def _with_values(self, tensor: Tensor) -> Tensor:
-        """Return a copy with some of the values that the program is to see."""
+        """Return a copy in which some elements are the program's special values."""
         if not self.author.values or tensor.dtype == torch.bool:
             return tensor.clone()
         if tensor.is_floating_point():

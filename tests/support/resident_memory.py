@@ -1,4 +1,4 @@
-"""How much memory this process really holds, as Linux tells it."""
+"""Measure how much memory this process has in use, as Linux counts it."""
 
 import ctypes
 import mmap
@@ -21,20 +21,20 @@ def resident_nbytes() -> int:
 
 
 def _trim() -> None:
-    """Let malloc return what is free, so that none of it goes between two looks."""
+    """Let malloc return its free memory to the system before a measurement."""
     getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)(0)
 
 
 def is_resident(address: int) -> bool:
-    """Tell whether the first whole page from an address on is in memory or swapped."""
+    """Tell whether the first whole page after an address is in memory or swapped."""
     page = -(-address // mmap.PAGESIZE)
     return resident_within(page * mmap.PAGESIZE, mmap.PAGESIZE) > 0
 
 
 def resident_within(address: int, nbytes: int) -> int:
-    """Return the bytes of the whole pages in a span that are in memory or swapped.
+    """Return how many bytes of a span's whole pages are in memory or swapped.
 
-    What happens elsewhere in this process does not count.
+    Memory of this process outside the span does not count.
     """
     first = -(-address // mmap.PAGESIZE)
     with Path("/proc/self/pagemap").open("rb") as pagemap:
@@ -60,7 +60,7 @@ def map_field(field: str, *, path: object = None, address: int | None = None) ->
 
 
 def count_maps(path: object = "") -> int:
-    """Return how many maps this process has, of one file or of all and of none."""
+    """Return how many memory maps this process has: of the file `path`, or all."""
     with Path("/proc/self/maps").open() as lines:
         return sum(str(path) in line for line in lines)
 

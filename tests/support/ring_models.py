@@ -1,8 +1,8 @@
-"""Decoders that keep a window of their past in rings, beside the model that keeps all.
+"""Decoders that keep a window of their past in rings, and a reference that keeps all.
 
 The reference computes a whole text at once, with a mask of the window: logits float32
-[batch, seq, vocab] of tokens int64 [batch, seq]. Places come from angles, so that a
-text may be of any length.
+[batch, seq, vocab] of tokens int64 [batch, seq]. Positions are encoded as cosines, so
+that a text may have any length.
 """
 
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ class Shape:
 
     @property
     def longest(self) -> int:
-        """Return the tokens of the longest call: each query must find its window."""
+        """Return the most tokens of a call; more would overwrite a query's window."""
         return self.slots - self.keep - max(w for w in self.windows if w) + 1
 
 
 class Layer(nn.Module):
-    """Attention over a window, and a perceptron."""
+    """A layer of a decoder: attention over a window, and a perceptron."""
 
     def __init__(self, window: int | None, slots: int, keep: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Layer(nn.Module):
             self.register_buffer(name, zeros, persistent=False)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q, k, v: [batch, heads, seq, width]."""
+        """Return queries, keys and values: [batch, heads, seq, width] each."""
         k, v = self.kv(x).chunk(2, -1)
         parts = zip((self.q(x), k, v), (HEADS, KV_HEADS, KV_HEADS), strict=True)
         q, k, v = (p.unflatten(-1, (n, WIDTH)).transpose(1, 2) for p, n in parts)
@@ -87,7 +87,7 @@ class Layer(nn.Module):
 
 
 class RingDecoder(Buffers, position=ZERO):
-    """`prefill` and `decode` give the last logits, `score` all."""
+    """A decoder; `prefill` and `decode` return the last logits, `score` all logits."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class RingDecoder(Buffers, position=ZERO):
 
     @torch.no_grad()
     def reference(self, tokens: np.ndarray, rounded: bool = False) -> np.ndarray:
-        """Return the logits of a whole text, `rounded` with keys and values as int8."""
+        """Return the logits of a whole text; `rounded`: keys and values as in int8."""
         given = torch.from_numpy(tokens)
         places = torch.arange(given.shape[1])
         x = self.embed(given) + torch.cos(places[:, None] * self.turns)
@@ -128,7 +128,7 @@ class RingDecoder(Buffers, position=ZERO):
 
 
 def ring_methods(longest: int, rows: int = 1) -> list[Method]:
-    """Return `prefill`, `decode` and `score`, of up to `longest` tokens."""
+    """Return methods `prefill`, `decode` and `score`, for up to `longest` tokens."""
     two = torch.zeros(1, 2, dtype=torch.int64)
     batch = {0: Dim("batch", 1, rows)} if rows > 1 else {}
     sizes = {1: Dim("seq", 1, longest), **batch}
@@ -141,7 +141,7 @@ def ring_methods(longest: int, rows: int = 1) -> list[Method]:
 
 
 def ring_states(shape: Shape) -> tuple[StateSpec, ...]:
-    """Return what a session chooses: rows, where there may be several."""
+    """Return which states have rows of a batch; none if the model has one row."""
     if shape.rows == 1:
         return ()
     rows = Dim("batch", 1, shape.rows)
@@ -149,11 +149,11 @@ def ring_states(shape: Shape) -> tuple[StateSpec, ...]:
 
 
 def text(length: int, rows: int = 1, seed: int = 0) -> np.ndarray:
-    """Return tokens int64 [rows, length]."""
+    """Return random tokens int64 [rows, length]."""
     return np.random.default_rng(seed).integers(0, VOCAB, (rows, length))
 
 
 def _as_int8(x: Tensor) -> Tensor:
-    """Return rows as int8 rows stand for them, written without kvc."""
+    """Return rows x [..., width] rounded as int8 rows are, without kvc's code."""
     scale = x.abs().amax(-1, keepdim=True) / 127
     return torch.round(x / scale) * scale

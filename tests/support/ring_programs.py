@@ -1,7 +1,7 @@
 """A program made by hand with two rings of a window, and ways to break it.
 
-`run(x)` writes x float32 [1, 2, seq, 4] into both rings at the position, and attends
-over them with itself as queries.
+`run(x)` writes x float32 [1, 2, seq, 4] into both rings at the position. It then
+attends over the rings, with x as the queries.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ OPS = ("keys", "values", "attention", "position")  # in the order of running
 def ring_program(
     capacity: int | None = None, slots: int = SLOTS, keep: int = 0
 ) -> Built:
-    """Return the program; its rings keep the first `keep` positions."""
+    """Return the valid program, whose rings keep the first `keep` positions."""
     symbols = {"seq": Symbol("seq", 1, slots)}
     whole = TensorType(F32, (1, 2, slots, 4))
     b = Builder(symbols)
@@ -63,7 +63,7 @@ def _attention(x: int, keys: int, values: int, end: int, keep: int) -> list[Argu
 
 
 def with_state(whole: Program, number: int, **fields: object) -> Program:
-    """Return the program with another state 1 or 2."""
+    """Return the program with fields of state `number` (1 or 2, the rings) replaced."""
     return replace(whole, states=changed(whole.states, number, **fields))
 
 
@@ -72,7 +72,7 @@ def with_run(whole: Program, **fields: object) -> Program:
 
 
 def with_argument(whole: Program, step: str, place: int, given: Argument) -> Program:
-    """Return the program with another argument of an instruction of `OPS`."""
+    """Return the program with argument `place` of a step in `OPS` replaced."""
     steps, index = whole.methods[0].graph.instructions, OPS.index(step)
     arguments = list(steps[index].arguments)
     arguments[place] = given

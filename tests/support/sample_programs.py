@@ -59,7 +59,10 @@ SAMPLE_BLOBS = (bytes(range(256)), b"\0\0\x80\x3f" * 8, b"\1" + b"\0" * 7)
 
 
 def declared(method: Method) -> Method:
-    """Return a method whose verdicts, of its blocks too, say what they write over."""
+    """Return the method with the reads and writes of each update filled in.
+
+    The same is done for its blocks.
+    """
     blocks = dict(enumerate(method.blocks))
     for number in reversed(blocks):
         graph, updates = blocks[number].graph, blocks[number].updates
@@ -69,7 +72,7 @@ def declared(method: Method) -> Method:
 
 
 def in_place(graph: Graph, blocks: Sequence[Block] = ()) -> tuple[Update, ...]:
-    """Return the verdicts of a method whose writes over states copy nothing."""
+    """Return a verdict for each write over a state: in place, without a copy."""
     plain = [Update(index, "", ()) for index in effects(graph).updates]
     return with_accesses(graph, plain, blocks)
 
@@ -95,7 +98,10 @@ def state(
 
 
 def called(name: str, graph: Graph, given: Sequence[str], **fields: object) -> Method:
-    """Return a method of tensors, which gives one or a tuple, and copies nothing."""
+    """Return a method that takes tensors by name and returns one tensor or a tuple.
+
+    Its writes copy nothing.
+    """
     tree, _, names = describe_call(given, (object(),) * len(given), {})
     made = [object() for _ in graph.outputs]
     output = flatten(made[0] if len(made) == 1 else tuple(made))[1]
@@ -104,7 +110,7 @@ def called(name: str, graph: Graph, given: Sequence[str], **fields: object) -> M
 
 
 class GraphBuilder:
-    """Collects values and instructions; scratch is never reused."""
+    """Collects values and instructions of a graph; scratch memory is never reused."""
 
     def __init__(self, symbols: Mapping[str, Symbol] | None = None) -> None:
         self.symbols = symbols or {symbol.name: symbol for symbol in SYMBOLS}
@@ -134,7 +140,10 @@ class GraphBuilder:
 
 
 def method(name: str, seq: "int | object") -> Method:
-    """Write `seq` rows of a linear layer of the input into the cache, advance."""
+    """Return a method that writes `seq` rows of a linear layer into the cache.
+
+    It also advances the position. The layer's input is x float32 [1, seq, 8].
+    """
     b = GraphBuilder()
     rows = TensorType(F32, (1, seq, 8))  # type: ignore[arg-type]
     x = b.scratch(rows)
@@ -186,7 +195,7 @@ def partition_graph() -> Graph:
 
 
 def sample_names() -> tuple[NamedData, ...]:
-    """Return the names of the sample's blobs; two of them share one."""
+    """Return the names of the sample's three blobs."""
     return (
         NamedData("weight", 0, TensorType(F32, (8, 8)), "plain", "layers.0.weight"),
         NamedData("bias", 1, TensorType(F32, (8,)), "plain", "layers.0.bias"),
@@ -195,7 +204,7 @@ def sample_names() -> tuple[NamedData, ...]:
 
 
 def sample_program() -> Program:
-    """Return the small program; blobs have no place in a file yet."""
+    """Return the small program; the offsets of its blobs are made up."""
     cache = TensorType(F32, (1, 16, 8))
     return Program(
         provenance=Provenance("0.1.0", "2.13.0", "portable", "[recipe]\n", "ab" * 32),
@@ -230,7 +239,7 @@ def write_sample(path: str | PathLike[str], program: Program | None = None) -> P
 def save(
     path: str | PathLike[str], program: Program, blobs: Sequence[bytes], **options: bool
 ) -> Program:
-    """Write a program whose names mean these blobs, and return it as it was written."""
+    """Write a program with these blobs, and return the program as it was written."""
 
     def content(name: int) -> Content:
         raw = blobs[program.names[name].blob]

@@ -1,4 +1,4 @@
-"""A tiny decoder with every kind of method that a text can be scored by."""
+"""A tiny decoder with every kind of method by which texts can be scored."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +53,7 @@ def write_scored(
 
 
 def scored_programs(folder: Path) -> Iterator[MadeOnce[Program]]:
-    """Yield programs of the model, by their kinds, which are open until the end."""
+    """Yield programs of the model by kind, opened when used, closed at the end."""
     opened = MadeOnce(
         lambda kind: load(write_scored(folder / f"{kind}.kvc", *KINDS[kind]))
     )

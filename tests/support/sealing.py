@@ -1,6 +1,6 @@
 """Change the bytes of a bundle and make its digests right again.
 
-Without this a mutated file would only test SHA-256.
+With wrong digests, a test with changed bytes would only test the check of SHA-256.
 """
 
 import hashlib
@@ -16,7 +16,10 @@ from kvc.schema.container.header import (
 
 
 def seal(blobs: bytes, program: bytes, *magic: bytes) -> bytes:
-    """Return the file of `blobs` (all between header and program) and `program`."""
+    """Return a valid file: header, then `blobs`, then `program`.
+
+    `blobs` has all bytes between the header and the program.
+    """
     start = HEADER_NBYTES + len(blobs)
     digest = hashlib.sha256(program).digest()
     nbytes = start + len(program)
@@ -25,17 +28,20 @@ def seal(blobs: bytes, program: bytes, *magic: bytes) -> bytes:
 
 
 def seal_data(blobs: bytes, index: bytes) -> bytes:
-    """Return the data file of `blobs` (all between header and index) and `index`."""
+    """Return a valid data file: header, then `blobs`, then `index`.
+
+    `blobs` has all bytes between the header and the index.
+    """
     return seal(blobs, index, DATA)
 
 
 def reseal_header(raw: bytes) -> bytes:
-    """Return a file whose changed header has the right digest."""
+    """Return a file's bytes with the right digest for its changed header."""
     return raw[:96] + hashlib.sha256(raw[:96]).digest() + raw[128:]
 
 
 def parts(path: Path) -> tuple[bytes, bytes]:
-    """Return what lies between header and program, and the program."""
+    """Return the bytes between header and program, and the program's bytes."""
     raw = path.read_bytes()
     start = int.from_bytes(raw[24:32], "little")
     return raw[HEADER_NBYTES:start], raw[start:]

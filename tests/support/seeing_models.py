@@ -1,4 +1,4 @@
-"""Tiny random models that read texts and pictures, and folders of them.
+"""Tiny random models that read texts and pictures, and folders with such models.
 
 Weights are drawn as in `hf_models`. The reference is the model itself in its eager
 attention, given the whole text and all pictures at once, without a cache.
@@ -98,7 +98,7 @@ _VISION_OF_QWEN2: dict[str, object] = {
 
 
 def _qwen(kind: str, vision: dict[str, object]) -> dict[str, object]:
-    """Return settings of a model whose positions have axes."""
+    """Return the settings of a model whose positions have three axes."""
     rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 100.0}
     text = _TEXT | {"model_type": f"{kind}_text", "rope_parameters": rope}
     return {"text_config": text, "vision_config": vision, "image_token_id": TOKEN}
@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
 
 
 def build(kind: str, settings: Mapping[str, object]) -> PreTrainedModel:
-    """Return a model with weights that matter, in its eager attention."""
+    """Return a model in eager attention, rescaled so that all its weights matter."""
     config = AutoConfig.for_model(kind, **settings)
     maker = AutoModelForImageTextToText.from_config
     model: PreTrainedModel = maker(config, attn_implementation="eager")
@@ -148,13 +148,13 @@ def build(kind: str, settings: Mapping[str, object]) -> PreTrainedModel:
 
 
 def picture(seed: int, width: int = 45, height: int = 33) -> Image.Image:
-    """Return a picture of coarse noise, whose colours a small one still has."""
+    """Return a picture of noise so coarse that a smaller size keeps its colors."""
     values = np.random.default_rng(seed).integers(0, 256, (5, 4, 3)).astype(np.uint8)
     return Image.fromarray(values).resize((width, height))
 
 
 def text_with_pictures(places: int) -> Tokens:
-    """Return tokens int64 [1, n], with so many places of a picture at each begin."""
+    """Return tokens int64 [1, n], `places` of a picture at each of `BEGINS`."""
     length = sum(CHUNKS) + STEPS
     tokens = np.random.default_rng(7).integers(3, TOKEN, (1, length))
     for begin in BEGINS:
@@ -163,7 +163,7 @@ def text_with_pictures(places: int) -> Tokens:
 
 
 def in_parts(model: PreTrainedModel) -> bool:
-    """Tell whether a model takes parts of pictures, [texts, parts, 3, side, side]."""
+    """Tell whether a model takes pictures in parts, [texts, parts, 3, side, side]."""
     return model.config.model_type in ("idefics3", "smolvlm")
 
 
@@ -180,7 +180,7 @@ def eager(model: PreTrainedModel, tokens: Tokens, given: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model, in standard deviations of the logits."""
+    """How far a bundle's logits are from the model's, in standard deviations."""
 
     prefill: float  # the largest difference after chunks of embeddings
     decode: float  # the largest of the steps after them
@@ -216,7 +216,10 @@ def measure(model: PreTrainedModel, path: Path) -> Parity:
 
 
 def pieces(session: Session, places: int) -> list[tuple[str, int, int]]:
-    """Return calls for chunks: method, begin, end; a joined picture has its own."""
+    """Return the calls that read a text in chunks: method, first position, end.
+
+    A picture that one method reads as a whole has a call of its own.
+    """
     ends, joined = np.cumsum(CHUNKS).tolist(), dict[int, int]()
     if "prefill_picture" in session.methods:
         joined = {begin: begin + places for begin in BEGINS}
@@ -228,7 +231,7 @@ def pieces(session: Session, places: int) -> list[tuple[str, int, int]]:
 
 
 def _fed(session: Session, tokens: Tokens, pictures: Sequence[Floats]) -> Floats:
-    """Return the logits after each chunk of embeddings, then of decode steps."""
+    """Return the logits after each chunk of embeddings, then after each decode step."""
     session.reset()
     parts = pieces(session, len(pictures[0]))
     texts = [session.embed_tokens(tokens[:, b:e]).copy() for _, b, e in parts]
@@ -265,7 +268,7 @@ def compile_folder(
 
 
 def processor() -> LlavaProcessor:
-    """Return what prepares texts and pictures for `llava`."""
+    """Return the processor of texts and pictures for `llava`."""
     sides = {"height": SIDE, "width": SIDE}
     pictures = CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=sides)
     told = {"patch_size": PATCH, "num_additional_image_tokens": 1}
@@ -274,7 +277,7 @@ def processor() -> LlavaProcessor:
 
 
 def squaring_processor() -> DeepseekVLProcessor:
-    """Return what prepares texts and pictures for `deepseek_vl`."""
+    """Return the processor of texts and pictures for `deepseek_vl`."""
     named = {"image_token": "<image>", "pad_token": "<pad>", "eos_token": "</s>"}
     made = tokenizer().backend_tokenizer
     words = PreTrainedTokenizerFast(tokenizer_object=made, extra_special_tokens=named)

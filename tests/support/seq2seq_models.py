@@ -1,5 +1,5 @@
 # ruff: noqa: E501  a table reads best with one line a model
-"""Tiny random models with an encoder, and how far a bundle is from one.
+"""Tiny random models with an encoder, and the difference of a bundle from its model.
 
 Weights are drawn as in `hf_models`, norms and biases too. The reference is the model
 itself in its eager attention, without a cache.
@@ -94,7 +94,7 @@ _MAKERS = AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForImageTex
 
 
 def build(name: str, **changes: object) -> PreTrainedModel:
-    """Return a model with weights that matter, in its eager attention."""
+    """Return a model in eager attention, rescaled so that all its weights matter."""
     kind, settings = SEQ2SEQ[name]
     config = AutoConfig.for_model(kind, **settings | changes)
     maker = next(one for one in _MAKERS if type(config) in one._model_mapping)
@@ -118,7 +118,10 @@ def text(length: int, seed: int = 7) -> np.ndarray:
 def eager_logits(
     model: PreTrainedModel, heard: np.ndarray, tokens: np.ndarray
 ) -> np.ndarray:
-    """Return float32 [seq, vocab] of the decoder's tokens, of a run without a cache."""
+    """Return the decoder's logits float32 [seq, vocab] of tokens, without a cache.
+
+    `heard` is the input of the encoder.
+    """
     given = {model.main_input_name: torch.from_numpy(heard)}
     given["decoder_input_ids"] = torch.from_numpy(tokens)
     with torch.no_grad():
@@ -127,7 +130,7 @@ def eager_logits(
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """How far a bundle is from its model, in standard deviations of logits."""
+    """How far a bundle's logits are from the model's, in standard deviations."""
 
     # the largest difference of a prefill, after encodings of each length
     prefill: float
@@ -140,12 +143,12 @@ class Parity:
 
     @property
     def far(self) -> float:
-        """Return the largest difference."""
+        """Return the larger of the two differences."""
         return max(self.prefill, self.decode)
 
     @property
     def noticed(self) -> bool:
-        """Tell whether a wrong row shows among these differences."""
+        """Tell whether a wrong row of any cache makes a far larger difference."""
         return min(self.own, self.cross) > NOTICED * self.far
 
 
@@ -162,7 +165,7 @@ def compare(
 
 
 def inputs_of(model: PreTrainedModel, heard: Sequence[int] = HEARD) -> list[np.ndarray]:
-    """Return what an encoder is given: texts of some lengths, sounds or pictures."""
+    """Return inputs of an encoder: texts of lengths `heard`, sounds or pictures."""
     if model.main_input_name == "input_ids":
         return [text(length, 3) for length in heard]
     shape: tuple[int, ...] = (3, 1, 3, SIDE, SIDE)
@@ -220,12 +223,12 @@ ROWS = (7, 1, 17)  # lengths of their inputs
 
 
 def rows_of(model: PreTrainedModel) -> list[np.ndarray]:
-    """Return an input for each of three rows, of different lengths where it may be."""
+    """Return an encoder's input for each of three rows; texts differ in length."""
     return inputs_of(model, ROWS)
 
 
 def encode_rows(session: Session, rows: Sequence[np.ndarray]) -> None:
-    """Run the encoder on rows, with nonsense for padding."""
+    """Run the encoder on one input for each row; padding has invalid tokens."""
     if rows[0].dtype != np.int64:
         session.encode(np.concatenate(rows))
         return
@@ -239,11 +242,13 @@ def encode_rows(session: Session, rows: Sequence[np.ndarray]) -> None:
 def compare_rows(
     model: PreTrainedModel, session: Session, rows: Sequence[np.ndarray]
 ) -> tuple[float, float]:
-    """Return how far rows of different lengths are from the model of each alone.
+    """Compare three rows that add different numbers of tokens with the model.
+
+    The model runs on each row alone.
 
     Returns:
-        The largest difference in standard deviations of logits, and the control: the
-        least that the input of another row makes.
+        The largest difference in standard deviations of logits. As the control, the
+            least difference from the model when it is given the input of another row.
     """
     encode_rows(session, rows)
     count = len(rows)
@@ -264,9 +269,11 @@ def compare_rows(
 def compare_at_end(
     model: PreTrainedModel, session: Session, rows: Sequence[np.ndarray]
 ) -> float:
-    """Return how far two rows are from the model of each, one almost at the end.
+    """Compare two rows with the model, of which the first is almost full.
 
-    It has room for fewer tokens than its padding has in the call that is compared.
+    In the call that is compared, the first row adds one token, and its padding is
+    longer than its free slots. Return the largest difference in standard deviations of
+    logits.
     """
     encode_rows(session, rows)
     tokens, chunk, held = [text(CAPACITY, 50 + row) for row in range(2)], 12, 60

@@ -1,4 +1,4 @@
-"""What goes into a session, and all that it holds: for tests that compare the two."""
+"""Random rows to feed to a session, and all that a session holds."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ Contents = tuple[dict[str, bytes], list[int], int | None]
 
 
 def random_rows(count: int, width: int = 4, batch: int = 1) -> np.ndarray:
-    """Return float32 [batch, 3, count, width], others in each call."""
+    """Return random rows float32 [batch, 3, count, width], others in each call."""
     return RANDOM.standard_normal((batch, 3, count, width), np.float32)
 
 

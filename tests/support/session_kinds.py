@@ -1,4 +1,4 @@
-"""Every kind of state as a model of tokens: what a machine of sessions runs over.
+"""A model of tokens for every kind of state, for random tests of sessions.
 
 Another model is one more line of `KINDS`. All take tokens int64 [1, seq], and have a
 reference: logits [1, seq, vocab] of one forward over all tokens.
@@ -48,7 +48,7 @@ Arguments = Callable[[np.ndarray, int, bool], tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A model, and what its sessions can do."""
+    """A model, how it is compiled, and what its sessions can do."""
 
     model: Callable[[], OneLayer]  # makes it
     # to compile: one that takes many tokens, and one for the last
@@ -114,7 +114,12 @@ TOKENS = np.arange(7)[None]
 
 
 def behaviour(program: Program, kind: Kind, folder: Path) -> dict[str, object]:
-    """Return what a session does: results, position, going back, forks, its file."""
+    """Run a fixed series of operations on a session, and return what they gave.
+
+    The operations are calls, a fork, saving, rewinding and trimming. The result has the
+    capacity, the size of the saved file, the positions (or the refusal of going back),
+    and the results of calls and states.
+    """
     with program.session() as session:
         results = _feed(session, kind, 0, 4)
         with session.fork() as twin:
@@ -137,7 +142,7 @@ def behaviour(program: Program, kind: Kind, folder: Path) -> dict[str, object]:
 
 
 def _feed(session: Session, kind: Kind, first: int, count: int) -> list[np.ndarray]:
-    """Run the method that takes many tokens over some of them."""
+    """Run the first method on `count` of the tokens, from number `first` on."""
     tokens = TOKENS[:, first : first + count]
     arguments = kind.arguments(tokens, first, True)
     result = session.call(kind.methods[0].name, *arguments)

@@ -1,7 +1,7 @@
-"""A machine that does anything with sessions, in any order, beside a model of them.
+"""A random test of sessions: operations in any order, compared with a simple model.
 
-The model is the list of tokens that the session should hold: what a call gives must
-be what one forward over all of them gives, whatever happened before.
+The model is the list of tokens that the session should hold. The results of a call must
+be those of one forward over all these tokens, whatever happened before.
 """
 
 from copy import copy
@@ -62,7 +62,7 @@ class Talk:
 
     @property
     def room(self) -> int:
-        """Return how many more tokens the model has places for."""
+        """Return how many more tokens fit into the session."""
         return (self.capacity or SLOTS) - len(self.tokens)
 
 
@@ -71,9 +71,9 @@ def _speaks(machine: "Conversations") -> bool:
 
 
 class Conversations(RuleBasedStateMachine):
-    """Sessions, and everything that was saved of them.
+    """The sessions of one random test, and the files that they were saved to.
 
-    One of them is used; its forks wait until it is their turn.
+    One session is in use; its forks wait until it is their turn.
     """
 
     near = 1e-5  # how far logits may be from what is expected
@@ -100,7 +100,7 @@ class Conversations(RuleBasedStateMachine):
         self._open(capacity, transactional)
 
     def nothing(self) -> list[int]:
-        """Return what a new session holds."""
+        """Return the tokens of a new session: none."""
         return []
 
     def _open(self, capacity: int, transactional: bool) -> None:

@@ -1,8 +1,8 @@
-"""Plays: what is done with sessions of one program, at random by a seed.
+"""Plays: random operations on sessions of one program.
 
-In: a program, a seed. Out: for each operation what it was and a digest of what it gave.
-The same seed does the same on the same content, so that two plays of one seed must
-agree whatever else the process does meanwhile.
+In: a program, a seed. Out: for each operation its name and a digest of its result. The
+same seed does the same operations on the same content, so that two plays of one seed
+must agree, whatever else the process does meanwhile.
 """
 
 import hashlib
@@ -22,7 +22,13 @@ REFUSALS = (CacheOverflow, NotRewindable)  # what a play may run into
 
 
 class Done(NamedTuple):
-    """An operation: what it was, the digest of what it gave, the steps it took."""
+    """One operation.
+
+    Attributes:
+        what: the name of the operation.
+        digest: digest of its result.
+        steps: how many decode steps it took.
+    """
 
     what: str
     digest: str
@@ -44,10 +50,13 @@ KINDS: Mapping[str, Kind] = {
 
 
 class Origin(Closing):
-    """A program, and a session of it that all threads fork; use it in `with`."""
+    """A program, and one session of it that all threads fork.
+
+    It is a context manager, which closes the session.
+    """
 
     def __init__(self, program: Program, kind: Kind, seed: str) -> None:
-        """Open the session, and have it read a prompt."""
+        """Open the session, and feed it a prompt."""
         self.program, self.kind = program, kind
         self._session = program.session(**({"batch": 2} if kind.rows else {}))
         self._lock = threading.Lock()
@@ -58,15 +67,15 @@ class Origin(Closing):
             return self._session.fork()
 
     def close(self) -> None:
-        """Close it; forks stay."""
+        """Close the session; its forks stay open."""
         self._session.close()
 
 
 class Play:
-    """Sessions of one thread, and what is `done` with them."""
+    """The sessions of one thread, and the list `done` of operations on them."""
 
     def __init__(self, origin: Origin, seed: str, folder: Path) -> None:
-        """Open nothing yet; files are saved in `folder`."""
+        """Begin without sessions; files will be saved in `folder`."""
         self._origin, self._program, self._kind = origin, origin.program, origin.kind
         self._random = random.Random(seed)
         self._folder = folder
@@ -104,7 +113,10 @@ class Play:
         return self._random.choice(self._sessions)
 
     def _add(self, session: Session) -> bytes:
-        """Keep a session, instead of another one where there are many."""
+        """Keep a session, and return its positions as bytes.
+
+        It replaces a random one if the play has `MOST_SESSIONS`.
+        """
         if len(self._sessions) == MOST_SESSIONS:
             self._sessions.pop(self._random.randrange(MOST_SESSIONS)).close()
         self._sessions.append(session)
@@ -184,7 +196,7 @@ class Play:
         return b""
 
     def forget(self) -> bytes:
-        """Let a session be collected without closing it."""
+        """Drop a session without closing it, so that Python collects it."""
         self._pop()
         return b""
 
@@ -223,7 +235,10 @@ def _bytes(result: object) -> bytes:
 
 
 def _place(session: Session) -> bytes:
-    """Return where the rows are; calls and saved files tell what they hold."""
+    """Return the positions of a session's rows as bytes.
+
+    Contents are compared by later calls and by saved files.
+    """
     return session.position.tobytes()
 
 

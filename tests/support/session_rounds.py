@@ -1,7 +1,7 @@
-"""Rounds of plays: in threads on one program, then the same by one thread alone.
+"""Rounds of plays: in threads on one program, then the same plays one after the other.
 
-In: a bundle, a seed. Out: what was done, and findings: where a play was ended by an
-error, or gave something else in threads than alone.
+In: a bundle, a seed. Out: the operations, and findings. A finding is a play that an
+error ended, or an operation that gave another result in threads than alone.
 """
 
 import tempfile
@@ -19,10 +19,10 @@ Played = tuple[list[Done], str]  # what was done, the error that ended it or ""
 
 
 class Bench:
-    """Programs of one bundle: for all threads, and for one after the other."""
+    """Two programs of one bundle: one for all threads, one for plays one by one."""
 
     def __init__(self, name: str, kind: Kind, path: Path, stack: ExitStack) -> None:
-        """Open the bundle twice, until the stack is left."""
+        """Open the bundle twice; both are closed with `stack`."""
         self._name, self._kind = name, kind
         self._together = stack.enter_context(load(path))
         self._serial = stack.enter_context(load(path))
@@ -30,7 +30,11 @@ class Bench:
     def run_round(
         self, seed: str, threads: ThreadPoolExecutor, count: int, operations: int
     ) -> tuple[list[list[Done]], list[str]]:
-        """Return what each of `count` threads did, and findings."""
+        """Run `count` plays in threads, then again one after the other.
+
+        Returns:
+            The operations of each thread, and the findings.
+        """
         barrier = Barrier(count)
         seeds = [f"{seed} {self._name} {number}" for number in range(count)]
 
@@ -55,7 +59,7 @@ class Bench:
 
 
 def compare(together: Sequence[Played], serial: Sequence[Played]) -> list[str]:
-    """Return where threads were ended, or gave something else than one thread."""
+    """Return the findings: errors, and results that differ between the two runs."""
     findings = []
     for thread, (one, other) in enumerate(zip(together, serial, strict=True)):
         for how, (done, error) in {"together": one, "alone": other}.items():

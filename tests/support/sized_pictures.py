@@ -1,7 +1,7 @@
-"""A tiny Qwen2.5-VL, whose pictures have sizes of their own, and positions axes.
+"""A tiny Qwen2.5-VL, whose pictures differ in size, and whose positions have axes.
 
-In: where to write. Out: a folder of it with its processor, and a bundle of some rows,
-made by `kvc compile`.
+In: where to write. Out: a folder with the model and its processor, and a bundle for
+batches of several rows, made by `kvc compile`.
 """
 
 import json
@@ -56,7 +56,7 @@ MORE = 40  # tokens after it
 
 
 class Processor(Qwen2_5_VLProcessor):
-    """That of transformers, without videos, for which it needs more packages."""
+    """The processor of transformers without videos, which need more packages."""
 
     def __init__(self, image_processor: object, tokenizer: object) -> None:
         self.image_token, self.image_token_id = "<image>", TOKEN
@@ -102,10 +102,10 @@ def write_bundle(folder: Path, path: Path, rows: int = ROWS) -> Path:
 
 
 def compare(path: Path, whole: PreTrainedModel) -> Parity:
-    """Compare chunks of a text with pictures, then steps, with the model itself.
+    """Compare a bundle with its model, on chunks of a text with pictures and on steps.
 
-    A control has a zeroed row of one cache, in a fork. After a rewind the first steps
-    must be the same again.
+    The first steps are taken again after a rewind. A control is a fork of the session
+    in which a row of one cache is zeroed.
     """
     images = [picture(i, *size) for i, size in enumerate(SIZES)]
     given = processor()(images=images, text=PROMPT, return_tensors="pt")
@@ -136,7 +136,7 @@ def compare(path: Path, whole: PreTrainedModel) -> Parity:
 
 
 def _fed(session: Session, tokens: Sequence[int], images, wanted: np.ndarray) -> float:
-    """Return the largest difference after chunks of a prompt."""
+    """Return the largest difference from the logits `wanted` after prompt chunks."""
     places = places_of(session)
     picturing = Picturing(session, places, [prepared(session, places, images)])
     at, far = 0, list[float]()
@@ -150,7 +150,7 @@ def _fed(session: Session, tokens: Sequence[int], images, wanted: np.ndarray) ->
 
 
 def _decoded(session: Session, tokens: Sequence[int], wanted: np.ndarray) -> float:
-    """Return the largest difference in steps."""
+    """Return the largest difference of logits from `wanted` while decoding tokens."""
     pairs = zip(tokens, wanted, strict=False)
     return max(
         np.abs(session.decode(np.array([[token]]))[0] - logits).max()

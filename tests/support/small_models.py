@@ -1,4 +1,4 @@
-"""Tiny modules with state, seeded, for tests of capture and of whole runs."""
+"""Tiny modules, most with state, for tests of tracing and of whole runs."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ TOUCHED = 0  # a global that methods of other modules change
 
 
 class IndexCopyCache(Buffers, cache=torch.zeros(1, 8, 4)):
-    """A cache [1, 8, 4] written by `index_copy_` at given slots, read whole."""
+    """A cache [1, 8, 4] that `index_copy_` writes at given slots; all of it is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class IndexCopyCache(Buffers, cache=torch.zeros(1, 8, 4)):
 
 
 class Accumulator(Buffers, total=torch.ones(3)):
-    """A buffer that starts as ones and adds up what it is given."""
+    """A buffer that starts as ones and to which arguments are added."""
 
     def add(self, x: Tensor) -> Tensor:
         self.total.add_(x)
@@ -37,7 +37,7 @@ class Accumulator(Buffers, total=torch.ones(3)):
 
 
 class PartWriter(Buffers, k=torch.arange(12.0).reshape(2, 6) - 4):
-    """A state [2, 6], some of it below 0, that a function writes into."""
+    """A state [2, 6], some of it below 0, that a given function writes."""
 
     def __init__(self, write: Callable[[Tensor, Tensor], None]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class PartWriter(Buffers, k=torch.arange(12.0).reshape(2, 6) - 4):
 
 
 class LastTwoZeroed(nn.Module):
-    """Writes at the end of an axis whose length is known when it runs."""
+    """Zeroes the last two elements of an axis whose length is dynamic."""
 
     def forward(self, x: Tensor) -> Tensor:
         copy = x.clone()
@@ -58,7 +58,7 @@ class LastTwoZeroed(nn.Module):
 
 
 class OldAndNew(Buffers, k=torch.zeros(2, 3)):
-    """Returns the old state after having written the new one: needs a copy."""
+    """Writes a state, and returns its old and its new content: needs a copy."""
 
     def step(self, x: Tensor) -> tuple[Tensor, Tensor]:
         old = self.k.clone()
@@ -67,7 +67,7 @@ class OldAndNew(Buffers, k=torch.zeros(2, 3)):
 
 
 class Swap(Buffers, a=torch.zeros(2), b=torch.ones(2)):
-    """Two states that change places in one call."""
+    """Two states that swap their contents in each call."""
 
     def swap(self) -> tuple[Tensor, Tensor]:
         a = self.a.clone()
@@ -77,7 +77,7 @@ class Swap(Buffers, a=torch.zeros(2), b=torch.ones(2)):
 
 
 class Nested(nn.Module):
-    """Nested containers and constants in and out."""
+    """Takes and returns nested containers with tensors and constants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Nested(nn.Module):
 
 
 class MountedTwice(nn.Module):
-    """One module under two names: one state."""
+    """One module under two names, whose buffer must become one state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class MountedTwice(nn.Module):
 
 
 class Reassigns(Buffers, k=torch.zeros(1, 2)):
-    """Assigns its buffer anew, which tracing drops."""
+    """Assigns a new tensor to its buffer's name, which tracing would lose."""
 
     def step(self, x: Tensor) -> Tensor:
         self.k = torch.cat([self.k, x], 0)
@@ -114,7 +114,7 @@ class Reassigns(Buffers, k=torch.zeros(1, 2)):
 
 
 class Unsupported(nn.Module):
-    """Uses ops that no kernel supports, twice one of them."""
+    """Uses two ops that no kernel supports, one of them twice."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.mode(x)[0]
@@ -123,7 +123,7 @@ class Unsupported(nn.Module):
 
 
 class OverlappingBuffers(nn.Module):
-    """Two buffers over one storage, one of them written."""
+    """Two buffers that overlap in memory; one is written, the other read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class OverlappingBuffers(nn.Module):
 
 
 class KvcCache(Buffers, cache=torch.zeros(1, 1, 8, 4), position=ZERO):
-    """A cache [1, 1, 8, 4] written by `cache_update` at its own position."""
+    """A cache [1, 1, 8, 4] that `cache_update` writes at a counted position."""
 
     def append(self, rows: Tensor) -> Tensor:
         start = self.position.clone()
@@ -159,14 +159,14 @@ class SliceCache(Buffers, cache=torch.zeros(1, 8, 4)):
 
 
 class BatchedTwoDims(nn.Module):
-    """Joins two inputs of different dynamic length."""
+    """Joins two inputs with two different dynamic lengths."""
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
         return torch.cat([x, y * 2], 1)
 
 
 class SeveralResults(nn.Module):
-    """Ops with more than one result."""
+    """Calls ops that have more than one result."""
 
     def forward(self, x: Tensor) -> dict[str, object]:
         low, high = x.split(2, dim=1)
@@ -181,7 +181,7 @@ class SeveralResults(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """A 2-d convolution, then a 1-d one over what is left."""
+    """A 2-d convolution, a mean over rows, then a 1-d convolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class ConvNet(nn.Module):
 
 
 class Dtypes(Buffers, seen=torch.zeros(4, dtype=torch.int64)):
-    """A state of a given float type, and integers to booleans."""
+    """A state of a given float dtype, and integers that are compared to booleans."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ class LearnedPositionBlock(nn.Module):
 
 
 class ConstantOut(nn.Module):
-    """Returns a weight, its input, and a view of its input, as they are."""
+    """Returns a weight, its input, and two views of its input, all unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class ConstantOut(nn.Module):
 
 
 class ReadsThenWrites(Buffers, k=torch.ones(1, 8, 4)):
-    """Linear layers on the old state, then a write to it, then more linear layers."""
+    """Applies a linear layer to a state, writes the state, applies another layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ class ReadsThenWrites(Buffers, k=torch.ones(1, 8, 4)):
 
 
 class Branches(nn.Module):
-    """Asks for sizes in Python, which holds for some of them only."""
+    """Branches in Python on sizes; a trace is valid only for some of the sizes."""
 
     def one(self, t: Tensor) -> Tensor:
         return t * 100 if t.shape[1] == 1 else t * 2
@@ -295,7 +295,7 @@ class Branches(nn.Module):
 
 
 class PythonState(Buffers, cache=torch.zeros(8)):
-    """Keeps state in Python attributes, which tracing would freeze."""
+    """Keeps state in Python attributes, which a trace would treat as constants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,16 +323,16 @@ class PythonState(Buffers, cache=torch.zeros(8)):
 
 
 class Sorting(nn.Module):
-    """Sorts what it projects, or does not."""
+    """Applies a linear layer; one of two methods also sorts the result."""
 
     def __init__(self) -> None:
         super().__init__()
         self.project = nn.Linear(4, 4)
 
     def ordered(self, x: Tensor) -> Tensor:
-        """Return what no backend computes."""
+        """Return the sorted result, which no backend can compute."""
         return torch.sort(self.project(x))[0]
 
     def plain(self, x: Tensor) -> Tensor:
-        """Return what all backends compute."""
+        """Return the plain result, which all backends can compute."""
         return self.project(x)

@@ -1,4 +1,4 @@
-"""Tokenizers of each common kind, trained on a few lines, as tokenizer.json."""
+"""Small tokenizers of each common kind, most trained on a few lines of text."""
 
 import json
 
@@ -23,7 +23,10 @@ TEXTS = [
 
 
 def byte_level() -> Tokenizer:
-    """GPT-2's and Llama 3's kind: BPE over bytes, with a token that begins a text."""
+    """Return a tokenizer as of GPT-2 and Llama 3: BPE over bytes.
+
+    A special token begins each text.
+    """
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -42,7 +45,10 @@ def byte_level() -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    """Llama 2's and Gemma's kind: spaces as ▁, unknown characters as byte tokens."""
+    """Return a tokenizer as of Llama 2 and Gemma.
+
+    Spaces are written as ▁, and unknown characters become byte tokens.
+    """
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     seen = sorted({letter for text in TEXTS[:3] for letter in text if letter.isascii()})
     pieces += ["▁", *(letter for letter in seen if letter != " ")]
@@ -65,7 +71,7 @@ def byte_fallback() -> Tokenizer:
 
 
 def unigram() -> Tokenizer:
-    """T5's and SmolLM's elders: Unigram pieces that begin with ▁, and byte tokens."""
+    """Return a tokenizer as of T5: Unigram pieces beginning with ▁, byte tokens."""
     made = Tokenizer(models.Unigram())
     made.pre_tokenizer = pre_tokenizers.Metaspace()
     special = ["<pad>", "</s>", "<unk>"]
@@ -84,7 +90,10 @@ def unigram() -> Tokenizer:
 
 
 def word_piece() -> Tokenizer:
-    """BERT's kind: ## joins, spaces before punctuation are cleaned up."""
+    """Return a tokenizer as of BERT: ## marks pieces that continue a word.
+
+    Decoding removes spaces before punctuation.
+    """
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece(cleanup=True)
@@ -95,7 +104,7 @@ def word_piece() -> Tokenizer:
 
 
 def word_ends() -> Tokenizer:
-    """The kind of GPT-1 and OpenELM's elders: BPE with marks that end words."""
+    """Return a tokenizer as of GPT-1: BPE whose pieces mark the end of a word."""
     made = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.decoder = decoders.BPEDecoder(suffix="</w>")
@@ -107,7 +116,7 @@ def word_ends() -> Tokenizer:
 
 
 def no_decoder() -> Tokenizer:
-    """Whole words, with spaces between them in the text."""
+    """Return a tokenizer of whole words without a decoder: spaces join the words."""
     made = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.train_from_iterator(TEXTS, trainers.WordLevelTrainer(special_tokens=["[UNK]"]))
@@ -115,7 +124,10 @@ def no_decoder() -> Tokenizer:
 
 
 def other_decoders() -> Tokenizer:
-    """What no language model has: parts after joined text, and one for speech."""
+    """Return a tokenizer whose decoder is a sequence that no known model has.
+
+    Some of its parts work on the joined text.
+    """
     made = word_piece()
     first = decoders.Strip("e", 1, 0), decoders.WordPiece(cleanup=False)
     then = decoders.Fuse(), decoders.Strip("a", 2, 0), decoders.Replace("i", "o")
@@ -124,7 +136,7 @@ def other_decoders() -> Tokenizer:
 
 
 def ctc() -> Tokenizer:
-    """A decoder for speech, which drops what is repeated."""
+    """Return a tokenizer with a decoder for speech: CTC, which drops repetitions."""
     made = word_piece()
     made.decoder = decoders.CTC(pad_token="[UNK]")
     return made

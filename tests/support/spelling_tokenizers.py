@@ -1,10 +1,10 @@
-"""Tokenizers for tests: what kvc.runtime.generation asks of one, and no more."""
+"""Tokenizers for tests that have only the methods that kvc.runtime.generation needs."""
 
 import codecs
 
 
 class ByteStream:
-    """Bytes to text; a character that never becomes whole is U+FFFD."""
+    """Turns the bytes of tokens into text; an incomplete character becomes U+FFFD."""
 
     def __init__(self, pieces):
         self._pieces = pieces
@@ -18,7 +18,7 @@ class ByteStream:
 
 
 class PieceTokenizer:
-    """Each token stands for some bytes, which may be part of a character."""
+    """A tokenizer whose tokens stand for bytes, maybe parts of a character."""
 
     def __init__(self, pieces):
         self.pieces = pieces

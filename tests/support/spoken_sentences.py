@@ -1,4 +1,4 @@
-"""Sentences, what a voice of espeak-ng makes of one, and how many words are wrong."""
+"""Sentences, spoken by a voice of espeak-ng, and a count of wrong words."""
 
 import subprocess
 import tempfile
@@ -33,7 +33,7 @@ _RATE = 22050  # of espeak-ng
 
 
 def spoken(text: str, voice: str = "en") -> np.ndarray:
-    """Return samples at 16 kHz, float32 [n], of a voice that says a text."""
+    """Return a text spoken by espeak-ng: samples float32 [n] at 16 kHz."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "said.wav"
         command = ["espeak-ng", "-v", voice, "-s", "140", "-w", str(path), text]
@@ -57,7 +57,7 @@ def words(text: str) -> list[str]:
 
 
 def wrong_words(found: Sequence[str], wanted: Sequence[str]) -> int:
-    """Return how many words have to be changed, added or left out."""
+    """Return how many words to change, add or remove to make `found` `wanted`."""
     costs = list(range(len(wanted) + 1))
     for count, word in enumerate(found, 1):
         before, costs[0] = costs[0], count

@@ -1,4 +1,4 @@
-"""Sounds with pitches that move, pauses and noise, as speech has them."""
+"""Artificial sounds that resemble speech: changing pitches, pauses and noise."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ RATE = 16_000
 
 
 def sound(seconds: float, seed: int = 0) -> np.ndarray:
-    """Return samples float32 [n]."""
+    """Return a sound as samples float32 [n] at 16 kHz."""
     times = np.arange(round(seconds * RATE)) / RATE
     pitch = np.cumsum(150 + 900 * np.abs(np.sin(1.7 * times))) / RATE
     voice = sum(np.sin(2 * np.pi * pitch * n) / n for n in (1, 2, 3, 5))

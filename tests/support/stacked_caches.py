@@ -1,4 +1,4 @@
-"""A decoder of three layers whose caches lie in one buffer, written in several ways."""
+"""A decoder whose layers share one or two cache buffers, written in several ways."""
 
 import torch
 from held_buffers import ZERO, Buffers
@@ -11,7 +11,10 @@ WIDTH = HEADS * DIM
 
 
 class Stacked(Buffers, position=ZERO):
-    """Keys and values of all layers in buffers; `how` says how they are kept."""
+    """A decoder with the keys and values of all layers in one or two buffers.
+
+    `how` says how the buffers are laid out and written.
+    """
 
     def __init__(self, how: str, capacity: int = CAPACITY, batch: int = 1) -> None:
         super().__init__()
@@ -30,7 +33,7 @@ class Stacked(Buffers, position=ZERO):
                 self.register_buffer(name, zeros)
 
     def prefill(self, tokens: Tensor) -> Tensor:
-        """Return the logits of the last of tokens int64 [batch, seq]."""
+        """Append tokens int64 [batch, seq]; return the last token's logits."""
         x, count = self.embed(tokens), tokens.shape[1]
         places = self.position + torch.arange(count)
         for layer, project in enumerate(self.qkv):
@@ -47,11 +50,11 @@ class Stacked(Buffers, position=ZERO):
         return self.head(x[:, -1])
 
     def decode(self, token: Tensor) -> Tensor:
-        """Return the logits after one more token, int64 [batch, 1]."""
+        """Append one token for each row, int64 [batch, 1]; return its logits."""
         return self.prefill(token)
 
     def forget(self) -> None:
-        """Begin anew, as a method of the model."""
+        """Zero the caches and the position, as a method of the model."""
         for name, buffer in self.named_buffers():
             if name != "position":
                 buffer.zero_()
@@ -88,7 +91,7 @@ WAYS += ("second axis", "from the back")
 
 
 def stacked_methods(*more: str, batch: int = 1) -> list[Method]:
-    """Return the methods of a decoder, and others that take nothing."""
+    """Return `prefill`, `decode`, and the methods `more` without arguments."""
     seq = Dim("seq", 1, CAPACITY)
     prompt = torch.zeros(batch, 5, dtype=torch.int64)
     return [

@@ -1,7 +1,8 @@
-"""Who runs the methods of the tests of states: backends of these tests, and recipes.
+"""Ways to run the methods in the tests of states: backends of these tests, and recipes.
 
-A backend takes partitions of what the passes of the recipe fp32 have made. A recipe has
-passes of its own: with it, a model is compiled as a user would.
+With a backend, the model is compiled by the recipe fp32, and the backend takes
+partitions of the result. With a recipe, the model is compiled by that recipe, as a user
+would do it.
 """
 
 from collections.abc import Iterator
@@ -56,12 +57,15 @@ _partitions = Lowering.partitions
 
 
 def examples(number: int, backend: str) -> int:
-    """Return how many of so many random cases a test tries of a way to run methods."""
+    """Return how many of `number` random cases a test tries with a backend or recipe.
+
+    All are tried with "", the plain way.
+    """
     return number // MANY if backend else number
 
 
 def _wide_partitions(*arguments: object) -> Parts:
-    """Return partitions as if samples had shown one range of all that is computed."""
+    """Return partitions with one wide range for all values, as if calibrated."""
     return {
         backend: {name: [_wide(one) for one in some] for name, some in by_name.items()}
         for backend, by_name in _partitions(*arguments).items()
@@ -84,9 +88,11 @@ _found, _emit = pipeline._backends_of, pipeline.emit_program
 
 @contextmanager
 def compiling_with(name: str) -> Iterator[None]:
-    """Let recipes without a backend have one of `BACKENDS`, or `mlx`; "" for none.
+    """Compile by another way within a `with` block.
 
-    Or let one of `RECIPES` be in the place of fp32, its caches as they were.
+    A backend (one of `BACKENDS`, or `mlx`) is added to recipes that have none. A recipe
+    (one of `RECIPES`) takes the place of fp32, with caches in the dtype that fp32 has.
+    "" changes nothing.
     """
     with pytest.MonkeyPatch.context() as patch:
 
@@ -119,7 +125,7 @@ def compiling_with(name: str) -> Iterator[None]:
 
 
 def _emit_natively(*arguments: object, **named: object) -> Program:
-    """Emit a program, and look that the backend `cpu`, if it has it, takes all."""
+    """Emit a program, and check that its backend takes all ops but those in `LEFT`."""
     program = _emit(*arguments, **named)
     if program.provenance.recipe in RECIPES:
         for method in describe_methods(program):

@@ -1,4 +1,4 @@
-"""Tiny modules whose states other compilers have got wrong, or that are easy to."""
+"""Tiny modules with states that other compilers have got wrong, or easily could."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ Write = Callable[[nn.Module, Tensor, Tensor], None]
 
 
 class TwoConds(nn.Module):
-    """Two branches, one after the other."""
+    """Two torch.cond calls, one after the other."""
 
     def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         a = torch.cond(p, lambda x: x + 1.0, lambda x: x - 1.0, (x,))
@@ -19,7 +19,10 @@ class TwoConds(nn.Module):
 
 
 class SameName(Buffers, k=torch.zeros(4)):
-    """A buffer and an argument of one name; `total` takes an argument of any size."""
+    """A buffer and an argument with the same name.
+
+    The argument of `total` may have any size.
+    """
 
     def step(self, k: Tensor) -> Tensor:
         self.k.add_(k)
@@ -44,7 +47,7 @@ class OneHasState(Buffers, cache=torch.zeros(4)):
 
 
 class Adder(nn.Module):
-    """Two buffers of a given size, to which a call adds."""
+    """Two buffers of a given size; each call adds to both."""
 
     def __init__(self, size: int, cache: float = 0.0, other: float = 0.0) -> None:
         super().__init__()
@@ -61,7 +64,7 @@ class Adder(nn.Module):
 
 
 class Shared(Adder):
-    """Two methods over one pair of buffers."""
+    """Several methods over the same two buffers."""
 
     def prefill(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.add(x)
@@ -77,7 +80,7 @@ class Shared(Adder):
 
 
 class Apart(nn.Module):
-    """Two methods, each with buffers of its own: equal names, any two sizes."""
+    """Two methods over buffers of two modules, with equal names and any two sizes."""
 
     def __init__(self, size: int, other_size: int) -> None:
         super().__init__()
@@ -91,7 +94,7 @@ class Apart(nn.Module):
 
 
 class TwoShapes(nn.Module):
-    """Methods that carry `past` in two shapes."""
+    """Two methods that carry a state `past`, in two different shapes."""
 
     def prefill(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         return x * 2, past + x
@@ -103,7 +106,7 @@ class TwoShapes(nn.Module):
 class LikeAConstant(
     Buffers, zcache=torch.full((4,), 3.0), zother=torch.full((4,), 5.0)
 ):
-    """A state that begins with the very bytes of a constant."""
+    """A state whose initial bytes are equal to those of a constant."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +141,11 @@ class CallersCache(nn.Module):
 
 
 class FourOwners(Buffers, calls=torch.zeros((), dtype=torch.int64)):
-    """One state, mounted twice; ones, not saved with the model; another counts."""
+    """States of four kinds of owner.
+
+    A module that is mounted under two names has two; `ones` is not saved with the
+    model; `calls` counts calls.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +168,7 @@ class FourOwners(Buffers, calls=torch.zeros((), dtype=torch.int64)):
 
 
 class WrittenParameter(nn.Module):
-    """A parameter that a method writes, tied to another name of it."""
+    """A parameter that one method writes and another reads by a second name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +184,7 @@ class WrittenParameter(nn.Module):
 
 
 class Written(Buffers, k=torch.arange(12.0).reshape(2, 6) - 4, count=ZERO):
-    """States written by a given function: k [2, 6], some of it below 0; count [1]."""
+    """States that a given function writes: k [2, 6], some of it below 0; count [1]."""
 
     def __init__(self, write: Write) -> None:
         super().__init__()
@@ -191,7 +198,7 @@ class Written(Buffers, k=torch.arange(12.0).reshape(2, 6) - 4, count=ZERO):
 class PlainAfterLinear(
     Buffers, k=torch.zeros(1, 1, 8, 2), sum=torch.zeros(1, 1, 1, 2), position=ZERO
 ):
-    """A cache written at its position, and a sum that a failure can spoil."""
+    """A cache written at its position, and a sum that a failed call would spoil."""
 
     def step(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         start = self.position.clone()

@@ -25,10 +25,10 @@ def opened(model, methods, folder, recipe="fp32", **options) -> Iterator[Program
 
 
 def agree(session: Session, model: nn.Module, calls: Sequence[Call]) -> None:
-    """Assert that a session and a model do the same in each (method, *args).
+    """Assert that a session and a model do the same in each call (method, *args).
 
-    Compared are the results, the arguments after the call, and every state with the
-    buffer of its name. The model is changed; give a copy where that matters.
+    The results, the arguments after the call, and every state (with the buffer of the
+    same name) are compared. The calls change the model: pass a copy to keep it.
     """
     for name, *args in calls:
         theirs, ours = (pytree.tree_map_only(Tensor, torch.clone, args) for _ in "ab")
@@ -41,7 +41,7 @@ def agree(session: Session, model: nn.Module, calls: Sequence[Call]) -> None:
 
 
 def states_agree(session: Session, model: nn.Module) -> None:
-    """Assert that every state holds what the model's buffer of its name holds."""
+    """Assert that every state equals the model's buffer of the same name."""
     buffers = dict(model.named_buffers(remove_duplicate=False))
     for name, found in session.state.items():
         same(as_tensors(np.array(found)), buffers[name].detach())
@@ -52,7 +52,7 @@ def as_tensors(results: object) -> object:
 
 
 def run(model, methods, calls, folder, **options) -> None:
-    """Compile a model and assert that a session does in each call as the model does."""
+    """Compile a model, and assert that a session agrees with it in each call."""
     with (
         opened(model, methods, folder, **options) as program,
         program.session() as session,

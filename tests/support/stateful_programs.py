@@ -1,7 +1,8 @@
-"""Programs made by hand whose states and callers' arrays the runtime keeps in order.
+"""Programs made by hand with states, and arrays of callers that are changed in place.
 
-Each is small enough to read whole: caches at a position, memory that grows, positions
-of every kind, states that cannot go back, inputs that are changed in place.
+Each is small enough to be read as a whole. Among them are caches at a position, memory
+that grows, positions of every kind, states that cannot go back, and inputs that are
+changed in place.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ SYMBOLS = {
 
 
 class Builder(GraphBuilder):
-    """A builder of methods that are called; each step has a source of its own."""
+    """A builder of methods that tests call; each step gets a source line of its own."""
 
     def __init__(self, symbols: dict[str, Symbol] = SYMBOLS) -> None:
         super().__init__(symbols)
@@ -42,7 +43,7 @@ class Builder(GraphBuilder):
         self.instructions.append(Instruction("kvc::check_index", arguments, (), "c:1"))
 
     def over(self, op: str, base: int, *others: Argument, kind: object = None) -> int:
-        """Add an op whose result lies over its operand 0."""
+        """Add an op whose result overwrites the memory of its operand 0."""
         declared = kind or self.values[base].type
         result = self.value(declared, Alias(base))
         return self.step(op, (Ref(base), *others), result)
@@ -63,7 +64,7 @@ ONE = TensorType(I64, (1,))
 
 
 def counted(position: TensorType) -> tuple[State, Cursor]:
-    """Return a counter that is the program's cursor, as state 0."""
+    """Return a counter state, and the cursor that it is; it must be state 0."""
     counter = state("position", position, StateKind.COUNTER, cursor=0)
     (rows,) = position.dims
     return counter, Cursor("position", CursorKind.STATE, 0, rows, CAPACITY)
@@ -72,7 +73,7 @@ def counted(position: TensorType) -> tuple[State, Cursor]:
 def rows_type(
     length: Dim, batch: Dim = 1, heads: int = 3, width: int = 64
 ) -> TensorType:
-    """Return float32 [batch, heads, length, width]."""
+    """Return the type float32 [batch, heads, length, width]."""
     return TensorType(F32, (batch, heads, length, width))
 
 
@@ -103,9 +104,10 @@ def linear_program(
     start: np.ndarray | None = None,
     capacity: int = 32768,
 ) -> Built:
-    """Return `write(x)`, `step(x)` and `look()` over caches [batch, 3, capacity, width]
+    """Return a program with the methods `write(x)`, `step(x)` and `look()`.
 
-    at a position that a state counts. With `start` they have that initial content.
+    They work on caches [batch, 3, capacity, width] at a position that a state counts.
+    `start` is the initial content of the caches.
     """
     counter, cursor = counted(TensorType(I64, (batch,)))
     whole = rows_type(CAPACITY, batch, width=width)
@@ -132,7 +134,7 @@ def linear_program(
 
 
 def copied_program() -> Built:
-    """Return `write(x)`: the cache is copied, rows written there, and copied back."""
+    """Return `write(x)`, which writes to a copy of the cache and copies it back."""
     b = Builder({**SYMBOLS, "capacity": Symbol("capacity", 1, 64)})
     whole = rows_type(CAPACITY, width=2)
     x = b.scratch(rows_type(SEQ, width=2))
@@ -157,7 +159,7 @@ def carry_program(capacity: Dim = CAPACITY) -> Built:
     """Return methods over `k` and `v`, float32 [1, 3, n, 64], which grow.
 
     `grow(x)` appends to both and gives back k; `restart(x)` replaces both;
-    `lopsided(x)` appends to k alone; `sums(x)` gives x plus the sum of each column.
+    `lopsided(x)` appends to k alone; `sums(x)` returns x plus the sum of k over axis 2.
     """
     past, longer, new = rows_type(PAST), rows_type(LONGER), rows_type(SEQ)
     b = Builder()
@@ -205,10 +207,10 @@ def carry_program(capacity: Dim = CAPACITY) -> Built:
 def session_program(
     shape: tuple[Dim, ...], batch: Dim = 1, cached: bool = True
 ) -> Built:
-    """Return `write(x)` at a cursor of the session, which it takes in this shape.
+    """Return `write(x)` over a cursor of this shape that the session gives.
 
-    It gives the start back, and writes x float32 [batch, 3, seq, 2] into a cache at it,
-    unless there is none.
+    It returns the cursor's value. If `cached`, it also writes x float32 [batch, 3, seq,
+    2] into a cache at the cursor.
     """
     b = Builder()
     kind = TensorType(I64, shape)
@@ -234,7 +236,7 @@ def session_program(
 
 
 def total_program(count: int) -> Built:
-    """Return `add()`: 1 is added to each of a total, float32 [count]."""
+    """Return `add()`, which adds 1 to each element of a state float32 [count]."""
     b = Builder({})
     kind = TensorType(F32, (count,))
     b.over("aten::add.Scalar", b.value(kind, StateSlot(0)), 1, 1)
@@ -246,10 +248,10 @@ PLAIN = TensorType(F32, (4,))
 
 
 def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
-    """Return `run(x)`: many writes, in an order that leaves none for the end alone.
+    """Return `run(x)`, which writes several states in the middle of its steps.
 
-    States: position, cache [1, 3, capacity, 4] at the position, a second counter, and
-    (unless `plain` is None) a total [4] of the kind PLAIN, or slots of the kind RING.
+    States: position, cache [1, 3, capacity, 4] at the position, a second counter, and a
+    total [4] of kind `plain` (PLAIN or RING), unless `plain` is None.
     """
     b = Builder()
     x = b.scratch(rows_type(SEQ, width=4))
@@ -288,10 +290,11 @@ def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
 
 
 def caller_program(dtype: DType = F32) -> Built:
-    """Return methods over the caller's own arrays.
+    """Return two methods over arrays that the caller gives.
 
-    `add(total, x)` adds x to the total, float32 [seq, 4], and gives back their product;
-    `extend(past, x)` gives back past with x after it along axis 1, and its negation.
+    `add(total, x)` adds x to total, [seq, 4], and returns the product of the old total
+    and x. `extend(past, x)` returns past with x appended along axis 1, and its
+    negation.
     """
     symbols = {"past": Symbol("past", 0, 512), "seq": SYMBOLS["seq"]}
     rows, past, longer = (TensorType(dtype, (2, n, 4)) for n in (SEQ, PAST, LONGER))
@@ -313,9 +316,10 @@ def caller_program(dtype: DType = F32) -> Built:
 
 
 def checked_program() -> Built:
-    """Return `put(index, x)` and `rows(start, x)`, both checked before they write.
+    """Return `put(index, x)` and `rows(start, x)`, which check their indices first.
 
-    `put` writes x float32 [2, 4] at rows of a table [8, 4], after adding one to it all.
+    Both add 1 to all of a state, and then write x: `put` to the rows `index` of a table
+    [8, 4], `rows` to a cache [1, 8, 4] from `start` on.
     """
     b = Builder()
     table_type, x_type = TensorType(F32, (8, 4)), TensorType(F32, (2, 4))

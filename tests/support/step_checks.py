@@ -1,10 +1,14 @@
-"""Whether eager's answer to a program has to be that of what it is compiled to.
+"""Check whether eager's results of a program must equal the compiled program's.
 
-In: a program whose last step is new. It has not where the step draws random numbers; in
-place gives an input or a buffer another shape, or any tensor more or fewer elements,
-which kvc refuses on purpose; or depends on where tensors lie in memory: it writes over
-what it has yet to read, or is given inputs by a second call that lie otherwise than
-those of the first, for which a program is compiled.
+In: a program whose last step is new. Out: False or True from each check. Results need
+not be equal if the last step does one of these:
+
+- it draws random numbers
+- in place, it gives an input or buffer another shape, or any tensor another number of
+elements, which kvc refuses on purpose
+- its result depends on where tensors lie in memory: it overwrites what it still has to
+read, or the inputs of the second call are laid out otherwise than those of the first,
+for which the program is compiled
 """
 
 from collections.abc import Sequence
@@ -39,7 +43,7 @@ def made_of(
 
 
 def draws_numbers(program: OperatorProgram) -> bool:
-    """Tell whether the last step draws random numbers and hides that by a seed."""
+    """Tell whether the last step draws random numbers after setting a fixed seed."""
     code = getattr(operator(program.code.steps[-1].name).op, "__code__", None)
     if code is None or "wrapper_set_seed" not in code.co_names:
         return False
@@ -49,7 +53,7 @@ def draws_numbers(program: OperatorProgram) -> bool:
 
 
 class _Drawing(Dispatching):
-    """Notes whether an operator draws random numbers."""
+    """Notes whether any operator of a program draws random numbers."""
 
     found = False
 
@@ -59,7 +63,10 @@ class _Drawing(Dispatching):
 
 
 def keeps_shapes(program: OperatorProgram) -> bool:
-    """Tell whether the last step leaves shapes, and sizes of what it writes."""
+    """Tell whether a last step in place keeps all shapes of inputs and buffers.
+
+    The number of elements of the tensor that it writes must stay the same too.
+    """
     *before, last = program.code.steps
     if not (last.in_place or last.name.endswith("_")):
         return True
@@ -83,7 +90,10 @@ def keeps_shapes(program: OperatorProgram) -> bool:
 def depends_on_memory(
     program: OperatorProgram, made: Sequence[Tensors], spread: bool
 ) -> bool:
-    """Tell whether the last step makes something else where tensors lie elsewhere."""
+    """Tell whether the last step's result depends on where tensors lie in memory.
+
+    `spread`: inputs may have elements that do not lie side by side.
+    """
     if _overwrites(program):
         apart = made_of(program, apart=True)
         if not all(map(bits_equal, flat(made), flat(apart))):
@@ -105,7 +115,7 @@ def _laid_out_alike(program: OperatorProgram) -> OperatorProgram:
 
 
 def _as_lies(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a copy that lies in memory as another one does."""
+    """Return a copy of a tensor that is laid out in memory as `like` is."""
     if like.is_contiguous():
         return tensor.contiguous()
     if like.ndim > 1 and like.mT.is_contiguous():

@@ -1,4 +1,4 @@
-"""Models of sound that take it chunk by chunk, with what they keep in buffers."""
+"""Models that take sound chunk by chunk, with their past in buffers."""
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ class RecurrentDenoiser(nn.Module):
             self.register_buffer(name, torch.zeros(1, 1, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Take float32 [1, steps, CHANNELS], return as much."""
+        """Return the scaled samples of x; both are float32 [1, steps, CHANNELS]."""
         y, heard = self.gru(x, self.heard)
         z, (hidden, cell) = self.lstm(y, (self.hidden, self.cell))
         self.heard.copy_(heard)
@@ -28,7 +28,7 @@ class RecurrentDenoiser(nn.Module):
 
 
 class CausalConvolution(nn.Module):
-    """A convolution of what was heard before and now; its past is in a buffer."""
+    """A convolution over earlier and new samples; the earlier ones are in a buffer."""
 
     def __init__(self, dilation: int) -> None:
         super().__init__()
@@ -42,14 +42,14 @@ class CausalConvolution(nn.Module):
 
 
 class CausalStack(nn.Module):
-    """Causal convolutions, each wider than the last, as in a WaveNet."""
+    """Causal convolutions, each with a longer past than the last, as in WaveNet."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(CausalConvolution(d) for d in (1, 2, 4))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Take float32 [1, CHANNELS, steps], return as much."""
+        """Return x after all convolutions; both are float32 [1, CHANNELS, steps]."""
         for layer in self.layers:
             x = x + layer(x).tanh()
         return x

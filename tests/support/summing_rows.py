@@ -1,9 +1,10 @@
-"""A model of rows whose next token tells all that the row has held, exactly.
+"""A model whose next token depends on every token that the row has had.
 
-Its cache holds the tokens; the likeliest next one is 4 times their sum plus how many
-there are, modulo the vocabulary. A token lost, doubled, of another row or in another
-place in time changes all that follow. Sums are of small whole numbers, so that rows
-make the same tokens in a batch as alone, by chance too.
+Its cache holds the tokens. The likeliest next token is 4 times their sum plus their
+number, modulo the vocabulary. So a token that is lost, doubled, or taken from another
+row, changes all following tokens. Sums are of small whole numbers, so that they are
+exact: a row makes the same tokens alone and in a batch, also when tokens are drawn at
+random.
 """
 
 import torch
@@ -17,7 +18,7 @@ BATCH = Dim("batch", 1, ROWS)
 
 
 class SummingRows(Buffers, kept=torch.zeros(1, 1, SLOTS, 1), position=ZERO):
-    """`prefill(tokens, lengths)`, `prefill_4(tokens, lengths)`, `decode`."""
+    """The model; `prefill` and `prefill_4` take (tokens, lengths)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,12 +55,12 @@ class SummingRows(Buffers, kept=torch.zeros(1, 1, SLOTS, 1), position=ZERO):
 
 
 def likeliest(tokens: list[int]) -> int:
-    """Return the token that the model likes best after some."""
+    """Return the likeliest token after these tokens."""
     return (4 * sum(tokens) + len(tokens)) % VOCAB
 
 
 def summing_rows(path: str) -> None:
-    """Write the model's bundle."""
+    """Compile the model, and write its bundle to a path."""
     tokens = torch.ones(2, 4, dtype=torch.int64)
     seq = {0: BATCH, 1: Dim("seq", 1, CHUNK)}
     methods = [

@@ -1,4 +1,4 @@
-"""MODEL factories for tests of the command line: a tiny decoder, and broken ones."""
+"""Factories for the argument MODEL of the command line: a tiny decoder, broken ones."""
 
 import json
 import sys
@@ -15,48 +15,48 @@ CONFIG = DecoderConfig(
 
 
 def factory() -> ModelSpec:
-    """A byte-level decoder with random weights and a cache of 24."""
+    """Return a byte-level decoder with random weights and a cache of 24 slots."""
     torch.manual_seed(0)
     methods = decoder_methods(CONFIG, max_chunk=16)
     return ModelSpec(Decoder(CONFIG).eval(), methods, metadata={"tokenizer": "bytes"})
 
 
 def untold() -> ModelSpec:
-    """The same without a tokenizer."""
+    """Return the same decoder without a tokenizer."""
     torch.manual_seed(0)
     return ModelSpec(Decoder(CONFIG).eval(), decoder_methods(CONFIG, max_chunk=16))
 
 
 def failing() -> ModelSpec:
-    """Fails as a user's code does."""
+    """Raise an error, as a user's factory may."""
     raise RuntimeError("no such checkpoint")
 
 
 def failing_within() -> ModelSpec:
-    """Fails in a library that it calls."""
+    """Raise an error from a library that the factory calls."""
     json.loads("no JSON")
     raise AssertionError
 
 
 class Unsaid(BaseException):
-    """Cannot say what it is, and is no Exception."""
+    """An error that is no `Exception`, and whose text cannot be had."""
 
     def __str__(self) -> str:
         raise RuntimeError
 
 
 def unsaid() -> ModelSpec:
-    """Fails with an error that has no words."""
+    """Raise an error that has no text."""
     raise Unsaid
 
 
 def leaving() -> ModelSpec:
-    """Ends the process."""
+    """Exit the process."""
     sys.exit(3)
 
 
 def no_spec() -> int:
-    """Returns something else."""
+    """Return something that is no `ModelSpec`."""
     return 3
 
 

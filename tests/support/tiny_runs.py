@@ -1,4 +1,4 @@
-"""The tiny decoder by any recipe, and the calls by which recipes are compared."""
+"""The tiny decoder compiled by any recipe, and calls to compare recipes by."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def compiled(path: Path, recipe: Recipe | str, **options: object) -> Path:
 
 
 def answers(session: Session) -> list[np.ndarray]:
-    """A prompt in pieces, tokens, and what was said again after going back."""
+    """Return the logits of fixed calls: prefill, decode, rewind, and again."""
     found = [session.prefill(TOKENS[:, :9]), session.decode(TOKENS[:, 9:10])]
     session.rewind(3)
     found += [session.prefill(TOKENS[:, 7:12]), session.decode(TOKENS[:, 12:13])]
@@ -28,12 +28,12 @@ def answers(session: Session) -> list[np.ndarray]:
 
 
 def contents(session: Session) -> list[np.ndarray]:
-    """What the states hold, in the order of their names."""
+    """Return copies of all states, in the order of their names."""
     return [np.array(session.state[name]) for name in sorted(session.state)]
 
 
 def distance(found: list[np.ndarray], wanted: list[np.ndarray]) -> float:
-    """Return the largest difference, over the largest number of each answer."""
+    """Return the largest difference of answers, each over its largest wanted number."""
     pairs = zip(found, wanted, strict=True)
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
 

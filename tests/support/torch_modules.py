@@ -1,8 +1,8 @@
 # ruff: noqa: E501  a table reads best with one line a case
 """Every module class of torch.nn in two configurations or more, with inputs for each.
 
-In: nothing. Out: `CASES`. Those classes that compute nothing by themselves, or nothing
-without a process group, are in `NOT_RUN`.
+In: nothing. Out: `CASES`. Classes that compute nothing by themselves, or only with a
+process group, are in `NOT_RUN`.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Input = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A module to make, and what to make of its inputs."""
+    """A module class with its arguments, and functions that make the inputs."""
 
     cls: type[nn.Module]
     inputs: tuple[Input, ...]
@@ -24,7 +24,7 @@ class Case:
     kwargs: dict[str, object]
 
     def make(self) -> tuple[nn.Module, tuple[object, ...]]:
-        """Return the module, evaluated, and its inputs; the same at each call."""
+        """Return the module in evaluation mode, and its inputs; equal in each call."""
         with torch.random.fork_rng():
             torch.manual_seed(0)
             module, given = self.cls(*self.args, **self.kwargs), self._given()
@@ -42,7 +42,11 @@ class Case:
 
 
 def of(cls: type[nn.Module], inputs: object, *args: object, **kwargs: object) -> Case:
-    """Return a case; `inputs` is one or a tuple of them."""
+    """Return a case of a module class.
+
+    `inputs` is one input or a tuple of them; functions among them are called to make an
+    input.
+    """
     given = inputs if isinstance(inputs, tuple) else (inputs,)
     return Case(cls, given, args, kwargs)
 
@@ -52,7 +56,7 @@ def f(*shape: int) -> Input:
 
 
 def u(*shape: int) -> Input:
-    """Return what makes numbers from 0 to 1."""
+    """Return a function that makes random numbers between 0 and 1, of this shape."""
     return lambda: torch.rand(shape) * 0.9 + 0.05
 
 
@@ -61,7 +65,7 @@ def n(below: int, *shape: int) -> Input:
 
 
 def s(*shape: int) -> Input:
-    """Return what makes numbers that are 1 or -1."""
+    """Return a function that makes random numbers 1 and -1, of this shape."""
     return lambda: torch.randint(0, 2, shape) * 2.0 - 1
 
 
@@ -70,7 +74,10 @@ def t(*values: object) -> Input:
 
 
 def _pool_indices(rank: int, *, larger: int = 0) -> tuple[Input, ...]:
-    """Return the results of a pooling of [1, 2, 6, ...], which unpooling takes."""
+    """Return functions that make a max pooling's values and indices, to undo it.
+
+    The input of the pooling is [1, 2, 6, ...], with `rank` axes of 6.
+    """
 
     def part(index: int) -> Input:
         def make() -> Tensor:

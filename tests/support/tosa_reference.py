@@ -1,4 +1,4 @@
-"""Arm's reference model of TOSA, where it is installed: `tools/dev/tosa.sh`."""
+"""Arm's reference model of TOSA; `tools/dev/tosa.sh` installs it."""
 
 import json
 import subprocess

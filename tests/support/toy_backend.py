@@ -1,7 +1,7 @@
 """A backend written from `compiler/backends/README.md`, with a payload of its own.
 
 It takes float32 linears without a bias, products and sums. A payload is a header, the
-names of the weights, a record for each step and the outputs. `EVENTS` tells what its
+names of the weights, a record for each step and the outputs. `EVENTS` lists what its
 run-time half did, in order.
 """
 
@@ -24,7 +24,7 @@ EVENTS = []
 
 
 class Toy(Backend):
-    """Ahead of time. `lowered` keeps what each call of `lower` was given."""
+    """The half that compiles; `lowered` has the arguments of each call of `lower`."""
 
     name = "toy"
     lowered: ClassVar = []
@@ -62,7 +62,7 @@ class Toy(Backend):
 
 
 class Alone(Toy):
-    """One that looks at each partition for itself."""
+    """The same backend, whose run-time half packs weights for each partition alone."""
 
     name = "alone"
 
@@ -86,7 +86,7 @@ def _lower(graph, bounds):
 
 
 class ToyDelegate(Delegate):
-    """At run time. Packs each weight once, for all handles."""
+    """The half that runs; it packs each weight once, for all handles."""
 
     def __init__(self, options):
         self.options = options
@@ -123,7 +123,7 @@ class ToyDelegate(Delegate):
 
 
 class AloneDelegate(ToyDelegate):
-    """Packs the weights of each handle for itself."""
+    """A run-time half that packs the weights of each handle separately."""
 
     def take(self, code, data):
         mine = [_pack(key, data) for key in code.weights]
@@ -183,7 +183,7 @@ def _require(condition, what):
 
 
 class Counter:
-    """What a handle keeps in each execution context: how often it ran there."""
+    """Counts how often a handle has run in one execution context."""
 
     def __init__(self):
         self.runs = 0
@@ -194,7 +194,12 @@ class Counter:
 
 
 class ToyHandle(Handle):
-    """Each run waits for `meeting`, if there is one; `prepared` is what came last."""
+    """A bound partition.
+
+    Attributes:
+        meeting: a barrier that each run waits for, or None.
+        prepared: the arguments of the latest call of `prepare`.
+    """
 
     meeting = None
     prepared = ()

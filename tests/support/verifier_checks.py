@@ -1,7 +1,8 @@
-"""The checks of a bundle, by place: which refuse a file, and all that there are.
+"""The checks of a bundle, named by file, function and line of code.
 
-A check is a call of `require`, `fail`, `limit` and the like, or a `raise`, in the code
-that reads and verifies programs, and that says which shapes operators take.
+In: an error, or nothing. Out: the check that raised the error, or all checks. A check
+is a call of `require`, `fail`, `limit` and the like, or a `raise`, in the code that
+reads and verifies programs or computes the shapes of operators.
 """
 
 import ast
@@ -23,9 +24,9 @@ REFUSING = frozenset(
 
 
 def place_of(error: BaseException) -> str:
-    """Return the check that refused, as `all_checks` names it.
+    """Return the check that raised an error, named as in `all_checks`.
 
-    It may have raised another error, which the one that came out was made of.
+    If the error was made of another one, the check that raised the first is returned.
     """
     inner: BaseException | None = error
     found = "?"
@@ -50,9 +51,10 @@ def _place_in(trace: TracebackType | None) -> str:
 
 
 def all_checks() -> set[str]:
-    """Return all checks: the file, the function and the line of each.
+    """Return the names of all checks: file, function and source line of each.
 
-    A line says more than its number, and stays the same where others come and go.
+    The text of the line is used and not its number, since it stays the same when other
+    lines are added.
     """
     found = set()
     for folder in FOLDERS:

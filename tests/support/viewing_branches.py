@@ -1,4 +1,4 @@
-"""A cache [2, 8, 4] that branches and loops work on in other shapes, or in parts.
+"""A cache [2, 8, 4] that branches and loops read and write as views or in parts.
 
 Each method takes p bool, x float32 [2, 1, 4] and at int64 [1].
 """
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def dense(x: Tensor) -> Tensor:
-    """Copy to memory in order; torch.cond wants it alike from both branches."""
+    """Return a contiguous copy; torch.cond wants the same layout from both branches."""
     return x.clone(memory_format=torch.contiguous_format)
 
 
 def first_rows(c: Tensor, x: Tensor, at: Tensor) -> Tensor:
-    """Write x [2, 1, 4], or its first row, at a place of [16, 4]."""
+    """Return c [16, 4] with the first row of x [2, 1, 4] written at row `at`."""
     return c.index_copy(0, at, x[0])
 
 
@@ -25,27 +25,27 @@ class _Kept(Buffers, c=torch.zeros(2, 8, 4)):
 
 
 class Viewing(_Kept):
-    """The methods of `IN_PLACE` need no copy of anything."""
+    """Methods that pass the cache to branches; those in `IN_PLACE` copy nothing."""
 
     def passed(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
         c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (self.c.view(16, 4),))
         return self.keep(c.view(2, 8, 4))
 
     def swapped(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """What is passed has its axes in another order."""
+        """Pass the cache with two axes swapped."""
         row = x.transpose(0, 1)
         flipped = self.c.transpose(0, 1)
         c = torch.cond(p, lambda c: c.index_copy(0, at, row), dense, (flipped,))
         return self.keep(c.transpose(0, 1))
 
     def longer(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """An axis more."""
+        """Pass the cache with one more axis."""
         c = self.c.unsqueeze(0)
         c = torch.cond(p, lambda c: c.index_copy(2, at, x[None]), dense, (c,))
         return self.keep(c.squeeze(0))
 
     def inside(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """The view is taken inside, and what comes back is one."""
+        """View the cache in another shape inside the branches; return it so."""
         c = torch.cond(
             p,
             lambda c: first_rows(c.view(16, 4), x, at),
@@ -65,7 +65,7 @@ class Viewing(_Kept):
         return self.keep(c.transpose(0, 1))
 
     def part_inside(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """A part of a clone is written, and then all of it, in another shape."""
+        """Write a part of a copy, then the whole copy through another shape."""
 
         def yes(c: Tensor) -> Tensor:
             c = c.clone()
@@ -76,14 +76,14 @@ class Viewing(_Kept):
         return self.keep(torch.cond(p, yes, dense, (self.c,)))
 
     def place_by_place(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """The branch that writes nothing scales what it is lent."""
+        """Scale the cache in the branch that writes no row."""
         c = torch.cond(
             p, lambda c: first_rows(c, x, at), lambda c: c * 0.5, (self.c.view(16, 4),)
         )
         return self.keep(c.view(2, 8, 4))
 
     def twice(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """Two branches one after the other, between which the view stays."""
+        """Run two branches one after the other on the same view of the cache."""
         c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (self.c.view(16, 4),))
         c = torch.cond(
             x.sum() > 40, lambda c: c.index_fill(0, at, 7.0), lambda c: c * 1, (c,)
@@ -92,7 +92,7 @@ class Viewing(_Kept):
         return c.sum(0)
 
     def nested(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """The branch within views what the branch around it is lent."""
+        """View the cache in another shape inside one branch, and pass it to another."""
 
         def outer(c: Tensor) -> Tensor:
             inner = torch.cond(
@@ -103,7 +103,7 @@ class Viewing(_Kept):
         return self.keep(torch.cond(p, outer, dense, (self.c,)))
 
     def looped(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """What a loop carries is a view."""
+        """Carry a view of the cache with swapped axes through a loop."""
         row = x.transpose(0, 1)
 
         def body(i: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +115,7 @@ class Viewing(_Kept):
         return self.keep(c.transpose(0, 1))
 
     def read_beside(self, p: Tensor, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """The branch that writes a view reads the old content under another shape."""
+        """Write a view of the cache, and read the old content in another shape."""
 
         def yes(c: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
             return first_rows(c, x, at), old.sum(0)
@@ -128,13 +128,13 @@ class Viewing(_Kept):
         return y, self.c.sum(0)
 
     def handed_out(self, p: Tensor, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
-        """The view is a result too."""
+        """Return the written view as a result too."""
         c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (self.c.view(16, 4),))
         self.c.copy_(c.view(2, 8, 4))
         return c.sum(1), c.view(4, 4, 4)
 
     def compared(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """Old and new content are needed at once."""
+        """Return the sum of old and new content, which needs a copy."""
         old = self.c.view(16, 4)
         c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (old,))
         both = old + c
@@ -142,7 +142,7 @@ class Viewing(_Kept):
         return both
 
     def gathered(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
-        """What is passed is no view: other axes make one."""
+        """Pass a reordered copy of the cache that is no view, which needs a copy."""
         c = self.c.transpose(0, 1).reshape(16, 4)
         c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (c,))
         return self.keep(c.view(8, 2, 4).transpose(0, 1))

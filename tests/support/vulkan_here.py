@@ -1,7 +1,7 @@
-"""Whether Vulkan can be used here, and what to install where it cannot.
+"""Tell whether Vulkan can be used on this machine, and what to install if it cannot.
 
-`KVC_REQUIRE_VULKAN=1` says that it must be: then tests of it fail instead of being
-skipped, so that nobody takes the reference for a device.
+`KVC_REQUIRE_VULKAN=1` says that it must be usable. Then tests that need it fail and are
+not skipped, so that nobody takes results of the reference for those of a device.
 """
 
 import os
@@ -17,7 +17,7 @@ REQUIRED = os.environ.get("KVC_REQUIRE_VULKAN") == "1"
 
 
 def device() -> Device:
-    """Return the device of these tests; skip the one that runs where there is none."""
+    """Return the device of these tests; skip the running test if there is none."""
     try:
         return open_device()
     except MissingLibrary as error:
@@ -27,7 +27,10 @@ def device() -> Device:
 
 
 def is_here() -> bool:
-    """Tell whether there is a device; raise where there must be one."""
+    """Tell whether there is a Vulkan device.
+
+    Raise the library's error if there is none but `KVC_REQUIRE_VULKAN` is 1.
+    """
     try:
         open_device()
     except MissingLibrary:
@@ -39,7 +42,7 @@ def is_here() -> bool:
 
 @contextmanager
 def memory(*, separate: bool) -> Iterator[Device]:
-    """Treat the device's memory as apart from the host's, or as shared with it."""
+    """Yield the device as one with memory of its own, or as sharing the host's."""
     found = device()
     was, found.separate = found.separate, separate
     try:

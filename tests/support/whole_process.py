@@ -1,4 +1,4 @@
-"""The memory of a process that runs a bundle, and what such a process imports."""
+"""Measure the memory of a process that runs a bundle, and list what it imports."""
 
 import subprocess
 import sys
@@ -23,21 +23,24 @@ with load(path, threads=threads) as program, program.session() as session:
 
 
 def resident_whole(path: Path, seq: int, threads: int, vocab: int) -> int:
-    """Return its resident bytes after a prompt of `seq` tokens of a vocabulary."""
+    """Return the resident bytes of a process after a prompt of `seq` random tokens.
+
+    The process runs the bundle at `path`; tokens are below `vocab`.
+    """
     command = [sys.executable, "-c", _RUN, path, *map(str, (seq, threads, vocab))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return 1024 * int(done.stdout)
 
 
 def foretold(path: Path, seq: int, threads: int) -> Footprint:
-    """Return what the file says about the same process."""
+    """Return the footprint that the bundle's file foretells for the same process."""
     with BundleFile.open(path) as file:
         sizes = {"tokens": seq + 1, "seq": seq, "capacity": 2048, "threads": threads}
         return describe_footprint(file.program, sizes)
 
 
 def modules_after(path: Path) -> set[str]:
-    """Return what a process has imported that has called both methods of a bundle."""
+    """Return the modules imported in a process that ran `prefill` and `decode`."""
     code = (
         "import sys, warnings; warnings.simplefilter('ignore'); import numpy as np\n"
         "from kvc.runtime import load\n"

@@ -1,8 +1,8 @@
-"""Caches of every kind whose slots are so wide that few of them make a page.
+"""Caches of every kind whose slots are so wide that a page of memory has only a few.
 
 The models take rows float32 [1, 3, seq, 64], one for each token, and keep them. All 64
-elements of a row are alike, token n and head h having 4 n + h + 1, so that whatever a
-state should hold is a function of the tokens.
+elements of a row are equal: 4 n + h + 1 for token n and head h. So the expected content
+of each state follows from the tokens.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,13 @@ _INT8 = {"int8": _cache(torch.int8), "scale": _SCALE}
 
 
 class Cached(Buffers, cache=_cache(), branch=_cache(), **_INT8, position=ZERO):
-    """Keeps rows as they are, as int8, and as one of two branches writes them."""
+    """Keeps rows in three caches: as they are, as int8, and written in two branches."""
 
     def write(self, rows: Tensor, left: Tensor) -> Tensor:
-        """Take which of the branches is to write: both write the same."""
+        """Write the rows; `left` says which branch writes one of the caches.
+
+        Both branches write the same.
+        """
         update, start = torch.ops.kvc.cache_update, self.position.clone()
         self.cache.copy_(update(self.cache, rows, start))
         steps, scale = torch.ops.kvc.quantize_cache(rows)
@@ -54,7 +57,10 @@ class Cached(Buffers, cache=_cache(), branch=_cache(), **_INT8, position=ZERO):
 
     @staticmethod
     def held(tokens: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return what each state holds of its slots, or as a whole."""
+        """Return the expected content of each state after these tokens.
+
+        Caches have only the slots that were written.
+        """
         rows = rows_of(tokens)
         return {
             "cache": rows,
@@ -65,10 +71,10 @@ class Cached(Buffers, cache=_cache(), branch=_cache(), **_INT8, position=ZERO):
 
 
 class Plain(Cached, table=torch.zeros(PLACES, WIDTH), last=torch.zeros(WIDTH)):
-    """Also puts rows into a table at places of their own, and keeps the last."""
+    """Also writes rows into a table, and keeps the last row."""
 
     def write(self, rows: Tensor, left: Tensor) -> Tensor:
-        """Take rows of up to 64 tokens, whose places differ."""
+        """Write the rows of up to 64 tokens whose places in the table differ."""
         places = (rows[0, 0, :, 0].long() // 4) % PLACES
         self.table.index_put_((places,), rows[0, 0])
         self.last.copy_(rows[0, 0, -1])
@@ -76,7 +82,10 @@ class Plain(Cached, table=torch.zeros(PLACES, WIDTH), last=torch.zeros(WIDTH)):
 
     @staticmethod
     def held(tokens: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return what each state holds of its slots, or as a whole."""
+        """Return the expected content of each state after these tokens.
+
+        Caches have only the slots that were written.
+        """
         table = np.zeros((PLACES, WIDTH), np.float32)
         last = np.zeros(WIDTH, np.float32)
         for token, row in zip(tokens, rows_of(tokens)[0, 0], strict=True):
@@ -85,10 +94,10 @@ class Plain(Cached, table=torch.zeros(PLACES, WIDTH), last=torch.zeros(WIDTH)):
 
 
 class Grown(nn.Module):
-    """Keeps rows in what grows: by a `cat`, and by one in a branch."""
+    """Keeps rows in two states that grow by `torch.cat`, one of them in a branch."""
 
     def write(self, rows, past, other, left) -> dict[str, Tensor]:
-        """Take what there is of both, float32 [1, 3, length, 64]."""
+        """Append rows to `past` and `other`, float32 [1, 3, length, 64]."""
 
         def one(other: Tensor, rows: Tensor) -> Tensor:
             return torch.cat([other, rows], 2)
@@ -103,7 +112,7 @@ class Grown(nn.Module):
 
     @staticmethod
     def held(tokens: Sequence[int]) -> dict[str, np.ndarray]:
-        """Return what each state holds of its slots."""
+        """Return the expected content of both states after these tokens."""
         return {"past": rows_of(tokens), "other": rows_of(tokens)}
 
 
@@ -111,13 +120,13 @@ SEQ, PAST = Dim("seq", 1, 64), Dim("past", 0, SLOTS)
 
 
 def cached_method() -> Method:
-    """The method of `Cached` and `Plain`."""
+    """Return the method of `Cached` and `Plain` to compile."""
     rows = torch.ones(1, HEADS, 2, WIDTH)
     return Method("write", args=(rows, torch.tensor(True)), dynamic={"rows": {2: SEQ}})
 
 
 def grown_method() -> Method:
-    """The method of `Grown`."""
+    """Return the method of `Grown` to compile."""
     rows, past = torch.ones(1, HEADS, 2, WIDTH), torch.ones(1, HEADS, 3, WIDTH)
     return Method(
         "write",

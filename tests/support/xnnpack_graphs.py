@@ -1,7 +1,7 @@
-"""Partitions run by XNNPACK and by the reference.
+"""Run partitions by XNNPACK and by the reference kernels.
 
-A `Sketch` makes a partition; `Native` runs it with a minimal runtime of its own,
-without cache and pool; `run_reference` runs it with the kernels of torch.
+A `Sketch` makes a partition. `Native` runs it by XNNPACK with a minimal runtime,
+without cache and thread pool. `run_reference` runs it with the kernels of torch.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ _TAIL_NBYTES = 128
 
 
 def library_or_skip():
-    """Return XNNPACK, or skip the test with the reason why it is not there."""
+    """Return the library XNNPACK; skip the running test if it is missing."""
     try:
         return find_library()
     except MissingLibrary as error:
@@ -35,7 +35,10 @@ def library_or_skip():
 
 
 class PlainStatics:
-    """Named data as arrays, each with bytes past it; packed ones are read anew."""
+    """Named data as arrays that have readable bytes after their end.
+
+    XNNPACK reads past the end of arrays. Packed data is made anew at each request.
+    """
 
     def __init__(self, arrays: Iterable[np.ndarray]) -> None:
         self._arrays = [with_tail(array) for array in arrays]
@@ -52,14 +55,14 @@ class PlainStatics:
 
 
 def with_tail(array: np.ndarray) -> np.ndarray:
-    """Return a copy with bytes past it that can be read."""
+    """Return a copy of an array, with bytes after its end that may be read."""
     memory = np.zeros(array.nbytes + _TAIL_NBYTES, np.uint8)
     memory[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
     return memory[: array.nbytes].view(array.dtype).reshape(array.shape)
 
 
 class Native:
-    """A partition that XNNPACK runs, by one runtime that is reshaped for each size."""
+    """A partition run by XNNPACK, with one runtime that is reshaped for each size."""
 
     def __init__(self, sketch, *outputs, flags=RUNTIME_FLAGS, **sizes) -> None:
         self.graph = sketch.graph(*outputs)
@@ -120,7 +123,7 @@ class _Buffer:
         return self._array
 
     def free(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the buffer owns no other memory."""
 
 
 def run_reference(sketch: Sketch, made, inputs, sizes) -> list[np.ndarray]:
@@ -138,7 +141,7 @@ def run_reference(sketch: Sketch, made, inputs, sizes) -> list[np.ndarray]:
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
-    """Return normal float32 numbers."""
+    """Return random normal numbers, float32 of this shape."""
     generator = np.random.default_rng(seed)
     return generator.standard_normal(shape).astype(np.float32)
 

@@ -1,7 +1,7 @@
-"""Programs whose methods are one delegate each, drawn with `xnnpack_graphs.Sketch`.
+"""Programs whose methods are one delegate each, drawn with `partition_sketch.Sketch`.
 
-`partition_program` makes one of sketches; `linear_sketch` draws a quantized linear,
-whose weight, scales and bias the tests choose.
+`partition_program` makes a program of several sketches. `linear_sketch` draws a
+quantized linear layer with a given weight, scales and bias.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Drawn = tuple[Sketch, tuple[Ref, ...]]
 def partition_program(partitions: Mapping[str, Drawn]) -> Built:
     """Return a program with a method for each sketch; its inputs are x0, x1, ...
 
-    Names of data are those of the sketch after the method's: "forward.c0".
+    The sketch's data is named after the method and the sketch's own name: "forward.c0".
     """
     arrays, methods, delegates, symbols = {}, [], [], {}
     for index, (name, (sketch, outputs)) in enumerate(partitions.items()):
@@ -60,7 +60,10 @@ def _caller(graph: Graph, symbols: Mapping[str, Symbol]) -> Graph:
 def linear_sketch(
     weight: np.ndarray, scales: np.ndarray, bias: np.ndarray | None = None
 ) -> Drawn:
-    """Return `x [seq, in] -> linear`; weight int8 [out, in], scales float32 [out]."""
+    """Return a sketch of a linear layer of x float32 [seq, in].
+
+    The weight is int8 [out, in], the scales float32 [out].
+    """
     sketch = Sketch()
     x = sketch.input(SEQ, weight.shape[1])
     rows = sketch("kvc::quantize_rows", x)
@@ -70,7 +73,7 @@ def linear_sketch(
 
 
 def float_sketch(weight: np.ndarray, bias: np.ndarray | None = None) -> Drawn:
-    """Return `x [seq, in] -> linear`; weight float32 [out, in]."""
+    """Return a sketch of a linear layer of x float32 [seq, in], weight [out, in]."""
     sketch = Sketch()
     x = sketch.input(SEQ, weight.shape[1])
     added = None if bias is None else sketch.constant(bias)
@@ -78,7 +81,7 @@ def float_sketch(weight: np.ndarray, bias: np.ndarray | None = None) -> Drawn:
 
 
 def product_sketch(matrices: np.ndarray) -> Drawn:
-    """Return `x [batch, 4, in] -> x @ matrices`; float32 [batch, in, out]."""
+    """Return a sketch of x [batch, 4, in] times `matrices` float32 [batch, in, out]."""
     sketch = Sketch()
     batch, columns, _ = matrices.shape
     x = sketch.input(batch, 4, columns)
@@ -86,6 +89,6 @@ def product_sketch(matrices: np.ndarray) -> Drawn:
 
 
 def numbers(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Return int8 numbers."""
+    """Return random int8 numbers of this shape."""
     generator = np.random.default_rng(seed)
     return generator.integers(-127, 128, shape, dtype=np.int8)

@@ -33,7 +33,7 @@ class Value(Protocol):
 
 
 class Decoder:
-    """A decoder whose caches are inputs and, one by one in this order, outputs."""
+    """A decoder that takes its caches as inputs, and returns new caches as outputs."""
 
     def __init__(self, model: str, threads: int) -> None:
         options = onnxruntime.SessionOptions()
@@ -116,7 +116,7 @@ def timed(decoder: Decoder, prompt: int, steps: int, depth: int) -> float:
 
 
 def main() -> None:
-    """Run the plan."""
+    """Run the tests of the plan, and print the seconds of each as JSON."""
     plan = json.loads(sys.argv[1])
     decoder = Decoder(plan["model"], plan["threads"])
     sys.stdout.write(json.dumps([timed(decoder, **test) for test in plan["tests"]]))

@@ -1,11 +1,10 @@
 """Peers of `kvc bench --against`: other runtimes, which run the same tests.
 
 In: a GGUF file, which llama.cpp's own llama-bench runs, or an ONNX model as Optimum
-exports it, which ONNX Runtime runs. The kind of file decides which runtime runs. Out:
-the seconds of each test. llama-bench warms up before each test by itself, and counts
-neither loading nor the tokens that are in the cache before the test. ONNX Runtime runs
-in a process of its own, of a
-Python that has onnxruntime: `onnx_process.py`.
+exports it, which ONNX Runtime runs. Out: the seconds of each test. llama-bench warms up
+before each test by itself, and counts neither loading nor the tokens that are in the
+cache before the test. ONNX Runtime runs in a process of its own (`onnx_process.py`),
+with a Python that has onnxruntime.
 """
 
 import json
@@ -153,9 +152,9 @@ def run_onnx(
 
 @contextmanager
 def _failures(name: str, model: str, command: Sequence[str]) -> Iterator[str]:
-    """Run a program and yield its output; turn its failure into a reasoned error.
+    """Run a program, yield its output, and turn its failure into a `ClickException`.
 
-    The reason is the last line that the program wrote to stderr, if there is one.
+    The message has the last line that the program wrote to stderr, if it wrote any.
 
     Raises:
         ClickException: the program fails, or prints something else.

@@ -43,7 +43,7 @@ class SpeedTest:
 def plan_tests(
     prompts: Sequence[int], steps: Sequence[int], depths: Sequence[int]
 ) -> tuple[SpeedTest, ...]:
-    """Return each prompt and each number of steps at each depth, no test twice."""
+    """Return a test of each prompt and number of steps at each depth, no test twice."""
     found = [
         test
         for depth in depths

@@ -46,7 +46,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a test took.
+    """The calls of a test, made both without and with recording.
 
     Attributes:
         test: the test.
@@ -61,7 +61,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What steps of one kind take in a call.
+    """The time that steps of one kind take in a call.
 
     Attributes:
         what: name of the operator, module or line; or `OUTSIDE` for arguments, sizes,
@@ -82,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
-    """What a test took.
+    """The time that the calls of a test take, in all and by kind of step.
 
     Attributes:
         test: name of the test in the form of llama-bench.
@@ -192,7 +192,7 @@ GROUPINGS: Final[Mapping[str, Callable[[Span], str]]] = MappingProxyType(
 
 
 def rows_of(calls: Sequence[Call], by: Callable[[Span], str]) -> list[Row]:
-    """Return what steps of each kind take in a call, the most first.
+    """Return the time that steps of each kind take in a call, the longest first.
 
     Modules whose names differ only in numbers are one row, as `layers.{0..29}.attn`.
 

@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]  # what runs, processes done, all pro
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A figure over the rounds."""
+    """The median, the least and the most of a figure over the rounds."""
 
     median: float
     least: float
@@ -40,7 +40,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the rounds gave for a bundle, or for a peer's file.
+    """The measurements of a bundle, or of a peer's file, in all rounds.
 
     Attributes:
         path: path of the bundle or file.
@@ -137,7 +137,7 @@ def run_rounds(
 def _measure(
     bundle: str, tests: tuple[SpeedTest, ...], rows: int, loading: Loading
 ) -> Figures:
-    """Return what a new process measures of a bundle."""
+    """Return the figures of a bundle, measured by a new process."""
     plan = Plan(bundle, tests, rows, time.monotonic(), loading)
     # -P: a folder that somebody runs kvc in may have a numpy.py.
     command = [
@@ -208,7 +208,7 @@ def _cost_row(one: Measured) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SpeedReport:
-    """What a test gave.
+    """The speed of a test, measured in all rounds.
 
     Attributes:
         test: name of the test in the form of llama-bench.
@@ -231,7 +231,7 @@ class SpeedReport:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """What the rounds gave for a bundle, or for a peer's file.
+    """The measurements of a bundle, or of a peer's file, in all rounds.
 
     Attributes:
         path: path of the bundle or file.
@@ -241,7 +241,7 @@ class BenchReport:
         rows: number of rows of the session.
         load_s: seconds of the load call; null for a peer.
         first_token_s: seconds from the start of the process to the logits of one token;
-            null of a peer.
+            null for a peer.
         memory: resident memory at the end of each round, null if the system does not
             report it; empty for a peer.
     """

@@ -1,9 +1,10 @@
 """The calls that a check makes of a bundle, the same calls on every machine.
 
-In: an open program. Out: results, each with a name. A language model reads a prompt,
-whole and in pieces, in two sessions by turns, and is rewound. Each method of another
-model is called twice on one session, in the program's order of methods, with made-up
-arguments. The final contents of the states are results, too.
+In: an open program. Out: results, each with a name. If the program is a language model,
+two sessions take turns in reading a prompt, one as a whole and one in pieces, and the
+first is then rewound. If it is another model, each method is called twice on one
+session, in the program's order of methods, with made-up arguments. The final contents
+of the states are results, too.
 
 Each short call runs in a new session: it feeds two tokens, or calls each method once.
 Rounding errors add up so little in a short call that many short calls give the same
@@ -159,7 +160,7 @@ def _feed(feeder: Feeder, tokens: list[int]) -> Array:
 
 
 def _held(program: Program, session: Session) -> Iterator[Result]:
-    """Yield the final contents of states, the first slots one by one."""
+    """Yield the final contents of states; the first slots are results of their own."""
     for name, content in session.state.items():
         first = _first_slots(program, name, content, _HELD)
         axis = program.states[name].axis

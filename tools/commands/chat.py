@@ -225,9 +225,9 @@ def _answer(
     capacity: int | None,
     stops: Callable[[], AbstractContextManager[Stop]],
 ) -> bool:
-    """Show the answer to a message; tell whether both become part of the conversation.
+    """Show the answer to a message; tell whether the conversation keeps both.
 
-    They do if the answer has at least one token, or has ended.
+    It does if the answer has at least one token, or has ended.
     """
     from kvc.runtime import (
         BadChatTemplate,

@@ -1,4 +1,4 @@
-"""`kvc check`: whether this machine computes what the compiler's machine did."""
+"""`kvc check`: whether this machine computes the same as the compiler's machine."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
     """Compare what BUNDLE computes here with what it computed when it was compiled.
 
-    BUNDLE is one of kvc compile --check, which keeps results of sample calls in it: a
-    prompt as a whole and in pieces, tokens after it, sessions by turns, going back, and
-    what caches hold. All stored weights are compared with their digests, too.
+    BUNDLE was made by kvc compile --check, which stores results of sample calls in it:
+    of a prompt as a whole and in pieces, of single tokens, of sessions that take turns,
+    of a session after going back; also the contents of caches. All stored weights are
+    compared with their digests, too.
 
-    Ends with exit code 0 if all results agree, 1 if one does not or a weight is
-    damaged, which is printed, also by --json, and 2 if BUNDLE cannot be checked: it has
-    no results to compare with, or cannot be read or run here.
+    Ends with exit code 0 if all results agree, 1 if a result differs or a weight is
+    damaged (also with --json the message says which), and 2 if BUNDLE cannot be
+    checked: it has no results to compare with, or cannot be read or run here.
 
     Example: kvc check model.kvc
     """

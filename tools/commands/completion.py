@@ -1,7 +1,7 @@
-"""`kvc completion`: the script that lets a shell complete what is typed after kvc.
+"""`kvc completion`: print a script with which a shell completes kvc's arguments.
 
-Also what shells offer after Tab for arguments: file names and recipes. click itself
-offers the names of commands and options.
+Also the completions of arguments: names of files and of recipes. click itself completes
+the names of commands and options.
 """
 
 from typing import Final

@@ -12,9 +12,9 @@ from kvc.tools.printing import report_text
 def devices(as_json: bool) -> None:
     """List the devices of this machine, beside its processor.
 
-    `--device NAME` of the commands that run a bundle chooses one of them. Left out, a
-    backend takes the fastest kind; a program that only acts as a device is taken where
-    there is no other, with a warning.
+    `--device NAME` of the commands that run a bundle chooses one of them. Without that
+    option, a backend takes the fastest kind of device. It takes a program that emulates
+    a device only if there is no real one, and then warns.
 
     Example: kvc devices
     """

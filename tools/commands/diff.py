@@ -1,6 +1,6 @@
 """`kvc diff`: what differs between two bundles.
 
-Reads headers and programs, never a weight: digests tell whether two are the same.
+Reads headers and programs, never a weight: digests tell whether two weights are equal.
 """
 
 from collections.abc import Sequence

@@ -109,9 +109,10 @@ def dump(
     Without options, prints an overview; each option prints one table in full instead.
     --html writes a page with pictures of the memory plan and of the file.
 
-    BUNDLE may also be a saved session: then its program, position and capacity. Or a
-    .pte or .ptd file of ExecuTorch: then what such a file says, in the same tables.
-    Or a file of kvc export: then what its partitions take on the target.
+    BUNDLE may also be a saved session: then its program, position and capacity are
+    printed. For a .pte or .ptd file of ExecuTorch, the same tables as for a bundle are
+    printed. For a file of kvc export, the memory and time that its partitions take on
+    the target are printed.
 
     Example: kvc dump model.kvc --at capacity=8192,seq=128,tokens=512,threads=2
     """

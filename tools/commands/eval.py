@@ -70,9 +70,12 @@ def eval_command(
     Prints bits per byte and perplexity per token; lower is better. Bits per byte can be
     compared between models with different tokenizers, perplexity cannot. A bundle with
     a method of the role prefill_all is evaluated in chunks, any other token by token.
-    Speed is measured after a first call, and without loading. With --against also the
-    Kullback-Leibler divergence from it, in nats of a token with its standard error, and
-    how often the likeliest token is the same: these tell recipes apart on a short text.
+    Speed is measured after a first call, and without loading.
+
+    With --against, two more figures compare each BUNDLE with that bundle: the
+    Kullback-Leibler divergence in nats per token, with its standard error, and how
+    often both find the same token likeliest. These tell recipes apart even on a short
+    text.
 
     Example: kvc eval --against fp32.kvc q8.kvc q4.kvc text.txt
     """

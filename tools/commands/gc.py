@@ -25,8 +25,8 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
     Data files that are being written are kept. If a bundle in FOLDER cannot be read,
     nothing is removed.
 
-    Ends with exit code 0 if all of them are removed, 1 if a file could not be, 2 if
-    FOLDER or a bundle in it cannot be read.
+    Ends with exit code 0 if all unneeded files are removed, 1 if one of them cannot be
+    removed, 2 if FOLDER or a bundle in it cannot be read.
 
     Example: kvc gc ./bundles
     """

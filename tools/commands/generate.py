@@ -218,7 +218,10 @@ def _start(
 def _of_prompts(
     session: "Session", texts: Sequence[str], images: Sequence[str]
 ) -> Sequence[Sequence[str]]:
-    """Return the pictures of each text, in order; the last text gets all that remain.
+    """Return the pictures that belong to each text, in order.
+
+    A text with markers of pictures gets as many as it has markers. The last text gets
+    all that remain.
 
     Raises:
         KvcError: the bundle's description of pictures is invalid.

@@ -80,11 +80,14 @@ def profile_command(
 ) -> None:
     """Say where the time of BUNDLE's calls goes.
 
-    Reads a prompt, makes tokens, and prints for each what a call takes, recorded and
-    not, as medians, and below what its steps take, as means of the recorded calls. Each
-    call is made twice for this, and what recording adds is the median of these pairs.
-    Steps of the backend cpu are timed inside the native loop. In a partition of XNNPACK
-    the library's own operators are, with the module and line of one of them.
+    Reads a prompt and makes tokens. For each of the two, prints the median time of a
+    call with and without recording, and the mean time of the steps in a recorded call.
+    Each call is made twice, once recorded and once not; the printed overhead of
+    recording is the median over these pairs.
+
+    Steps of the backend cpu are timed inside its native loop. In a partition of
+    XNNPACK, the library's own operators are timed; each stands for several steps, and
+    is printed with the module and line of one of them.
 
     Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
     """

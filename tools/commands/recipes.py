@@ -1,4 +1,4 @@
-"""`kvc recipes`: list the recipes that ship with kvc, by what they run on."""
+"""`kvc recipes`: list the recipes that ship with kvc, by the device they run on."""
 
 from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""`kvc split` and `kvc join`: data into a file that bundles share, and back."""
+"""`kvc split` and `kvc join`: move weights to a file that bundles share, and back."""
 
 from pathlib import Path
 

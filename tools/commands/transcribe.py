@@ -1,6 +1,6 @@
-"""`kvc transcribe`: write down what is said in sounds.
+"""`kvc transcribe`: turn recorded speech into text.
 
-The text goes to stdout, for several files each after the file's name. The time that
+The text goes to stdout, after the file's name if there are several files. The time that
 the transcription took goes to stderr.
 """
 

@@ -71,9 +71,10 @@ def verify(
     FILE is a bundle (.kvc), which is checked together with its data files, or a data
     file (.kvd).
 
-    Ends with exit code 0 if all are whole, 1 if one is not, with a message that says
-    what is wrong and where, 2 if none is wrong but there is no answer for one: it or a
-    data file of it is not there or cannot be read, or another version of kvc wrote it.
+    Ends with exit code 0 if all files are undamaged, and 1 if one is damaged, with a
+    message that says what is wrong and where. Ends with 2 if no file is known to be
+    damaged but one cannot be judged: it or a data file of it is missing or cannot be
+    read, or another version of kvc wrote it.
 
     Example: kvc verify model.kvc
     """

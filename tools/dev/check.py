@@ -66,7 +66,7 @@ class Outcome:
 
     @property
     def summary(self) -> str:
-        """The last line of the output; pytest's last line counts tests."""
+        """Return the last line of the output; pytest's last line counts tests."""
         return self.output.rstrip().rpartition("\n")[2]
 
 

@@ -87,7 +87,7 @@ class Outcome:
 
 
 def types_of(task: Task) -> list[str]:
-    """Return the model types that transformers has a class for, for a task."""
+    """Return the model types for which transformers has a class that does a task."""
     return [name for name in CONFIG_MAPPING if _has(name, task)]
 
 

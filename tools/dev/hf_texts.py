@@ -1,4 +1,7 @@
-"""The texts around the tables of `hf_table.py`, which fills in their braces."""
+"""The texts around the tables that `hf_table.py` writes.
+
+`hf_table.py` replaces the names in braces.
+"""
 
 from typing import Final
 

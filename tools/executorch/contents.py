@@ -127,7 +127,7 @@ class Pte:
 
     @property
     def tables_nbytes(self) -> int:
-        """Bytes of the program without the constants and payloads inside it."""
+        """Return the bytes of the program but the constants and payloads in it."""
         within = sum(self.constants) + sum(self.inline)
         return self.program_nbytes - self.header_nbytes - within
 
@@ -143,7 +143,8 @@ def check_data(found: Pte, buffer: Buffer) -> None:
     """Check that names of methods differ, that segments exist, and that sizes add up.
 
     Raises:
-        BadStructure: one of these is not so.
+        BadStructure: two methods have one name, a segment does not exist, or sizes do
+            not add up.
     """
     if len({method.name for method in found.methods}) < len(found.methods):
         buffer.fail(0, "two methods have the same name")

@@ -50,7 +50,7 @@ class Covered:
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that are covered now."""
+        """Return the number of bytes that are covered now."""
         return self._covered[1]
 
     def add(self, start: Place, end: Place, change: int) -> None:
@@ -141,7 +141,7 @@ class _Seen:
         self._named = set[int]()  # arguments of calls; lists stand for their items
 
     def new_in(self, call: Call) -> list[int]:
-        """Return and note the arguments of a call that no earlier call had."""
+        """Return the arguments of a call that no earlier call had, and note them."""
         found: dict[int, None] = {}
         for arg in dict.fromkeys(call.args):
             if arg not in self._named:
@@ -156,7 +156,7 @@ class _Filled:
     """The bytes of planned memory that inputs and calls have filled.
 
     A view is a separate tensor here: its memory can be filled although no call writes
-        it.
+    the view.
     """
 
     def __init__(self, places: Mapping[int, tuple[Place, Place]]) -> None:

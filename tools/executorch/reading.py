@@ -88,11 +88,12 @@ _LAYOUT = ("scalar_type", "sizes", "dim_order")
 
 
 def read_pte(path: str) -> Pte:
-    """Read a program.
+    """Read a program file.
 
     Raises:
-        FileProblem: the system cannot read it.
-        BadStructure, Truncated, LimitExceeded: it is damaged, or no such file.
+        FileProblem: the system cannot read the file.
+        BadStructure, Truncated, LimitExceeded: the file is damaged, or is no `.pte`
+            file.
     """
     content, nbytes, extended = read_front(path, _EXTENDED)
     header_nbytes, program_nbytes, segments_at = extended or (0, nbytes, nbytes)
@@ -146,7 +147,7 @@ def read_front(
     the offset of the segments. They are None if the file has no extended header.
 
     Raises:
-        FileProblem: the system cannot read it.
+        FileProblem: the system cannot read the file.
         Truncated: the file ends before its segments.
         LimitExceeded: the FlatBuffer would be larger than a FlatBuffer can be.
         BadStructure: the header's numbers contradict each other.
@@ -360,8 +361,9 @@ def read_ptd(path: str) -> Ptd:
     """Read a data file's index.
 
     Raises:
-        FileProblem: the system cannot read it.
-        BadStructure, Truncated, LimitExceeded: it is damaged, or no such file.
+        FileProblem: the system cannot read the file.
+        BadStructure, Truncated, LimitExceeded: the file is damaged, or is no `.ptd`
+            file.
     """
     content, nbytes, extended = read_front(path, b"FH01")
     if extended is None:

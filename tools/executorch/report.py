@@ -23,7 +23,7 @@ _COPIES: Final = ("_copy", "::clone", WRITE_BACK, "::_clone_dim_order")
 
 @dataclass(frozen=True, slots=True)
 class PteFileReport:
-    """The file itself."""
+    """The path, size and version of the file."""
 
     path: str
     nbytes: int
@@ -56,10 +56,10 @@ class PteStateReport:
     """A tensor that keeps its content between calls of a method.
 
     Attributes:
-        value: of the method.
-        initial: whether the file has the data that it starts with.
-        written: operators that write it; none where only delegates may.
-        copied: bytes that whole copies into it take in each call.
+        value: number of the tensor among the method's values.
+        initial: whether the file has the data that the tensor starts with.
+        written: operators that write the tensor; empty if only delegates may write it.
+        copied: bytes that whole copies into the tensor take in each call.
     """
 
     method: str
@@ -77,9 +77,9 @@ class PteMemoryReport:
     """Planned memory of a method, in bytes, with every size at its upper bound.
 
     Attributes:
-        buffers: sizes of the buffers that its tensors share.
-        peak_live: the most that is in use at one moment; no plan can be smaller.
-        states: bytes of its states, which are in use all the time.
+        buffers: sizes of the buffers in which the method's tensors lie.
+        peak_live: the most bytes that are in use at one moment; no plan can be smaller.
+        states: bytes of the method's states, which are in use all the time.
     """
 
     method: str
@@ -121,7 +121,7 @@ class PteDataReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PteReport:
-    """All that `kvc dump` knows about such a file.
+    """All that `kvc dump` knows about a program or data file of ExecuTorch.
 
     Attributes:
         needed: names of tensors whose data lies in other files.

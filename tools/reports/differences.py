@@ -168,7 +168,10 @@ def _file(report: DumpReport) -> dict[str, object]:
 
 
 def _flat(report: object) -> dict[str, object]:
-    """Return the fields of a report as text; equal numbered names are one family."""
+    """Return the fields of a report as text by name.
+
+    Names that differ only in numbers are written as one pattern.
+    """
     found: dict[str, object] = {}
     for field in fields(report):  # type: ignore[arg-type]  # reports are dataclasses
         value = getattr(report, field.name)
@@ -217,7 +220,7 @@ def _operators(old: DumpReport, new: DumpReport) -> tuple[OperatorChange, ...]:
 
 
 def _counts(report: DumpReport) -> dict[tuple[str, str, str], int]:
-    """Return how often an operator stands in a method, by op, backend and method."""
+    """Return how many instructions have an operator, by op, backend and method."""
     counts: dict[tuple[str, str, str], int] = {}
     for one in report.operators:
         key = (one.op, one.backend, one.method)

@@ -37,7 +37,7 @@ _NAMED: Final = 3  # ops of which many instructions are left
 
 
 def overview_lines(report: DumpReport) -> list[str]:
-    """Lay out the answers to the first questions on one screen."""
+    """Lay out the overview of a bundle on one screen."""
     file, memory = report.file, report.memory
     lines = [
         cost_line(report.cost),
@@ -276,7 +276,7 @@ def packed_text(form: str) -> str:
 
 
 def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
-    """Say which blobs methods share, and how much larger the file were without that."""
+    """Say which blobs methods share, and the bytes if each method kept its own."""
     rows = [
         (_users_of(group), size(group.nbytes), plural(group.blobs, "blob"))
         for group in sharing

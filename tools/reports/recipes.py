@@ -1,4 +1,7 @@
-"""The recipes that ship with kvc, by what they run on, and whether that is here."""
+"""The recipes that ship with kvc, by the device they run on.
+
+Out: groups of recipes, and whether each group's backend can run on this machine.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -129,7 +129,10 @@ def describe_savings(
 
 
 def _smaller_recipes(program: Program) -> list[str]:
-    """Return the recipes of the program's backend, or of kvc's own kernels."""
+    """Return the recipes that store weights as fp32, bf16, q8 and q4.
+
+    Each is that of the program's backend if there is one, or else of kvc's own kernels.
+    """
     family = program.provenance.recipe.partition("_")[0]
     known = known_recipes()
     return [

@@ -57,7 +57,7 @@ class MaskStandIn:
 
     @property
     def device(self) -> torch.device:
-        """Return the device of masks."""
+        """Return the device of masks, since a model may ask a mask for it."""
         return torch.device("cpu")
 
     @property
@@ -70,13 +70,13 @@ class MaskStandIn:
         return _DIMS
 
     def first(self, query: int) -> int:
-        """Return the first position that is visible to the query at a position."""
+        """Return the position of the first key that a query sees."""
         if self.chunk is not None:
             return query // self.chunk * self.chunk
         return 0 if self.window is None else max(0, query - self.window + 1)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether two masks show the same keys; refuse other comparisons."""
+        """Tell whether two masks show the same keys; refuse any other operand."""
         if other is None or isinstance(other, MaskStandIn):
             return other is not None and self._seen() == other._seen()
         raise _refused("==")
@@ -97,9 +97,10 @@ class MaskStandIn:
         return self
 
     def __getattr__(self, name: str) -> Callable[..., "MaskStandIn"]:
-        """Return a method that returns the mask, for tensor methods that keep it valid.
+        """Return a method that returns the mask itself.
 
-        Any other name is refused.
+        Only names of tensor methods that leave the visible keys unchanged are allowed;
+        any other name is refused.
         """
         if name in _KEEPING:
             return partial(self._itself, name)
@@ -119,14 +120,17 @@ class MaskStandIn:
         raise _refused(f"{getattr(function, '__name__', function)}()")
 
     def __bool__(self) -> bool:
-        """Refuse to be true or false, as a tensor of several numbers does."""
+        """Refuse a conversion to bool, as a tensor of several numbers does."""
         raise _refused("bool()")
 
     def _seen(self) -> tuple[object, ...]:
         return self.window, self.chunk, self.whole, self.joined
 
     def _itself(self, name: str, *given: object, **named: object) -> "MaskStandIn":
-        """Refuse casts to bool or integers: in a float mask, 0 means visible."""
+        """Return the mask; refuse casts to bool or integers.
+
+        In a float mask 0 means visible, so the cast would reverse its meaning.
+        """
         for one in (*given, *named.values()):
             kind = one if isinstance(one, torch.dtype) else getattr(one, "dtype", None)
             if isinstance(kind, torch.dtype) and not kind.is_floating_point:
@@ -135,7 +139,7 @@ class MaskStandIn:
 
 
 def _keeps(part: object, dim: int) -> bool:
-    """Tell whether an index keeps all of a dimension, or all existing keys.
+    """Tell whether a part of an index keeps all of a dimension, or all existing keys.
 
     An index that keeps a single key is refused: the key would be broadcast to all keys.
     """
@@ -148,7 +152,7 @@ def _keeps(part: object, dim: int) -> bool:
 
 
 def _refused(what: str) -> UnsupportedModel:
-    """Return the error for a source line that computes with a mask."""
+    """Return the error for the running line of a model, which computes with a mask."""
     reason = (
         f"{running_line()} computes with an attention mask ({what}), and kvc makes "
         "none: the model's own code says which tokens see each other, such as all of a "

@@ -1,11 +1,11 @@
 """Compute mixtures of experts with `kvc::expert_linear`.
 
-In: the arguments of an expert layer of transformers: hidden states and the experts that
-its router selected. Out: `kvc::expert_linear` for each of its projections, which reads
-only selected experts and whose shapes do not depend on the selection. The function is
-registered with transformers' public interface for experts, as "kvc". A few
-architectures do not use the interface; their instances of expert layers get the
-functions here as `forward`.
+In: the arguments of an expert layer of transformers: hidden states, and the experts
+that the layer's router selected. Out: `kvc::expert_linear` for each projection of the
+layer. This operator reads only selected experts, and its shapes do not depend on the
+selection. `run_experts` is registered with transformers' public interface for experts,
+as "kvc". In a few architectures that do not use the interface, functions of this module
+replace the `forward` of the model's expert layers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,9 +36,12 @@ class Experts(Protocol):
     """An expert layer of transformers.
 
     Attributes:
-        has_gate: whether the first projection is `gate_up_proj`, not `up_proj`.
-        has_bias: whether each projection has a bias, `..._bias`.
-        has_post_expert_norm: whether results are normalised before they are added.
+        has_gate: whether the first projection is `gate_up_proj`; if not, it is
+            `up_proj`.
+        has_bias: whether each projection has a bias, named like the projection with the
+            suffix `_bias`.
+        has_post_expert_norm: whether the experts' results are normalized before they
+            are added.
         is_transposed: whether matrices are [in, out].
     """
 
@@ -49,11 +52,11 @@ class Experts(Protocol):
     _is_expert_parallel: bool
 
     def act_fn(self, states: Tensor) -> Tensor:
-        """Return the activation of an ungated projection."""
+        """Return the activation function's result for a projection without a gate."""
         ...
 
     def post_expert_norm(self, states: Tensor) -> Tensor:
-        """Return the experts' results, normalised."""
+        """Return the normalized results of the experts."""
         ...
 
     def _apply_gate(self, states: Tensor) -> Tensor: ...
@@ -98,7 +101,7 @@ def run_experts(
         top_k_weights: [tokens, k], the weights of these experts.
 
     Returns:
-        [tokens, hidden].
+        The sums, [tokens, hidden].
 
     Raises:
         UnsupportedModel: the layer is divided among several processes.
@@ -119,7 +122,10 @@ def run_experts(
 
 
 def _summed(rows: Tensor, weights: Tensor) -> Tensor:
-    """Return each token's weighted sum of its rows: [tokens, hidden]."""
+    """Return the weighted sum of the rows of each token, [tokens, hidden].
+
+    `rows` has one row for each selected expert of each token.
+    """
     return (rows * weights.reshape(-1, 1)).view(*weights.shape, -1).sum(dim=1)
 
 
@@ -129,7 +135,7 @@ def _dbrx(
     top_k_index: Tensor,
     top_k_weights: Tensor,
 ) -> Tensor:
-    """Replace DBRX's experts, whose matrices are concatenated into one."""
+    """Compute DBRX's experts, whose matrices are concatenated into one matrix."""
     chosen, experts = top_k_index.shape[1], top_k_index.reshape(-1)
     rows = hidden_states.reshape(-1, module.hidden_size)
     rows = rows.repeat_interleave(chosen, dim=0)
@@ -143,9 +149,9 @@ def _dbrx(
 
 
 def _llama4(module: "Llama4TextMoe", hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-    """Replace Llama 4's expert layer, whose code computes all experts for each token.
+    """Compute Llama 4's expert layer, whose own code runs all experts for each token.
 
-    As in that code, weights multiply the experts' inputs, not their results.
+    As in the layer's own code, weights multiply the inputs of experts, not the results.
     """
     states, own = hidden_states.reshape(-1, module.hidden_dim), module.experts
     logits = torch.nn.functional.linear(states, module.router.weight)
@@ -165,7 +171,7 @@ def _longcat(
     top_k_index: Tensor,
     top_k_weights: Tensor,
 ) -> Tensor:
-    """Replace LongCat's experts; the last experts return their input unchanged."""
+    """Compute LongCat's experts; the last ones return their input unchanged."""
     last = module.num_routed_experts - 1
     chosen, returned = top_k_index.clamp(max=last), top_k_index > last
     experts = chosen.reshape(-1)
@@ -179,11 +185,11 @@ def _longcat(
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """The selection of JetMoE's router for each token.
+    """The experts that JetMoE's router selects for each token.
 
     Attributes:
-        states: [tokens, hidden].
-        logits: float32 [tokens, experts].
+        states: [tokens, hidden], the inputs of the experts.
+        logits: float32 [tokens, experts], the router's logits.
         chosen: int64 [tokens, k], the selected experts of each token.
         weights: [tokens, k], the weights of these experts.
     """
@@ -198,14 +204,14 @@ class Routed:
         return self.states.repeat_interleave(self.chosen.shape[1], dim=0)
 
     def projected(self, rows: Tensor, weight: Tensor) -> Tensor:
-        """Multiply each row of [tokens * k, in] by its expert's part of `weight`.
+        """Multiply each row of `rows` [tokens * k, in] by its expert's matrix.
 
-        The shape of `weight` is [experts, out, in].
+        `weight` [experts, out, in] has the matrices of all experts.
         """
         return _multiplied(rows, weight, self.chosen.reshape(-1))
 
     def summed(self, rows: Tensor) -> Tensor:
-        """Return each token's weighted sum of its rows: [tokens, hidden]."""
+        """Return the weighted sum of the rows of each token, [tokens, hidden]."""
         return _summed(rows, self.weights)
 
 
@@ -222,7 +228,7 @@ def jetmoe_routed(router: "JetMoeTopKGating", hidden_states: Tensor) -> Routed:
 
 
 def _jetmoe(module: "JetMoeMoE", layer_input: Tensor) -> Tensor:
-    """Replace JetMoE's expert layer."""
+    """Compute JetMoE's expert layer."""
     routed = jetmoe_routed(module.router, layer_input)
     rows = routed.projected(routed.repeated(), module.input_linear.weight)
     gate, up = rows.chunk(2, dim=-1)

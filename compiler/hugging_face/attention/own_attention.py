@@ -2,9 +2,9 @@
 
 A few older architectures compute attention in their own modules. In: a model of such an
 architecture. Out: while `adapted` is active, functions that call kvc's `attend` replace
-the code in the model's instances; classes and sources stay unchanged. The masks of
-these models are causal, or a window that this module knows. Biases over positions
-(ALiBi) become slopes.
+methods of the model's modules. The classes of these modules stay unchanged. The masks
+of these models are causal, or are windows that are known here. Biases that grow with
+the distance of positions (ALiBi) are passed as slopes.
 """
 
 import math
@@ -84,7 +84,7 @@ def _merged(attended: Tensor) -> Tensor:
 def _kept(
     cache: Cache, layer: int | None, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Write keys and values into a layer's caches; return the whole caches."""
+    """Write keys and values to a layer's caches; return all cached keys and values."""
     assert layer is not None
     return cache.update(key, value, layer)
 
@@ -92,7 +92,7 @@ def _kept(
 def _plain(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object
 ) -> _Attended:
-    """Replace a method `_attn` that computes scaled products per head, in float32."""
+    """Replace a method `_attn` that computes each head's scaled products in float32."""
     out = attend_causally(module, query.to(value.dtype), key, value)
     return out.transpose(1, 2), None
 
@@ -100,7 +100,10 @@ def _plain(
 def _gpt_neo(
     module: "GPTNeoSelfAttention", query: Tensor, key: Tensor, value: Tensor, *_: object
 ) -> _Attended:
-    """Replace GPT-Neo's `_attn`: scores without a scale, a window in local layers."""
+    """Replace GPT-Neo's `_attn`, whose scores have no scale.
+
+    Local layers have a window.
+    """
     local = module.attention_type == "local"
     window = module.config.window_size if local else None
     out = attend_causally(module, query, key, value, scale=1.0, window=window)
@@ -115,7 +118,7 @@ def _bloom(
     layer_past: Cache,
     **__: object,
 ) -> _Attended:
-    """Replace BLOOM's attention: ALiBi with BLOOM's slopes."""
+    """Replace BLOOM's attention, which is ALiBi with BLOOM's own slopes."""
     query, key, value = module._reshape(module.query_key_value(hidden_states))
     key, value = _kept(layer_past, module.layer_idx, key, value)
     slopes = torch.tensor(alibi_slopes(module.num_heads))
@@ -133,7 +136,10 @@ def _falcon(
     position_embeddings: tuple[Tensor, Tensor],
     **__: object,
 ) -> _Attended:
-    """Replace Falcon's attention, rotary or ALiBi, and store each key head once."""
+    """Replace Falcon's attention, which is rotary or ALiBi.
+
+    The cache stores each key head once, although several query heads share it.
+    """
     split = module._split_heads(module.query_key_value(hidden_states))
     query, key, value = (heads.transpose(1, 2) for heads in split)
     if module.new_decoder_architecture:
@@ -159,7 +165,7 @@ def _mpt(
     past_key_values: Cache,
     **__: object,
 ) -> _Attended:
-    """Replace MPT's attention: ALiBi with slopes by MPT's formula."""
+    """Replace MPT's attention, which is ALiBi with slopes by MPT's own formula."""
     mixed = module.Wqkv(hidden_states)
     if module.clip_qkv:
         mixed = mixed.clamp(-module.clip_qkv, module.clip_qkv)
@@ -193,8 +199,8 @@ def _diffllama(
 ) -> _Attended:
     """Replace DiffLlama's attention: the difference of two weighted sums of values.
 
-    A head of the cache holds two heads of the model: the keys for the two halves of the
-    queries, and the values that both halves weight.
+    A head of the cache stands for two heads of the model. It holds the keys for the two
+    halves of the queries, and the values, which are the same for both halves.
     """
     query, key, value = (
         project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
@@ -222,11 +228,11 @@ def _doge(
     past_key_values: Cache,
     **__: object,
 ) -> _Attended:
-    """Replace Doge's attention: each value gives a bias for its key.
+    """Replace Doge's attention, in which each value gives a bias for its key.
 
-    The bias is a number for each key, added to all scores of the key. The cache stores
-    the bias as the last element of the key; the matching element of each query is a
-    factor that cancels the scale.
+    The bias is added to all scores of the key. The cache stores the bias as the last
+    element of the key. The last element of each query is a factor that cancels the
+    scale of the scores.
     """
     projected = (
         project(hidden_states).unflatten(2, (-1, module.head_dim))
@@ -248,7 +254,7 @@ def _doge(
 
 
 def check_keys(model: PreTrainedModel, length: int) -> None:
-    """Check that a model's attention does not select keys by cached values.
+    """Check that a model's attention selects no keys by their cached values.
 
     Doge selects keys by their values in texts longer than a configured length.
 
@@ -275,9 +281,10 @@ def _jetmoe(
     past_key_values: Cache,
     **__: object,
 ) -> tuple[Tensor, None, Tensor]:
-    """Replace JetMoE's attention: each selected expert computes queries for all keys.
+    """Replace JetMoE's attention, in which each expert computes queries of its own.
 
-    Queries to the same keys become neighbouring heads, so each key is stored once.
+    The queries of all selected experts attend to the same keys. Queries to the same key
+    head become neighboring heads, so each key is stored once.
     """
     mixture, (batch, seq, _hidden) = module.experts, hidden_states.shape
     routed = jetmoe_routed(mixture.router, hidden_states)

@@ -55,7 +55,10 @@ def trocr(
 
 
 def _own(caches: Cache) -> Cache:
-    """Return the caches of a decoder's tokens, with or without an encoder."""
+    """Return the caches of a decoder's own tokens.
+
+    `caches` may also include caches of an encoder's result.
+    """
     if isinstance(caches, EncoderDecoderCache):
         return caches.self_attention_cache
     return caches
@@ -64,9 +67,10 @@ def _own(caches: Cache) -> Cache:
 def _written(
     module: "TrOCRAttention", cache: Cache, states: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Write keys and values, projected from states, to a layer's caches.
+    """Project states to keys and values, and write them to a layer's caches.
 
-    Return the whole caches.
+    Returns:
+        All keys and all values of the layer's caches.
     """
     assert module.layer_idx is not None
     key, value = (

@@ -1,10 +1,11 @@
 """Adapt encoders whose attention does not use transformers' interface.
 
-These encoders add a bias to each score that depends on the distance of query and key: a
-number for each head (MPNet), or products of the query and the key with a vector for the
-distance (DeBERTa, arXiv 2006.03654). In: an attention module and its arguments. Out:
-the module's result, computed by `attend_among` with a bias [batch or 1, heads, seq,
-seq]. `own_attention.py` lists the modules that these functions replace.
+These encoders add to each score a bias that depends on the distance between query and
+key. In MPNet the bias is a number for each distance and head. In DeBERTa (arXiv
+2006.03654) it is the sum of products of the query, and of the key, with a vector for
+the distance. In: an attention module and its arguments. Out: the module's result,
+computed by `attend_among` with a bias [batch or 1, heads, seq, seq]. `own_attention.py`
+lists the modules that these functions replace.
 """
 
 import math
@@ -60,7 +61,7 @@ def deberta_v2(
     relative_pos: Tensor | None = None,
     rel_embeddings: Tensor | None = None,
 ) -> tuple[Tensor, None]:
-    """Replace the attention of DeBERTa's second and third version."""
+    """Replace the attention of DeBERTa-v2 and DeBERTa-v3."""
     asking = hidden_states if query_states is None else query_states
     given = (module.query_proj, asking), (module.key_proj, hidden_states)
     heads = module.num_attention_heads
@@ -90,10 +91,11 @@ def deberta_distances(
     query_states: Tensor | None = None,
     relative_pos: Tensor | None = None,
 ) -> Tensor | None:
-    """Return distances int64 [1, seq, seq], with large distances in buckets.
+    """Return distances of queries and keys, int64 [1, seq, seq].
 
-    The function computes `make_log_bucket_position` of transformers without the
-    operator `sign`, which backends lack.
+    Similar large distances get the same number. The function computes what
+    `make_log_bucket_position` of transformers computes, without the operator `sign`,
+    which backends lack.
     """
     if relative_pos is not None or not module.relative_attention:
         return relative_pos

@@ -1,9 +1,9 @@
 """Find the visible keys of a mask in a text with a picture, by calling the mask.
 
 In: a mask function as in `windows.py`, and the picture's positions in the text. Out:
-the visible keys of every query: all keys up to the query's position, or a window; and
-whether the positions of the picture attend to each other in both directions (Gemma 3).
-Any other mask is refused.
+the keys that every query sees, and whether the positions of the picture attend to each
+other in both directions (Gemma 3). A query sees all keys up to its own position, or a
+window of them. Any other mask is refused.
 """
 
 import sys
@@ -67,7 +67,7 @@ def _find(mask: MaskFunction, picture: range, count: int) -> MaskStandIn | None:
 
 
 def _asked(picture: range, window: int, count: int) -> list[int]:
-    """Return the queries to test: those next to an edge of a window or picture."""
+    """Return the queries to test: those next to an edge of a window or the picture."""
     edges = (0, window, picture.start + window, picture.stop + window, count - 1)
     near = {edge + off for edge in edges for off in (-1, 0, 1)}
     around = range(picture.start - 1, picture.stop + 1)
@@ -75,7 +75,7 @@ def _asked(picture: range, window: int, count: int) -> list[int]:
 
 
 def _seen(mask: MaskFunction, query: int, count: int) -> Tensor:
-    """Return the tokens that a query sees: bool [count]."""
+    """Return bool [count]: whether a query sees each token."""
     zero = torch.zeros((), dtype=torch.int32)
     keys = torch.arange(count, dtype=torch.int32)
     return mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys).expand(count)
@@ -102,7 +102,10 @@ _MODELS: Final = frozenset(
 
 @contextmanager
 def without_blocks(model: PreTrainedModel) -> Iterator[None]:
-    """Remove the blocks of pictures from masks of texts without a picture."""
+    """Let a model's masks ignore blocks of pictures in texts without a picture.
+
+    In such a block, the tokens of a picture see each other in both directions.
+    """
     places: list[ModuleType] = []
     if name_of(model) in _MODELS:
         modules = [
@@ -131,5 +134,5 @@ def _of_pictures(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def _in_no_block(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Replace a mask of blocks by a mask in which no token sees any token."""
+    """Replace the mask of a picture's block: no token sees another token by it."""
     return (query == key) & (query != key)

@@ -60,8 +60,8 @@ def sight(
 ) -> MaskStandIn:
     """Return the visible keys of a mask, which take the place of the mask.
 
-    If a model has made a mask already, and passes it to a model that it contains, the
-    mask is returned unchanged, as by transformers' own function.
+    If a model has made a mask already and passes it to a model inside, the mask is
+    returned unchanged, as transformers' own function does.
 
     Raises:
         UnsupportedModel: the mask is neither causal, nor a causal window, nor chunks,
@@ -108,10 +108,10 @@ def attend(
     """Attend over a cache, as an attention function of transformers does.
 
     Args:
-        module: the layer's attention.
+        module: the attention module of a layer.
         query: [batch, heads, seq, head_dim].
-        key: the cache, [batch, kv_heads, capacity, head_dim].
-        value: [batch, kv_heads, capacity, value_dim].
+        key: the whole cache of keys, [batch, kv_heads, capacity, head_dim].
+        value: the whole cache of values, [batch, kv_heads, capacity, value_dim].
         attention_mask: the result of `sight`.
         dropout: 0 in evaluation mode.
         scaling: factor on the scores; None: 1 / sqrt(head_dim).
@@ -124,7 +124,8 @@ def attend(
         others: further arguments; a tensor that can change the result is refused.
 
     Returns:
-        [batch, seq, heads, value_dim], and no weights.
+        The attended values [batch, seq, heads, value_dim], and None in place of the
+        attention weights.
 
     Raises:
         UnsupportedModel: the keys are not those of a cache, or a mask or setting is
@@ -164,10 +165,10 @@ def attend_to_encoded(
 ) -> Tensor:
     """Attend to all positions of an encoder's result.
 
-    The arguments are those of `attend`.
+    The arguments are as for `attend`.
 
     Returns:
-        [batch, seq, heads, value_dim].
+        The attended values, [batch, seq, heads, value_dim].
     """
     kept = _find_kept(current_call(), module, key, value)
     assert kept is not None, "the decoder has put them there"
@@ -184,13 +185,13 @@ def _attend_to_all(
     sinks: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    """Attend to all of an encoder's inputs, or to all of its result.
+    """Attend to all of an encoder's inputs, or to all of the encoder's result.
 
-    `kept` is the cross cache; it is None within the encoder. The other arguments are
-    those of `attend`.
+    `kept` is the cross cache, or None in the encoder itself. The other arguments are as
+    for `attend`.
 
     Returns:
-        [batch, seq, heads, value_dim].
+        The attended values, [batch, seq, heads, value_dim].
     """
     call = current_call()
     if kept is None:
@@ -216,11 +217,11 @@ def attend_among(
 ) -> Tensor:
     """Attend among the tokens of a call, without padding.
 
-    The arguments are those of `attend` and `kvc::attention`, and `bias` [batch or 1,
-    heads or 1, seq, seq], which is added to scores.
+    `seen` tells which tokens each token sees. `bias` [batch or 1, heads or 1, seq, seq]
+    is added to scores. The other arguments are as for `attend` and `kvc::attention`.
 
     Returns:
-        [batch, seq, heads, value_dim]; zeros for padding.
+        The attended values, [batch, seq, heads, value_dim]; zeros for padding.
     """
     call = current_call()
     call.among += 1
@@ -255,12 +256,12 @@ def attend_causally(
     If the tokens of a call are bidirectional, each token also sees the later tokens of
     the call.
 
-    The arguments are those of `attend` and `kvc::attention`, `chunk` of `MaskStandIn`,
-    `part`, which selects the elements of each key that queries are multiplied with, and
-    `bias` [batch or 1, heads, seq, slots], which is added to scores.
+    `chunk` is as for `MaskStandIn`. `part` selects the elements of each key that are
+    multiplied with the query. `bias` [batch or 1, heads, seq, slots] is added to
+    scores. The other arguments are as for `attend` and `kvc::attention`.
 
     Returns:
-        [batch, seq, heads, value_dim].
+        The attended values, [batch, seq, heads, value_dim].
 
     Raises:
         UnsupportedModel: the keys are not those of a cache.
@@ -305,10 +306,10 @@ def attend_causally(
 
 
 def _begins(call: ModelCall, chunk: int, seq: int, slots: int) -> Tensor:
-    """Return which slots of a linear cache are not before each query's chunk.
+    """Return which slots of a linear cache are not before the start of a query's chunk.
 
     Returns:
-        bool [batch, 1, seq, slots].
+        bool [batch, 1, seq, slots], for each query (axis 2) and slot (axis 3).
     """
     # In float32, in which backends can divide; exact up to 2**24 positions.
     positions = (call.start[:, None] + torch.arange(seq)).float()
@@ -317,7 +318,11 @@ def _begins(call: ModelCall, chunk: int, seq: int, slots: int) -> Tensor:
 
 
 def _latents(kept: Kept) -> Tensor:
-    """Return latents concatenated with the shared keys, [batch, 1, slots, dim]."""
+    """Return a layer's latents, with the shared keys after them.
+
+    Returns:
+        [batch, 1, slots, dim].
+    """
     if kept.latents is None:  # of a cache that keeps nothing
         return torch.cat([kept.keys, kept.values], dim=-1)
     return kept.latents
@@ -345,7 +350,7 @@ def _find_kept(
 def _seen(
     module: nn.Module, mask: MaskStandIn | Tensor | None, whole: bool
 ) -> MaskStandIn:
-    """Return the visible keys of a query.
+    """Return the keys that each query sees.
 
     Raises:
         UnsupportedModel: the mask is missing, or made by the model's own code, or
@@ -369,7 +374,7 @@ def _seen(
 def _seen_among(
     module: nn.Module, mask: MaskStandIn | Tensor | None, others: dict[str, object]
 ) -> MaskStandIn:
-    """Return the tokens of a call that a query sees.
+    """Return the tokens of a call that each query sees.
 
     Raises:
         UnsupportedModel: the mask is made by the model's own code or has chunks, or a
@@ -392,7 +397,7 @@ def _check_others(module: nn.Module, others: dict[str, object], whole: bool) -> 
     """Check that no other argument changes the visible keys or their weights.
 
     Raises:
-        UnsupportedModel: an argument may change them.
+        UnsupportedModel: an argument may change the visible keys or their weights.
     """
     for name, found in others.items():
         known = name in ("position_bias", "head_mask") and found is not None

@@ -28,11 +28,14 @@ _LONG: Final = "longrope"
 
 
 class FrequenciesFixed(UserWarning):
-    """Rotary frequencies depend on the length of a text; the message gives details."""
+    """The rotary frequencies of a model depend on the length of a text.
+
+    The message tells which frequencies the bundle has.
+    """
 
 
 def longest_short(model: PreTrainedModel) -> int | None:
-    """Return the text length up to which no frequency changes; None: no limit."""
+    """Return the text length up to which frequencies stay the same; None: no limit."""
     found = [
         _changes_at(module, layer)
         for module in model.modules()
@@ -42,11 +45,11 @@ def longest_short(model: PreTrainedModel) -> int | None:
 
 
 def warn_of_frequencies(model: PreTrainedModel, length: int, asked: int | None) -> None:
-    """Warn which frequencies a bundle has, if these depend on the length of a text.
+    """Warn which rotary frequencies a bundle has, if they depend on a text's length.
 
     Args:
         model: the model that is compiled.
-        length: the maximum number of positions in its caches.
+        length: the maximum number of positions in the model's caches.
         asked: the length that the caller requested; None: the default length.
     """
     change = longest_short(model)
@@ -74,7 +77,7 @@ def warn_of_frequencies(model: PreTrainedModel, length: int, asked: int | None) 
 
 @contextmanager
 def held_still(model: PreTrainedModel, length: int) -> Iterator[None]:
-    """Fix one set of frequencies, for texts up to `length`.
+    """Let a model use one set of frequencies in this context, for texts up to `length`.
 
     Raises:
         UnsupportedModel: within `length`, frequencies change with each further token.
@@ -90,9 +93,9 @@ def held_still(model: PreTrainedModel, length: int) -> Iterator[None]:
 
 
 def _moving(module: nn.Module) -> tuple[str, ...]:
-    """Return the kinds of layers whose frequencies change.
+    """Return the names of layer types whose frequencies depend on a text's length.
 
-    The kind is "" if all layers share the same frequencies.
+    The name is "" if all layers share the same frequencies.
     """
     kinds = getattr(module, "rope_type", None)
     by_layer = kinds if isinstance(kinds, Mapping) else {"": kinds}
@@ -114,7 +117,7 @@ def _settings(module: nn.Module, layer: str) -> Mapping[str, object]:
 
 
 def _changes_at(module: nn.Module, layer: str) -> int:
-    """Return the maximum length of a text with the frequencies of short texts."""
+    """Return the greatest length of a text that has the frequencies of short texts."""
     if _kind(module, layer) == _LONG:
         return int(_settings(module, layer)["original_max_position_embeddings"])  # type: ignore[call-overload, no-any-return]
     return int(module.original_max_seq_len)  # type: ignore[arg-type]
@@ -149,7 +152,10 @@ def _frequencies(module: nn.Module, layer: str, length: int) -> Tensor:
 def _scaled(
     module: nn.Module, scale: float, x: Tensor, position_ids: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Replace the forward of Phi-3.5-MoE, whose scale depends on the length."""
+    """Replace the rotary forward of Phi-3.5-MoE by one with the constant `scale`.
+
+    In the model's own forward, the scale depends on the length of the text.
+    """
     frequencies: Tensor = module.inv_freq  # type: ignore[assignment]
     turned = position_ids[..., None].float() * frequencies
     both = torch.cat((turned, turned), dim=-1)
@@ -157,7 +163,7 @@ def _scaled(
 
 
 def _by_scale(module: nn.Module, length: int) -> Callable[..., object]:
-    """Return a forward with the scale for texts of a length."""
+    """Return a rotary forward with the scale for texts of `length` tokens."""
     name = "long_mscale" if length > _changes_at(module, "") else "short_mscale"
     return partial(_scaled, module, float(str(_settings(module, "")[name])))
 

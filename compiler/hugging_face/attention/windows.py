@@ -29,7 +29,7 @@ _NEAR: Final = (0, 1, 2, 3, 7, 100, 1001)
 
 @contextmanager
 def unpadded_chunks(_: PreTrainedModel) -> Iterator[None]:
-    """Make transformers' masks of chunks as for texts without padding.
+    """Let transformers make masks of chunks as for texts without padding.
 
     transformers counts the padding in a tensor of the call, whose values cannot be read
     while the call is traced. Texts in kvc have no padding on the left.
@@ -47,9 +47,9 @@ def unpadded_chunks(_: PreTrainedModel) -> Iterator[None]:
 
 
 def find_sight(mask: MaskFunction, model: str) -> MaskStandIn:
-    """Return the visible keys of a query.
+    """Return the keys that a mask function lets each query see.
 
-    The function runs in a thread of its own, where torch's tracing modes are off.
+    The mask function runs in a separate thread, where torch's tracing modes are off.
 
     Raises:
         UnsupportedModel: the mask is neither causal nor a causal window, nor chunks.
@@ -68,7 +68,7 @@ ALL: Final = MaskStandIn(None, whole=True)
 
 
 def find_both_ways(mask: MaskFunction, model: str) -> MaskStandIn:
-    """Return the visible keys of a query among the tokens of one call.
+    """Return the keys that each query sees among the tokens of one call.
 
     The visible keys are all tokens, a window to both sides, or a result of
     `find_sight`.
@@ -157,7 +157,10 @@ def _reach(mask: MaskFunction) -> int | None:
 
 
 def _differs(mask: MaskFunction, sight: MaskStandIn, reach: int | None) -> int | None:
-    """Return a query with other visible keys than expected, None if there is none."""
+    """Return a query that sees other keys than `sight` says, None if there is none.
+
+    `reach` is the number of queries that see the first key.
+    """
     near = [reach + off for off in (-1, 0, 1, 2 * reach + 1)] if reach else []
     for query in (*_NEAR, *near, _FAR - 1, _FAR):
         if not torch.equal(_seen(mask, query), _band(query, sight.first(query))):
@@ -166,7 +169,7 @@ def _differs(mask: MaskFunction, sight: MaskStandIn, reach: int | None) -> int |
 
 
 def _seen(mask: MaskFunction, query: int) -> Tensor:
-    """Return the visibility of keys 0 to `query + 1` to a query: bool [query + 2]."""
+    """Return bool [query + 2]: whether a query sees the keys 0 to `query + 1`."""
     zero = torch.zeros((), dtype=torch.int32)
     keys = torch.arange(query + 2, dtype=torch.int32)
     seen = mask(zero, zero, torch.tensor(query, dtype=torch.int32), keys)

@@ -1,1 +1,1 @@
-"""Caches of the layers, and the classes that write them."""
+"""Caches of a model's layers, and the classes that write them."""

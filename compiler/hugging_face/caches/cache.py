@@ -41,10 +41,10 @@ class LayerBuffers(nn.Module):
     Latents and their shared keys are concatenated in one buffer.
 
     Attributes:
-        window: for a ring, the number of positions its queries see; None: not a ring.
+        window: for a ring, the number of positions that a query sees; None: no ring.
         attends: whether the layer caches keys and values.
         is_latent: whether keys and values are latents.
-        states: the names of states.
+        states: the names of the layer's states.
     """
 
     keys: Tensor
@@ -54,7 +54,10 @@ class LayerBuffers(nn.Module):
     def __init__(
         self, layer: CachedLayer, batch: int, sizes: Sizes, only: int | None = None
     ) -> None:
-        """Create zero buffers; `only` is the number of slots if it is fixed."""
+        """Create buffers of zeros for a layer.
+
+        `sizes` are the maximum sizes; `only` is the number of slots if it is fixed.
+        """
         super().__init__()
         shape, self.window = layer.attention, None
         self.attends, self.states = shape is not None, tuple(layer.states)
@@ -95,7 +98,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Write keys and values [batch, heads, seq, dim]; return the whole caches."""
+        """Write keys and values [batch, heads, seq, dim]; return all cached ones."""
         kept = self._buffers
         if kept.is_latent:
             found = self._update_latents(kept.latents, key_states, value_states)
@@ -112,7 +115,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         return self._call.start
 
     def _update_latents(self, cache: Tensor, latent: Tensor, shared: Tensor) -> Kept:
-        """Write latents and the shared keys, concatenated."""
+        """Write latents and shared keys, concatenated, to the layer's cache."""
         cache.copy_(self._updated(cache, torch.cat([latent, shared], dim=-1)))
         width = latent.shape[-1]
         parts = cache[..., :width], cache[..., width:]
@@ -126,7 +129,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         return written
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return sizes for a mask, although none is made."""
+        """Return the sizes that transformers asks for to make a mask; none is made."""
         return query_length, 0
 
     def get_seq_length(self) -> int:
@@ -134,12 +137,12 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         return self._call.held  # type: ignore[return-value]
 
     def get_max_length(self) -> int:
-        """Return -1: the length is unlimited."""
+        """Return -1, which means that the length is unlimited."""
         return -1
 
 
 class RecurrentLayer(LinearAttentionCacheLayerMixin):
-    """A layer of `KvCache` with states, which are zero before the first token."""
+    """A layer of `KvCache` with states, which are zeros before the first token."""
 
     is_compileable = False
 
@@ -159,10 +162,10 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
     def update_conv_state(
         self, conv_states: Tensor, state_idx: int = 0, **kwargs: object
     ) -> Tensor:
-        """Store the last inputs; return the stored inputs followed by the new ones.
+        """Store a convolution's last inputs; return the old ones, then the new ones.
 
         Args:
-            conv_states: [batch, channels, seq].
+            conv_states: the new inputs, [batch, channels, seq].
             state_idx: index of the state in the layer.
             kwargs: arguments that the state's shape already implies.
         """
@@ -174,7 +177,10 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
         return whole
 
     def _last(self, whole: Tensor, count: int) -> Tensor:
-        """Return the inputs [batch, channels, count] before each row's padding."""
+        """Return the last `count` inputs of each row that are not padding.
+
+        The result is [batch, channels, count].
+        """
         row_lengths = self._call.row_lengths
         if row_lengths is None:
             return whole[..., -count:]
@@ -209,17 +215,18 @@ class OneLength(Cache):
         return self._call.held  # type: ignore[return-value]
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Return sizes for a mask, although none is made."""
+        """Return the sizes that transformers asks for to make a mask; none is made."""
         return query_length, 0
 
 
 class KvCache(OneLength):
     """The caches of all layers during one call.
 
-    Layers get their states, which they overwrite, only in calls of a single token. In
-    longer calls, a layer with a state would ask for the number of cached tokens. The
-    functions that a layer calls therefore take the states themselves in longer calls:
-    from this cache (`update_conv_state`) or from the call (`recurrences.py`).
+    A layer gets its states, which it overwrites, only in a call of a single token. In a
+    longer call, a layer that has a state would ask for the number of cached tokens. In
+    longer calls kvc's replacements of the layer's functions therefore get the states
+    themselves: from this cache (`update_conv_state`) or from the call
+    (`recurrences.py`).
     """
 
     def __init__(self, buffers: nn.ModuleDict, call: ModelCall, single: bool) -> None:
@@ -228,10 +235,12 @@ class KvCache(OneLength):
         self._call, self._single = call, single
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        """Return a convolution's last inputs, or None.
+        """Return the last inputs of a convolution, or None.
 
+        The inputs are returned only in calls of a single token without row lengths.
         After None, a layer calls `update_conv_state` to get the inputs. Calls with row
-        lengths need this, since only `update_conv_state` knows which rows are real.
+        lengths need this, since only `update_conv_state` knows which rows have a real
+        token.
         """
         self.check_taken()
         if not self._single or self._call.row_lengths is not None:
@@ -239,7 +248,10 @@ class KvCache(OneLength):
         return super().get_conv_state(layer_idx, state_idx)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
-        """Return a state; for prompts, store it in the call for kvc's own function."""
+        """Return a layer's recurrent state in a call of a single token, else None.
+
+        The state is also recorded in the call, from which kvc's functions take it.
+        """
         self.check_taken()
         self._call.recurrent = super().get_recurrent_state(layer_idx, state_idx)
         return self._call.recurrent if self._single else None
@@ -247,8 +259,8 @@ class KvCache(OneLength):
     def check_taken(self) -> None:
         """Check that kvc's functions have used the states that layers requested.
 
-        Other functions might ignore the state from before a prompt, or treat padding as
-        real tokens.
+        A layer's own functions might ignore the state from before a prompt, or treat
+        padding as real tokens.
 
         Raises:
             UnsupportedModel: a state was left unused.
@@ -266,7 +278,10 @@ class KvCache(OneLength):
 def _layer(
     buffers: nn.ModuleDict, number: int, call: ModelCall
 ) -> CacheLayerMixin | LinearAttentionCacheLayerMixin:
-    """Return a layer's cache; it stays empty if the layer shares another's cache."""
+    """Return the cache of a layer.
+
+    A layer that shares the cache of another layer gets a cache that stays empty.
+    """
     name = str(number)
     if name not in buffers:
         return DynamicLayer()  # type: ignore[no-untyped-call]
@@ -282,8 +297,9 @@ class NotingCache(OneLength):
 
     Attributes:
         noted: shapes of the keys and values of each layer.
-        states: shapes of the states, by layer and name.
-        cross: whether the keys and values are computed from an encoder's result.
+        states: shapes of the layers' states, by layer number and name of the state.
+        cross: whether the recorded keys and values are computed from an encoder's
+            result.
     """
 
     def __init__(self, call: ModelCall, cross: bool = False) -> None:
@@ -326,7 +342,11 @@ class NotingCache(OneLength):
         conv_kernel_size: int | None = None,
         **kwargs: object,
     ) -> Tensor:
-        """Record the number of inputs [batch, channels, seq] of a convolution."""
+        """Record how many last inputs a convolution caches.
+
+        Return as many zeros, followed by the new inputs `conv_states` [batch, channels,
+        seq].
+        """
         count = conv_kernel_size or conv_states.shape[-1]
         dims = (*conv_states.shape[1:-1], count)
         self._note(layer_idx, f"{CONV}_{state_idx}", dims, conv_states)

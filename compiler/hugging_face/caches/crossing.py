@@ -2,8 +2,9 @@
 
 In: the buffers of each layer, and the call. Out: `Caches`, which a model of
 transformers accepts as the caches of a decoder: the caches of the decoder's tokens, and
-the cross caches. The call that runs the encoder writes the cross caches. In later calls
-`is_updated` tells the decoder to read the cross caches instead of computing them again.
+the cross caches. The call that runs the encoder writes the cross caches. In later
+calls, `is_updated` tells the decoder to read the cross caches instead of computing the
+keys and values again.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ class CrossLayer(KvLayer):  # type: ignore[no-untyped-call]  # its hook has no t
         call.kept.append(Kept(layer, self.keys, self.values, cross=True))
 
     def kept(self) -> tuple[Tensor, Tensor]:
-        """Return the whole caches, keys and values."""
+        """Return the cached keys and the cached values of all slots."""
         return self._buffers.keys, self._buffers.values
 
     def update(
@@ -34,7 +35,10 @@ class CrossLayer(KvLayer):  # type: ignore[no-untyped-call]  # its hook has no t
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Write keys and values [batch, heads, heard, dim]; return the whole caches."""
+        """Write keys and values [batch, heads, heard, dim]; return all cached ones.
+
+        `heard` is the number of encoder positions.
+        """
         kept = self.kept()
         for cache, update in zip(kept, (key_states, value_states), strict=True):
             cache.copy_(self._updated(cache, update))
@@ -71,7 +75,11 @@ class CrossCache(OneLength):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Write keys or values of the encoder's result, [batch, heads, heard, dim]."""
+        """Write a layer's keys and values of the encoder's result.
+
+        Both are [batch, heads, heard, dim], where `heard` is the number of encoder
+        positions.
+        """
         self.added = key_states.shape[2]
         return self._kept[layer_idx].update(key_states, value_states)
 

@@ -2,12 +2,12 @@
 
 Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) caches for each
 token a latent, from which the keys and values of all heads are projected, and a rotary
-key that all heads share. transformers caches latents and rotary keys, and projects the
-whole cache to keys and values in each call, in a module's `expand_kv`. In: a model with
-this attention. Out: while `unexpanded` is active, kvc's attention gets the latents
+key that all heads share. transformers caches latents and rotary keys; in each call, a
+module's `expand_kv` projects the whole cache to keys and values. In: a model with this
+attention. Out: while `unexpanded` is active, kvc's attention gets the latents
 themselves; queries are projected into the latent space instead, and the attended
-latents are projected to values. The result is equal, since matrix products are
-associative, and each cached number is read once for all heads.
+latents are projected to values. The result is the same, since matrix products are
+associative. Each cached number is read only once for all heads.
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,10 @@ def unabsorbed(module: LatentAttention, attended: Tensor) -> Tensor:
 
 
 def _by_head(module: LatentAttention) -> tuple[Tensor, Tensor]:
-    """Return the projections to keys and to values, [heads, dim, kv_lora_rank]."""
+    """Return each head's projections of latents to keys and to values.
+
+    Both are [heads, dim, kv_lora_rank].
+    """
     weight = module.kv_b_proj.weight
     weight = weight.view(module.num_heads, -1, weight.shape[1])
     key, value = weight.tensor_split([module.qk_nope_head_dim], dim=1)
@@ -106,8 +109,8 @@ def _check_sight(model: PreTrainedModel, module: LatentAttention) -> None:
 def _check_product(model: PreTrainedModel, module: LatentAttention) -> None:
     """Check that keys and values are products of latents with `kv_b_proj.weight`.
 
-    An adapter that replaces a linear layer has the replaced layer's weight as `weight`,
-    but computes other products.
+    If an adapter replaces the linear layer `kv_b_proj`, its `weight` is that of the
+    replaced layer, but the adapter computes other products.
     """
     expand, linear = getattr(module, _EXPAND), module.kv_b_proj
     own = not expand.__module__.startswith("transformers.models.")

@@ -1,7 +1,7 @@
-"""Shapes of the layers' caches: keys and values of tokens, and whole states.
+"""Shapes of the layers' caches: keys and values of each token, and states.
 
-In: the shapes that `NotingCache` recorded. Out: the buffers of `LayerBuffers`, with
-their lengths.
+In: the shapes that `NotingCache` recorded. Out: the shapes of the buffers of
+`LayerBuffers`, with the lengths of the buffers. A state is of all tokens together.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ class LayerShape:
     Attributes:
         heads: the number of key and value heads.
         key_dim, value_dim: width of a key head and of a value head.
-        dtype: dtype of both.
-        window: the number of positions that queries see, None for all.
+        dtype: dtype of keys and values.
+        window: the number of positions that a query sees, None for all positions.
         latent: whether keys are latents, and values are the keys that all heads share;
-            if so, both are concatenated in one buffer.
+            if so, keys and values are concatenated in one buffer.
     """
 
     heads: int
@@ -44,10 +44,10 @@ class LayerShape:
         return {"keys": self.key_dim, "values": self.value_dim}
 
     def ring_slots(self, sizes: Sizes) -> int | None:
-        """Return the slots of the layer's ring; None if all positions must be stored.
+        """Return the number of slots of the layer's ring, None if there is no ring.
 
-        All positions are stored if a ring would be as long as the longest text, or if
-        the layer caches latents.
+        There is no ring if queries see all positions, if a ring would be as long as the
+        longest text, or if the layer caches latents. All positions are then stored.
         """
         if self.window is None or self.window + sizes.spare >= sizes.length:
             return None
@@ -62,7 +62,7 @@ class StateShape:
 
     Attributes:
         dims: the shape of the state of one row.
-        dtype: the dtype of its numbers.
+        dtype: the dtype of the state.
     """
 
     dims: tuple[int, ...]
@@ -74,8 +74,9 @@ class CachedLayer:
     """The cached tensors of a layer.
 
     Attributes:
-        attention: the shapes of keys and values, if it attends.
-        states: the states by name, if the layer is recurrent or convolves.
+        attention: the shapes of keys and values; None if the layer does not attend.
+        states: the shapes of states by name; empty if the layer neither is recurrent
+            nor convolves.
     """
 
     attention: LayerShape | None = None

@@ -1,10 +1,11 @@
 """Find the position number that a model gives the first token of a text.
 
 In: the decoder of a transformers model. The decoder runs twice, on tensors without
-values: on a whole text, without further arguments; and on the end of the text only,
-with the arguments that kvc passes to a model, `inputs_of`. Out: the position number of
-the first token with which both runs compute the same, 0 for most models. A model
-without such a number is refused, since kvc would compute different results.
+values. The first run is on a whole text, without further arguments. The second run is
+only on the end of the text, with the arguments that kvc passes to a model
+(`inputs_of`). Out: the position number of the first token for which both runs compute
+the same values; it is 0 for most models. A model without such a number is refused,
+since kvc would compute different results.
 """
 
 from collections.abc import Sequence
@@ -50,13 +51,17 @@ READ: Final = _WHOLE  # the length of the longest text read here
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """The first difference of two runs: a value of the whole text, and of its end."""
+    """The first value that differs between the run on a text and the run on its end.
+
+    `expected` is the value in the first of these runs, `found` in the second; None if
+    that run computes no such value.
+    """
 
     expected: Meeting | None
     found: Meeting | None
 
     def shift(self) -> int | None:
-        """Return the constant difference of all numbers; None if it is not constant."""
+        """Return the difference of the two values, None if it varies by element."""
         if self.expected is None or self.found is None:
             return None
         expected = _last(self.expected.value, self.found.value)
@@ -95,8 +100,8 @@ def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) 
 def _usual(decoder: PreTrainedModel) -> list[int]:
     """Return common position numbers of a first token: 1, or the padding token plus 1.
 
-    These numbers are tried if the model's number cannot be observed, as in a model that
-    computes sines of positions (Kosmos 2.5).
+    These numbers are tried if the model's own number cannot be observed, as in a model
+    that computes sines of positions (Kosmos 2.5).
     """
     if not takes_positions(decoder):
         return []
@@ -107,12 +112,13 @@ def _usual(decoder: PreTrainedModel) -> list[int]:
 def _read(
     decoder: PreTrainedModel, first: int | None, encoded: EncoderInput | None
 ) -> list[Meeting]:
-    """Return the values that a model computes of the whole text, or of its end.
+    """Return the values that a model computes from a whole text, or from its end.
 
     Args:
         decoder: the model.
-        first: the position number of the text's first token, passed with all of kvc's
-            arguments; None: only tokens are passed.
+        first: the position number of the text's first token. The model then runs on the
+            end of the text, with all of kvc's arguments. None: the model runs on the
+            whole text, and only tokens are passed.
         encoded: the input of the decoder's encoder, the same for both runs.
     """
     held = 0 if first is None else _HELD
@@ -134,7 +140,10 @@ def _read(
 
 
 def seen(window: tuple[int, int | None]) -> Meeting:
-    """Return a layer's window in the form of an observed value."""
+    """Return an attention's window, so that it is compared like an observed value.
+
+    `window` is (number of the layer, number of visible keys).
+    """
     layer, width = window
     return Meeting(f"attention of layer {layer}", torch.tensor(width or 0))
 
@@ -154,7 +163,7 @@ def _difference(whole: Sequence[Meeting], end: Sequence[Meeting]) -> _Difference
 
 
 def same_meeting(expected: Meeting, found: Meeting) -> bool:
-    """Tell whether a value for the text's end agrees with the whole text."""
+    """Tell whether a value of the text's end agrees with that of the whole text."""
     one, other = _last(expected.value, found.value), _numbers(found.value)
     if expected.op != found.op or (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
@@ -171,7 +180,10 @@ def _numbers(values: Tensor) -> Tensor:
 
 
 def _last(whole: Tensor, end: Tensor) -> Tensor:
-    """Return the part of a tensor of the whole text that belongs to the text's end."""
+    """Return the part of `whole` that belongs to the end of the text.
+
+    `whole` is a value of the whole text, and `end` the same value of the text's end.
+    """
     if whole.dim() == end.dim():
         for axis, sizes in enumerate(zip(whole.shape, end.shape, strict=True)):
             if sizes == (_WHOLE, _REST):
@@ -180,10 +192,10 @@ def _last(whole: Tensor, end: Tensor) -> Tensor:
 
 
 class HoldingCache(NotingCache):
-    """A cache that reports, as kvc's cache does, that it already holds tokens.
+    """A cache that claims to hold tokens from earlier calls, as kvc's cache may.
 
-    `update` returns the keys and values of the held tokens, followed by the keys and
-    values of the new tokens.
+    `update` returns keys and values for these tokens, followed by the keys and values
+    of the new tokens.
     """
 
     def update(
@@ -194,7 +206,10 @@ class HoldingCache(NotingCache):
         *args: object,
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
-        """Return held and new keys and values, [batch, heads, held + seq, dim]."""
+        """Return earlier and new keys and values, [batch, heads, held + seq, dim].
+
+        `held` is the number of earlier tokens.
+        """
         held = [
             torch.cat([states[:, :, :1].expand(-1, -1, _HELD, -1), states], dim=2)
             for states in (key_states, value_states)
@@ -203,7 +218,7 @@ class HoldingCache(NotingCache):
 
 
 def _refused(decoder: PreTrainedModel, difference: _Difference) -> UnsupportedModel:
-    """Return the error for a model that computes differently from kvc's arguments."""
+    """Return the error for a model that computes something else by kvc's arguments."""
     name = of_decoder(decoder, "position_ids")
     given = f"no {name}, since its forward takes none"
     if takes_positions(decoder):
@@ -219,7 +234,7 @@ def _refused(decoder: PreTrainedModel, difference: _Difference) -> UnsupportedMo
 
 
 def _place(difference: _Difference) -> str:
-    """Describe the first difference of two runs, with the values."""
+    """Describe the first value that differs between two runs."""
     expected, found = difference.expected, difference.found
     if expected is None or found is None or expected.op != found.op:
         ops = [m.op if m else "nothing" for m in (expected, found)]
@@ -231,7 +246,7 @@ def _place(difference: _Difference) -> str:
 
 
 def _short(values: Tensor) -> str:
-    """Return the first values as text."""
+    """Return the first elements of a tensor as text."""
     first = [f"{value:.3g}" for value in values.flatten()[:_SHOWN].tolist()]
     return f"[{', '.join(first)}{', ...' if values.numel() > _SHOWN else ''}]"
 

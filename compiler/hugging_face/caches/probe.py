@@ -1,8 +1,9 @@
 """Find the cached tensors of a model, by running it once on tensors without values.
 
-In: a model of transformers. Out: for each layer, the shapes of its keys, values and
-states, its window, and the shapes of keys and values that it computes from an encoder's
-result. Tensors that kvc's cache cannot hold are refused here, before tracing.
+In: a model of transformers. Out: for each layer, the shapes of the layer's keys, values
+and states, the layer's window, and the shapes of keys and values that the layer
+computes from an encoder's result. Tensors that kvc's cache cannot hold are refused
+here, before tracing.
 """
 
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ _EAGER: Final = "eager"  # transformers' own attention
 
 
 def run_alone(model: PreTrainedModel, tokens: Tensor, call: ModelCall) -> None:
-    """Run a model on tokens alone, without a cache, in transformers' own attention."""
+    """Run a model on tokens only, without a cache, with transformers' own attention."""
     before = model.config._attn_implementation
     model.set_attn_implementation(_EAGER)
     try:
@@ -63,12 +64,12 @@ def run_model(
     Args:
         model: the whole model.
         tokens: the decoder's tokens, int64 [batch, seq].
-        call: the call with these tokens.
+        call: the state of this call, for functions that the model calls.
         own: the caches of the decoder's tokens.
         cross: the cross caches; None without an encoder.
         encoder: the arguments of the encoder, by name.
-        alone: whether to pass no further arguments, so that the model computes the
-            positions itself.
+        alone: whether to pass only tokens, caches and the encoder's arguments, so that
+            the model computes the positions itself.
     """
     caches, seq = own, tokens.shape[1]
     if has_encoder(model):
@@ -155,7 +156,10 @@ def _own_layers(
 
 
 def _window(layer: int, call: ModelCall) -> int | None:
-    """Return the widest window of any attention over a layer's cache; None: all."""
+    """Return the window of a layer's cache: the widest window of its attentions.
+
+    The result is None if one of the attentions over the cache sees all positions.
+    """
     found = [window for number, window in call.windows if number == layer]
     known = [window for window in found if window is not None]
     return max(known) if known and len(known) == len(found) else None

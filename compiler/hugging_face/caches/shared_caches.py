@@ -1,8 +1,8 @@
 """Models whose last layers have no caches, and attend over earlier layers' caches.
 
 For a prompt, layers without caches need only the positions whose logits are requested
-(Gemma 4). transformers leaves out the other positions depending on the length of the
-call, which a trace cannot follow. In: a model. Out: inside `last_alone`, the layers
+(Gemma 4). Whether transformers leaves out the other positions depends on the length of
+the call, which a trace cannot follow. In: a model. Out: inside `last_alone`, the layers
 without caches and the head of the model get only the last positions, for any length of
 the call.
 """
@@ -54,14 +54,20 @@ def _shares(module: nn.Module) -> bool:
 
 
 def _last(*given: object, **_: object) -> tuple[object, ...]:
-    """Replace the model's method: cut arguments to the last `keep` positions."""
+    """Replace the model's method that selects positions for layers without caches.
+
+    Return the arguments, cut to the last `keep` positions; 0 keeps all positions.
+    """
     *whole, keep = given
     assert isinstance(keep, int), "it is given with each call"
     return tuple(whole) if not keep else tuple(_cut(one, keep) for one in whole)
 
 
 def _cut(given: object, keep: int) -> object:
-    """Return the last positions of tensors; return a `MaskStandIn` unchanged."""
+    """Return tensors cut to their last `keep` positions.
+
+    A `MaskStandIn` stays unchanged.
+    """
     match given:
         case Tensor():
             return given[:, -keep:]
@@ -75,7 +81,10 @@ def _cut(given: object, keep: int) -> object:
 def _forward(
     model: PreTrainedModel, *args: object, **given: object
 ) -> CausalLMOutputWithPast:
-    """Replace a forward: return the logits of the positions that the layers kept."""
+    """Replace a model's forward: return logits of the positions that are left.
+
+    These are the last positions, to which `_last` has cut the tensors of layers.
+    """
     made = model.base_model(*args, **given)
     logits: Tensor = model.lm_head(made.last_hidden_state)
     cap = model.config.get_text_config().final_logit_softcapping

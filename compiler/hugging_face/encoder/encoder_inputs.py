@@ -1,7 +1,7 @@
 """The input of a model's encoder: tokens, the spectrum of a sound, or a picture.
 
-In: a model of transformers. Out: an `EncoderInput`, from the model's name for its main
-input and the number of positions in its configuration.
+In: a model of transformers. Out: an `EncoderInput`, made from the model's name for the
+input and the number of positions in the model's configuration.
 """
 
 from dataclasses import dataclass
@@ -28,13 +28,14 @@ _EXAMPLE: Final = 2  # tokens of an example
 
 @dataclass(frozen=True, slots=True)
 class EncoderInput:
-    """The argument of `encode`.
+    """The input of a model's encoder, which is the argument of `encode`.
 
     Attributes:
         name: name of the input in the model's forward.
         argument: name of the input in `encode`.
-        example: an example with one row.
-        axis: the axis of variable length; None if the length is fixed.
+        example: an example of the input, with one row.
+        axis: the axis of the input that has a variable length; None if all sizes are
+            fixed.
         positions: the number of encoder positions for an input of fixed length.
     """
 
@@ -50,13 +51,16 @@ class EncoderInput:
         return self.name == _PIXELS
 
     def dynamic(self, longest: int) -> dict[str, dict[int, Dim]]:
-        """Return the axis of variable length, 1 to `longest`; {} if there is none."""
+        """Return the input's name -> its axis of variable length -> 1 to `longest`.
+
+        The mapping is empty if the length is fixed.
+        """
         if self.axis is None:
             return {}
         return {self.argument: {self.axis: Dim("heard", 1, longest)}}
 
     def of_length(self, length: int) -> Tensor:
-        """Return an example of a length, if the length is variable."""
+        """Return an example that has the length `length`, if the length is variable."""
         if self.axis is None:
             return self.example
         return self.example.narrow(self.axis, 0, 1).repeat_interleave(length, self.axis)
@@ -117,7 +121,7 @@ def _positions(model: PreTrainedModel, pixels: Tensor) -> int:
 
     Raises:
         UnsupportedModel: the encoder cannot run on pixels, does not attend by
-            transformers' interface, or does not return a row of positions.
+            transformers' interface, or does not return one row of positions.
     """
     encoder, call = model.get_encoder(), call_of(None)
     how = f"its encoder is run on a picture of {pixels.shape[2]} x {pixels.shape[3]}"
@@ -134,7 +138,7 @@ def _positions(model: PreTrainedModel, pixels: Tensor) -> int:
 
 
 def _frames_of_one(model: PreTrainedModel) -> int:
-    """Return the number of spectrum frames per encoder position."""
+    """Return the number of spectrum frames that become one encoder position."""
     parts = model.get_encoder().modules()
     return prod(part.stride[0] for part in parts if isinstance(part, nn.Conv1d))
 

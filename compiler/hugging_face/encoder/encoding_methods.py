@@ -1,9 +1,10 @@
 """`Encoders`: models without a cache, which embed or classify texts or pictures.
 
-In: a model of transformers, its task, and its pooling. Out: a module whose methods are
-traced, these methods, and their metadata. Each row of texts has a length of its own.
-Padding is on the right, can be any tokens, is hidden from attention, and does not
-change an embedding. No mask of all pairs of tokens is made.
+In: a model of transformers, the model's task, and the pooling of token states. Out: a
+module whose methods are traced, and a description of these methods. Each text of a
+batch has a length of its own. Padding is on the right and can be any tokens; no token
+attends to padding, and padding does not change an embedding. No mask of all pairs of
+tokens is made.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,8 +42,8 @@ class EncoderSpec:
     """The inputs of a model's methods.
 
     Attributes:
-        texts: name of the method that takes texts, "" for none.
-        pictures: name of the method that takes pictures, "" for none.
+        texts: name of the method that takes texts, "" if there is none.
+        pictures: name of the method that takes pictures, "" if there is none.
         length: the maximum number of tokens of a text.
         fixed: whether a text is always padded to `length`, and padding counts as real
             tokens.
@@ -95,7 +96,7 @@ class Encoders(nn.Module):
         """Return embeddings float32 [batch, n] of tokens int64 [batch, seq].
 
         Args:
-            tokens: padded on the right.
+            tokens: the texts, padded on the right.
             lengths: int64 [batch], the number of real tokens of each row; None: all.
         """
         made = self._run(tokens, lengths)
@@ -105,22 +106,29 @@ class Encoders(nn.Module):
         return self._pooling.pool(_tensor(made, _STATES), lengths)
 
     def classify(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Return logits float32 [batch, labels]; arguments as for `embed`."""
+        """Return logits float32 [batch, labels] of texts; arguments as for `embed`."""
         return _tensor(self._run(tokens, lengths), "logits")
 
     def classify_tokens(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Return logits float32 [batch, seq, labels]; arguments as for `embed`."""
+        """Return logits of each token, float32 [batch, seq, labels].
+
+        The arguments are as for `embed`.
+        """
         return _tensor(self._run(tokens, lengths), "logits")
 
     def fill_mask(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Return logits float32 [batch, seq, vocab]; arguments as for `embed`."""
+        """Return logits of the token at each position, float32 [batch, seq, vocab].
+
+        The arguments are as for `embed`.
+        """
         return _tensor(self._run(tokens, lengths), "logits")
 
     def embed_image(self, pixels: Tensor) -> Tensor:
         """Return embeddings float32 [batch, n] of pixels [batch, 3, height, width].
 
-        The embeddings are the model's features; if the model makes none, the states of
-        its class token; if it has no class token, its own pooled result.
+        The embeddings are the picture features that the model computes. If the model
+        computes none, they are the states of the model's class token. If the model has
+        no class token, they are its own pooled result.
         """
         made = run_pictures(self._model[0], call_of(None), pixels)
         if makes_features(self._model[0]) or self._reading.pooled:
@@ -137,7 +145,10 @@ class Encoders(nn.Module):
 
 
 def call_of(lengths: Tensor | None) -> ModelCall:
-    """Return a call without a cache, with row lengths; None: all tokens are real."""
+    """Return a call without a cache, for texts of `lengths` tokens.
+
+    If `lengths` is None, no text has padding.
+    """
     nothing = torch.zeros(0, dtype=torch.int64)  # of a cache
     return ModelCall(nothing, nothing, lengths, uncached=True)
 
@@ -164,9 +175,9 @@ def run_pictures(model: PreTrainedModel, call: ModelCall, pixels: Tensor) -> obj
 
 
 def features_of(model: PreTrainedModel) -> Callable[..., object] | None:
-    """Return a model's function for embeddings of pictures; None without a function.
+    """Return a model's function that computes picture features, None if it has none.
 
-    In some models that generate text, the base model below the head has the function
+    In some models that generate text, the base model below the head has this function
     (DeepSeek-VL).
     """
     inner: object = model.base_model
@@ -193,7 +204,7 @@ def picture_features(model: PreTrainedModel, call: ModelCall, pixels: Tensor) ->
 
 
 def _tensor(made: object, name: str) -> Tensor:
-    """Return a named part of a model's result, in float32."""
+    """Return the part of a model's result that has a name, in float32."""
     tensor: object = getattr(made, name)
     assert isinstance(tensor, Tensor), "the class of the model says so"
     return tensor.float()
@@ -206,7 +217,7 @@ def read_model(
 
     Args:
         model: the model.
-        task: the task of the model.
+        task: the task for which the model is compiled.
         size: height and width of pictures; None: as in the configuration.
 
     Raises:
@@ -255,7 +266,7 @@ def _read_pictures(
     reading: EncoderSpec,
     prepared: tuple[int, int] | None,
 ) -> EncoderSpec:
-    """Return `reading` with the model's input of pictures.
+    """Return `reading`, completed with the model's input of pictures.
 
     Raises:
         UnsupportedModel: the model's configuration lacks the size of pictures, or the
@@ -339,7 +350,7 @@ def methods_of(reading: EncoderSpec, rows: int) -> tuple[Method, ...]:
 
 
 def _first(values: Tensor) -> int:
-    """Return the first position number of a text; 0 if values are not positions."""
+    """Return the first of the position numbers `values`, 0 if they are no positions."""
     if values.dtype != torch.int64 or values.numel() != _READ:
         return 0
     first = int(values.flatten()[0])

@@ -1,9 +1,9 @@
 """Pool the states of a text's tokens into one embedding.
 
-In: a folder, in sentence-transformers' format (modules.json, 1_Pooling/config.json) or
-in any other format. Out: a `Pooling`, whose `pool` runs while a model is traced, and
-leaves out padding. Without settings in the folder, the embedding is the mean of the
-states of all tokens.
+In: a model's folder, in sentence-transformers' format (modules.json,
+1_Pooling/config.json) or in any other format. Out: a `Pooling`, whose method `pool` is
+traced with the model and leaves out padding. Without settings in the folder, the
+embedding is the mean of the states of all tokens.
 """
 
 import json
@@ -32,13 +32,14 @@ class Pooling:
     """How token states become an embedding.
 
     Attributes:
-        ways: names of pooling functions in `WAYS`, whose results are concatenated.
+        ways: names of pooling functions in `WAYS`; the results of these functions are
+            concatenated.
         normalized: whether an embedding is divided by its Euclidean norm.
         stated: whether the folder has pooling settings.
         prompts: texts that can be put before a text, by name.
-        prompt: name of the default prompt, or "".
+        prompt: name of the default prompt, "" if there is none.
         lower: whether a text is converted to lower case.
-        longest: the maximum number of tokens of a text; None: the model's own.
+        longest: the maximum number of tokens of a text; None: the model's own limit.
     """
 
     ways: tuple[str, ...] = ("mean",)
@@ -71,7 +72,7 @@ def normalized(vectors: Tensor) -> Tensor:
 
 
 def _padding(states: Tensor, lengths: Tensor) -> Tensor:
-    """Return bool [batch, seq, 1], True for padding."""
+    """Return whether each token is padding, bool [batch, seq, 1]."""
     return (torch.arange(states.shape[1]) >= lengths[:, None])[..., None]
 
 
@@ -103,7 +104,7 @@ _KEYS: Final = {
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """Read the pooling of a folder; without settings, the default of `Pooling`.
+    """Return the pooling that a folder describes; without settings, the default one.
 
     Raises:
         BadModelFolder: a file of the folder is damaged.
@@ -138,7 +139,9 @@ def read_pooling(folder: Path) -> Pooling:
 def _prompts(
     folder: Path, described: Mapping[str, object]
 ) -> tuple[dict[str, str], str]:
-    """Return the prompts, and the name of the default prompt, or "".
+    """Return name -> prompt, and the name of the default prompt.
+
+    The name is "" if there is no default prompt.
 
     Raises:
         BadModelFolder: the prompts are not texts.
@@ -156,7 +159,7 @@ def _prompts(
 
 
 def _modules(folder: Path) -> Sequence[Mapping[str, object]]:
-    """Return the modules listed in modules.json.
+    """Return the modules that modules.json lists, as the file describes them.
 
     Raises:
         BadModelFolder: the file is not a list of objects.
@@ -203,7 +206,7 @@ def _ways(folder: Path, name: str) -> tuple[str, ...]:
 
 
 def _read(folder: Path, name: str) -> dict[str, object]:
-    """Return the content of a JSON file, {} without the file.
+    """Return the content of a JSON file in a folder, {} if there is no such file.
 
     Raises:
         BadModelFolder: the file cannot be read, or is not a JSON object.

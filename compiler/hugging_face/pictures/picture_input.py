@@ -1,11 +1,11 @@
 """The picture input of a language model, and whether kvc can give the model pictures.
 
-In: a generating model of transformers, and the number of its first position. Out: a
-`PictureInput`, None for a model without pictures. kvc first computes embeddings of a
-picture, and then passes them to the model in place of the picture's placeholder tokens.
-This module checks that the model does nothing else with a picture. If the positions of
-a picture are bidirectional (Gemma 3), they are passed in a separate call. A model that
-reads pictures in another way is refused.
+In: a model of transformers that generates text, and the position number of a text's
+first token. Out: a `PictureInput`, None for a model without pictures. kvc first
+computes embeddings of a picture, and then passes them to the model in place of the
+picture's placeholder tokens. This module checks that the model does nothing else with a
+picture. If the positions of a picture are bidirectional (Gemma 3), they are passed in a
+separate call. A model that reads pictures in another way is refused.
 """
 
 import inspect
@@ -55,7 +55,7 @@ _GRID: Final = (2, 3)  # rows and columns of an example of variable size
 
 
 def widest(layers: Mapping[int, CachedLayer]) -> int:
-    """Return the width of the widest window, 0 if there is none."""
+    """Return the width of the layers' widest window, 0 if no layer has a window."""
     found = [layer.attention for layer in layers.values() if layer.attention]
     return max((shape.window or 0 for shape in found), default=0)
 
@@ -65,14 +65,14 @@ def read_joined(
 ) -> bool:
     """Check that a model reads a text with a picture as it reads embeddings.
 
-    If the model is given the types of tokens, its masks are tested on a text that is
-    longer than any window.
+    If the model takes the types of tokens as an argument, its masks are tested on a
+    text that is longer than any window.
 
     Returns:
         True if the positions of the picture are bidirectional.
 
     Raises:
-        UnsupportedModel: the model uses a picture in a further way.
+        UnsupportedModel: the model uses a picture in another way too.
     """
     length = _AROUND * 2 + given.positions + (window if _types(model) else 0)
     tokens = _text(model, given.token, given.positions, length)
@@ -88,10 +88,12 @@ def read_joined(
 
 
 def check_axes(model: PreTrainedModel, tower: Tower, token: int) -> None:
-    """Check that positions of pictures have the axes that kvc gives them.
+    """Check that a model numbers the positions of pictures as kvc does.
+
+    The numbers are a position's time, row and column.
 
     Raises:
-        UnsupportedModel: the axes differ, or the model cannot be run.
+        UnsupportedModel: the numbers differ, or the model cannot be run.
     """
     rows, columns = _GRID
     count = rows * columns
@@ -108,7 +110,10 @@ def check_axes(model: PreTrainedModel, tower: Tower, token: int) -> None:
 
 
 def _with_axes(rows: int, columns: int) -> Tensor:
-    """Return int64 [3, 1, seq]: time, row and column of a text with a picture."""
+    """Return time, row and column of each position of a text with a picture.
+
+    The result is int64 [3, 1, seq].
+    """
     before, after = torch.arange(_AROUND), torch.arange(_AROUND)
     end = _AROUND + max(rows, columns)
     places = torch.cartesian_prod(
@@ -120,7 +125,7 @@ def _with_axes(rows: int, columns: int) -> Tensor:
 
 @contextmanager
 def _forgetting(model: PreTrainedModel) -> Iterator[None]:
-    """Restore `rope_deltas` at the end; a model sets it when it reads pictures."""
+    """Restore `rope_deltas`, which a model sets when it reads pictures, at the end."""
     noting = [part for part in model.modules() if hasattr(part, _NOTED)]
     before = [getattr(part, _NOTED) for part in noting]
     try:
@@ -131,7 +136,10 @@ def _forgetting(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _text(model: PreTrainedModel, token: int, places: int, length: int) -> Tensor:
-    """Return tokens int64 [1, length], with `places` positions of a picture."""
+    """Return a text int64 [1, length], in which `places` tokens are `token`.
+
+    `token` is the placeholder token of a picture.
+    """
     tokens = torch.full((1, length), plain_token(model.config.get_text_config()))
     tokens[:, _AROUND : _AROUND + places] = token
     return tokens
@@ -143,10 +151,12 @@ _Run = tuple[Sequence[Meeting], Sequence[bool]]
 def _compare(
     model: PreTrainedModel, read: Callable[[], _Run], feed: Callable[[], _Run]
 ) -> Sequence[bool]:
-    """Check that both runs compute the same values.
+    """Check that two runs of a model compute the same values.
+
+    `read` runs the model on a text with a picture, and `feed` runs it on embeddings.
 
     Returns:
-        For each attention of the first run, whether the picture is bidirectional.
+        For each attention in the run of `read`, whether the picture is bidirectional.
 
     Raises:
         UnsupportedModel: the values differ.
@@ -177,9 +187,11 @@ def _compare(
 def _read(
     model: PreTrainedModel, token: int, tokens: Tensor, given: Mapping[str, Tensor]
 ) -> _Run:
-    """Return the values that a model computes from tokens and a picture alone.
+    """Run a model on tokens and a picture alone, without kvc's arguments.
 
-    Also return, for each attention, whether the picture's positions are bidirectional.
+    Returns:
+        The values that the model computes; and for each attention, whether the
+        picture's positions are bidirectional.
     """
     shown = tokens == token
     beside = dict.fromkeys(_types(model), shown.to(torch.int64))
@@ -212,7 +224,10 @@ def _pictures_apart(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _replaced(module: nn.Module, features: Callable[..., object]) -> Iterator[None]:
-    """Replace a module's function for features, even if it is replaced already."""
+    """Replace a module's function that computes features of a picture.
+
+    At the end, an earlier replacement of the function is restored.
+    """
     own = vars(module)
     before = own.get(PICTURE_FEATURES)
     own[PICTURE_FEATURES] = features
@@ -232,7 +247,12 @@ def _apart(features: Callable[..., object], *args: object, **others: object) -> 
 def _fed(
     model: PreTrainedModel, tokens: Tensor, first: int, places: Tensor | None = None
 ) -> _Run:
-    """Return the values that a model computes from embeddings and kvc's arguments."""
+    """Run a model on the tokens' embeddings, with all of kvc's arguments.
+
+    Returns:
+        The values that the model computes; and for each attention, whether the
+        picture's positions are bidirectional.
+    """
     with stand_ins(model), observed(model) as meetings:
         call = _call(tokens, first)
         call.places = places
@@ -250,7 +270,7 @@ def _call(tokens: Tensor, first: int) -> ModelCall:
 
 
 def refused(model: PreTrainedModel, reason: str) -> UnsupportedModel:
-    """Return the error for a model that reads pictures in another way."""
+    """Return the error for a model that reads pictures in a way unknown to kvc."""
     return UnsupportedModel(model=type(model).__name__, reason=reason + OTHERWISE)
 
 
@@ -271,7 +291,7 @@ def picture_input(
     Args:
         model: a model that generates text.
         prepared: height and width of all pictures; None: as in the configuration.
-        first: the number of the first position.
+        first: the position number of a text's first token.
         layers: the cached tensors of the model's layers.
 
     Raises:
@@ -310,7 +330,7 @@ def picture_input(
 
 
 def _asked_beside(features: Callable[..., object]) -> list[str]:
-    """Return the required arguments for a picture, apart from its pixels."""
+    """Return the names of required arguments for a picture, without the pixels."""
     without = inspect.Parameter.empty
     return [
         name
@@ -344,7 +364,10 @@ def _positions(model: PreTrainedModel, given: PictureInput) -> int:
 
 
 def _of_parts(model: PreTrainedModel, given: PictureInput) -> str:
-    """Return why a model that takes a picture in several parts is refused, or ""."""
+    """Return why a model that takes a picture in several parts is refused.
+
+    The result is "" for other models.
+    """
     parts = torch.ones_like(given.pixels()[None])  # zeros would count as padding
     try:
         with stand_ins(model), observed(model):

@@ -1,9 +1,9 @@
 """Models that read a picture in parts, each of which is a picture to the model.
 
-Idefics 3 and SmolVLM take all parts of all pictures in one tensor, in which each
-picture is padded to the same number of parts, and drop parts of which all values are 0.
-In: a model. Out: inside `parts_given`, the model takes only real parts, float32 [parts,
-channels, height, width]; kvc passes one part in each call.
+Idefics 3 and SmolVLM take all parts of all pictures in one tensor. In this tensor,
+parts of zeros pad each picture to the same number of parts; the model drops these
+parts. In: a model. Out: inside `parts_given`, the model takes only real parts, float32
+[parts, channels, height, width]; kvc passes one part in each call.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def parts_given(model: PreTrainedModel) -> Iterator[None]:
 def _features(
     module: "Idefics3Model", pixel_values: Tensor, *_: object, **__: object
 ) -> BaseModelOutputWithPooling:
-    """Replace `get_image_features`; its features are [parts * positions, hidden]."""
+    """Replace `get_image_features`; return features [parts * positions, hidden]."""
     made: BaseModelOutputWithPooling = module.vision_model(
         pixel_values=pixel_values, return_dict=True
     )
@@ -55,10 +55,10 @@ def _embedded(
     pixel_values: Tensor,
     patch_attention_mask: Tensor,
 ) -> Tensor:
-    """Replace the embeddings of patches; no patch is padding.
+    """Replace the module that embeds patches; no patch is padding.
 
-    The position of a patch is the entry of the position table at the same fraction of
-    the picture's side.
+    The position table covers a side of a picture with a fixed number of entries. A
+    patch gets the entry at the same fraction of the side.
     """
     patches: Tensor = module.patch_embedding(pixel_values).flatten(2).transpose(1, 2)
     side = module.num_patches_per_side
@@ -70,9 +70,10 @@ def _embedded(
 
 
 def _places(count: int, ends: Tensor) -> Tensor:
-    """Return the table interval in which each patch of a side begins, int64.
+    """Return the index of the interval of a side in which each patch begins, int64.
 
-    This computes `torch.bucketize`, which backends lack, with the same float32 steps.
+    `ends` are the fractions of the side at which the intervals end. This computes
+    `torch.bucketize`, which backends lack, with the same float32 steps.
     """
     shares = torch.arange(count).float() * (1.0 / torch.full((1,), float(count)))
     return (shares.clamp(max=1.0 - 1e-6)[:, None] >= ends).to(torch.int64).sum(1)

@@ -1,10 +1,10 @@
 """Vision towers for pictures of variable size: from patches to embeddings.
 
-transformers' towers (Qwen2-VL, Qwen2.5-VL) split patches by sizes that they read from
-tensor values. In: a tower, its patches in groups that become one embedding each, the
-position of each patch, and the attention windows. Out: the embeddings that the tower
-itself would compute, for any number of patches. Patches stay in their given order;
-attention does not depend on the order.
+In transformers, these towers (Qwen2-VL, Qwen2.5-VL) split patches by sizes that they
+read from the values of tensors. In: a tower, the patches of a picture in groups that
+become one embedding each, the position of each patch, and the attention windows. Out:
+the embeddings that the tower itself would compute, for any number of patches. Patches
+stay in their given order; attention does not depend on the order.
 """
 
 from collections.abc import Mapping
@@ -44,15 +44,15 @@ _EXAMPLE: Final = 2  # groups and windows in a trace; pictures may have any numb
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """The patches and windows of a tower.
+    """The sizes of a tower's patches and windows.
 
     Attributes:
         merge: number of patches along a side of a group, which becomes one embedding.
         patch: number of pixels along a side of a patch.
         frames: the number of repetitions of a picture in a patch.
         channels: the number of channels of a picture.
-        window: number of groups along a side of a window; 0: all patches attend to
-            each other.
+        window: number of groups along a side of a window; 0: all patches attend to each
+            other.
     """
 
     merge: int
@@ -71,7 +71,11 @@ class Tower:
         return {"side": self.patch, "merge": self.merge, "frames": self.frames}
 
     def example(self) -> tuple[Tensor, ...]:
-        """Return example patches, places, windows and back, as for `embeddings_of`."""
+        """Return examples of a method's arguments, as for `embeddings_of`.
+
+        These are patches and places, and for a tower with windows also windows and
+        back.
+        """
         size = self.merge**2
         patches = torch.zeros(_EXAMPLE, size, self.width)
         places = torch.zeros(_EXAMPLE, size, 2, dtype=torch.int64)
@@ -117,10 +121,10 @@ class PictureInput:
 
 
 def tower_of(model: PreTrainedModel) -> "tuple[VisionTower, Tower] | None":
-    """Return the tower of a model and its sizes, None without a known tower.
+    """Return a model's tower and the tower's sizes, None if no tower is known.
 
     Raises:
-        UnsupportedModel: its patches or windows are of another kind.
+        UnsupportedModel: the tower has patches or windows of another kind.
     """
     for module in model.modules():
         if name_of(module) in _MODELS:
@@ -133,8 +137,8 @@ def _taken(model: PreTrainedModel, config: "VisionConfig", windows: bool) -> Tow
     """Return the sizes of a tower.
 
     Raises:
-        UnsupportedModel: its patches are not squares of one size, or its windows are
-            smaller than a group of patches.
+        UnsupportedModel: the tower's patches are not squares of one size, or its
+            windows are smaller than a group of patches.
     """
     patch, frames = config.patch_size, config.temporal_patch_size
     if not isinstance(patch, int) or not isinstance(frames, int):
@@ -151,11 +155,12 @@ def _taken(model: PreTrainedModel, config: "VisionConfig", windows: bool) -> Tow
 
 @dataclass(frozen=True, slots=True)
 class _Sights:
-    """The attention windows of patches.
+    """The windows within which patches attend to each other.
 
     Attributes:
-        windows: int64 [windows, patches], the patches of each window, padded with -1.
-        back: int64 [patches], the index of each patch in the flattened windows.
+        windows: int64 [windows, patches], the indices of the patches of each window,
+            padded with -1.
+        back: int64 [patches], the index of each patch in the flattened `windows`.
     """
 
     windows: Tensor
@@ -173,9 +178,11 @@ def embeddings_of(
 
     Args:
         tower: a tower found by `tower_of`.
-        patches: float32 [groups, patches, width], groups row by row.
+        patches: float32 [groups, patches, width], the pixels of each patch; groups are
+            in the order of rows.
         places: int64 [groups, patches, 2], the row and column of each patch.
-        windows: int64 [windows, places], the patches of each window, padded with -1.
+        windows: int64 [windows, places], the indices of the patches of each window,
+            padded with -1; None for a tower without windows.
         back: int64 [groups, patches], the index of each patch in the flattened windows.
     """
     states = _embedded(tower, patches.flatten(0, 1))
@@ -250,7 +257,10 @@ _MODELS: Final[Mapping[str, bool]] = {
 
 @contextmanager
 def as_products(model: PreTrainedModel) -> Iterator[None]:
-    """Replace convolutions over patches by products, pools over patches by means."""
+    """Replace, in a model's modules, convolutions over patches and pools over patches.
+
+    Convolutions become matrix products, and pools become means.
+    """
     with ExitStack() as stack:
         for module in model.modules():
             if isinstance(module, nn.Conv2d) and _is_of_patches(module):
@@ -287,12 +297,19 @@ def _product(module: nn.Conv2d, pixels: Tensor) -> Tensor:
 
 
 def _mean(module: nn.AvgPool2d, states: Tensor) -> Tensor:
-    """Pool [batch, channels, height, width] to [batch, channels, rows, columns]."""
+    """Compute the mean of each whole patch.
+
+    `states` are [batch, channels, height, width], the result is [batch, channels, rows,
+    columns].
+    """
     return _in_patches(states, *_pair(module.kernel_size)).mean(dim=(3, 5))
 
 
 def _in_patches(pixels: Tensor, tall: int, wide: int) -> Tensor:
-    """Split into whole patches: [batch, channels, rows, tall, columns, wide]."""
+    """Split pixels into whole patches of `tall` by `wide` pixels.
+
+    The result is [batch, channels, rows, tall, columns, wide].
+    """
     batch, channels, height, width = pixels.shape
     rows, columns = height // tall, width // wide
     whole = pixels[:, :, : rows * tall, : columns * wide]

@@ -1,1 +1,1 @@
-"""Readers of a model's folder and code: settings, tasks, weights, pictures."""
+"""Read a model's folder and code: settings, tasks, weights, pictures."""

@@ -1,8 +1,9 @@
 """The state of the running call, for functions that a model calls.
 
-In: a `ModelCall`, made current by `attending`. Out: the same `ModelCall`, returned by
-`current_call` to attention, recurrent layers and positions. The `ModelCall` also
-records the caches and windows of attention.
+In: a `ModelCall`, which `attending` makes the current call. Out: the same `ModelCall`,
+which `current_call` returns to kvc's functions for attention, recurrent layers and
+positions. These functions also record the caches and windows of attention in the
+`ModelCall`.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ class Kept:
 
     Attributes:
         layer: number of the layer.
-        keys, values: all slots, [batch, kv_heads, slots, dim].
+        keys, values: the keys and the values of all slots, [batch, kv_heads, slots,
+            dim].
         window: for a ring, the number of positions that a query may see; None: no ring.
         latents: the latents and the shared keys in one tensor, of which `keys` and
             `values` are views; None for layers without latents.
@@ -52,16 +54,18 @@ class ModelCall:
             of kvc has taken it.
         inputs: a convolution's inputs, preceded by the inputs from the cache; None
             after a function of kvc has taken them.
-        heard: int64 [batch], the number of positions in the cross caches before the
-            call; None: the model has no encoder.
+        heard: int64 [batch], the number of positions in the cross caches (caches of an
+            encoder's result) before the call; None: the model has no encoder.
         encodes: whether the encoder runs.
         crossed: the number of decoder attentions over a cross cache.
-        uncached: whether there is no cache: tokens see only those of the call.
+        uncached: whether there is no cache, so that tokens see only tokens of the call.
         among: the number of attentions among the tokens of the call.
         apart: whether the model is given a separate number of cached tokens per row.
         together: whether the call's tokens attend to each other in both directions.
-        picture: the positions of a picture, in a text that the model reads by itself.
-        joined: for each attention in such a text, whether the picture is bidirectional.
+        picture: the positions of a picture, in a text that the model reads without
+            kvc's arguments.
+        joined: for each attention in a text with a `picture`, whether the positions of
+            the picture are bidirectional.
         places: int64 [batch, seq] or [axes, batch, seq], the number of each position;
             None: positions count the tokens.
     """
@@ -89,16 +93,17 @@ class ModelCall:
     def held(self) -> Tensor:
         """Return the number of cached tokens in the form that the model expects.
 
-        Without `apart`, this is the number of the first row; with `apart`, the numbers
-        of all rows, [batch, 1].
+        If `apart`, these are the numbers of all rows, [batch, 1]; if not, the number of
+        the first row.
         """
         return self.start[:, None] if self.apart else self.start[0]
 
     def within(self, places: Tensor, first: int = 0) -> Tensor:
-        """Return positions int64 [batch, seq]; padding gets its row's last position.
+        """Return positions in which padding has the last position of its row.
 
-        Later positions may be missing in a position table. `first` is the position
-        number of a text's first token.
+        Positions after a row's last one may be missing in a position table. `places`
+        and the result are int64 [batch, seq]. `first` is the position number of a
+        text's first token.
         """
         if self.row_lengths is None:
             return places
@@ -111,7 +116,7 @@ class ModelCall:
         return state
 
     def take_inputs(self) -> Tensor | None:
-        """Return and remove the inputs of a convolution."""
+        """Return a convolution's recorded inputs, and remove them from the call."""
         inputs, self.inputs = self.inputs, None
         return inputs
 
@@ -121,7 +126,7 @@ _call: ContextVar[ModelCall] = ContextVar("kvc_hugging_face_call")
 
 @contextmanager
 def attending(call: ModelCall) -> Iterator[None]:
-    """Make a call current for the registered functions."""
+    """Make a call current in this context, for kvc's functions that a model calls."""
     token = _call.set(call)
     try:
         yield

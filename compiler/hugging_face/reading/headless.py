@@ -1,8 +1,8 @@
 """Models without heads: the parts that transformers leaves out, and their weights.
 
-In: a class of transformers, or a model and the names in a checkpoint. Out: whether
-models of the class can be made without a pooler; or the checkpoint's tensors that
-belong to parts that the model was made without.
+`has_pooler`: a class of transformers -> whether models of the class can be made without
+a pooler. `unused`: a model and the names in a checkpoint -> the names of tensors that
+belong to parts which the model was made without.
 """
 
 import inspect
@@ -23,14 +23,14 @@ def has_pooler(kind: type[PreTrainedModel]) -> bool:
 def unused(
     model: PreTrainedModel, names: Iterable[str], headless: bool
 ) -> frozenset[str]:
-    """Return the tensors of a checkpoint that belong to no part of a model.
+    """Return the names of a checkpoint's tensors that belong to no part of a model.
 
     Args:
         model: a model without a head.
         names: names of the checkpoint's tensors.
         headless: whether the checkpoint is of a model with a head. If any name in the
-            checkpoint begins with the base model's prefix, a name without the prefix
-            belongs to the head.
+            checkpoint then begins with the base model's prefix, each name without the
+            prefix belongs to the head.
     """
     prefix, found = f"{model.base_model_prefix}.", set(names)
     pooler = f"{_POOLER}."

@@ -1,7 +1,7 @@
 """Arguments of a model's forward besides tokens: positions, cache, settings.
 
-Each model gets the arguments that its signature names. In a model with an encoder, the
-decoder's arguments have their own names.
+Each model gets the arguments that its signature names. A model with an encoder has
+other names for the arguments of its decoder.
 """
 
 import inspect
@@ -22,14 +22,14 @@ _MASKED: Final = frozenset({"biogpt", "falcon"})
 def inputs_of(
     decoder: PreTrainedModel, call: ModelCall, seq: int, cache: Cache, keep: int
 ) -> dict[str, object]:
-    """Return the arguments of one call, without the tokens or embeddings.
+    """Return the arguments of one call of a model, without tokens and embeddings.
 
     Args:
         decoder: the model.
         call: the call, with the positions of the caches.
         seq: the number of tokens of this call.
-        cache: the caches.
-        keep: the number of last positions that need logits; 0: all.
+        cache: the caches that the model gets.
+        keep: the number of last positions that need logits; 0: all positions.
     """
     known = _arguments(decoder)
     given: dict[str, object] = {cache_name(decoder): cache}
@@ -49,8 +49,8 @@ def inputs_of(
 def _arguments(decoder: PreTrainedModel) -> set[str]:
     """Return the names of the arguments of a model's forward.
 
-    A model that is composed of an encoder and a decoder passes arguments with the
-    prefix of `of_decoder` to the decoder.
+    A model that is composed of an encoder and a decoder passes an argument to the
+    decoder if its name has the prefix that `of_decoder` adds.
     """
     names = set(inspect.signature(decoder.forward).parameters)
     if has_encoder(decoder) and isinstance(
@@ -81,19 +81,22 @@ def cache_name(decoder: PreTrainedModel) -> str:
 
 
 def is_masked(decoder: PreTrainedModel) -> bool:
-    """Tell whether kvc gives a model a mask, in which all tokens are real."""
+    """Tell whether kvc gives a model a mask; the mask says that all tokens are real."""
     if has_encoder(decoder):
         return of_decoder(decoder, "attention_mask") in _arguments(decoder)
     return decoder.config.model_type in _MASKED
 
 
 def takes_positions(decoder: PreTrainedModel) -> bool:
-    """Tell whether a model gets the position of each token."""
+    """Tell whether kvc passes the position of each token to a model."""
     return of_decoder(decoder, "position_ids") in _arguments(decoder)
 
 
 def _positions(call: ModelCall, seq: int) -> Tensor:
-    """Return positions int64 [batch, seq], or [axes, batch, seq] with several axes."""
+    """Return positions int64 [batch, seq].
+
+    If a position has several numbers (axes), the result is [axes, batch, seq].
+    """
     if call.places is not None:
         return call.places
     places = call.within(call.start[:, None] + torch.arange(seq))

@@ -1,9 +1,9 @@
-"""Warn about pictures, videos or sounds that a model reads, but not its bundle.
+"""Warn about pictures, videos or sounds that a model reads and its bundle does not.
 
 In: the class of a model, its configuration, and the media that its bundle takes. Out: a
 warning that names the media that the bundle does not take. The media of a model are
-found by the names of the model's arguments and of its parts' configurations; there is
-no list of models.
+found by two kinds of names: those of the model's arguments, and those of the parts in
+its configuration. There is no list of models.
 """
 
 import inspect
@@ -63,7 +63,10 @@ def media_of(kind: type[PreTrainedModel], config: PreTrainedConfig) -> frozenset
 
 
 def medium_of(name: str) -> str | None:
-    """Return the medium of an argument's or part's name, from `MEDIA`."""
+    """Return the medium to which the name of an argument or part refers.
+
+    The medium is one of `MEDIA`, or None if the name refers to no medium.
+    """
     if name.startswith(("input_features", "input_values")):
         return SOUNDS
     words = name.split("_")
@@ -71,7 +74,10 @@ def medium_of(name: str) -> str | None:
 
 
 def media_in(names: Iterable[str | None]) -> frozenset[str]:
-    """Return the media of argument names, from `MEDIA`; None has no medium."""
+    """Return the media, of `MEDIA`, to which the names of arguments refer.
+
+    None among the names is ignored.
+    """
     return frozenset(filter(None, (medium_of(name or "") for name in names)))
 
 

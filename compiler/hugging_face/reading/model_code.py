@@ -1,8 +1,9 @@
 """Run a model's own code, and report its errors in a sentence.
 
 In: a model, and a description of its input. Out: any error of the code becomes an
-`UnsupportedModel` that names its line, its input, and a remedy. All runs of a model's
-code go through here: those that find its caches, positions and masks, and the traces.
+`UnsupportedModel` that names the line of the code, the input, and a remedy. All runs of
+a model's code go through here: those that find its caches, positions and masks, and the
+traces.
 """
 
 import re
@@ -53,11 +54,11 @@ def model_code(
     otherwise: str = "",
     alone: Callable[[], object] | None = None,
 ) -> Iterator[None]:
-    """Run a model's code; convert its errors to one sentence.
+    """Run a model's code in this context; convert its errors to one sentence.
 
     Args:
         model: the model whose code runs.
-        given: description of its input, as in "it is run on a picture".
+        given: description of the code's input, as in "it is run on a picture".
         otherwise: a remedy, added to the sentence.
         alone: runs the same code without kvc, to find out whether kvc is the cause.
 
@@ -76,7 +77,7 @@ def model_code(
 
 @contextmanager
 def traced_code(model: PreTrainedModel) -> Iterator[None]:
-    """Trace a model's code; convert errors that only the model's author could fix.
+    """Trace a model's code in this context; convert errors about the model's code.
 
     Raises:
         UnsupportedModel: the code fails, or does not work for all lengths of a text.
@@ -129,7 +130,7 @@ def without_interface(model: PreTrainedModel) -> UnsupportedModel:
 def _reason(error: Exception, given: str, alone: Callable[[], object] | None) -> str:
     """Return why a model's code fails, as a sentence.
 
-    The arguments are explained in `model_code`.
+    The arguments `given` and `alone` are explained in `model_code`.
     """
     known = asked_for(error) or _not_given(error)
     if known:
@@ -147,7 +148,10 @@ def _reason(error: Exception, given: str, alone: Callable[[], object] | None) ->
 
 
 def asked_for(error: Exception) -> str:
-    """Return the line where a model reads tensor values; "" for other errors."""
+    """Return a sentence about the line where a model reads tensor values.
+
+    The result is "" if `error` is any other error.
+    """
     if not isinstance(
         error, DataDependentOutputException | DynamicOutputShapeException
     ):
@@ -159,7 +163,10 @@ def asked_for(error: Exception) -> str:
 
 
 def _not_given(error: Exception) -> str:
-    """Return an argument that a model needs and kvc does not pass, or ""."""
+    """Return a sentence about an argument or attribute that kvc does not provide.
+
+    The result is "" if the error of the model's code has another cause.
+    """
     if isinstance(error, TypeError) and _MISSING in str(error):
         names = (
             str(error).partition(f"{_MISSING}s: ")[2]
@@ -176,7 +183,7 @@ def _not_given(error: Exception) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors that caused it."""
+    """Yield an error, then the error that caused it, and so on."""
     link: BaseException | None = error
     for _ in range(_LINKS):
         if link is None:
@@ -186,7 +193,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _of_trace(error: CaptureError) -> str:
-    """Return why a model cannot be traced, if the model's code raised an error."""
+    """Return why a model whose code raised an error cannot be traced."""
     place = error.place.removeprefix(" at ") or NOWHERE
     said = error.reason.removeprefix(_RAISED)
     kind = said.partition(":")[0]
@@ -225,7 +232,7 @@ def _of_sizes(error: SizesRefused) -> str:
 
 
 def _shorter(name: str, number: str) -> str:
-    """Return the setting that limits the number of positions, for an error message.
+    """Return the setting that limits a number of positions, as text for an error.
 
     Shorter calls would not avoid the error: the code would treat each part of a long
     text as it treats the whole text.

@@ -1,8 +1,8 @@
 """Find the line of a model's code for error messages.
 
 In: an error that the code raised, or the running call. Out: `module:line` of the
-innermost line of the model's own code. The code of torch, Python and kvc, and code that
-all models of transformers share, do not count as the model's own.
+innermost line of the model's own code. Code of torch, Python or kvc is not the model's
+own, nor is code that all models of transformers share.
 """
 
 import re
@@ -56,9 +56,10 @@ def _running() -> Iterator[tuple[FrameType, int]]:
 
 
 def _innermost(frames: Iterator[tuple[FrameType, int]]) -> str:
-    """Return the innermost line of a model's code in frames, outermost first.
+    """Return the innermost line of a model's code in a stack of frames.
 
-    If no frame is of a model, return the innermost line of code that models share.
+    The frames come with the outermost first. If no frame is of a model, return the
+    innermost line of code that models share.
     """
     found = shared = ""
     for frame, line in frames:
@@ -75,7 +76,7 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_own(file: str) -> bool:
-    """Tell whether a file belongs to a model, of transformers or of a user."""
+    """Tell whether a file is code of a single model, of transformers or of a user."""
     if file.startswith(_MODELS):
         return True
     if file.startswith((_TRANSFORMERS, "<")):
@@ -111,7 +112,10 @@ def words_of(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Shorten a text to one line of bounded length, without the parts of modules."""
+    """Shorten a text to one line of bounded length.
+
+    The parts of a printed module, as in "Stack( (layer): ...", are removed.
+    """
     line = _PARTS.sub(r"\1", " ".join(text.split()))
     return line if len(line) <= _LONGEST else line[:_LONGEST].rstrip() + "..."
 
@@ -138,7 +142,7 @@ def _done(error: BaseException) -> str:
 
 
 def _is_sentence(key: object) -> bool:
-    """Tell whether a missing key is an error message in words."""
+    """Tell whether the key of a `KeyError` is an error message in words."""
     return isinstance(key, str) and len(key.split()) > _LONGEST_KEY
 
 
@@ -146,7 +150,10 @@ def _is_sentence(key: object) -> bool:
 
 
 def name_of(module: nn.Module) -> str:
-    """Return the origin of a class, `gptj.GPTJAttention`; "" outside transformers."""
+    """Return the name of a module's class, as in `gptj.GPTJAttention`.
+
+    The result is "" for a class that is not of transformers.
+    """
     package, _, family = type(module).__module__.partition(".models.")
     if package != "transformers":
         return ""
@@ -156,7 +163,7 @@ def name_of(module: nn.Module) -> str:
 def code_of(model: nn.Module) -> list[ModuleType]:
     """Return the Python modules that define the parts of a model.
 
-    A part may be of another architecture (LFM2-VL has the text model of LFM2).
+    A part may belong to another architecture: LFM2-VL has the text model of LFM2.
     """
     names = dict.fromkeys(type(part).__module__ for part in model.modules())
     return [sys.modules[name] for name in names]

@@ -1,10 +1,11 @@
 """Observe values that a model computes without its weights: positions, tables.
 
-In: code that runs a model. Out: each operator call that has both known and unknown
-operands, with the values of the known operands. Unknown are parameters and persistent
-buffers, whose values are in a checkpoint, and all tensors that are computed from them.
-Known are numbers in the code, arguments and other buffers, and all tensors that are
-computed only from these. Two runs of a model can thus be compared without its weights.
+In: code that runs a model. Out: the calls of operators that have both known and unknown
+operands, with the values of the known operands. Parameters and persistent buffers are
+unknown, since their values are in a checkpoint; so are all tensors computed from them.
+Numbers in the code, arguments and other buffers are known; so are all tensors computed
+only from known ones. Two runs of a model can thus be compared without the model's
+weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ class Meeting:
 
     Attributes:
         op: name of the operator.
-        value: one of the known tensors among its operands.
+        value: one of the known tensors among the operator's operands.
     """
 
     op: str
@@ -40,10 +41,11 @@ class Meeting:
 
 @contextmanager
 def observed(model: nn.Module) -> Iterator[list[Meeting]]:
-    """Compute known values, and yield the list of operators' known operands.
+    """Compute known values of a model that runs in this context; list some of them.
 
-    The list has operands of operators that also have unknown operands. Writes of the
-    model to its buffers are not executed; a buffer is unknown after a write.
+    The yielded list gets the known operands of each operator that also has unknown
+    operands. Writes of the model to its buffers are not executed; a buffer is unknown
+    after a write.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     observer = _Observer(model, fake)
@@ -69,7 +71,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Run one operator."""
+        """Run one operator, with values if all of its operands are known."""
         given = dict(kwargs or {})
         tensors = _tensors((args, given))
         known = [tensor for tensor in tensors if self._knows(tensor)]
@@ -90,7 +92,11 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
         given: Mapping[str, object],
         written: Sequence[Tensor],
     ) -> object:
-        """Run an operator without values; return a tensor that it writes unchanged."""
+        """Run an operator without values.
+
+        A tensor that the operator writes stays unchanged, and is returned if the
+        operator returns it.
+        """
         if not written:
             return func(*args, **given)
         args, given = tree_map_only(Tensor, self._fake.from_tensor, (args, given))
@@ -107,7 +113,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
 
 
 def _persistent(model: nn.Module) -> Iterator[Tensor]:
-    """Yield the buffers whose values are in a checkpoint."""
+    """Yield a model's persistent buffers, whose values are in a checkpoint."""
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set:

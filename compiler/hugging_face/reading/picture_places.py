@@ -1,9 +1,10 @@
 """Placeholders of pictures in a prompt, as in the processor of a folder.
 
-In: a folder, and the pixel settings. Out: `PicturePlaces`: the placeholder of a picture
-in a prompt, and its expansion by the processor of transformers. The expansion is one
-text for all pictures, or one for each number of parts that a picture may have. A
-processor whose expansion depends on the picture in another way is refused.
+In: a model's folder, and the pixel settings. Out: `PicturePlaces`: the placeholder of a
+picture in a prompt, and the text by which transformers' processor replaces the
+placeholder (its expansion). There is one expansion for all pictures, or one for each
+number of parts that a picture may have. A processor whose expansion depends on the
+picture in another way is refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -66,7 +67,7 @@ class PicturePlaces:
 
 
 def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
-    """Return the expansions of a folder's processor.
+    """Return the placeholder of a folder's processor, and its expansions.
 
     Args:
         folder: the folder of the processor.
@@ -104,7 +105,7 @@ def read_places(folder: Path, pictures: Mapping[str, object]) -> PicturePlaces:
 def _of_patches(
     folder: Path, processor: "ProcessorMixin", placeholder: str
 ) -> PicturePlaces:
-    """Return the expansion of pictures of variable size.
+    """Check the expansion of pictures of variable size; return the placeholder.
 
     Raises:
         UnsupportedModel: there is not one placeholder for each group of patches.
@@ -191,9 +192,9 @@ def _said(folder: Path) -> Mapping[str, object]:
 
 
 def _splits(pictures: Mapping[str, object]) -> list[tuple[int, int]]:
-    """Return picture sizes for each number of parts that a picture may have.
+    """Return a picture size for each grid of parts into which a picture may be split.
 
-    The longer side always has the maximum number of parts.
+    The longer side of the picture always has the maximum number of parts.
     """
     match pictures.get("parts"):
         case {"longest": int(longest), "side": int(side), "splits": True}:
@@ -207,7 +208,10 @@ def _splits(pictures: Mapping[str, object]) -> list[tuple[int, int]]:
 
 
 def _grid(processor: "ProcessorMixin", picture: object) -> str:
-    """Return the rows and columns of parts into which a processor splits a picture."""
+    """Return the grid of parts into which a processor splits a picture.
+
+    The result is the number of rows and columns, as in "2x3".
+    """
     made = processor.image_processor(picture, return_row_col_info=True)
     return f"{made['rows'][0][0]}x{made['cols'][0][0]}"
 

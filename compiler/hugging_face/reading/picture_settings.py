@@ -59,7 +59,7 @@ def check_pillow() -> None:
 
 
 def read_pictures(folder: Path) -> dict[str, object] | None:
-    """Return the pixel settings of a folder; None if the folder has no such settings.
+    """Return the settings that convert pictures to pixels, None if a folder has none.
 
     Raises:
         BadModelFolder: a file of the folder is wrong.
@@ -99,7 +99,7 @@ def read_pictures(folder: Path) -> dict[str, object] | None:
 
 
 def _without_panning(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
-    """Return settings of a processor that can crop pictures; cropping must be off.
+    """Return the settings of a processor that can crop pictures but does not.
 
     Raises:
         BadModelFolder: the settings are impossible.
@@ -153,7 +153,7 @@ def _in_square(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
 
 
 def _colour(mean: object) -> list[int]:
-    """Return the colour of padding: the mean of training pictures, or grey."""
+    """Return the color of padding: the mean of training pictures, or gray."""
     means = mean if isinstance(mean, list | tuple) else None
     if means is None or len(means) != 3 or not all(0 <= one <= 1 for one in means):
         return [127] * 3
@@ -255,10 +255,10 @@ _RULES: Final[Mapping[str, Callable[[object], bool]]] = {
 
 
 def _settings(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings of a processor.
+    """Return the settings of a processor that resizes to a size or a shorter side.
 
     Raises:
-        UnsupportedModel: the processor resizes in a way that is unknown to kvc.
+        UnsupportedModel: the processor resizes in another way, unknown to kvc.
     """
     size, crop = _sides(found.get("size")), _sides(found.get("crop_size"))
     resizes, normalizes = found.get("do_resize"), found.get("do_normalize")
@@ -280,18 +280,25 @@ def _settings(folder: Path, found: Mapping[str, object]) -> dict[str, object]:
 
 
 def _number(resampling: object) -> object:
-    """Return Pillow's number of a resampling filter, which may be an enum member."""
+    """Return the number that Pillow has for a resampling filter.
+
+    `resampling` is such a number, a member of an enum, or something else, which is
+    returned unchanged.
+    """
     return int(resampling) if isinstance(resampling, int) else resampling
 
 
 def _sides(found: object) -> Mapping[str, object]:
-    """Return the sizes that settings give, by name."""
+    """Return name -> size, for the sizes in a setting that are not None."""
     sides = found if isinstance(found, Mapping) else {}
     return {name: side for name, side in sides.items() if side is not None}
 
 
 def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
-    """Return height and width of all prepared pictures, None if they vary."""
+    """Return the height and width that settings give to all pictures.
+
+    The result is None if pictures have different sizes.
+    """
     for name in ("crop", "size", "parts", SQUARE):
         match (settings or {}).get(name):
             case [int(height), int(width)]:
@@ -302,7 +309,7 @@ def size_of(settings: Mapping[str, object] | None) -> tuple[int, int] | None:
 
 
 def most_groups(settings: Mapping[str, object] | None) -> int | None:
-    """Return the maximum number of patch groups of a picture, None if unknown.
+    """Return the maximum number of a picture's groups of patches, None if unknown.
 
     The maximum is known for pictures of variable size.
     """
@@ -313,10 +320,10 @@ def most_groups(settings: Mapping[str, object] | None) -> int | None:
 
 
 def patches_of(settings: Mapping[str, object] | None) -> dict[str, object] | None:
-    """Return the sizes of patches of a picture, None if unknown.
+    """Return the sizes of a picture's patches, None if they are unknown.
 
     The sizes are the number of pixels along a patch's side, the number of patches along
-    a group's side, and the number of repetitions of the picture in a patch.
+    the side of a group, and the number of repetitions of the picture in a patch.
     """
     match (settings or {}).get(PATCHES):
         case {"side": side, "merge": merge, "frames": frames}:
@@ -325,7 +332,7 @@ def patches_of(settings: Mapping[str, object] | None) -> dict[str, object] | Non
 
 
 def configured_size(config: PreTrainedConfig) -> tuple[int, int] | None:
-    """Return height and width of pictures in a configuration."""
+    """Return the height and width of pictures that a configuration gives, or None."""
     asked = getattr(getattr(config, "vision_config", config), "image_size", None)
     match [asked, asked] if isinstance(asked, int) else list(asked or ()):
         case [int(height), int(width)]:
@@ -334,5 +341,5 @@ def configured_size(config: PreTrainedConfig) -> tuple[int, int] | None:
 
 
 def _channels(found: object) -> list[object]:
-    """Return a list of three numbers, one for each channel."""
+    """Return a setting as a list of three numbers, one for each channel."""
     return [*found] if isinstance(found, list | tuple) else [found] * 3

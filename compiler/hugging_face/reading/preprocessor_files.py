@@ -26,7 +26,9 @@ _UNCHANGED: Final = {"dither": 0.0, "padding_value": 0.0, "do_normalize": False}
 def spectrum_in(
     folder: Path, name: str, described: Mapping[str, object]
 ) -> dict[str, int] | None:
-    """Return the settings of a spectrum; None if there are no such settings.
+    """Return the spectrum settings in a file, None if the file has no such settings.
+
+    `described` is the content of the file, and `name` is the file's name.
 
     Raises:
         BadModelFolder: a setting requires a step that kvc does not compute.

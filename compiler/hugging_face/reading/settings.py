@@ -1,8 +1,9 @@
 """Sizes of caches and prompt chunks: from the caller, or from the model's settings.
 
-In: a `CacheConfig`, the model's configuration, its generation settings. Out: `Sizes`.
-The caller's settings come first, then generation_config.json, then the model's own
-limit. Sizes of an encoder are separate from the decoder's.
+In: a `CacheConfig`, the model's configuration, and the model's generation settings.
+Out: `Sizes`. A size is taken from the caller's settings if they give it, else from
+generation_config.json, else from the model's own limit. Sizes of an encoder are
+separate from those of the decoder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ _ENCODER_LIMITS: Final = ("max_source_positions", "max_position_embeddings")
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The maximum sizes of a session's caches, and their dtype.
+    """The maximum sizes of a session's caches, and the dtype of the caches.
 
     Attributes:
         max_length: the maximum number of positions; None: as in generation_config.json,
@@ -37,8 +38,8 @@ class CacheConfig:
             more. Above 1, methods also take row lengths. None: 1, or 64 for a model
             without a cache.
         dtype: "float32", "float16" or "int8"; None: as in the recipe.
-        slack: extra slots in the rings of sliding-window layers, which let a session
-            rewind further, and its calls be longer.
+        slack: number of extra slots in the rings of sliding-window layers. With more
+            slots a session can rewind further, and calls can have more tokens.
         encoder_length: the maximum number of encoder positions; None: the model's
             limit.
     """
@@ -50,7 +51,7 @@ class CacheConfig:
     encoder_length: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the numbers.
+        """Check the numbers among the settings.
 
         Raises:
             BadModelSetting: a number is not whole, or too small or too large.
@@ -71,7 +72,7 @@ class Sizes:
     Attributes:
         length: the maximum number of positions.
         batch: the maximum number of rows.
-        chunk: the maximum number of tokens of one prefill.
+        chunk: the maximum number of tokens in one call of `prefill`.
         spare: the number of slots of a ring in addition to its window.
         heard: the maximum number of encoder positions; 0: there is no encoder.
     """
@@ -108,11 +109,12 @@ def find_sizes(
 
     Args:
         cache: the settings of the caller.
-        chunk: the maximum number of tokens of one prefill.
+        chunk: the maximum number of tokens in one call of `prefill`.
         config: the model's configuration.
         generation: the model's generation settings, as in generation_config.json.
         prefill_sizes: numbers of tokens N for which a method `prefill_N` is compiled.
-        first: the number of the first position; lower positions hold no token.
+        first: the position number of a text's first token; lower position numbers are
+            not used.
         together: the number of positions of a bidirectional picture, which one call
             must take; 0 for none.
         usual: the default maximum number of positions; None: as in the settings.
@@ -151,7 +153,8 @@ def encoder_length(
     Args:
         cache: the settings of the caller.
         config: the model's configuration.
-        only: the fixed number of encoder positions, None if it depends on the input.
+        only: the number of encoder positions if it is fixed; None if it depends on the
+            input.
 
     Raises:
         BadModelSetting: the caller's number exceeds the model's limit, or differs from
@@ -178,8 +181,8 @@ def text_length(cache: CacheConfig, limit: int, usual: int | None) -> int:
 
     Args:
         cache: the settings of the caller.
-        limit: the model's own limit, 0 for none.
-        usual: the folder's setting, None without one.
+        limit: the model's own limit, 0 if it has none.
+        usual: the folder's setting, None if there is none.
 
     Raises:
         BadModelSetting: the caller's number exceeds the model's limit.
@@ -208,7 +211,7 @@ def _check_prefill_sizes(prefill_sizes: Sequence[int], length: int) -> None:
 def _length(
     cache: CacheConfig, generation: Mapping[str, object], limit: int | None
 ) -> tuple[int, str]:
-    """Return the maximum number of positions, and the source of this number."""
+    """Return the maximum number of positions, and the name of the number's source."""
     if cache.max_length is not None:
         return cache.max_length, "CacheConfig"
     place, nested = "generation_config", generation.get("cache_config")
@@ -224,7 +227,7 @@ def _length(
 
 
 def most_positions(config: PreTrainedConfig, first: int = 0) -> int | None:
-    """Return the number of positions of a model, None if unknown."""
+    """Return the number of positions that a model can have, None if it is unknown."""
     return _limit(config.get_text_config(), first)
 
 

@@ -59,7 +59,7 @@ _WITH_HEADS: Final = (
 
 
 def check_task(asked: object) -> Task | None:
-    """Check the task that a caller requests.
+    """Return the task that a caller requests, None if none is requested.
 
     Raises:
         BadModelSetting: there is no such task.
@@ -129,9 +129,9 @@ def task_of(model: PreTrainedModel, asked: Task | None) -> Task:
 def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
     """Return transformers' auto class for a task; None if transformers has none.
 
-    If there are several auto classes, the result is the auto class of the class that
-    the configuration names: transformers can make some models that read pictures also
-    as text models (Llama 4).
+    If there are several auto classes, the result is the one that makes the class named
+    by the configuration. There are several for a model that reads pictures and that
+    transformers can also make as a text model (Llama 4).
     """
     makers = MAKERS[task]
     if task == "generate":
@@ -145,9 +145,9 @@ def maker_of(task: Task, config: PreTrainedConfig) -> Maker | None:
 
 
 def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the model class of an auto class.
+    """Return the model class that an auto class makes for a configuration.
 
-    If there are several model classes, the configuration names the class.
+    If the auto class has several such classes, the configuration names the class.
     """
     listed: object = _classes(maker)[type(config)]
     kinds = listed if isinstance(listed, tuple) else (listed,)
@@ -159,9 +159,10 @@ def class_of(maker: Maker, config: PreTrainedConfig) -> type[PreTrainedModel]:
 def config_of(
     kind: type[PreTrainedModel], config: PreTrainedConfig
 ) -> PreTrainedConfig:
-    """Return the configuration for a class; a text model gets the text configuration.
+    """Return the part of a configuration that a model class takes.
 
-    transformers does the same for a model that contains a text model (Llama 4).
+    A text model takes the text configuration. transformers does the same for a model
+    that contains a text model (Llama 4).
     """
     text: object = type(config).sub_configs.get("text_config")
     of_text = text is not None and getattr(kind, "config_class", None) is text
@@ -175,7 +176,7 @@ def _classes(maker: Maker) -> _LazyAutoMapping:
 
 
 def has_head(config: PreTrainedConfig) -> bool:
-    """Tell whether `architectures` names a class with a head."""
+    """Tell whether a configuration's `architectures` names a class with a head."""
     named = config.architectures or ()
     return any(name in _names(maker, config) for name in named for maker in _WITH_HEADS)
 
@@ -185,13 +186,13 @@ def _makes(task: Task, config: PreTrainedConfig, name: str) -> bool:
 
 
 def _names(maker: Maker, config: PreTrainedConfig) -> Iterable[str]:
-    """Return the classes that transformers lists for a type of model."""
+    """Return the names of classes that transformers lists for a type of model."""
     listed = _classes(maker)._model_mapping.get(config.model_type, ())
     return (listed,) if isinstance(listed, str) else listed
 
 
 def _can_generate(config: PreTrainedConfig) -> bool:
-    """Tell whether a model generates text by default, which an encoder does not."""
+    """Tell whether a model generates text by default; a plain encoder does not."""
     is_encoder = getattr(config, "is_decoder", None) is False
     return maker_of("generate", config) is not None and (
         config.is_encoder_decoder or not is_encoder

@@ -1,9 +1,10 @@
 """Placeholders for the content of a cache that a model reads directly.
 
-A model must use kvc's caches only through the methods of transformers' caches. In:
-nothing. Out: placeholders that only report that slots exist, as the slots of a static
-cache always do. A model that reads the content of a placeholder is refused; the error
-names the line of the model's code.
+A model must use kvc's caches only through the methods of transformers' caches. If a
+model accesses the content of a cache directly, it gets a placeholder of this module.
+The placeholder only reports that slots exist, as the slots of a static cache always do.
+A model that reads the content of a placeholder is refused; the error names the line of
+the model's code.
 """
 
 from typing import Final, NoReturn, SupportsIndex
@@ -20,10 +21,10 @@ ONLY: Final = (
 
 
 class Unread:
-    """A placeholder for a layer's keys or values, for code that bypasses `update`."""
+    """A placeholder for a layer's keys or values, for code that reads them directly."""
 
     def numel(self) -> int:
-        """Return 1: the tensor is not empty."""
+        """Return 1, which tells the model that the tensor is not empty."""
         return 1
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -33,7 +34,7 @@ class Unread:
         raise _refused("keys and values of a layer")
 
     def __getitem__(self, index: object) -> NoReturn:
-        """Refuse to return any content."""
+        """Refuse to return any elements."""
         raise _refused("keys and values of a layer")
 
     @classmethod
@@ -43,7 +44,7 @@ class Unread:
 
 
 class NoLayers(list[CacheLayerMixin]):
-    """The layers of a cache, which cannot be accessed."""
+    """A placeholder for the list of a cache's layers, which must not be accessed."""
 
     def __getitem__(self, index: SupportsIndex | slice) -> NoReturn:
         """Refuse to return a layer."""

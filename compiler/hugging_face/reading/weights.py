@@ -1,12 +1,13 @@
 """Map a checkpoint's tensors to a model's parameters, by transformers' own rules.
 
-In: a model of transformers and an open checkpoint. Out: the model, filled. Names of
-older or other versions are renamed, and tied tensors become one tensor. Tensors that
-belong to no parameter are refused; the error names them. Parameters that transformers
-computes from other tensors, with a `WeightConverter`, are `ConvertedTensor`s: their
-types are known at once, and their values are computed when they are read. Memory holds
-the results of one conversion at a time: at most the size of the largest parameter, or,
-for stacked experts, of one expert's part of the parameter.
+In: a model of transformers and an open checkpoint. Out: the same model, whose
+parameters have values from the checkpoint. Names that older or other versions of
+transformers gave to tensors are renamed, and tied tensors become one tensor. Tensors
+that belong to no parameter are refused; the error names them. Parameters that
+transformers computes from other tensors, with a `WeightConverter`, are
+`ConvertedTensor`s: their types are known at once, and their values are computed when
+they are read. Memory holds the results of one conversion at a time: at most the size of
+the largest parameter, or, for stacked experts, of one expert's part of the parameter.
 """
 
 import re
@@ -43,7 +44,7 @@ from kvc.schema.errors import BadModelFolder
 
 @dataclass(frozen=True, slots=True)
 class ComputedTensor:
-    """A tensor in memory; a `NamedTensor`."""
+    """A tensor in memory that can be used as a `NamedTensor`."""
 
     name: str
     path: str
@@ -61,18 +62,18 @@ class ComputedTensor:
 
     @property
     def kind(self) -> str:
-        """Return the tensor's dtype, for a message."""
+        """Return the name of the tensor's dtype, for a message."""
         return str(self.dtype)
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Return a range of the tensor's elements, in order, as a flat tensor."""
+        """Return the elements `begin` to `end` - 1, in order, as a flat tensor."""
         return self.values.reshape(-1)[begin:end]
 
 
 def computed(
     model: PreTrainedModel, found: Mapping[str, NamedTensor], path: str
 ) -> dict[str, NamedTensor]:
-    """Return the missing tensors that a model can compute, by name.
+    """Return name -> tensor, for tensors that a checkpoint lacks and a model computes.
 
     Args:
         model: the model with empty parameters.
@@ -91,7 +92,7 @@ def computed(
 
 
 def _values(model: PreTrainedModel, name: str) -> Tensor | None:
-    """Return a tensor as the model initializes it; None for a trained weight."""
+    """Return a tensor as the model initializes it; None if it is a trained weight."""
     place, _, own = name.rpartition(".")
     module = model.get_submodule(place)
     buffer = module._buffers.get(own)
@@ -122,11 +123,12 @@ ReadTensors = Mapping[str, Sequence[Tensor]]
 
 
 class Conversion:
-    """A converter and its input tensors; compared by identity.
+    """A converter and the tensors that it converts; compared by identity.
 
     Attributes:
-        name: the first parameter that it computes.
-        types: all parameters that it computes, as tensors on the meta device.
+        name: name of the first parameter that the converter computes.
+        types: name -> tensor on the meta device, for all parameters that the converter
+            computes.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class Conversion:
         sources: Collected,
         model: PreTrainedModel,
     ) -> None:
-        """Determine the types of a converter's results.
+        """Determine the types of the parameters that a converter computes.
 
         Raises:
             BadModelFolder: the converter does not accept these tensors.
@@ -163,7 +165,10 @@ class Conversion:
             ) from error  # fmt: skip
 
     def values(self, name: str, part: int) -> Tensor:
-        """Return a parameter; if it is converted by part, only the part at an index."""
+        """Return the values of a parameter, or of its part at the index `part`.
+
+        Only a parameter that is converted by parts is returned in parts.
+        """
         which = part if self._by_part else 0
         if self._kept[0] != which or name not in self._kept[1]:
             self._kept = (None, {})
@@ -181,7 +186,7 @@ class Conversion:
 
     @property
     def by_part(self) -> bool:
-        """Tell whether each part along axis 0 has its own source tensors."""
+        """Tell whether a parameter's parts along axis 0 are converted separately."""
         return self._by_part
 
     def _convert(self, tensors: ReadTensors) -> dict[str, Tensor]:
@@ -211,7 +216,7 @@ def _is_by_part(converter: WeightConverter) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedTensor:
-    """A parameter that is computed from tensors in files; a `NamedTensor`."""
+    """A parameter computed from tensors in files; usable as a `NamedTensor`."""
 
     conversion: Conversion
     name: str
@@ -229,11 +234,11 @@ class ConvertedTensor:
 
     @property
     def kind(self) -> str:
-        """Return the tensor's dtype, for a message."""
+        """Return the name of the tensor's dtype, for a message."""
         return str(self.dtype)
 
     def elements(self, begin: int, end: int) -> Tensor:
-        """Compute a range of the tensor's elements, in order, as a flat tensor."""
+        """Compute the elements `begin` to `end` - 1, in order, as a flat tensor."""
         if not self.conversion.by_part:
             whole = self.conversion.values(self.name, 0).reshape(-1)
             return self._released(whole[begin:end], end)
@@ -245,7 +250,10 @@ class ConvertedTensor:
         return self._released(torch.cat(pieces), end)
 
     def _released(self, elements: Tensor, end: int) -> Tensor:
-        """Return elements; after the last elements, drop the conversion's values."""
+        """Return `elements`, and drop the conversion's values after the last element.
+
+        `end` is the index in the tensor of the element after `elements`.
+        """
         if end < prod(self.shape):
             return elements
         elements = elements.clone()
@@ -257,15 +265,16 @@ class ConvertedTensor:
 def load_weights(
     model: PreTrainedModel, checkpoint: Checkpoint, unused: Container[str] = ()
 ) -> None:
-    """Fill a model that was made without memory; only headers are read.
+    """Give values to a model that was made without memory; only headers are read.
 
     Args:
         model: the model.
-        checkpoint: the checkpoint with its weights.
-        unused: names of tensors of parts that the model lacks.
+        checkpoint: the checkpoint with the model's weights.
+        unused: names of the checkpoint's tensors that belong to parts which the model
+            lacks.
 
     Raises:
-        CheckpointMismatch: tensors do not fit; the error lists all of them.
+        CheckpointMismatch: tensors do not fit the model; the error lists all of them.
         BadModelFolder: tensors cannot be converted to the model's parameters.
     """
     given = {n: t for n, t in checkpoint.tensors.items() if n not in unused}
@@ -286,7 +295,7 @@ def load_weights(
 
 @dataclass(slots=True)
 class _Group:
-    """The input tensors of one converter for one set of parameters."""
+    """The tensors of a checkpoint that a converter turns into a set of parameters."""
 
     converter: WeightConverter
     sources: dict[str, list[FileTensor]] = field(default_factory=dict)
@@ -295,7 +304,7 @@ class _Group:
 def match(
     model: PreTrainedModel, tensors: Mapping[str, FileTensor]
 ) -> dict[str, NamedTensor]:
-    """Return the tensors of a checkpoint by the model's names.
+    """Return a model's name -> tensor of the checkpoint for that name.
 
     Raises:
         BadModelFolder: two tensors get the same name, or a tensor cannot be converted.
@@ -339,7 +348,11 @@ def _renamed(
     model: PreTrainedModel,
     wanted: dict[str, Tensor],
 ) -> tuple[str, str | None]:
-    """Return the model's name for a tensor, and the pattern of its converter."""
+    """Return a model's name for a checkpoint's tensor, and a converter's pattern.
+
+    The pattern is the source pattern of the converter that takes the tensor; None if no
+    converter does. `wanted`: the model's tensors by name.
+    """
     prefix = model.base_model_prefix
     renamed, pattern = rename_source_key(name, renamings, converters, prefix, wanted)
     if renamed not in wanted and name in wanted:
@@ -350,9 +363,9 @@ def _renamed(
 def _without_ignored(
     model: PreTrainedModel, tensors: Mapping[str, NamedTensor]
 ) -> dict[str, NamedTensor]:
-    """Return the tensors that the model neither computes nor ignores.
+    """Return the tensors without those that a model computes or ignores.
 
-    Older versions of transformers saved buffers under other paths; newer versions
+    Older versions of transformers saved some buffers under other names; newer versions
     compute these buffers.
     """
     patterns: Iterable[str] = model._keys_to_ignore_on_load_unexpected or ()
@@ -367,5 +380,5 @@ def _without_ignored(
 
 
 def _end(name: str) -> tuple[str, ...]:
-    """Return the last two parts of a tensor's name: the module, and the tensor."""
+    """Return the last two parts of a tensor's name: of the module and of the tensor."""
     return tuple(name.split(".")[-2:])

@@ -1,9 +1,9 @@
 """Compute recurrences for a chunk of tokens at once, by matrix products.
 
-In: queries, keys, values, and the decay of the state by each token. Out: the state
-after a chunk, and the results of the chunk's tokens. If each channel has a decay of its
-own, a chunk is a single token: products over more tokens would divide by decays, which
-can be 0.
+In: queries, keys, values, and the factor by which each token decays the state. Out: the
+state after a chunk, and the results of the chunk's tokens. If the decay differs between
+channels, a chunk is a single token: products over more tokens would divide by decays,
+which can be 0.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,12 @@ def state_space_chunk(before: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, 
     """Advance a state [batch, heads, head_dim, state] by a chunk of tokens.
 
     Args:
-        before: the state.
+        before: the state before the chunk.
         given: query, key and value [batch, heads, chunk, dim]; the logarithms of the
             decay by each token [batch, heads, chunk].
+
+    Returns:
+        The state after the chunk, and the results of the chunk's tokens.
     """
     query, key, value, g = given
     total, decay = _decay(g)
@@ -40,10 +43,13 @@ def delta_chunk(
 
     Args:
         pairs: the block masks for `_unit_lower_inverse`.
-        before: the state.
-        given: query, key and value [batch, heads, chunk, dim]; the logarithms of the
-            decay by each token, and the fraction of its value that it writes [batch,
-            heads, chunk].
+        before: the state before the chunk.
+        given: query, key and value [batch, heads, chunk, dim]; and for each token,
+            [batch, heads, chunk], the logarithm of the decay, and the fraction of the
+            token's value that is written.
+
+    Returns:
+        The state after the chunk, and the results of the chunk's tokens.
     """
     query, key, value, g, beta = given
     total, decay = _decay(g)
@@ -65,10 +71,13 @@ def channel_delta_token(
     """Advance a state [batch, heads, key_dim, value_dim] by a token.
 
     Args:
-        before: the state.
+        before: the state before the token.
         given: query, key and value [batch, heads, dim]; the logarithms of the decay of
-            each channel of keys [batch, heads, key_dim], and the fraction of its value
-            that the token writes [batch, heads].
+            each channel of keys [batch, heads, key_dim]; and the fraction of the
+            token's value that is written [batch, heads].
+
+    Returns:
+        The state after the token, and the result of the token.
     """
     query, key, value, g, beta = given
     kept = before * g.exp()[..., None]
@@ -84,9 +93,10 @@ def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
         g: [batch, heads, chunk], logarithms of the decay by each token.
 
     Returns:
-        For each token, the logarithm of the decay by all tokens up to and including it,
-        of the same shape; and for tokens i and j, the decay by the tokens after j up to
-        and including i, [.., chunk i, chunk j], 0 if i is before j.
+        The logarithms of the decay by all tokens up to and including each token,
+        [batch, heads, chunk]; and for tokens i and j, the decay by the tokens after j
+        up to and including i, [batch, heads, chunk i, chunk j], which is 0 if i is
+        before j.
     """
     total = g.cumsum(-1)
     after = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool).triu(1)
@@ -95,11 +105,12 @@ def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _unit_lower_inverse(below: Tensor, pairs: Sequence[Tensor]) -> Tensor:
-    """Return the inverse of `1 + below`, with strictly lower [..., chunk, chunk].
+    """Return the inverse of `1 + below`.
 
-    Blocks on the diagonal are inverted first, then pairs of blocks: for diagonal blocks
-    A and B with C below A, the inverse has -inv(B) C inv(A) in the place of C. Rounding
-    errors are those of substitution; a power series would lose all digits if keys are
+    `below` [..., chunk, chunk] is strictly lower triangular. The blocks on the diagonal
+    are inverted first, then pairs of blocks: for diagonal blocks A and B with the block
+    C below A, the inverse has -inv(B) C inv(A) in the place of C. Rounding errors are
+    as small as those of substitution; a power series would lose all digits if keys are
     similar.
     """
     one, *larger = pairs
@@ -112,8 +123,9 @@ def _unit_lower_inverse(below: Tensor, pairs: Sequence[Tensor]) -> Tensor:
 def block_pairs() -> list[Tensor]:
     """Return the block masks for `_unit_lower_inverse`, float32 [chunk, chunk].
 
-    The first mask selects the diagonal. Each further mask is for one block size, and
-    selects the block to the left of the second block of each pair.
+    The first mask selects the diagonal. Each further mask is for one block size. For
+    each pair of diagonal blocks of that size, it selects the block that is below the
+    first block and to the left of the second block.
     """
     places = range(CHUNK)
     found = [[[float(i == j) for j in places] for i in places]]

@@ -1,11 +1,11 @@
-"""Compute recurrent layers of transformers over any number of tokens, from any state.
+"""Compute transformers' recurrent layers over any number of tokens, from any state.
 
 In: recurrent layers of Mamba, Mamba 2, Gated DeltaNet, Kimi and short convolutions,
 which call named functions of the Python modules that define them. Out: while
-`own_recurrences` is active, these calls run the functions here. transformers' own
-functions unroll a loop over tokens or chunks, start from zeros instead of the previous
-state, or only multiply the inputs of padding by 0. The functions here run a `scan` over
-a prompt, and padding leaves a row's state unchanged.
+`own_recurrences` is active, these calls run the functions of this module instead.
+transformers' own functions unroll a loop over tokens or chunks, start from zeros
+instead of the previous state, or treat padding as tokens with inputs of 0. The
+functions here run a `scan` over a prompt, and padding leaves a row's state unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,14 +63,15 @@ def causal_convolution(
     """Convolve each channel with its weights.
 
     Args:
-        hidden_states: [batch, channels, seq], preceded by the inputs from the cache.
+        hidden_states: [batch, channels, seq], the cached inputs followed by the new
+            inputs.
         weight: [channels, kernel].
         bias: [channels].
         activation: the name of a function of transformers, applied to the result.
-        others: further arguments; one that would change the result is refused.
+        others: further arguments; an argument that would change the result is refused.
 
     Returns:
-        [batch, channels, seq - kernel + 1].
+        The convolved channels, [batch, channels, seq - kernel + 1].
     """
     _check_others(others)
     current_call().take_inputs()  # `hidden_states` are these inputs
@@ -89,11 +90,12 @@ def convolution_update(
     bias: Tensor | None = None,
     activation: str | None = None,
 ) -> Tensor:
-    """Append a single token to the previous inputs, and convolve it with them.
+    """Append a single token to a convolution's last inputs, and convolve them.
 
     Args:
-        hidden_states: [batch, channels, 1].
-        conv_state: [batch, channels, kernel], the last inputs; written.
+        hidden_states: [batch, channels, 1], the input of the token.
+        conv_state: [batch, channels, kernel], the last inputs; the function updates
+            them.
         weight: [channels, kernel].
         bias: [channels].
         activation: the name of a function, as for `causal_convolution`.
@@ -132,9 +134,10 @@ def selective_scan(
         D: [width], the factor of the input that bypasses the state.
         z: [batch, width, seq], gates of the results.
         delta_bias: [width], added to `dt`.
-        delta_softplus: whether the sum is made positive by softplus.
+        delta_softplus: whether the sum of `dt` and `delta_bias` is made positive by
+            softplus.
         return_last_state: whether to return the state [batch, width, state] as well.
-        others: further arguments; one that would change the result is refused.
+        others: further arguments; an argument that would change the result is refused.
     """
     _check_others(others)
     dtype = hidden_states.dtype
@@ -159,10 +162,11 @@ def selective_scan(
 
 
 def state_update(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wrap a function for a single token so that padding does not change the state.
+    """Wrap a function for a single token so that padding leaves a state unchanged.
 
     Args:
-        original: a function of the state, the token, `dt` [batch, ...] and more.
+        original: a function that takes the state, the token, `dt` [batch, ...] and
+            further arguments.
     """
 
     def update(
@@ -200,15 +204,15 @@ def chunk_scan(
         hidden_states: [batch, seq, heads, head_dim].
         dt: the step of each token, [batch, seq, heads].
         A: [heads].
-        B: [batch, seq, groups, state]; neighbouring heads share a group.
+        B: [batch, seq, groups, state]; neighboring heads share a group.
         C: as `B`.
         D: [heads], the factor of the input that bypasses the state.
         dt_bias: [heads], added to `dt`.
-        dt_softplus: whether the sum is made positive by softplus.
+        dt_softplus: whether the sum of `dt` and `dt_bias` is made positive by softplus.
         dt_limit: the least and the greatest step.
-        return_final_states: whether to return the state [batch, heads, head_dim,
-            state] as well.
-        others: further arguments; one that would change the result is refused.
+        return_final_states: whether to return the state [batch, heads, head_dim, state]
+            as well.
+        others: further arguments; an argument that would change the result is refused.
     """
     _check_others(others)
     seq, heads, dtype = *hidden_states.shape[1:3], hidden_states.dtype
@@ -241,15 +245,16 @@ def gated_delta_rule(
     Args:
         query: [batch, seq, key_heads, key_dim].
         key: as `query`.
-        value: [batch, seq, heads, value_dim]; neighbouring heads share a key head.
+        value: [batch, seq, heads, value_dim]; neighboring heads share a key head.
         g: [batch, seq, heads], logarithms of the state's decay by each token.
-        beta: [batch, seq, heads], the fraction of its value that each token writes.
+        beta: [batch, seq, heads], the fraction of each token's value that is written.
         output_final_state: whether to return the state after the last token.
-        use_qk_l2norm_in_kernel: whether queries and keys are normalised.
-        others: further arguments; one that would change the result is refused.
+        use_qk_l2norm_in_kernel: whether queries and keys are normalized.
+        others: further arguments; an argument that would change the result is refused.
 
     Returns:
-        [batch, seq, heads, value_dim], and the state if it is requested.
+        The results of the tokens, [batch, seq, heads, value_dim]; and the state after
+        the last token, None if it is not requested.
     """
     _check_others(others)
     seq, shared, dtype = key.shape[1], value.shape[2] // key.shape[2], query.dtype
@@ -265,9 +270,9 @@ def gated_delta_rule(
 def _delta_operands(
     query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, normalised: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return operands of a delta rule in float32.
+    """Return the five operands of a delta rule in float32, in the given order.
 
-    Queries are scaled, and the entries of padding are zeros.
+    Queries are scaled; `g` and `beta` are zeros for padding.
     """
     query, key, value, g, beta = _float32(query, key, value, g, beta)
     if normalised:
@@ -288,8 +293,8 @@ def channel_delta_rule(
 ) -> tuple[Tensor, Tensor | None]:
     """Run the delta rule of Kimi Linear (arXiv 2510.26692) token by token.
 
-    Arguments and results are those of `gated_delta_rule`, except that `g` [batch, seq,
-    heads, key_dim] has a decay for each channel.
+    Arguments and results are as for `gated_delta_rule`, except that `g` has a decay for
+    each channel of a key, [batch, seq, heads, key_dim].
     """
     _check_others(others)
     dtype = query.dtype
@@ -302,10 +307,11 @@ def channel_delta_rule(
 
 
 def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function for a single token so that padding does not change the state.
+    """Wrap a function for a single token so that padding leaves a state unchanged.
 
     Args:
-        original: a function of query, key, value, `g` and `beta` [batch, 1, heads].
+        original: a function that takes query, key and value, and `g` and `beta` [batch,
+            1, heads].
     """
 
     def update(*args: Tensor, g: Tensor, beta: Tensor, **kwargs: object) -> object:
@@ -316,7 +322,7 @@ def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _for_each_head(tensor: Tensor, shared: int) -> Tensor:
-    """Repeat each of the heads of [batch, seq, heads, dim]."""
+    """Repeat each head of [batch, seq, heads, dim] `shared` times in a row."""
     if shared == 1:
         return tensor
     return tensor[:, :, :, None].expand(-1, -1, -1, shared, -1).flatten(2, 3)
@@ -327,7 +333,7 @@ def _normalised(tensor: Tensor) -> Tensor:
 
 
 def _check_others(others: Mapping[str, object]) -> None:
-    """Check that no other argument changes the result.
+    """Check that none of the further arguments changes a function's result.
 
     Raises:
         UnsupportedModel: an argument can change the result.
@@ -340,7 +346,7 @@ def _check_others(others: Mapping[str, object]) -> None:
 
 
 def _float32(*tensors: Tensor) -> list[Tensor]:
-    """Return tensors in float32, in which recurrences compute for any model dtype."""
+    """Return tensors in float32, the dtype in which recurrences are computed."""
     return [tensor.float() for tensor in tensors]
 
 

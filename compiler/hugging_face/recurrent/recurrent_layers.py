@@ -1,10 +1,10 @@
 """Adapt layers that have their own code for recurrences and states.
 
-MiniMax stores states in a cache class of its own, RecurrentGemma in attributes of
-modules. In: a model of one of these architectures. Out: while `adapted_layers` is
-active, functions here replace the `forward` of instances of recurrent layers. These
-functions store states in the given cache, compute prompts of any length from any state,
-and leave a row's state unchanged for padding.
+MiniMax stores states in a cache class of its own, and RecurrentGemma stores them in
+attributes of modules. In: a model of one of these architectures. Out: while
+`adapted_layers` is active, functions of this module replace the `forward` of the
+model's recurrent layers. These functions store states in the cache that the model gets,
+compute prompts of any length from any state, and leave the state unchanged for padding.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ _DECAY: Final = -8.0  # the constant c of Griffin (De et al., 2024, section 2.4)
 
 @contextmanager
 def adapted_layers(model: PreTrainedModel) -> Iterator[None]:
-    """Let recurrent layers store their states in the given cache."""
+    """Let a model's recurrent layers store their states in the cache it gets."""
     with ExitStack() as stack:
         for named in code_of(model):
             own = getattr(named, _CACHE, None)
@@ -132,7 +132,7 @@ def _gated(
 
     Args:
         unit: the module with the weights.
-        given: [batch, seq, width].
+        given: [batch, seq, width], the inputs of all tokens.
         position_ids: int64 [batch, seq]; a text begins at 0.
 
     Returns:

@@ -1,7 +1,8 @@
 """States of recurrent layers, for rows with different numbers of real tokens.
 
-In: the running call. Out: the state before a layer's tokens, tensors with zeros for
-padding, and the results of a step that is run for each token.
+`state_before` returns the state before a layer's tokens, as the running call has it.
+`of_tokens` returns tensors with zeros for padding. `scanned` runs a step for each token
+and returns the results.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ RowStep = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
 
 
 def of_tokens(tensor: Tensor, axis: int) -> Tensor:
-    """Replace the entries of padding, along an axis of tokens, by zeros."""
+    """Return a tensor with zeros for padding; `axis` is the axis of tokens."""
     row_lengths = current_call().row_lengths
     if row_lengths is None:
         return tensor
@@ -28,7 +29,7 @@ def of_tokens(tensor: Tensor, axis: int) -> Tensor:
 
 
 def is_single(seq: int | torch.SymInt) -> bool:
-    """Tell whether a call has a single token; False for a dynamic number."""
+    """Tell whether a call has a single token; False for a dynamic number of tokens."""
     return type(seq) is int and seq == 1
 
 
@@ -36,7 +37,8 @@ def state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the state [batch, ...] that the layer has just requested, or zeros.
 
     A layer that computes one head after the other (Zamba) requests the states of all
-    heads, [batch, heads, ...]; each call returns the state of the next head.
+    heads, [batch, heads, ...]; each call of this function then returns the state of the
+    next head.
     """
     call = current_call()
     state = call.take_recurrent()
@@ -52,7 +54,11 @@ def state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
 def scanned(
     step: RowStep, before: Tensor, given: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Run a step over the first axis; return the final state, and all results."""
+    """Run a step for each element along the first axis of the tensors in `given`.
+
+    Returns:
+        The state after the last step, and the results of all steps, stacked.
+    """
     if torch.compiler.is_exporting():
         # Copies, since torch would check whether views cover their whole tensor.
         last, out = scan(step, before, [tensor.clone() for tensor in given])

@@ -1,11 +1,11 @@
 """Adapt RWKV (Peng et al., 2023, version 4), whose model has states without a cache.
 
-In: a model of RWKV. Out: while `adapted_rwkv` is active, functions here replace the
-`forward` of the instances of its layers. The functions get a cache as the argument
-`state`. They store in the cache the previous token, which each layer mixes with the
-current token, and the sums that replace attention. transformers' own functions unroll a
-loop over tokens, and divide weights in place when the model first runs; the functions
-here divide results instead, and leave weights unchanged.
+In: a model of RWKV. Out: while `adapted_rwkv` is active, functions of this module
+replace the `forward` of the model's layers. The functions get a cache as the argument
+`state`. They store two things in the cache: the previous token, which each layer mixes
+with the current token, and the sums that replace attention. transformers' own functions
+unroll a loop over tokens, and divide weights in place when the model first runs. The
+functions of this module divide results instead, and leave weights unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,9 +84,9 @@ def _mix_times(
     Args:
         module: the module with the weights.
         number: number of the layer.
-        scale: the divisor's reciprocal, a factor on the result.
-        hidden: [batch, seq, width].
-        state: the cache.
+        scale: a factor on the result; transformers divides the weights instead.
+        hidden: [batch, seq, width], the inputs of all tokens.
+        state: the cache, which has the states of all layers.
     """
     shifted = _tokens_before(state, number, _TIME, hidden)
     key = module.key(_mixed(hidden, shifted, module.time_mix_key))
@@ -115,7 +115,7 @@ def _mix_channels(
 
 
 def _tokens_before(cache: Cache, number: int, which: int, hidden: Tensor) -> Tensor:
-    """Return each token's predecessor, [batch, seq, width]; store the last token."""
+    """Return the token before each token, [batch, seq, width]; store the last token."""
     inputs = cache.update_conv_state(
         hidden.transpose(1, 2), number, state_idx=which, conv_kernel_size=1
     )
@@ -134,16 +134,16 @@ def _scaled(made: Tensor, scale: float) -> Tensor:
 def _decaying(
     module: "RwkvSelfAttention", key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the state after all tokens, and each token's mean of values up to it.
+    """Return the state after all tokens, and the mean of values up to each token.
 
-    A state float32 [batch, 3, width] has a sum of values, a sum of weights and the
-    greatest exponent so far; both sums are divided by e to the power of this exponent.
-    The state is zero before the first token.
+    A state float32 [batch, 3, width] has a weighted sum of values, a sum of weights and
+    the greatest exponent so far. The two sums are divided by e to the power of this
+    exponent. The state is zero before the first token.
 
     Args:
         module: the module with the decay of weights and the current token's weight.
         key: [batch, seq, width], the logarithms of weights.
-        value: as `key`.
+        value: [batch, seq, width], the values of all tokens.
     """
     first, decay = module.time_first.float(), -torch.exp(module.time_decay.float())
 
@@ -170,7 +170,10 @@ def _decaying(
 
 
 def _real(key: Tensor) -> list[Tensor]:
-    """Return real tokens as bool [batch, seq, 1]; an empty list if all are real."""
+    """Return whether each token is real, as a list with one bool [batch, seq, 1].
+
+    The list is empty if all tokens are real.
+    """
     if current_call().row_lengths is None:
         return []
     return [of_tokens(torch.ones(key.shape[0], key.shape[1], 1, dtype=torch.bool), 1)]
@@ -179,7 +182,11 @@ def _real(key: Tensor) -> list[Tensor]:
 def _added(
     values: Tensor, weights: Tensor, greatest: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add a token to sums of values and weights; return the sums and their exponent."""
+    """Add a token to the sums of values and of weights.
+
+    Returns:
+        The two sums, and the greatest exponent, by whose power of e they are divided.
+    """
     reached = torch.maximum(greatest, key)
     kept, new = torch.exp(greatest - reached), torch.exp(key - reached)
     return kept * values + new * value, kept * weights + new, reached

@@ -1,11 +1,12 @@
 """`CachedDecoder`: a causal model of transformers with its cache in buffers.
 
-In: the model and the shapes of its caches. Out: a module, its methods for
-`compile_program` (tokens in, logits out, the cache written), and its states. Modules
-keep their names, so that weights have the same names in a bundle as in a checkpoint.
+In: the model and the shapes of its caches. Out: a module whose methods are compiled,
+and whose buffers become states. A method takes tokens, writes the cache, and returns
+logits. Modules keep their names, so that weights have the same names in a bundle as in
+a checkpoint.
 
-A `BatchedDecoder` has rows of different lengths, each at a position of its own. Its
-methods take one more argument, the row lengths of a call, and return the logits after
+In a `BatchedDecoder` each row has a position of its own. The methods take one more
+argument, the number of tokens that a call adds to each row, and return the logits after
 the last real token of each row. Rows are padded on the right; the content of the
 padding never matters.
 """
@@ -33,7 +34,7 @@ POSITION: Final = "kvc_position"
 
 
 class CachedDecoder(nn.Module):
-    """Methods over one cache; `kvc_position` int64 [batch] counts its tokens."""
+    """A decoder with one cache; `kvc_position` int64 [batch] counts cached tokens."""
 
     kvc_position: Tensor
     kvc_cache: nn.ModuleDict
@@ -74,11 +75,17 @@ class CachedDecoder(nn.Module):
         return self._append(1, input_ids=tokens)[:, -1]
 
     def decode(self, token: Tensor) -> Tensor:
-        """Append token int64 [batch, 1]; return its logits float32 [batch, vocab]."""
+        """Append a token int64 [batch, 1] to each row.
+
+        Return the logits after these tokens, float32 [batch, vocab].
+        """
         return self._append(1, input_ids=token)[:, -1]
 
     def prefill_all(self, tokens: Tensor) -> Tensor:
-        """Append tokens; return all tokens' logits, float32 [batch, seq, vocab]."""
+        """Append tokens int64 [batch, seq]; return the logits after every token.
+
+        The logits are float32 [batch, seq, vocab].
+        """
         return self._append(0, input_ids=tokens)
 
     def prefill_embeds(self, inputs_embeds: Tensor) -> Tensor:
@@ -86,9 +93,9 @@ class CachedDecoder(nn.Module):
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
 
     def prefill_picture(self, inputs_embeds: Tensor) -> Tensor:
-        """Append embeddings [batch, places, hidden] of a bidirectional picture.
+        """Append the embeddings [batch, places, hidden] of a bidirectional picture.
 
-        Returns the logits of the last position.
+        Return the logits after the last embedding.
         """
         return self._append(1, together=True, inputs_embeds=inputs_embeds)[:, -1]
 
@@ -115,11 +122,12 @@ class CachedDecoder(nn.Module):
         positions: Tensor | None = None,
         **inputs: Tensor,
     ) -> Tensor:
-        """Run the model; return the logits of the last `keep` positions, 0 for all.
+        """Run the model on inputs; return the logits of the last `keep` positions.
 
-        `row_lengths` int64 [batch] is the number of real tokens of each row; None: all
-        tokens are real. With `together`, the call's tokens attend to each other in both
-        directions; `positions` is passed to `_place`.
+        If `keep` is 0, return the logits of all positions. `row_lengths` int64 [batch]
+        is the number of real tokens of each row; None: all tokens are real. If
+        `together`, the call's tokens attend to each other in both directions.
+        `positions` is passed to `_place`.
         """
         (given,) = inputs.values()
         seq = given.shape[1]
@@ -137,7 +145,10 @@ class CachedDecoder(nn.Module):
         return logits.float()
 
     def _place(self, call: ModelCall, seq: int, positions: Tensor | None) -> None:
-        """Set the positions of a call's tokens, if these do not count the tokens."""
+        """Set the positions of a call's tokens, if they are not plain token counts.
+
+        This decoder's positions are plain counts, so nothing is set.
+        """
 
     def _run(
         self,
@@ -147,7 +158,7 @@ class CachedDecoder(nn.Module):
         keep: int,
         inputs: Mapping[str, Tensor],
     ) -> Tensor:
-        """Return the model's logits of the last `keep` positions, 0 for all."""
+        """Return the model's logits of the last `keep` positions; 0 means all."""
         (decoder,) = self._decoder
         with attending(call):
             made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
@@ -160,30 +171,43 @@ _WITHOUT_POSITIONS: Final = frozenset({"bloom", "mpt"})
 
 
 class BatchedDecoder(CachedDecoder):
-    """A `CachedDecoder` whose methods take row lengths."""
+    """A `CachedDecoder` whose methods take the number of real tokens of each row."""
 
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """Append tokens int64 [batch, seq], lengths int64 [batch]; return last logits.
+        """Append tokens int64 [batch, seq]; return the logits of each row's last token.
 
-        The logits of a row without tokens are meaningless.
+        `lengths` int64 [batch] is the number of real tokens of each row. The logits of
+        a row without tokens are meaningless.
         """
         return self._append_last(lengths, input_ids=filled(tokens, lengths))
 
     def decode(self, token: Tensor, active: Tensor) -> Tensor:  # type: ignore[override]
-        """Append token int64 [batch, 1] to rows that are active, bool [batch]."""
+        """Append a token, of `token` int64 [batch, 1], to each row that is active.
+
+        `active` is bool [batch]. Return the logits of each row.
+        """
         row_lengths = active.to(torch.int64)
         return self._append(1, row_lengths, input_ids=filled(token, row_lengths))[:, -1]
 
     def prefill_all(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """Append tokens; return all tokens' logits, float32 [batch, seq, vocab]."""
+        """Append tokens int64 [batch, seq]; return the logits after every token.
+
+        The logits are float32 [batch, seq, vocab].
+        """
         return self._append(0, lengths, input_ids=filled(tokens, lengths))
 
     def prefill_embeds(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """Append embeddings [batch, seq, hidden]; return each row's last logits."""
+        """Append embeddings [batch, seq, hidden]; return each row's last logits.
+
+        `lengths` int64 [batch] is the number of real embeddings of each row.
+        """
         return self._append_last(lengths, inputs_embeds=filled(inputs_embeds, lengths))
 
     def prefill_picture(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
-        """Append embeddings [batch, places, hidden] of pictures; return last logits."""
+        """Append the embeddings [batch, places, hidden] of bidirectional pictures.
+
+        Return the logits after the last embedding of each row.
+        """
         given = filled(inputs_embeds, lengths)
         return self._append_last(lengths, together=True, inputs_embeds=given)
 
@@ -203,12 +227,12 @@ class BatchedDecoder(CachedDecoder):
 def check_positions(
     decoder: PreTrainedModel, layers: Mapping[int, CachedLayer]
 ) -> None:
-    """Check that rows of a model can have different positions.
+    """Check that the rows of a model can have different positions.
 
-    The rows of a model without attention can, since it uses no positions.
+    In a model without attention, they always can, since such a model uses no positions.
 
     Raises:
-        UnsupportedModel: the model counts positions by itself, for all rows at once.
+        UnsupportedModel: the model itself counts positions, for all rows at once.
     """
     # Llama 4 scales queries by position in layers without rotation.
     for name, module in decoder.named_modules():
@@ -232,17 +256,18 @@ def check_positions(
 
 @dataclass(slots=True)
 class _Head:
-    """A record of whether the layer that computes logits gets only last positions."""
+    """A record of whether a model called the layer that computes logits."""
 
     reached: bool = False
 
 
 @contextmanager
 def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head]:
-    """Compute logits only for last positions, which saves most work of a long prompt.
+    """Let a model compute the logits of each row's last real position only.
 
-    The head of a model computes each position independently, so that the other
-    positions can be left out of its input.
+    This saves most work of a long prompt. The head of a model computes each position
+    independently, so the other positions can be left out of its input. The yielded
+    record tells afterwards whether the head was called.
     """
     head = _Head()
     module = decoder.get_output_embeddings()  # type: ignore[no-untyped-call]

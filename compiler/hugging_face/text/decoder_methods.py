@@ -1,7 +1,7 @@
 """The methods of a decoder, and the sizes that its sessions select.
 
-In: sizes, the layers' cached tensors, the model's picture input. Out: `Method`s of a
-`CachedDecoder` and `StateSpec`s, as arguments of `compile_program`.
+In: the sizes to compile for, the layers' cached tensors, and the model's picture input.
+Out: `Method`s and `StateSpec`s of a `CachedDecoder`, as `compile_program` takes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,8 +44,10 @@ def methods_of(
         sizes: the sizes of the program.
         prefill_sizes: numbers of tokens N for which to add a method `prefill_N`.
         all_logits: whether to add `prefill_all`, which returns every position's logits.
-        embeds: an example [1, 1, hidden] for `prefill_embeds`; None: without it.
-        axes: the number of position numbers that callers pass with each embedding.
+        embeds: an example [1, 1, hidden] of embeddings for `prefill_embeds`; None:
+            there is no such method.
+        axes: the number of position numbers that callers pass with each embedding; 0:
+            none.
     """
     tokens = torch.zeros(1, 2, dtype=torch.int64)
     methods = [
@@ -68,7 +70,7 @@ def methods_of(
 
 
 def _with_positions(method: Method, axes: int) -> Method:
-    """Return a method of embeddings that also takes their positions."""
+    """Return a method of embeddings that also takes the embeddings' positions."""
     given, *others = method.args
     assert isinstance(given, Tensor)
     positions = torch.zeros(1, axes, given.shape[1], dtype=torch.int64)
@@ -84,12 +86,12 @@ def picture_methods(
     """Return the methods that compute embeddings of pictures and of other tokens.
 
     These methods have no state. If the positions of pictures are bidirectional, the
-    result also has a prefill for the embeddings of a picture.
+    result also includes a prefill method for the embeddings of a picture.
 
     Args:
         given: the model's picture input.
         sizes: the sizes of the program.
-        embeds: an example [1, 1, hidden].
+        embeds: an example [1, 1, hidden] of embeddings.
     """
     tokens, dims = torch.zeros(1, 2, dtype=torch.int64), {1: Dim("seq", 1, sizes.chunk)}
     methods = [
@@ -126,12 +128,12 @@ def _method(
 
 
 def rows_of(sizes: Sizes) -> Dim | None:
-    """Return the dim of the number of rows, None for one row."""
+    """Return the `Dim` for the number of rows, None if there is always one row."""
     return Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
 
 
 def linear_layers(layers: Mapping[int, CachedLayer], sizes: Sizes) -> list[int]:
-    """Return the layers that cache keys and values of all positions."""
+    """Return the numbers of layers that cache keys and values of all positions."""
     attending = {i: layer.attention for i, layer in layers.items() if layer.attention}
     return [i for i, shape in attending.items() if shape.ring_slots(sizes) is None]
 
@@ -146,7 +148,7 @@ def states_of(
     Args:
         layers: the layers' cached tensors.
         sizes: the sizes of the program.
-        capacity: the session's name for the number of positions.
+        capacity: the name under which a session gives the number of positions.
     """
     positions = Dim(capacity, min(LEAST_LENGTH, sizes.length), sizes.length)
     rows = rows_of(sizes)
@@ -177,7 +179,11 @@ NUMBERS: Final = AXES + 1  # per embedding: the axes, and the following number
 
 
 class AxesDecoder(CachedDecoder):
-    """A `CachedDecoder` that stores the next token's position after each token."""
+    """A `CachedDecoder` in which a position has several numbers: time, row, column.
+
+    The buffer `kvc_after` stores, for each cached token, the number of the position
+    that follows the token.
+    """
 
     kvc_after: Tensor
 
@@ -205,26 +211,26 @@ class AxesDecoder(CachedDecoder):
 
         Args:
             inputs_embeds: embeddings of text and pictures.
-            positions: int64 [batch, 4, seq]: time, row and column of each embedding,
-                and the number that follows it, all relative to the number after the
-                previous token.
+            positions: int64 [batch, 4, seq], four numbers for each embedding: its time,
+                its row, its column, and the position number that follows it. All are
+                relative to the position number that follows the last cached token.
         """
         return self._append(1, positions=positions, inputs_embeds=inputs_embeds)[:, -1]
 
     def _embed_in_windows(
         self, patches: Tensor, places: Tensor, windows: Tensor, back: Tensor
     ) -> Tensor:
-        """Return embeddings of a picture; arguments are those of `embeddings_of`."""
+        """Return the embeddings of a picture; arguments are as for `embeddings_of`."""
         (tower,) = self._tower
         return embeddings_of(tower, patches, places, windows, back)
 
     def _embed_whole(self, patches: Tensor, places: Tensor) -> Tensor:
-        """Return embeddings of a picture, for a tower without windows."""
+        """Return the embeddings of a picture, for a tower without windows."""
         (tower,) = self._tower
         return embeddings_of(tower, patches, places)
 
     def _place(self, call: ModelCall, seq: int, positions: Tensor | None) -> None:
-        """Set the positions of a call's tokens; store the next position after each."""
+        """Set the positions of a call's tokens; store the number after each one."""
         last = (call.start - 1).clamp(min=0)[:, None]
         found = self.kvc_after[:, 0, :, 0].gather(1, last)[:, 0]
         begin = torch.where(call.start > 0, found, 0)[:, None]
@@ -246,17 +252,24 @@ class AxesDecoder(CachedDecoder):
 
 
 class BatchedAxesDecoder(AxesDecoder, BatchedDecoder):
-    """An `AxesDecoder` whose methods take row lengths."""
+    """An `AxesDecoder` whose methods take the number of real tokens of each row."""
 
     def prefill_embeds(  # type: ignore[override]
         self, inputs_embeds: Tensor, positions: Tensor, lengths: Tensor
     ) -> Tensor:
-        """Append embeddings [batch, seq, hidden]; return each row's last logits."""
+        """Append embeddings [batch, seq, hidden]; return each row's last logits.
+
+        `positions` is as for `AxesDecoder`; `lengths` int64 [batch] is the number of
+        real embeddings of each row.
+        """
         given = filled(inputs_embeds, lengths)
         return self._append_last(lengths, positions=positions, inputs_embeds=given)
 
 
 def after_state(sizes: Sizes) -> StateSpec:
-    """Return the state of next positions, whose capacity a session selects."""
+    """Return the state that stores the position number after each token.
+
+    A session selects the state's capacity.
+    """
     positions = Dim("capacity", min(LEAST_LENGTH, sizes.length), sizes.length)
     return StateSpec(AFTER, axis=AXIS, capacity=positions, batch=rows_of(sizes))

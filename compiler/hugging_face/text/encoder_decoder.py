@@ -1,14 +1,14 @@
-"""`CachedEncoderDecoder`: a model with an encoder and its caches, which are buffers.
+"""`CachedEncoderDecoder`: a model with an encoder, with its caches in buffers.
 
 In: the model and the shapes of its caches. Out: a `CachedDecoder` with one more method,
 `encode`, which runs the encoder and writes the cross caches: the keys and values that
 each layer of the decoder computes from the encoder's result. `prefill` and `decode` are
 the methods of a `CachedDecoder`, and read the cross caches. In a
-`BatchedEncoderDecoder` each row has an input of its own, and a cross cache of the
-input's length.
+`BatchedEncoderDecoder` each row has an encoder input of its own, and a cross cache as
+long as that input.
 
-The traced `encode` runs the whole model, so kvc need not know the names of the parts
-that compute these keys and values. The compiler removes the rest of the decoder as dead
+The traced `encode` runs the whole model, so kvc need not know which parts of the
+decoder compute these keys and values. The compiler removes the other parts as dead
 code.
 """
 
@@ -45,9 +45,10 @@ _TOKENS: Final = "tokens"
 
 
 class CachedEncoderDecoder(CachedDecoder):
-    """Methods over two caches.
+    """A decoder with two kinds of caches.
 
-    `kvc_heard` int64 [batch] is the number of positions in the cross caches.
+    One kind is of the decoder's own tokens, the other (cross caches) of an encoder's
+    result. `kvc_heard` int64 [batch] is the number of positions in the cross caches.
     """
 
     kvc_heard: Tensor
@@ -74,21 +75,28 @@ class CachedEncoderDecoder(CachedDecoder):
         self.register_buffer(HEARD, torch.zeros(1, dtype=torch.int64), persistent=False)
 
     def encode(self, tokens: Tensor) -> None:
-        """Run the encoder; write the cross caches of the decoder's layers."""
+        """Run the encoder on tokens; write the cross caches of the decoder's layers."""
         self._encode(tokens)
 
     def encode_features(self, features: Tensor) -> None:
-        """Encode features of sounds, float32 [batch, bands, frames]."""
+        """Run the encoder on spectra of sounds, float32 [batch, bands, frames].
+
+        The method writes the cross caches of the decoder's layers.
+        """
         self._encode(features)
 
     def encode_pixels(self, pixels: Tensor) -> None:
-        """Encode pixels float32 [batch, channels, height, width]."""
+        """Run the encoder on pixels float32 [batch, channels, height, width].
+
+        The method writes the cross caches of the decoder's layers.
+        """
         self._encode(pixels)
 
     def _encode(self, given: Tensor, row_lengths: Tensor | None = None) -> None:
         """Run the encoder on an input, and the decoder on one token per row.
 
-        `row_lengths` has the length of each row without padding; None: no padding.
+        `row_lengths` int64 [batch] is the length of each row's input without padding;
+        None: there is no padding.
         """
         (model,) = self._decoder
         start = self.kvc_heard.clone()
@@ -126,15 +134,18 @@ class CachedEncoderDecoder(CachedDecoder):
 
 
 class BatchedEncoderDecoder(BatchedDecoder, CachedEncoderDecoder):
-    """A `CachedEncoderDecoder` whose methods take row lengths.
+    """A `CachedEncoderDecoder` whose methods take each row's number of real tokens.
 
-    An encoder's input has row lengths, too, if its length may vary.
+    `encode` takes such numbers too, if the length of the encoder's input may vary.
     """
 
     _apart = True
 
     def encode(self, tokens: Tensor, lengths: Tensor) -> None:  # type: ignore[override]
-        """Run the encoder on separate rows, padded on the right."""
+        """Run the encoder on a separate input for each row, padded on the right.
+
+        `lengths` int64 [batch] is the length of each row's input without padding.
+        """
         self._encode(filled(tokens, lengths), lengths)
 
 

@@ -1,10 +1,10 @@
 """Give rows of a model with an encoder separate positions.
 
 A decoder with an encoder computes positions by itself, from the number of tokens in its
-cache. In: a model. Out: inside `rows_apart`, the model accepts a separate number for
-each row, int64 [batch, 1]; caches return these numbers if `ModelCall.apart` is set.
-`check_apart` checks, on tensors without values, that the model computes the same for
-all rows together and for each row alone.
+cache. In: a model. Out: inside `rows_apart`, the model accepts a separate number of
+cached tokens for each row, int64 [batch, 1]. Caches return these numbers if
+`ModelCall.apart` is set. `check_apart` checks, on tensors without values, that the
+model computes the same for all rows together and for each row alone.
 """
 
 import inspect
@@ -66,7 +66,7 @@ def rows_apart(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _without_masks(config: PreTrainedConfig) -> Iterator[None]:
-    """Disable masks for models whose own attention needs no mask."""
+    """Let transformers make no masks for a model whose attention needs none."""
     before = config._attn_implementation_internal
     config._attn_implementation_internal = NAME
     try:
@@ -84,7 +84,8 @@ def _biased(
 ) -> Tensor:
     """Return a bias [batch, heads, seq, slots] for rows with different positions.
 
-    The bias of each query of each row is computed as if the query were alone.
+    `bias` is the model's function, which is called as if each query of each row were
+    the only query.
     """
     if not isinstance(past_seen_tokens, Tensor) or past_seen_tokens.dim() == 0:
         return bias(
@@ -107,7 +108,7 @@ def _sines(
     inputs_embeds: Tensor | None = None,
     past_key_values_length: Tensor | int = 0,
 ) -> Tensor:
-    """Replace a sine table that checks its own length (M2M-100)."""
+    """Replace a sine table's forward, which checks the table's length (M2M-100)."""
     given, padding = past_key_values_length, cast(int, module.padding_idx)
     if input_ids is not None:
         counted: object = getattr(module, _SINES)
@@ -134,7 +135,10 @@ def _within(
 
 
 def _of_rows(_: nn.Module, __: object, made: Tensor) -> Tensor:
-    """Return [batch, seq, width] from BART's [1, batch, seq] positions."""
+    """Return BART's embeddings of positions as [batch, seq, width].
+
+    BART's own code makes them [1, batch, seq, width] for rows of positions.
+    """
     return made.squeeze(0) if made.dim() == 4 else made
 
 
@@ -142,7 +146,7 @@ def check_apart(model: PreTrainedModel, given: EncoderInput) -> None:
     """Check that a model computes the same for rows together and for each row alone.
 
     Raises:
-        UnsupportedModel: the model counts positions in another way.
+        UnsupportedModel: the model computes something else for rows together.
     """
     together = _read(model, given, _HELD)
     for row, held in enumerate(_HELD):
@@ -167,9 +171,9 @@ def check_apart(model: PreTrainedModel, given: EncoderInput) -> None:
 def _read(
     model: PreTrainedModel, given: EncoderInput, held: Sequence[int]
 ) -> list[Meeting]:
-    """Return the values that a model computes for rows.
+    """Run a model on rows; return the values that it computes.
 
-    The caches of the rows hold the given numbers of tokens.
+    `held` is the number of tokens in the cache of each row.
     """
     rows, start = len(held), torch.tensor(held)
     call = ModelCall(start, start + _SEQ, apart=True)
@@ -185,7 +189,10 @@ def _read(
 
 
 def _is_of(together: Tensor, row: int, alone: Tensor) -> bool:
-    """Tell whether a value of all rows contains one row's value from a run alone."""
+    """Tell whether a value of all rows contains the value of a run on one row alone.
+
+    `row` is the index of that row.
+    """
     if torch.equal(together, alone):
         return True
     if together.dim() != alone.dim():

@@ -1,9 +1,10 @@
 """Cache updates and attention over caches, as steps of a function.
 
 In: names of tensors, and the arguments of `kvc::cache_update` and `kvc::attention`.
-Out: the names of results. The steps compute, from indices that the host passes, the
-position of the row in each cache slot, and which queries see that row; all layers share
-these steps. Slots that have not been written are read as zeros.
+Out: the names of the result tensors. The steps compute, from start positions and
+lengths that the host passes, the position whose row each cache slot holds, and which
+queries see that row. All layers share these steps. Slots that have not been written
+are read as zeros.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ _LARGEST_BIAS = {FLOAT: 1e38, HALF: 30000.0}
 
 @frozen
 class Ring:
-    """The use of a cache's slots.
+    """How a cache uses its slots.
 
     Attributes:
         circular: whether slots are reused; see `kvc.schema.rings`.
@@ -39,15 +40,15 @@ def write(
     lengths: str | None,
     ring: Ring,
 ) -> str:
-    """Write new rows to a cache, and return the name of its new content.
+    """Write new rows to a cache, and return the name of the cache's new content.
 
     Args:
         emitter: collects the steps.
-        cache: [batch, heads, slots, width].
-        update: [batch, heads, rows, width].
+        cache: name of the old content, [batch, heads, slots, width].
+        update: name of the new rows, [batch, heads, rows, width].
         start: the first position of each batch row, int32 [batch]; None for 0.
         lengths: int32 [batch], the number of rows to write; None to write all rows.
-        ring: the use of slots.
+        ring: how the cache uses its slots.
     """
     update = emitter.cast(update, emitter.dtype(cache))
     batch, heads, rows, width = emitter.shape(update)
@@ -78,13 +79,16 @@ def _column(emitter: Emitter, x: str) -> str:
 
 
 def _over(emitter: Emitter, x: str, shape: Shape) -> str:
-    """Reshape [batch, slots] to `shape`, with axes of size 1; -1 stands for batch."""
+    """Reshape `x` [batch, slots] to `shape`, which has more axes, of size 1.
+
+    A size of -1 in `shape` stands for the batch size of `x`.
+    """
     batch = emitter.shape(x)[0]
     return emitter.reshape(x, tuple(batch if n == -1 else n for n in shape))
 
 
 def _sources(emitter: Emitter, start: str | None, ring: Ring) -> str:
-    """Return which row of an update each slot gets, int32 [batch or 1, slots]."""
+    """Return the index of the update's row for each slot, int32 [batch or 1, slots]."""
     slots = emitter.places(ring.slots)
     first = emitter.number(0, INT) if start is None else start
     first = _column(emitter, first)
@@ -114,7 +118,15 @@ def _modulo(emitter: Emitter, x: str, ring: Ring) -> str:
 
 
 def _held(emitter: Emitter, total: str, ring: Ring) -> str:
-    """Return the position in each slot, int32 [batch, slots]; -1 for empty slots."""
+    """Return the position whose row is in each slot, int32 [batch, slots].
+
+    Empty slots get -1.
+
+    Args:
+        emitter: collects the steps.
+        total: int32 [batch], the number of positions written so far.
+        ring: how the cache uses its slots.
+    """
     slots, end = emitter.places(ring.slots), _column(emitter, total)
     none = emitter.number(-1, INT)
     plain = emitter.where(emitter.binary("greater", end, slots), slots, none)
@@ -129,15 +141,17 @@ def _held(emitter: Emitter, total: str, ring: Ring) -> str:
 
 @frozen
 class Seen:
-    """The arguments of `kvc::attention` that decide visibility; tensors are names.
+    """The arguments of `kvc::attention` that decide which slots each query sees.
+
+    Tensors are given by their names.
 
     Attributes:
-        total: int32 [batch], the number of positions in the cache.
+        total: int32 [batch], the number of positions written to the cache so far.
         lengths: int32 [batch], the number of real queries; None if all are real.
         causal, left, right: as in `kvc::attention`.
         mask: bool or float [batch or 1, heads or 1, queries, positions], or None.
         slopes: float32 [heads], or None.
-        ring: the use of slots.
+        ring: how the cache uses its slots.
     """
 
     total: str
@@ -193,14 +207,17 @@ def attend(
 
 
 def _allowed(emitter: Emitter, ahead: str, at: str, seen: Seen, count: str) -> str:
-    """Return visibility without a mask, bool [batch, 1, queries, slots].
+    """Return which slots each query sees without `seen.mask`.
 
     Args:
         emitter: collects the steps.
-        ahead: each slot's position minus each query's.
+        ahead: each slot's position minus each query's position.
         at: the position in each slot, -1 for empty slots.
         seen: the arguments of the attention.
         count: the number of real queries.
+
+    Returns:
+        The name of a tensor, bool [batch, 1, queries, slots].
     """
     slots = seen.ring.slots
     place = _over(emitter, at, (-1, 1, 1, slots))
@@ -228,13 +245,19 @@ def _allowed(emitter: Emitter, ahead: str, at: str, seen: Seen, count: str) -> s
 def masked(
     emitter: Emitter, allowed: str | None, mask: str, columns: int
 ) -> tuple[str, str | None]:
-    """Return the visibility under a mask, and the mask's addition to scores, or None.
+    """Apply a mask to the columns that are visible without the mask.
 
     Args:
         emitter: collects the steps.
-        allowed: the visibility without the mask; None if all columns are visible.
+        allowed: bool, the columns that each query sees without the mask; None if each
+            query sees all columns.
         mask: bool or float [batch or 1, heads or 1, queries, positions].
-        columns: the columns of scores; columns that the mask lacks are hidden.
+        columns: the number of columns of scores; columns that the mask lacks are
+            hidden.
+
+    Returns:
+        The name of a bool tensor: which columns each query sees. Then the name of the
+        numbers that a float mask adds to scores, or None for a bool mask.
     """
     is_bool = emitter.dtype(mask) == BOOL
     shape = emitter.shape(mask)
@@ -261,7 +284,10 @@ def masked(
 def scored(
     emitter: Emitter, q: str, keys: str, scale: float, softcap: float | None
 ) -> str:
-    """Return scores [batch, heads, queries, columns]; groups of heads share keys."""
+    """Return attention scores [batch, heads, queries, columns].
+
+    Each group of consecutive query heads uses the same head of `keys`.
+    """
     batch, heads, queries, width = emitter.shape(q)
     groups, columns = emitter.shape(keys)[1:3]
     x = emitter.with_number("mul", q, scale)
@@ -287,8 +313,8 @@ def mixed(
         emitter: collects the steps.
         scores: [batch, heads, queries, columns].
         values: [batch, groups, columns, width].
-        allowed: the visibility, None if all columns are visible.
-        bias: an addition to scores, or None.
+        allowed: bool, which columns each query sees; None if all columns are visible.
+        bias: numbers to add to `scores`, or None.
     """
     dtype = emitter.dtype(scores)
     if bias is not None:
@@ -316,7 +342,18 @@ def attend_to_tokens(
     *,
     causal: bool,
 ) -> str:
-    """Attend without a cache: `aten::scaled_dot_product_attention`."""
+    """Attend to the given keys and values, without a cache.
+
+    This is `aten::scaled_dot_product_attention`.
+
+    Args:
+        emitter: collects the steps.
+        operands: names of queries, keys and values.
+        mask: name of a mask that broadcasts to [batch, heads, queries, columns], or
+            None.
+        scale: the factor on scores.
+        causal: whether query `i` sees only the columns 0 to `i`.
+    """
     q, keys, values = emitter.alike(*operands)
     queries, columns = emitter.shape(q)[2], emitter.shape(keys)[2]
     allowed, bias = None, None

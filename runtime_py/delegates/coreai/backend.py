@@ -52,7 +52,7 @@ _DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest date in a ZIP archive
 
 
 def pack_folder(files: Mapping[str, bytes]) -> bytes:
-    """Return a ZIP archive of files, by their paths in the folder."""
+    """Return a ZIP archive of a folder's files, given by their paths in the folder."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(files.items()):
@@ -118,7 +118,7 @@ class CoreAI(Delegate):
 
     @staticmethod
     def targets() -> Sequence[str]:
-        """Return the system that runs exported assets, if the library is installed."""
+        """Return the system that exported assets run on, or () without the library."""
         try:
             check_installed()
         except MissingLibrary:
@@ -126,7 +126,10 @@ class CoreAI(Delegate):
         return (TARGET,)
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
-        """Return an asset with all functions, as a folder; see `Delegate.export`."""
+        """Return an asset, as a packed folder, with all functions of the given handles.
+
+        See `Delegate.export`.
+        """
         mine = [each for _, each in sorted(handles.items())]
         found = [each for each in mine if isinstance(each, CoreAIHandle)]
         functions = [plan.function for each in found for plan in each.all_plans()]
@@ -143,7 +146,7 @@ class CoreAI(Delegate):
         )
 
     def packed(self) -> Mapping[str, int]:
-        """Return the number of bytes written for each weight, by name."""
+        """Return the number of bytes written to the subprocess, by weight name."""
         if self._context is None:
             return {}
         return self._context.packed(self._options.program.names)
@@ -179,7 +182,7 @@ class CoreAIHandle(Handle):
         self._functions: Sequence[str] = ()
 
     def call_functions(self, names: Sequence[str]) -> None:
-        """Set the names of the partition's functions, in the order of its sizes."""
+        """Set the names of the partition's functions, one for each entry of `sizes`."""
         self._functions = names
 
     def prepare(
@@ -206,7 +209,7 @@ class CoreAIHandle(Handle):
         ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
-        """Return the plan for `sizes`.
+        """Return the plan for one set of sizes: the size of each symbol, by name.
 
         Raises:
             BadProgram: Core AI does not support the sizes.
@@ -223,18 +226,18 @@ class CoreAIHandle(Handle):
         return self._plans[key]
 
     def all_plans(self) -> list[Plan]:
-        """Return the plans for all sizes."""
+        """Return the partition's plans, one for each set of sizes."""
         return [self.plan(sizes) for sizes in self.sizes]
 
     def _together(self, most: int) -> Sequence[Plan] | None:
-        """Return all plans of the program; None if there are more than `most`."""
+        """Return the plans of all partitions; None if there are more than `most`."""
         handles = self._all.values()
         if sum(len(each.sizes) for each in handles) > most:
             return None
         return [plan for each in handles for plan in each.all_plans()]
 
     def _constant(self, name: int) -> Array:
-        """Return named data that the host reads, and keep it in memory."""
+        """Return named data that the host reads, by id, and keep it in memory."""
         if name not in self._buffers:
             self._buffers[name] = self._data[self._program.names[name].name]
         return self._buffers[name].array()
@@ -259,13 +262,13 @@ class CoreAIHandle(Handle):
             return made
 
     def close(self) -> None:
-        """Free the data."""
+        """Free the named data that the host has read."""
         for buffer in self._buffers.values():
             buffer.free()
 
 
 def _remark(program: Program) -> str:
-    """Return a remark on methods of which an asset has only a part, or ""."""
+    """Return a remark on methods that are only partly in an asset, or ""."""
     mine = {each.method for each in program.delegates if each.backend == "coreai"}
     parts = [
         method.name
@@ -282,7 +285,7 @@ def _remark(program: Program) -> str:
 
 
 def _weight_of(handles: Sequence[CoreAIHandle], weight: Weight) -> Array:
-    """Return a weight's elements from the partition that has the weight."""
+    """Return a weight's elements, read by the handle of a partition with the weight."""
     owner = next(each for each in handles if weight.data in each.names)
     return owner.weight(weight)
 

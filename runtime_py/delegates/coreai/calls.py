@@ -1,7 +1,8 @@
 """Bind a partition to arrays of the host, and run it as a function of Core AI.
 
-In: a `Call`, whose memory is shared with Core AI's subprocess, and the operands of the
-partition. Out: a `Bound`, which converts inputs and writes outputs.
+In: a `Call`, whose memory is shared with Core AI's subprocess, and the arrays of the
+partition's inputs and outputs. Out: a `Bound`, which converts inputs to Core AI's
+dtypes, runs the function, and writes the outputs.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ class Bound(HostRun[Plan]):
         return partial(self._take, changed)
 
     def _changed_rows(self, changed: Changed) -> Runs | None:
-        """Return the runs of a cache's written rows; None if any row can change."""
+        """Return the rows of a cache that a call wrote; None if any row can change."""
         if changed.writes is None:
             return None
         runs = self._rows(changed.cache, changed.writes)
@@ -41,7 +42,12 @@ class Bound(HostRun[Plan]):
         return [[(slot, slot, count) for _, slot, count in parts] for parts in runs]
 
     def _take(self, changed: list[tuple[Changed, Runs | None]]) -> None:
-        """Write the results of the function to their targets."""
+        """Write the function's results to the partition's outputs.
+
+        Args:
+            changed: each state that the call changed, with the runs of its written
+                rows; None in place of the runs copies the whole state.
+        """
         for take in self._call.plan.takes:
             target = self._outputs[take.output]
             made = self._call.arrays[take.name]
@@ -54,10 +60,10 @@ class Bound(HostRun[Plan]):
                 self._write_rows(each.output, each.cache, made, runs)
 
     def _look_outside(self, plan: Plan) -> None:
-        """Raise for indices that the function has found out of range.
+        """Raise an error if the function has found an index out of range.
 
         Raises:
-            IndexOutOfRange: an index is out of range; the error is for the first one.
+            IndexOutOfRange: an index is out of range; the error names the first one.
         """
         if not plan.indexed:
             return
@@ -70,10 +76,11 @@ class Bound(HostRun[Plan]):
 
 
 def _look(looked: Looked, read: Read) -> None:
-    """Check a position of a cache access on the host.
+    """Check on the host the positions and lengths of one cache access.
 
     Raises:
-        IndexOutOfRange, CacheOverflow, RowLengthOutOfRange, ValueError: out of range.
+        IndexOutOfRange, CacheOverflow, RowLengthOutOfRange, ValueError: a position or a
+            length is out of range.
     """
     if looked.writes is not None:
         given = looked.writes.start, looked.writes.lengths
@@ -91,7 +98,9 @@ def _look(looked: Looked, read: Read) -> None:
 
 
 def convert_into(target: Array, source: Array) -> None:
-    """Convert an array to a Core AI dtype: 65520 and more become infinite float16.
+    """Copy `source` to `target`, which has a dtype of Core AI.
+
+    As float16, numbers of 65520 and more become infinite.
 
     Raises:
         ValueError: an integer needs more than 32 bits.

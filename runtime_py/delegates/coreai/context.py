@@ -1,9 +1,9 @@
 """Functions in Core AI, and calls bound to memory: one `Context` per program.
 
-In: plans. Out: calls. If a program has few functions, they are built together into an
-asset that stores each weight once; otherwise each function is built when a call first
-needs it. `subprocess_calls.py` has the parts that all subprocesses with a library
-share.
+In: plans. Out: calls. If a program has few functions, all are built together into one
+asset that stores each weight once. Otherwise each function is built when a call first
+needs the function. `subprocess_calls.py` has the code that this module shares with
+other backends whose library runs in a subprocess.
 """
 
 import json
@@ -82,8 +82,9 @@ class Context(ApartContext[Weight, "Call"]):
 
         Args:
             plan: the plan to run.
-            together: returns the plans to build together with `plan`.
-            read: returns the elements of weights.
+            together: returns the plans whose functions are built together with that of
+                `plan`; None if each is built alone.
+            read: returns a weight's elements.
         """
         return self._bound(Call(self, plan, together, read, next(self._numbers)))
 
@@ -97,7 +98,10 @@ class Context(ApartContext[Weight, "Call"]):
     def _write(
         self, process: Process, functions: Sequence[Function], read: Read
     ) -> str:
-        """Write functions, and those of their weights that were not written earlier."""
+        """Write functions to a file in the work folder, and return the file's name.
+
+        Weights of the functions that were not written earlier are written too.
+        """
         with ended_if_broken(process):
             weights = (weight for each in functions for weight in each.weights)
             self._write_weights(process, weights, read)
@@ -122,8 +126,9 @@ class Call(ApartCall[Plan]):
     """A plan bound to memory.
 
     Attributes:
-        together: returns the plans to build together with the plan.
-        read: returns the elements of weights.
+        together: returns the plans whose functions are built together with that of this
+            plan; None if each is built alone.
+        read: returns a weight's elements.
     """
 
     def __init__(
@@ -144,7 +149,10 @@ class Call(ApartCall[Plan]):
         super().__init__(context, plan, plan.function.name, number, memory)
 
     def placed(self) -> Mapping[str, ArrayPlaces]:
-        """Return the locations of inputs, states and outputs."""
+        """Return the memory locations of the function's inputs, states and outputs.
+
+        The keys are `inputs`, `states` and `outputs`.
+        """
         function = self.plan.function
         return {
             "inputs": self._placed(function.inputs),

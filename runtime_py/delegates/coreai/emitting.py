@@ -55,7 +55,7 @@ class Emitter:
         return name
 
     def weight(self, data: int, dtype: str, shape: Shape) -> str:
-        """Add a constant of the program, once for each dtype."""
+        """Add named data of the program as a constant, once for each dtype."""
         name = f"%w{data}_{dtype}"
         self._weights[name] = Weight(name, data, dtype)
         self.tensors[name] = Tensor(dtype, shape)
@@ -77,13 +77,13 @@ class Emitter:
             return self.constant(np.array([value]).astype(dtype))
 
     def places(self, count: int) -> str:
-        """Return 0, 1, 2 and so on, int32 [1, count]."""
+        """Add the constant 0, 1, ..., count - 1, int32 [1, count]."""
         return self.constant(np.arange(count, dtype=np.int32)[None])
 
     def step(
         self, op: str, inputs: Sequence[str], dtype: str, shape: Shape, **facts: Fact
     ) -> str:
-        """Add a step, unless an equal one exists."""
+        """Add a step, unless an equal one exists; return the name of its result."""
         key = (op, tuple(inputs), dtype, shape, tuple(sorted(facts.items())))
         if key not in self._steps:
             name = f"%t{len(self._steps)}"
@@ -175,7 +175,7 @@ class Emitter:
         return self.step("matmul", (x, y), self.dtype(x), (*batch, one[-2], other[-1]))
 
     def reduce(self, op: str, x: str, axes: Shape) -> str:
-        """Reduce axes, which keep size 1."""
+        """Reduce a tensor along `axes`; each reduced axis keeps size 1."""
         shape = self.shape(x)
         made = tuple(1 if i in axes else n for i, n in enumerate(shape))
         return self.step(op, (x,), self.dtype(x), made, axes=axes)
@@ -188,11 +188,12 @@ class Emitter:
     def function(
         self, name: str, after: Mapping[str, str], outputs: Mapping[str, str]
     ) -> Function:
-        """Return the function.
+        """Return the function that consists of the collected steps.
 
         Args:
             name: the function's name.
-            after: the new content of each input that is a state, by the input's name.
+            after: for each input that is a state, by the input's name, the name of the
+                tensor that is its new content.
             outputs: see `Function`.
         """
         short = {long: f"%c{i}" for i, long in enumerate(self._constants)}
@@ -227,11 +228,13 @@ class Line:
 
     Attributes:
         emitter: collects the steps of the function.
-        read: returns the name of a tensor; a constant float gets the given dtype.
+        read: takes an operand and a dtype, and returns the name of the operand's
+            tensor; a float constant gets the dtype.
         shapes: the shapes of the instruction's results.
         dtypes: the Core AI dtypes of the instruction's results.
         half: whether products are computed in float16.
-        note: records the valid range of an index: a minimum, and an exclusive maximum.
+        note: records the valid range of an index tensor: name, minimum, and exclusive
+            maximum.
     """
 
     emitter: Emitter
@@ -252,9 +255,9 @@ class Line:
         return HALF if self.half else FLOAT
 
     def get(self, argument: object) -> str:
-        """Return the name of a tensor."""
+        """Return the name of the tensor that is an operand."""
         return self.read(argument, FLOAT)
 
     def product_of(self, argument: object) -> str:
-        """Return the name of a tensor in the dtype in which products are computed."""
+        """Return the name of an operand in the dtype that products are computed in."""
         return self.emitter.cast(self.read(argument, self.wanted), self.wanted)

@@ -52,8 +52,8 @@ class State:
     """Memory of the caller that a call changes.
 
     Attributes:
-        name: name of the old content, which is an input.
-        after: the tensor that is the new content.
+        name: name of the input that is the old content.
+        after: name of the tensor that is the new content.
     """
 
     name: str
@@ -66,11 +66,11 @@ class Function:
 
     Attributes:
         name: name of the function, unique in the asset.
-        tensors: all named tensors.
+        tensors: all tensors of the function, by name.
         inputs: names of the inputs, in order.
         states: the states in order; their names are not among `inputs`.
-        outputs: the tensor of each output, by the caller's name of the output.
-        weights: constants of the program.
+        outputs: the name of each output's tensor, by the caller's name of the output.
+        weights: constants that are named data of the program.
         constants: small constants, with their numbers.
         steps: the steps in running order.
     """
@@ -86,13 +86,13 @@ class Function:
 
     @property
     def passed(self) -> Mapping[str, Tensor]:
-        """Return the inputs, states and outputs of a call, by name."""
+        """Return the tensors of the function's inputs, states and outputs, by name."""
         given = [*self.inputs, *(state.name for state in self.states)]
         found = {name: self.tensors[name] for name in given}
         return found | {n: self.tensors[made] for n, made in self.outputs.items()}
 
     def as_json(self, places: Mapping[Weight, int]) -> dict[str, object]:
-        """Return the function for `json`; `places` has the file offsets of weights."""
+        """Return the function for `json`; `places` has each weight's file offset."""
         return {
             "name": self.name,
             "tensors": {k: [t.dtype, list(t.shape)] for k, t in self.tensors.items()},

@@ -33,7 +33,7 @@ def _arange(
 
 
 def _copy(line: Line, x: object, source: object) -> Made:
-    """Return the content of `x` after a copy into it."""
+    """Return `source` in the shape and dtype of `x`, as a copy into `x` gives it."""
     made = line.emitter.cast(line.get(source), line.emitter.dtype(line.get(x)))
     return line.emitter.broadcast(made, line.shape)
 

@@ -1,7 +1,7 @@
 """Names of functions, inputs and outputs in an asset, from the program's names.
 
-In: a program, and a partition. Out: unique names, by which an app finds states, and a
-method's arguments and cursors.
+In: a program, and the number of a partition. Out: unique names, by which an app finds
+states, cursors, and a method's arguments.
 """
 
 import re
@@ -18,7 +18,7 @@ _LONGEST: Final = 80
 
 
 def name_partition(program: Program, number: int) -> Names:
-    """Return a partition's names of function and operands; no name contains sizes."""
+    """Return the names of a partition's function, inputs and outputs, without sizes."""
     partition = program.delegates[number]
     method = program.methods[partition.method]
     graph = method.blocks[partition.block].graph
@@ -45,12 +45,15 @@ def name_partition(program: Program, number: int) -> Names:
 def name_functions(
     program: Program, sizes: Mapping[int, Sequence[Mapping[str, int]]]
 ) -> Mapping[int, Sequence[str]]:
-    """Return the names of functions, unique in the program.
+    """Return the names of each partition's functions; no two functions share a name.
 
     Args:
         program: the program.
         sizes: all sets of sizes of each partition, by the partition's number; each set
             gets a function.
+
+    Returns:
+        By the partition's number, a name for each set of sizes.
     """
     taken: set[str] = set()
     found = {}
@@ -67,21 +70,24 @@ def _with_sizes(name: str, sizes: Mapping[str, int]) -> str:
 
 
 def plain(name: str) -> str:
-    """Return a name of letters, digits and underscores."""
+    """Replace all but ASCII letters, digits and underscores by underscores."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
 def _argument(name: str) -> str:
-    """Return a name of letters, digits, dots and underscores.
+    """Replace all characters but ASCII letters, digits, dots and underscores.
 
-    Names of tensors within a function contain a further character, so that they differ
-    from names of arguments.
+    Each becomes an underscore. The function's inner tensors have a further character in
+    their names, so that no such name equals an argument's.
     """
     return re.sub(r"[^A-Za-z0-9_.]", "_", name) or "_"
 
 
 def _function(program: Program, number: int) -> str:
-    """Return a partition's method, with a number if the method has more partitions."""
+    """Return the name of a partition's method as a base for names of functions.
+
+    If the method has several partitions, the partition's number is appended.
+    """
     names = [
         plain(program.methods[each.method].name)[:_LONGEST]
         for each in program.delegates
@@ -107,7 +113,11 @@ def _operand_name(program: Program, method: Method, operand: object, usual: str)
 
 
 def _output_names(graph: Graph, call: Instruction, usual: Sequence[str]) -> list[str]:
-    """Return names of outputs: `result` for a method's result, numbered if several."""
+    """Return names for the outputs of a partition.
+
+    An output that is a result of the method is `result`, or `result_0`, `result_1`, ...
+    if the method has several results. Other outputs get their name in `usual`.
+    """
     single = len(graph.outputs) == 1
     names = []
     for value, name in zip(call.results, usual, strict=True):
@@ -120,7 +130,7 @@ def _output_names(graph: Graph, call: Instruction, usual: Sequence[str]) -> list
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """Return an unused name, and mark it as used."""
+    """Return `name`, numbered if it is in `taken`, and add it to `taken`."""
     made, number = name, 1
     while made in taken or f"{made}_after" in taken:
         number += 1

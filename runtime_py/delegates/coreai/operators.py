@@ -3,7 +3,7 @@
 In: a `Line`, and the operator's arguments with fixed sizes. Out: the name of the result
 or the names of the results. `EMITTERS` has a function for each operator, which takes
 the arguments in the order of the operator's signature. If the recipe computes in
-float16, products and computations on their results are float16.
+float16, then products, and all computations on results of products, are float16.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,10 @@ def _reversed(line: Line, x: object, number: object, alpha: object) -> Made:
 
 
 def _below(op: str, line: Line, one: object, other: object) -> Made:
-    """Compare by "greater" and "equal"; both are false for NaN."""
+    """Compare by `lt`, `le`, `gt` or `ge`, using only "greater" and "equal".
+
+    Comparisons with NaN are false.
+    """
     emitter, x = line.emitter, line.get(one)
     if isinstance(other, bool | int | float):
         y = emitter.number(other, emitter.dtype(x))
@@ -128,7 +131,7 @@ def _rms_norm(line: Line, x: object, axes: object, weight: object, eps: object) 
 
 
 def _scaled_by(emitter: Emitter, x: str, of: str, least: float) -> str:
-    """Divide `x` by the root mean square of the last axis of `of`."""
+    """Return x / sqrt(mean(of ** 2) + least), with the mean over the last axis."""
     squares = emitter.binary("mul", of, of)
     axis = len(emitter.shape(of)) - 1
     mean = emitter.reduce("mean", squares, (axis,))
@@ -177,7 +180,7 @@ def _added_product(
 
 
 def _rotary(line: Line, x: object, cos: object, sin: object) -> Made:
-    """Add x cos + [-second half, first half] sin."""
+    """Return x cos + r sin, where r is -(second half of x), then x's first half."""
     emitter, name = line.emitter, line.get(x)
     axis, half = len(line.shape) - 1, line.shape[-1] // 2
     first = emitter.part(name, axis, range(half))
@@ -189,7 +192,10 @@ def _rotary(line: Line, x: object, cos: object, sin: object) -> Made:
 
 
 def _table(line: Line, table: object) -> str:
-    """Return cosines or sines for the whole last axis."""
+    """Return a table of cosines or sines that covers the result's whole last axis.
+
+    A table for half of the axis is repeated.
+    """
     name = line.get(table)
     shape = line.emitter.shape(name)
     if shape[-1] == line.shape[-1]:
@@ -198,7 +204,16 @@ def _table(line: Line, table: object) -> str:
 
 
 def _rows(line: Line, table: str, index: object, *, wraps: bool = False) -> Made:
-    """Take rows of a table; record an index that is out of range, and replace it."""
+    """Take rows of a table by an index, which the function checks.
+
+    An index out of range is recorded, and replaced by the nearest valid one.
+
+    Args:
+        line: the instruction.
+        table: name of the table.
+        index: the indices of rows.
+        wraps: whether negative indices count from the table's end.
+    """
     emitter, at = line.emitter, line.get(index)
     count = emitter.shape(table)[0]
     line.note(at, -count if wraps else 0, count)
@@ -212,7 +227,10 @@ def _rows(line: Line, table: str, index: object, *, wraps: bool = False) -> Made
 
 
 def _embedding(line: Line, table: object, index: object) -> Made:
-    """Look up rows of a table; a product can use the same table as its weight."""
+    """Look up rows of a table, in the dtype of products.
+
+    So a product that has the same table as its weight shares the constant.
+    """
     return _rows(line, line.product_of(table), index)
 
 

@@ -1,6 +1,7 @@
 """The inputs and outputs of a partition's calls in Core AI.
 
-A `Plan` is made for each set of sizes. Values are ids in the partition's graph.
+A `Plan` is made for each set of sizes. Values are given by their ids in the
+partition's graph.
 """
 
 from kvc.runtime.delegates.coreai.function import Function
@@ -11,7 +12,7 @@ from kvc.schema.frozen import frozen
 
 @frozen
 class Feed:
-    """An input or a state, with the function's name for it."""
+    """An input or a state: the function's name of it, and its value's id."""
 
     name: str
     value: int
@@ -19,7 +20,7 @@ class Feed:
 
 @frozen
 class Take:
-    """A result, with the name of the function's output."""
+    """A result: the function's name of it, and its index among the outputs."""
 
     name: str
     output: int
@@ -30,10 +31,10 @@ class Changed:
     """A state that a call changes.
 
     Attributes:
-        name: name of the function's state.
-        output: index of the new content among the graph's outputs.
-        cache: id of the value that is the old content.
-        writes: the locations of new rows; None if other slots can change too.
+        name: the function's name of the state.
+        output: index of the state's new content among the graph's outputs.
+        cache: id of the value that is the state's old content.
+        writes: where the call writes new rows; None if any slot can change.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Looked:
 
     Attributes:
         instruction: index of the instruction that reads or writes the cache.
-        writes: the location of a write; None for a read.
+        writes: where the instruction writes; None for a read.
         total: for a read, the id of the value with the number of positions; None for a
             write.
         lengths: id of the value with the number of real queries; None if all are real.
@@ -66,7 +67,13 @@ class Looked:
 
 @frozen
 class Indexed:
-    """An index that the function has checked: minimum, and exclusive maximum."""
+    """The valid range of an index that the function checks.
+
+    Attributes:
+        instruction: number of the instruction that uses the index.
+        least: the minimum.
+        most: the exclusive maximum.
+    """
 
     instruction: int
     least: int
@@ -79,10 +86,10 @@ class Plan:
 
     Attributes:
         function: the function to run.
-        feeds: the function's inputs and states.
-        takes: the function's outputs.
-        changed: the function's states.
-        handed: results that the host has without the function.
+        feeds: the values for the function's inputs and states.
+        takes: the outputs of the partition that are outputs of the function.
+        changed: the function's states, which a call changes.
+        handed: outputs of the partition that the host has without running the function.
         looked: cache accesses that the host checks.
         indexed: indices that the function checks. The function's output `OUTSIDE` has,
             for each index, the least and the greatest out-of-range value, or 0.

@@ -1,8 +1,8 @@
 """Translate a partition, at one set of sizes, to a function of Core AI and a `Plan`.
 
 In: a block that `kvc.schema.backends.coreai` supports. Out: the function's steps, and
-the host's work before and after. An input that the block overwrites is a state of the
-function. Values of int64 become int32.
+the host's work before and after a call of the function. An input that the block
+overwrites is a state of the function. Values of int64 become int32.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ _DTYPES = {
 
 
 class NotTaken(Exception):
-    """A block is not for this backend; the message has the reason."""
+    """Raised if this backend does not take a block; the message has the reason."""
 
 
 @frozen
@@ -71,10 +71,13 @@ class Names:
 def sizes_of(
     graph: Graph, symbols: Sequence[Symbol]
 ) -> tuple[Mapping[str, int], ...] | None:
-    """Return all sizes of a block, including symbols that occur only in arguments.
+    """Return all sets of sizes of a block's symbols.
+
+    Symbols that occur only in arguments of instructions are included.
 
     Returns:
-        None if a size can have any value within its bounds.
+        The size of each symbol by its name, for each set; None if a symbol can have any
+        value within its bounds.
     """
     types = [value.type for value in graph.values]
     said = (
@@ -92,9 +95,9 @@ def translate(graph: Graph, sizes: Mapping[str, int], names: Names, half: bool) 
     """Return the plan of a block.
 
     Args:
-        graph: the block's graph, of supported operators.
-        sizes: the sizes of the program's symbols.
-        names: the names of the function and its operands.
+        graph: the block's graph; the backend supports all its operators.
+        sizes: the sizes of the block's symbols.
+        names: the names of the function, its inputs and its outputs.
         half: whether to compute in float16.
 
     Raises:
@@ -205,7 +208,7 @@ class _Translator:
         self._made.update(zip(instruction.results, given, strict=True))
 
     def _read(self, ref: object, dtype: str) -> str:
-        """Return the name of an operand; a constant float gets the given dtype."""
+        """Return the name of an operand; a float constant gets the given dtype."""
         assert isinstance(ref, Ref)
         value = ref.value
         storage = self._graph.values[value].storage
@@ -234,11 +237,21 @@ class _Translator:
         return shape
 
     def _note(self, at: str, least: int, most: int) -> None:
-        """Record an index that the function has to check."""
+        """Record that the function must check an index tensor against a range.
+
+        Args:
+            at: name of the index tensor.
+            least: the least valid index.
+            most: the exclusive maximum.
+        """
         self._indexed.setdefault((at, least, most), Indexed(self._index, least, most))
 
     def _host_value(self, argument: Argument) -> int | None:
-        """Return the id of a value that the host has; None if the argument is None."""
+        """Return the id of an argument that the host has; None if the argument is None.
+
+        Raises:
+            NotTaken: the argument is computed inside the partition.
+        """
         if argument is None:
             return None
         assert isinstance(argument, Ref)
@@ -323,7 +336,7 @@ class _Translator:
         return scale if isinstance(scale, float) else usual
 
     def _changed(self) -> list[Changed]:
-        """Return the states: inputs whose new content is an output."""
+        """Return the states: inputs of the graph whose new content is an output."""
         found: dict[int, Changed] = {}
         for number, value in enumerate(self._graph.outputs):
             root = self._written(value)
@@ -337,7 +350,7 @@ class _Translator:
         return [*found.values()]
 
     def _written(self, value: int) -> int | None:
-        """Return the input whose new content is `value`; None without one."""
+        """Return the id of the input whose new content is `value`; None if none is."""
         maker = self._makers.get(value)
         storage = self._graph.values[value].storage
         if maker is None or OPS[maker.op].aliasing is Aliasing.VIEW:
@@ -348,7 +361,12 @@ class _Translator:
         return root if is_input and alike else None
 
     def _takes(self, states: set[int]) -> tuple[list[Take], list[Handed]]:
-        """Return the outputs that are no states: from the function, from the host."""
+        """Return the graph's outputs that are not new contents of states, in two lists.
+
+        The first list has those that the function returns; the second, those that the
+        host has without it. `states` has indices of outputs that are new contents of
+        states.
+        """
         takes, handed = list[Take](), list[Handed]()
         for number, value in enumerate(self._graph.outputs):
             if value in self._host:
@@ -358,12 +376,15 @@ class _Translator:
         return takes, handed
 
     def _output(self, take: Take) -> str:
-        """Return a result in the program's dtype."""
+        """Return the name of a result, converted to its dtype in the graph."""
         value = self._graph.outputs[take.output]
         return self._emitter.cast(self._made[value], self._dtype(value))
 
     def _outside(self) -> str:
-        """Return for each index the least and the greatest out-of-range value, or 0."""
+        """Return a tensor of two numbers for each recorded index, int32 [2 * indices].
+
+        The two are the least and the greatest out-of-range value of the index, or 0.
+        """
         emitter, parts = self._emitter, list[str]()
         zero = emitter.number(0, INT)
         for name, least, most in self._indexed:

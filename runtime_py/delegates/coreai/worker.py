@@ -36,7 +36,7 @@ Placed = tuple[str, str, int, list[int]]
 
 
 class Work:
-    """Functions that the library has loaded, and their bindings."""
+    """The functions that the library has loaded, and their bindings to memory."""
 
     def __init__(self) -> None:
         self.folder = ""
@@ -66,7 +66,7 @@ class Work:
         shutil.rmtree(asset.path.parent)
 
     def store(self, file: str, folder: str) -> list[str]:
-        """Write a file's functions as an asset in a folder; return the asset files."""
+        """Write a file's functions as an asset in `folder`; return the asset files."""
         root = Path(folder)
         make_asset(json.loads(Path(file).read_text()), root)
         found = (path for path in root.rglob("*") if path.is_file())
@@ -107,7 +107,7 @@ def _arrays(held: mmap.mmap, placed: Sequence[Placed]) -> dict[str, Any]:
 
 
 class _Bound:
-    """A function, and arrays over shared memory, by name."""
+    """A function, and arrays over shared memory for its tensors, by name."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ def make_asset(functions: Sequence[Mapping[str, Any]], path: Path) -> Thing:
 
 
 def _undate(path: Path) -> None:
-    """Write an asset's metadata again, in a fixed order and with a fixed date."""
+    """Rewrite an asset's metadata file in a fixed order and with a fixed date."""
     found = json.loads(path.read_text())
     found["creationDate"] = "19700101T000000Z"
     path.write_text(json.dumps(found, indent=2, sort_keys=True))
@@ -218,7 +218,7 @@ class _Builder:
         return shape
 
     def _get(self, name: str) -> Value:
-        """Return a tensor; a constant is made on first use."""
+        """Return the tensor with a name; a constant is created on first use."""
         if name not in self._values:
             array = self._constant(name)
             if array.size > _SMALL:

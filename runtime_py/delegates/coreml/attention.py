@@ -17,7 +17,7 @@ _HIDDEN: Final = 30000.0  # subtracted from a float16 score: its exponential is 
 
 
 def after(step: Step, start: object, count: object) -> Tensor:
-    """Return the positions that lie `count` after a start."""
+    """Return `start` + `count`, int32: the positions that lie `count` after `start`."""
     assert isinstance(count, int)
     return step.emitter.pair("add", step.read(start, "int32"), Number(count, "int32"))
 
@@ -70,12 +70,12 @@ def update_cache(
 def _rows_at(
     emitter: Emitter, rows: Tensor, at: Tensor, shape: Sequence[int]
 ) -> Tensor:
-    """Return the new row of each slot, or any row for slots that stay unchanged.
+    """Return the new row of each slot; a slot that stays unchanged gets any row.
 
     Args:
         emitter: collects the calls.
-        rows: [batch, heads, count, width].
-        at: int32 [1 or batch, 1, slots, 1], the index of each slot's row.
+        rows: the new rows, [batch, heads, count, width].
+        at: int32 [1 or batch, 1, slots, 1], the index in `rows` for each slot.
         shape: the shape of the result, [batch, heads, slots, width].
     """
     count = rows.shape[2]
@@ -115,7 +115,7 @@ def _slice_written(
 
 
 def attend(step: Step, *arguments: object) -> Tensor:
-    """Return the attention of queries to a cache; `kvc::attention`."""
+    """Return the attention of queries to a cache, as `kvc::attention` does."""
     q, k, v, total, scale, causal, left, right, softcap = arguments[:9]
     mask, slopes, layout, lengths = (arguments[n] for n in (9, 10, 12, 15))
     emitter = step.emitter
@@ -164,7 +164,7 @@ def attend(step: Step, *arguments: object) -> Tensor:
 
 
 def _mask(step: Step, mask: object) -> Tensor:
-    """Return a mask with four axes: bool, or float16 to add."""
+    """Return a mask with four axes: bool, or float16 numbers to add to scores."""
     emitter, dtype = step.emitter, step.common((mask,))
     given = step.read(mask, "bool" if dtype == "bool" else "fp32")
     given = emitter.reshape(given, (*(1,) * (4 - len(given.shape)), *given.shape))
@@ -172,7 +172,7 @@ def _mask(step: Step, mask: object) -> Tensor:
 
 
 def _within(step: Step, x: Tensor) -> Tensor:
-    """Return an addition to scores, clipped to the bounds of additions."""
+    """Clip numbers that are added to scores, so that float16 can hold them."""
     emitter = step.emitter
     least = emitter.pair("maximum", x, Number(-_HIDDEN, x.dtype))
     return emitter.cast(
@@ -181,13 +181,16 @@ def _within(step: Step, x: Tensor) -> Tensor:
 
 
 def _slope(emitter: Emitter, slopes: Tensor, at: Tensor, own: Tensor) -> Tensor:
-    """Return slopes [heads] times the distances of slots, [., heads, count, slots].
+    """Return each head's slope times (slot's position minus query's position).
 
     Args:
         emitter: collects the calls.
         slopes: float32 [heads].
         at: the position of each slot, [1 or batch, 1, slots].
         own: the position of each query, [1 or batch, count, 1].
+
+    Returns:
+        float16 [1 or batch, heads, count, slots].
     """
     far = emitter.pair("sub", at, own)
     one_head = emitter.reshape(far, (far.shape[0], 1, *far.shape[1:]))
@@ -198,7 +201,14 @@ def _slope(emitter: Emitter, slopes: Tensor, at: Tensor, own: Tensor) -> Tensor:
 
 
 def _positions(emitter: Emitter, end: Tensor, slots: int, ring: bool) -> Tensor:
-    """Return the position in each slot, [1 or batch, 1, slots]."""
+    """Return the position whose row is in each slot, [1 or batch, 1, slots].
+
+    Args:
+        emitter: collects the calls.
+        end: the number of positions written so far.
+        slots: the number of slots.
+        ring: whether the cache reuses its slots.
+    """
     at = _integers(emitter, range(slots), (1, 1, slots))
     if not ring:
         return at
@@ -217,7 +227,7 @@ def attend_product(
     scale: object,
     _: object,
 ) -> Tensor:
-    """Return attention without a cache."""
+    """Return the attention of queries to the given keys and values, without a cache."""
     emitter = step.emitter
     queries, keys, values = (step.read(each, step.dtype) for each in (q, k, v))
     count, slots = queries.shape[2], keys.shape[2]
@@ -253,9 +263,9 @@ def _mixed(
         step: the attention instruction.
         operands: queries [batch, heads, count, width]; keys and values [batch,
             kv_heads, slots, width].
-        seen: bool [1 or batch, 1 or heads, count, slots], the visibility; None if all
-            keys are visible.
-        added: additions to scores, of shapes as for `seen`.
+        seen: bool [1 or batch, 1 or heads, count, slots], the keys that each query
+            sees; None if all keys are visible.
+        added: numbers to add to scores, each of a shape as for `seen`.
         factor: the factor on scores.
         softcap: the bound of scores, or None.
     """
@@ -297,7 +307,7 @@ def _mixed(
 
 
 def _bias(emitter: Emitter, seen: Tensor, dtype: str) -> Tensor:
-    """Return the addition to scores: 0 for visible keys, far below 0 for others."""
+    """Return numbers to add to scores: 0 for visible keys, else far below 0."""
     there = emitter.pair("sub", emitter.cast(seen, dtype), Number(1, dtype))
     return emitter.pair("mul", there, Number(_HIDDEN, dtype))
 
@@ -305,7 +315,12 @@ def _bias(emitter: Emitter, seen: Tensor, dtype: str) -> Tensor:
 def _of_groups(
     emitter: Emitter, x: Tensor, scores: Sequence[int], group: int
 ) -> Tensor:
-    """Reshape numbers [batch, heads or 1, count, ...] to fit `scores`, by groups."""
+    """Reshape `x` [batch, heads or 1, count, ...] to broadcast to scores by groups.
+
+    The scores [batch, kv_heads, group * count, ...] have the query heads of a group one
+    after another. `scores` is their shape; `group` is the number of query heads that
+    share a key head.
+    """
     batch, heads, count, last = x.shape
     if group == 1 or (heads == 1 and count == 1):
         return x

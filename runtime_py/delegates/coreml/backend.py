@@ -102,10 +102,10 @@ class CoreMl(Delegate):
 
 
 def _stored(held: Mapping[int, "CoreMlHandle"], target: str, name: int) -> Array:
-    """Return named data of the partitions.
+    """Return the array of the named data with id `name`.
 
     Raises:
-        ExportFailed: no partition uses the data, only other instructions do.
+        ExportFailed: only instructions outside of the partitions read the data.
     """
     if name not in held:
         reason = (
@@ -119,7 +119,7 @@ class _Half:
     """Rounds numbers to float16, and returns them as float32."""
 
     def rounded(self, numbers: Floats) -> Floats:
-        """Return the nearest float16 numbers; 65520 and more become infinite."""
+        """Round to the nearest float16 numbers; 65520 and more become infinite."""
         with np.errstate(over="ignore"):
             return numbers.astype(np.float16).astype(np.float32)
 
@@ -128,7 +128,7 @@ _HALF = _Half()
 
 
 class CoreMlHandle(FixedPointHandle):
-    """A partition on the host; each float16 result is rounded once."""
+    """A partition that runs on the host; each float16 result is rounded once."""
 
     def __init__(
         self, program: Program, partition: Partition, data: Mapping[str, FreeableBuffer]
@@ -149,7 +149,7 @@ class CoreMlHandle(FixedPointHandle):
 
 
 def _kept_as_they_are(graph: Graph) -> frozenset[int]:
-    """Return the values that need no rounding: states before and after row writes.
+    """Return the states before and after a write of rows: they need no rounding.
 
     The written rows have been rounded already.
     """
@@ -163,7 +163,7 @@ def _kept_as_they_are(graph: Graph) -> frozenset[int]:
 
 
 def _read_by_halves(graph: Graph) -> frozenset[int]:
-    """Return the values that float16 computations read."""
+    """Return the values that instructions with float16 results read."""
     halves = computed_halves(graph)
     return frozenset(
         item.value

@@ -1,7 +1,8 @@
 """All functions of a package: each method at each combination of sizes.
 
-A state has the same shape and location in all functions. Core ML holds a state if all
-functions write float16 to the state, and its initial content is zeros.
+A state has the same shape and location in all functions. Core ML keeps a state in its
+own memory if all functions write float16 to the state, and the state's initial content
+is zeros.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,14 +64,14 @@ def _translated(
 
 
 def function_name(method: Method, sizes: Mapping[str, int], program: Program) -> str:
-    """Return a method's name, followed by the sizes that vary."""
+    """Return a method's name, followed by the sizes that differ among functions."""
     several = {one.name for one in program.symbols if len(one.sizes) > 1}
     said = (f"_{key}_{size}" for key, size in sorted(sizes.items()) if key in several)
     return method.name + "".join(said)
 
 
 def _sizes_of(program: Program, method: Method) -> Sequence[Mapping[str, int]]:
-    """Return all combinations of sizes of a method, including those of its states."""
+    """Return all combinations of sizes of the symbols in a method and in its states."""
     types = [value.type for graph in method.graphs for value in graph.values]
     found = fixed_sizes(program.symbols, types)
     if found is None:

@@ -1,8 +1,8 @@
 """A program of MIL, Core ML's language, as plain values.
 
-`translation.py` makes it from kvc's code, `worker.py` passes it to coremltools. Calls
-use the names and parameters of MIL's operators (iOS 18). A tensor has at least one
-axis.
+`translation.py` makes the program from a method's code, and `worker.py` passes it to
+coremltools. Calls use the names and parameters of MIL's operators (iOS 18). A tensor
+has at least one axis.
 """
 
 import hashlib
@@ -95,10 +95,10 @@ class Function:
 
     Attributes:
         name: name of the function, an identifier.
-        inputs: the inputs from the caller.
-        states: the states that Core ML holds, float16.
-        calls: the calls in order.
-        outputs: the outputs to the caller.
+        inputs: the inputs that the caller passes.
+        states: the float16 states that Core ML keeps between calls.
+        calls: the calls of operators, in running order.
+        outputs: the outputs that the caller gets.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Function:
 
 
 class Emitter:
-    """Collects the calls of a function; equal calls are made once."""
+    """Collects the calls of a function; `call` makes equal calls only once."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -151,7 +151,7 @@ class Emitter:
         return result
 
     def numbers(self, array: Array, dtype: str) -> Numbers:
-        """Return a constant with at least one axis."""
+        """Return an array as a constant of the given dtype, with at least one axis."""
         found = np.ascontiguousarray(np.atleast_1d(array).astype(DTYPES[dtype]))
         content = found.tobytes()
         mark = hashlib.sha256(f"{dtype}{found.shape}".encode() + content).hexdigest()
@@ -177,7 +177,7 @@ class Emitter:
         return self.call("transpose", x.dtype, shape, x=x, perm=tuple(order))
 
     def part(self, x: Tensor, axis: int, span: range) -> Tensor:
-        """Return a slice along an axis; the range ascends."""
+        """Return a slice of a tensor: the indices `span`, ascending, of an axis."""
         if span == range(x.shape[axis]):
             return x
         begin, end = [0] * len(x.shape), list(x.shape)
@@ -233,18 +233,20 @@ def _renamed(x: Data, dtype: str) -> str:
 
 
 class NotTaken(Exception):
-    """Code cannot be expressed in MIL; the message has the reason."""
+    """Raised if code cannot be expressed in MIL; the message has the reason."""
 
 
 @frozen
 class Step:
-    """An instruction, and access to its operands.
+    """An instruction that is being translated, and access to its operands.
 
     Attributes:
         emitter: collects the calls of the function.
-        read: returns an operand in a dtype of MIL.
-        constant: returns named data in a storage dtype.
-        common: returns the dtype in which tensors are compared.
+        read: takes an operand and a dtype of MIL, and returns the operand in that
+            dtype.
+        constant: takes an operand that is named data and a dtype, and returns the data
+            as stored in that dtype.
+        common: takes operands, and returns the dtype in which to compare them.
         dtype: the dtype of the instruction's results.
         shapes: the shapes of the instruction's results.
     """

@@ -1,7 +1,7 @@
 """Operators that move or create elements, as calls of MIL.
 
-In: a `Step`, and the operator's arguments with fixed sizes. Out: the result. Views
-become copies in MIL, which Core ML can remove.
+In: a `Step`, and the operator's arguments with fixed sizes. Out: the result. A view of
+kvc becomes a copy in MIL, and Core ML can remove such copies.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def reshape(step: Step, x: object, *_: object) -> Tensor:
 
 
 def copy(step: Step, _: object, x: object) -> Tensor:
-    """Return `x`, the source of a copy that overwrites a whole tensor."""
+    """Return `x`, the source of a copy that overwrites the whole of another tensor."""
     return reshape(step, x)
 
 
@@ -35,7 +35,7 @@ def transpose(step: Step, x: object, one: object, other: object) -> Tensor:
 
 
 def permute(step: Step, x: object, order: object) -> Tensor:
-    """Put the axes in another order."""
+    """Put a tensor's axes in another order."""
     assert isinstance(order, tuple)
     axes = [axis % len(step.shape) for axis in order] or [0]
     return step.emitter.transpose(step.read(x, step.dtype), axes)
@@ -51,7 +51,7 @@ def slice_(step: Step, x: object, axis: object, *bounds: object) -> Tensor:
 
 
 def select(step: Step, x: object, axis: object, index: object) -> Tensor:
-    """Take one slice of an axis, without the axis."""
+    """Take the elements at one index of an axis, and remove the axis."""
     assert isinstance(axis, int)
     assert isinstance(index, int)
     held = step.read(x, step.dtype)
@@ -73,12 +73,12 @@ def split(step: Step, x: object, sizes: object, axis: object) -> list[Tensor]:
 
 
 def expand(step: Step, x: object, *_: object) -> Tensor:
-    """Repeat along axes of size 1."""
+    """Repeat a tensor along axes of size 1, to the result's shape."""
     return step.emitter.spread(step.read(x, step.dtype), step.shape)
 
 
 def repeat(step: Step, x: object, times: object) -> Tensor:
-    """Repeat along all axes."""
+    """Repeat a tensor along each axis, by the axis's entry in `times`."""
     assert isinstance(times, tuple)
     held = step.read(x, step.dtype)
     wide = step.emitter.reshape(
@@ -106,13 +106,13 @@ def stack(step: Step, tensors: object, axis: object) -> Tensor:
 
 
 def full(step: Step, _: object, value: object, *__: object) -> Tensor:
-    """Return a tensor of one number."""
+    """Return a tensor in which all elements are `value`."""
     assert isinstance(value, int | float)
     return _numbers(step, np.full(step.shape, value))
 
 
 def arange(step: Step, *numbers: object) -> Tensor:
-    """Return numbers that grow by a step."""
+    """Return the numbers from a start, each greater than the last by a step."""
     start, _, by, _ = numbers
     assert isinstance(start, int | float)
     assert isinstance(by, int | float)
@@ -120,7 +120,7 @@ def arange(step: Step, *numbers: object) -> Tensor:
 
 
 def _numbers(step: Step, array: Array) -> Tensor:
-    """Return a constant.
+    """Return an array as a constant.
 
     Raises:
         NotTaken: an integer needs more than 32 bits.

@@ -72,7 +72,10 @@ def _power(step: Step, x: object, exponent: object) -> Tensor:
 
 
 def _log(step: Step, x: object, plus: float = 0.0) -> Tensor:
-    """Return logarithms; Core ML adds an epsilon to x, which is set to the minimum."""
+    """Return the logarithm of `x` + `plus`.
+
+    Core ML adds an epsilon to the operand; it is set to 0.
+    """
     held = step.read(x, step.dtype)
     if plus:
         held = step.emitter.pair("add", held, Number(plus, step.dtype))
@@ -143,7 +146,7 @@ def _reduce(kind: str, step: Step, x: object, axes: object, keep: object) -> Ten
 
 
 def _reduced(step: Step, kind: str, x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Reduce axes, which keep size 1."""
+    """Reduce a tensor along `axes`; each reduced axis keeps size 1."""
     shape = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
     return step.emitter.call(
         kind, x.dtype, shape, x=x, axes=tuple(axes), keep_dims=True
@@ -167,7 +170,7 @@ def _linear_w8(
 
 
 def _widened(step: Step, weight: object, scale: object) -> Tensor:
-    """Return an int8 matrix [rows, columns] times its scales [rows]."""
+    """Multiply each row of an int8 matrix [rows, columns] by its scale [rows]."""
     held = step.constant(weight, "int8")
     rows, _ = held.shape
     scales = step.constant(scale, "fp16")
@@ -178,7 +181,7 @@ def _widened(step: Step, weight: object, scale: object) -> Tensor:
 
 
 def _multiplied(step: Step, x: object, weight: Tensor, bias: object) -> Tensor:
-    """Multiply x [..., in] by a matrix [out, in], transposed."""
+    """Multiply x [..., in] by the transpose of a matrix [out, in], and add the bias."""
     emitter, held = step.emitter, step.read(x, step.dtype)
     rows, width = math.prod(held.shape[:-1]), held.shape[-1]
     flat = emitter.reshape(held, (rows, width))
@@ -207,7 +210,10 @@ def _added_product(
 def _rms_norm(
     step: Step, x: object, _: object, weight: object, epsilon: object
 ) -> Tensor:
-    """Normalise; divide by the largest number first, so that squares fit float16."""
+    """Normalize by the root mean square of the last axis.
+
+    Numbers are first divided by the greatest of their row, so that squares fit float16.
+    """
     emitter, held = step.emitter, step.read(x, step.dtype)
     last = (len(held.shape) - 1,)
     least = epsilon if isinstance(epsilon, float) else _SMALLEST
@@ -281,7 +287,7 @@ def _gathered(step: Step, x: object, axis: object, at: object) -> Tensor:
 
 
 def _indexed(step: Step, table: object, indices: object) -> Tensor:
-    """Gather along the first axis; an index below 0 counts from the end."""
+    """Gather along a table's first axis; an index below 0 counts from the end."""
     assert isinstance(indices, tuple)
     held, at = step.read(table, step.dtype), step.read(indices[0], "int32")
     inside = step.emitter.pair("mod", at, Number(held.shape[0], "int32"))

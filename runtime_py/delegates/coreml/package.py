@@ -1,8 +1,9 @@
 """Write functions of MIL as an `.mlpackage`, by coremltools in a subprocess.
 
 In: functions, and the arrays of their constants. Out: the package as a zip archive of
-its files. coremltools gives the package's parts random names. This module replaces them
-by names derived from the contents, so that equal functions give equal bytes.
+its files. coremltools gives random names to files in the package. This module replaces
+these names by names derived from the contents, so that equal functions give equal
+bytes.
 """
 
 import io
@@ -63,7 +64,7 @@ def check_coremltools() -> None:
 def package_of(
     functions: Sequence[Function], data: Callable[[int], Array], target: str
 ) -> bytes:
-    """Return the package of functions, as a zip archive.
+    """Return a package that has the given functions, as a zip archive.
 
     Args:
         functions: the functions; the first is Core ML's default.
@@ -149,7 +150,7 @@ def _told(var: Var) -> tuple[str, str, tuple[int, ...]]:
 
 
 def _input(given: Input) -> Mapping[str, object]:
-    """Return an input of a call as JSON, with the kind of the input as its tag."""
+    """Return an input of a call as JSON; the only key is the kind of the input."""
     match given:
         case Var() | Data() | Numbers():
             return {"tensor": given.name}
@@ -164,7 +165,7 @@ def _input(given: Input) -> Mapping[str, object]:
 
 
 def _run(folder: Path, target: str) -> None:
-    """Run coremltools in a subprocess to build the package of a job."""
+    """Run coremltools in a subprocess to build the package of the job in `folder`."""
     command = [sys.executable, "-I", worker.__file__, str(folder)]
     ours, held = os.pipe()  # the worker ends when this end of the pipe closes
     try:
@@ -194,7 +195,7 @@ def _run(folder: Path, target: str) -> None:
 
 
 def _archive(package: Path) -> bytes:
-    """Return the files of a package as a zip archive, sorted and without times."""
+    """Return the files of a package as a zip archive, sorted and without timestamps."""
     files = {
         path.relative_to(package).as_posix(): path.read_bytes()
         for path in sorted(package.rglob("*"))

@@ -1,9 +1,10 @@
 """Inputs, states and outputs of a function of MIL.
 
-Core ML holds float16 states whose initial content is zeros. All other states are
-inputs, and their new content is an output whose name ends in `_after`. A cursor is a
-state of the second kind, or an int32 input; the function computes ends and token
-positions from the cursor.
+Core ML keeps float16 states whose initial content is zeros in its own memory. Every
+other state is an input of the function, and its new content is an output whose name
+ends in `_after`. A cursor is such an input and output, if the program keeps it as a
+state, or otherwise an int32 input. The function computes ends and token positions from
+the cursor.
 """
 
 import re
@@ -33,8 +34,8 @@ class Places:
     Attributes:
         inputs, states: inputs and states in order.
         given: values of the method's graph that exist before its first instruction.
-        roots: ids of states, by the values of the method's graph that hold them.
-        exact: states of Core ML that were assigned a value that is not float16.
+        roots: the id of the state, by each value of the method's graph that is a state.
+        exact: ids of Core ML's states that were assigned a value that is not float16.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Places:
         self.given = [*graph.inputs, *self.roots, *slots]
 
     def value(self, value: int) -> Tensor:
-        """Return a value that exists before the first instruction."""
+        """Return the tensor of a value that exists before the first instruction."""
         graph = self._method.graph
         if value in self._inputs:
             return self._as_value(self._inputs[value], graph.values[value].type)
@@ -83,7 +84,7 @@ class Places:
         return self._field(graph.values[value])
 
     def write(self, state: int, made: Tensor) -> Tensor:
-        """Assign a new content to a state, and return the new content."""
+        """Assign a new content to a state, and return the state's tensor after it."""
         var = self._of_states[state]
         if state not in self._kept:
             self._after[state] = self._emitter.cast(made, var.dtype)
@@ -96,10 +97,15 @@ class Places:
         )
 
     def refuse_writes(self, inner: Graph, value: int, state: int) -> None:
-        """Refuse a partition that writes to a slice of a state.
+        """Check that a partition does not write to an input that is a slice of a state.
+
+        Args:
+            inner: the partition's graph.
+            value: the id of the input in `inner`.
+            state: the id of the state.
 
         Raises:
-            NotTaken: the partition writes to a slice of the state.
+            NotTaken: the partition writes to the input.
         """
         for step in inner.instructions:
             writes = OPS[step.op].aliasing is not Aliasing.VIEW
@@ -165,7 +171,7 @@ class Places:
         return slot
 
     def _field(self, value: Value) -> Tensor:
-        """Return a field of a cursor, in the shape of the value that holds it."""
+        """Return a value that is a field of a cursor, in the value's shape."""
         slot, emitter = value.storage, self._emitter
         assert isinstance(slot, CursorSlot)
         shape = value.type.shape(self._sizes) or (1,)
@@ -177,7 +183,7 @@ class Places:
         return emitter.reshape(found, shape)
 
     def _number(self, slot: CursorSlot, shape: Sequence[int]) -> Tensor | Number:
-        """Return a field of a cursor: for all rows, or for each row."""
+        """Return a field of a cursor: one number for all rows, or one per row."""
         emitter = self._emitter
         match slot.field:
             case CursorField.START:
@@ -220,14 +226,14 @@ class Places:
         return Number(evaluate(advance.tokens, self._sizes), "int32")
 
     def _name(self, name: str) -> str:
-        """Return a unique identifier for a name that the caller sees."""
+        """Return a unique identifier for `name`, which the caller sees."""
         word = _new_word(name, self._names)
         self._names.add(word)
         return word
 
 
 def _words_of_states(program: Program) -> Mapping[int, str]:
-    """Return an identifier for each state, the same in all functions."""
+    """Return an identifier for each state by its id, the same in all functions."""
     taken, words = set[str](), dict[int, str]()
     for number, state in enumerate(program.states):
         words[number] = _new_word(state.name, taken)
@@ -236,7 +242,11 @@ def _words_of_states(program: Program) -> Mapping[int, str]:
 
 
 def _new_word(name: str, taken: Collection[str]) -> str:
-    """Return an unused identifier, unlike the names that `mil.py` makes."""
+    """Return `name` as an identifier that is not in `taken`.
+
+    The identifier never looks like the names that `mil.py` makes, such as `c12ab` or
+    `t3`.
+    """
     word = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
     if word[0].isdigit() or re.fullmatch(r"[ctw][0-9a-f]+\w*", word):
         word = f"{word}_" if not word[0].isdigit() else f"x{word}"

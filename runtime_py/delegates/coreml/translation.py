@@ -1,8 +1,9 @@
 """Translate a method, at one set of sizes, to a function of MIL.
 
-In: a verified program whose methods Core ML can run completely: partitions of this
-backend, and views around them. Out: a function whose inputs are those of the method,
-and whose states are Core ML's. Other instructions raise `NotTaken`.
+In: a verified program, and a method that Core ML can run completely, since the method
+has only partitions of this backend, and views. Out: a function whose inputs are those
+of the method, and whose states are kept by Core ML or passed by the caller. Other
+instructions raise `NotTaken`.
 """
 
 import re
@@ -51,7 +52,7 @@ def computed_halves(graph: Graph) -> frozenset[int]:
 
 
 def stored_halves(graph: Graph) -> frozenset[int]:
-    """Return the values that are rounded to float16 when they are computed."""
+    """Return the float32 values whose numbers are rounded to float16 when computed."""
     halves = computed_halves(graph)
     exact = {value for value in graph.outputs if value not in halves}
     for step in reversed(graph.instructions):
@@ -72,7 +73,10 @@ def stored_halves(graph: Graph) -> frozenset[int]:
 
 
 def _read(step: Instruction) -> set[int]:
-    """Return the operands from which an instruction computes its result."""
+    """Return the ids of the operands from which an instruction computes its result.
+
+    An update of a cache computes nothing from the cache itself.
+    """
     given = step.arguments[1:2] if step.op == CACHE_UPDATE else step.arguments
     items = [i for a in given for i in (a if isinstance(a, tuple) else (a,))]
     return {item.value for item in items if isinstance(item, Ref)}
@@ -98,14 +102,14 @@ def translate(
         method: index of the method.
         sizes: the sizes of the program's symbols.
         name: name of the function.
-        kept: ids of the states that Core ML should hold, float16.
+        kept: ids of the states that Core ML should keep, in float16.
 
     Returns:
-        The function; and the ids of those states among `kept` that are assigned values
-        that are not float16.
+        The function, and the ids of the states in `kept` to which the method assigns
+        values that are not float16.
 
     Raises:
-        NotTaken: the method cannot be expressed.
+        NotTaken: the method cannot be expressed in MIL.
     """
     emitter = Emitter()
     places = Places(program, method, sizes, kept, emitter)
@@ -140,13 +144,13 @@ class _Code:
     def run(
         self, graph: Graph, given: Mapping[int, Tensor], roots: Mapping[int, int]
     ) -> dict[int, Tensor]:
-        """Return the values that a graph computes.
+        """Translate a graph, and return the tensors of its values by value id.
 
         Args:
             graph: the graph of the method, or of a block.
             given: tensors by value, for the graph's inputs and other values that exist
                 before its first instruction.
-            roots: ids of states, by the values in `given` that hold a whole state.
+            roots: ids of states, by the values in `given` that are a whole state.
         """
         values, halves = dict(given), computed_halves(graph)
         for step in graph.instructions:
@@ -163,7 +167,7 @@ class _Code:
         values: dict[int, Tensor],
         roots: Mapping[int, int],
     ) -> None:
-        """Translate a partition in place."""
+        """Translate a partition's block where it is run; results go to `values`."""
         control = read_control(step.op, step.arguments)
         (block,) = control.blocks
         inner = self._method.blocks[block].graph
@@ -221,7 +225,10 @@ class _Code:
         made: Tensor,
         roots: Mapping[int, int],
     ) -> Tensor:
-        """Return a result; assign it to the state whose memory it shares."""
+        """Return the tensor of a result.
+
+        If the result shares the memory of a state, it is first assigned to this state.
+        """
         root = graph.root_of(value)
         if OPS[step.op].aliasing is Aliasing.VIEW or root == value:
             return made
@@ -236,7 +243,7 @@ class _Code:
     def _read(
         self, graph: Graph, values: dict[int, Tensor], ref: object, dtype: str
     ) -> Tensor:
-        """Return an operand, converted to a dtype; "" leaves the operand's dtype."""
+        """Return an operand's tensor, converted to `dtype`; "" means no conversion."""
         assert isinstance(ref, Ref)
         kind = graph.values[ref.value]
         if isinstance(kind.storage, Constant):
@@ -261,7 +268,7 @@ class _Code:
     def _common(
         self, graph: Graph, halves: frozenset[int], operands: Sequence[object]
     ) -> str:
-        """Return the dtype to compare tensors in: the most exact of their dtypes."""
+        """Return the dtype to compare operands in: the most exact of their dtypes."""
         found = [
             self._dtype(graph, each.value, halves)
             for each in operands

@@ -34,7 +34,7 @@ _TYPES: Final = {
 
 
 def hide_converters() -> None:
-    """Block coremltools' imports of packages for its converters."""
+    """Block coremltools' imports of the packages that only its converters need."""
     for name in _UNWANTED:
         sys.modules[name] = None  # type: ignore[assignment]
 
@@ -50,7 +50,7 @@ def end_with_starter() -> None:
 
 
 def build(folder: Path) -> None:
-    """Build the package of a job."""
+    """Build the package of the job in `folder`."""
     job = json.loads((folder / "job.json").read_text())
     sys.path[:] = job["paths"]
     import coremltools as ct

@@ -62,7 +62,7 @@ class Cpu(Delegate):
         return CpuHandle(method, block, buffers, self._library, self._options.threads)
 
     def packed(self) -> Mapping[str, int]:
-        """Return {}: weights are used as they lie in the bundle."""
+        """Return {}: weights are used as they are in the bundle, not packed."""
         return {}
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Cpu(Delegate):
 class CpuHandle(Handle):
     """A partition that runs natively.
 
-    Two threads read and check all data of the partition when it is first used.
+    When the partition is first used, two threads read and check all its named data.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CpuHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Bind the code to addresses; see `Handle.prepare`."""
+        """Bind the partition's code to memory addresses; see `Handle.prepare`."""
         data = self._read()
         return bind_steps(
             self._method,
@@ -109,11 +109,11 @@ class CpuHandle(Handle):
         )
 
     def pack(self) -> None:
-        """Read and check the data."""
+        """Read and check the partition's named data."""
         self._read()
 
     def _read(self) -> Mapping[int, Array]:
-        """Return the data, read and checked on first use."""
+        """Return the partition's named data by id, read and checked on first use."""
         if self._data is None:
             found: dict[int, Array] = {}
 
@@ -126,7 +126,7 @@ class CpuHandle(Handle):
         return self._data
 
     def close(self) -> None:
-        """Free the data."""
+        """Free the partition's named data."""
         self._data = None
         for buffer in self._buffers.values():
             buffer.free()

@@ -1,8 +1,8 @@
-"""Bind a block to sizes and memory: a list of native steps, run by one call.
+"""Bind a block to sizes and memory: the result is a list of native steps.
 
-View operators run during binding, on numpy arrays. All other operators become steps
-with fixed addresses. If a kernel needs contiguous operands, earlier steps copy the
-operands that are not contiguous.
+One call runs the whole list. View operators run during binding, on numpy arrays. All
+other operators become steps with fixed addresses. If a kernel needs contiguous
+operands, earlier steps copy the operands that are not contiguous.
 """
 
 import math
@@ -102,7 +102,7 @@ def bind_steps(
     library: Library,
     threads: int,
 ) -> NativeCall:
-    """Return a function that runs a block of the backend.
+    """Return a callable that runs a block as native steps.
 
     Args:
         method: name of the block's method, for messages.
@@ -148,7 +148,7 @@ class _Binder:
         ] = []  # per step: its instruction, the last of merged ones
 
     def bind(self, outputs: Sequence[Array]) -> NativeCall:
-        """Bind all instructions, and copies of results to their outputs."""
+        """Bind all instructions, then copy results to `outputs` that lie elsewhere."""
         index, instructions = 0, self._graph.instructions
         together = sized_together(self._graph)
         groups = products_of_rows(self._graph)
@@ -178,7 +178,12 @@ class _Binder:
         return NativeCall([partition])
 
     def _note(self, owner: int, told: Instruction) -> None:
-        """Record the instruction of the steps that were added last."""
+        """Record for the steps that were added last which instruction they belong to.
+
+        Args:
+            owner: index of the instruction that errors of the steps name.
+            told: the instruction that profiles of the steps name.
+        """
         count = len(self._steps) - len(self._owners)
         self._owners += [owner] * count
         self._told += [told] * count
@@ -268,7 +273,14 @@ class _Binder:
     def _rows(
         self, source: Instruction
     ) -> tuple[list[Array | None], list[int], list[float]]:
-        """Return operands and settings of a step that computes and quantizes rows."""
+        """Return the parts of a step that computes rows and quantizes them.
+
+        Args:
+            source: the instruction that computes the rows.
+
+        Returns:
+            The step's tensors, its integer settings, and its float settings.
+        """
         arguments = self._arguments(source)
         match source.op, arguments:
             case op, [gate, up, str(activation)] if op == GLU:
@@ -281,7 +293,7 @@ class _Binder:
         raise AssertionError(source.op)
 
     def _hand_over(self, outs: list[Array], made: list[Array]) -> None:
-        """Add copies of results that were not computed in place."""
+        """Add a step that copies each result whose kernel wrote to another array."""
         for out, array in zip(outs, made, strict=True):
             if out is not array:
                 self._add(_COPY, [out, array])
@@ -299,7 +311,10 @@ class _Binder:
         arguments: tuple[Argument, ...],
         first: int,
     ) -> None:
-        """Add a kernel's step; the first argument belongs to parameter `first`."""
+        """Add the step of an instruction's kernel.
+
+        `arguments` belong to the operator's parameters from number `first` on.
+        """
         params, read = OPS[instruction.op].params[first:], self._values.argument
         given = [read(argument, self._values.array) for argument in arguments]
         self._add_op(instruction.op, results, zip(params, given, strict=True))
@@ -307,7 +322,13 @@ class _Binder:
     def _add_op(
         self, op: str, results: list[Array], arguments: Iterable[tuple[Param, object]]
     ) -> None:
-        """Add an op's step: its results, and its arguments by parameter, in order."""
+        """Add a step for the operator `op`.
+
+        Args:
+            op: name of the operator.
+            results: arrays that the step writes.
+            arguments: each parameter with its argument, in order.
+        """
         tensors: list[Array | None] = []
         integers: list[int] = []
         numbers: list[float] = []
@@ -337,7 +358,7 @@ class _Binder:
         scale: float | None,
         _grouped: bool,
     ) -> None:
-        """Add attention to all keys; a first causal query sees only the first key."""
+        """Add attention to all keys; if `causal`, query 0 sees only key 0."""
         out = _with_axes(out)
         batch, heads, seq, _ = out.shape
         q = np.broadcast_to(_with_axes(q), (batch, heads, seq, q.shape[-1]))
@@ -376,7 +397,10 @@ class _Binder:
 
 
 def _side_by_side(outs: list[Array]) -> list[Array]:
-    """Return contiguous arrays for kernels that cannot write strided results."""
+    """Return contiguous arrays; those of `outs` that are not are replaced.
+
+    Kernels that cannot write strided results write to these arrays.
+    """
     return [
         out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
         for out in outs
@@ -391,7 +415,10 @@ def _with_axes(array: Array) -> Array:
 def _write(
     param: Param, given: object, integers: list[int], numbers: list[float]
 ) -> None:
-    """Write an argument that is not a tensor in the kernels' form; see kernels.h."""
+    """Append an argument that is not a tensor to a step's integers or numbers.
+
+    kernels.h describes the form of arguments.
+    """
     if isinstance(given, tuple):
         integers.append(len(given))
         integers += given
@@ -409,7 +436,7 @@ def _write(
 
 
 def _whole(given: float | None) -> int:
-    """Return the integer form of a number: 0 for a float out of range.
+    """Return a number as an integer: `ABSENT` for None, 0 for a float out of range.
 
     Raises:
         OverflowError: an integer has more than 64 bits.

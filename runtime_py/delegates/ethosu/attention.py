@@ -1,9 +1,10 @@
 """Attention over a cache, and cache updates, on integers.
 
 In: an instruction with values on grids. Out: the tensor of its result. Queries, keys,
-values and exponentials are int16; the greatest exponential of a row is 1. The product
-of exponentials and values is divided by the sum of exponentials after it is computed,
-so the precision is the same for rows that see one position and rows that see thousands.
+values and exponentials are int16; the greatest exponential of a row is 1. The products
+of exponentials and values are summed first, and the sum is then divided by the sum of
+exponentials. So the precision is the same for rows that see one position and rows that
+see thousands.
 """
 
 import math
@@ -28,7 +29,7 @@ _FARTHEST: Final = (1 << 27) - (1 << 17)
 
 
 def cache_update(values: LoweredValues, step: Instruction) -> str:
-    """Write rows to a cache [1, heads, slots, width], starting at a slot."""
+    """Write rows to a cache [1, heads, slots, width], from a start slot on."""
     builder, result = values.builder, step.results[0]
     cache, rows, start = (ref(step.arguments[i]) for i in (0, 1, 2))
     _, *held = values.shape(cache)
@@ -42,7 +43,14 @@ def cache_update(values: LoweredValues, step: Instruction) -> str:
 
 
 def _slots(values: LoweredValues, start: int, heads: int, count: int) -> str:
-    """Return int32 [heads, count]: the slot of each row of each head."""
+    """Return the slot of each new row in each head, int32 [heads, count].
+
+    Args:
+        values: the values of the partition.
+        start: id of the value with the first slot.
+        heads: the number of heads.
+        count: the number of new rows.
+    """
     key = ("slots", start, heads, count)
     if key not in values.shared:
         builder = values.builder
@@ -54,7 +62,7 @@ def _slots(values: LoweredValues, start: int, heads: int, count: int) -> str:
 
 
 def attention(values: LoweredValues, step: Instruction) -> str:
-    """Attend causally from queries to the valid part of a cache."""
+    """Attend from queries to the valid slots of a cache, with a causal mask."""
     q, k, v, length = (ref(step.arguments[i]) for i in range(4))
     (_, heads, seq, width), (_, groups, slots, depth) = values.shape(q), values.shape(v)
     given = step.arguments[4]
@@ -74,9 +82,15 @@ def attention(values: LoweredValues, step: Instruction) -> str:
 
 
 def _bounded(values: LoweredValues, products: str, scale: float, reach: float) -> str:
-    """Return scores as int32, clipped so that adding the mask still hides scores.
+    """Rescale products to scores, int32, clipped so that a mask can still hide each.
 
-    Scores that could exceed int32 use coarser steps before they are clipped.
+    Scores that could exceed int32 are clipped in coarser units, and then shifted back.
+
+    Args:
+        values: the values of the partition.
+        products: name of the tensor of products of queries and keys.
+        scale: the scores per unit of `products`.
+        reach: the greatest possible absolute product.
     """
     builder, most = values.builder, scale * reach
     coarser = min(max(0, math.frexp(most)[1] - 31), _MOST_COARSER)
@@ -91,7 +105,10 @@ def _bounded(values: LoweredValues, products: str, scale: float, reach: float) -
 
 
 def _hidden(values: LoweredValues, length: int, seq: int, slots: int) -> str:
-    """Return int32 [1, 1, seq, slots]: 0 for visible slots, far below 0 for others."""
+    """Return numbers to add to scores, int32 [1, 1, seq, slots].
+
+    The number is 0 for slots that a query sees, and far below 0 for all other slots.
+    """
     key = ("hidden", length, seq, slots)
     if key not in values.shared:
         builder = values.builder
@@ -107,7 +124,7 @@ def _hidden(values: LoweredValues, length: int, seq: int, slots: int) -> str:
 
 
 def _exponentials(values: LoweredValues, scores: str) -> str:
-    """Return exponentials as int16 of the same shape; a row's greatest is about 1."""
+    """Return exponentials of scores as int16; the greatest of each row is about 1."""
     builder = values.builder
     below = builder.arithmetic("SUB", scores, builder.reduce("REDUCE_MAX", scores))
     place = values.rescaled(
@@ -118,7 +135,10 @@ def _exponentials(values: LoweredValues, scores: str) -> str:
 
 
 def _exponential(place: Doubles) -> Doubles:
-    """Return exponentials; the first table entry is 0 and serves all lower scores."""
+    """Return exponentials for indices of a table.
+
+    The first entry is 0; all scores below the table's range are looked up there.
+    """
     exact = np.exp((place - (_PLACES // 2 - 1)) * _STEP)
     made: Doubles = np.where(place <= -_PLACES // 2, 0.0, exact)
     return made
@@ -131,11 +151,11 @@ def _average(
     result: int,
     sizes: tuple[int, int, int, int],
 ) -> str:
-    """Return the average of values by weights, on the grid of the result.
+    """Return the average of the value `v` by weights, on the grid of the result.
 
-    The weights of a row have the sum T = m 2 ** (30 - n), and their products with
-    values the sum A 2 ** b. A is shifted left by the number of bits by which T is below
-    its greatest possible value, so that neither sum is clipped.
+    The weights of a row have the sum T = m 2 ** (30 - n), and their products with `v`
+    have the sum A 2 ** b. A is shifted left by the number of bits by which T is below
+    its greatest possible value, so that neither A nor T is clipped.
     """
     builder, (groups, rows, slots, depth) = values.builder, sizes
     bits = (slots - 1).bit_length()

@@ -1,7 +1,8 @@
 """The delegate `ethosu`: runs partitions on the host, and exports files for NPUs.
 
 kvc itself runs nothing on an NPU. On the host, numpy computes the TOSA graph of a
-partition, with the same integers as an NPU. `export` compiles the same graphs.
+partition, and gets the same integers as an NPU. `export` compiles the same graphs for
+an NPU.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ class EthosU(Delegate):
         return EthosUHandle(graph, grids, every or (), names)
 
     def _check(self, graph: Graph, grids: Mapping[int, Grid], where: str) -> None:
-        """Check the writes of the code, and that all values have grids.
+        """Check that all values have grids, and that writes are to whole inputs.
 
         Raises:
             BadProgram: a grid is missing or not supported by TOSA, or an instruction
@@ -180,7 +181,7 @@ class EthosUHandle(Handle):
         )
 
     def close(self) -> None:
-        """Free the data."""
+        """Free the partition's named data."""
         for buffer in self._buffers.values():
             buffer.free()
 

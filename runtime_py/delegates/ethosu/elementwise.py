@@ -36,7 +36,7 @@ _BOUNDED: Final[Mapping[str, Callable[..., _Bounds]]] = {
 
 
 def function(values: LoweredValues, step: Instruction) -> str:
-    """Return a function of one value."""
+    """Apply a function of one value to each element, by a table."""
     x, result = ref(step.arguments[0]), step.results[0]
     others = [values.argument(one) for one in step.arguments[1:]]
     grid, made = values.grid(x), values.grid(result)
@@ -57,7 +57,7 @@ def function(values: LoweredValues, step: Instruction) -> str:
 
 
 def addition(values: LoweredValues, step: Instruction) -> str:
-    """Add on a grid of int32 that is fine enough for both operands."""
+    """Add two values as int32, in units that are fine enough for both operands."""
     one, other, result = ref(step.arguments[0]), ref(step.arguments[1]), step.results[0]
     grids = [values.grid(one), values.grid(other)]
     room = min(_ROOM[grid.stored] for grid in grids)
@@ -116,7 +116,7 @@ def _applied(
 
 
 def _as_fine_int16(values: LoweredValues, x: int) -> tuple[str, float]:
-    """Return a value as int16 numbers over a table's full range, and their scale."""
+    """Return a value as int16 that uses a table's full range, and its scale."""
     grid, name = values.grid(x), values.as_int16(x)
     if grid.stored is Stored.INT16:
         return name, grid.scale
@@ -125,7 +125,10 @@ def _as_fine_int16(values: LoweredValues, x: int) -> tuple[str, float]:
 
 
 def _half(values: LoweredValues, name: str, part: int, half: int) -> str:
-    """Return half `part` of the last axis, or the whole axis if its size is `half`."""
+    """Return the first (`part` 0) or second (`part` 1) half of a tensor's last axis.
+
+    `half` is the size of a half. An axis of this size is returned whole for `part` 0.
+    """
     shape = values.builder.shape(name)
     start = (0,) * (len(shape) - 1) + (part * half,)
     return values.builder.slice(name, start, (*shape[:-1], half))
@@ -134,7 +137,7 @@ def _half(values: LoweredValues, name: str, part: int, half: int) -> str:
 def _bounded(
     values: LoweredValues, x: int, result: int, least: float | None, most: float | None
 ) -> str:
-    """Clip a value to bounds, on the finer of the value's and the result's grid."""
+    """Clip a value to bounds, in units of the finer of its and the result's grid."""
     coarse, fine = values.grid(x).scale, values.grid(result).scale
     made = values.without_zero(x)
     outward = (math.floor, math.ceil) if coarse > fine else (round, round)
@@ -153,7 +156,15 @@ def _cut_off(
     scale: float,
     rounded: tuple[Callable[[float], int], Callable[[float], int]],
 ) -> str:
-    """Clip int32 to two bounds; each is converted to integers by its own rounding."""
+    """Clip an int32 tensor to a lower and an upper bound; a bound can be None.
+
+    Args:
+        values: the values of the partition.
+        made: name of the tensor.
+        bounds: the lower and the upper bound, as real numbers.
+        scale: the real number that the integer 1 stands for.
+        rounded: the functions that round the lower and the upper bound to an integer.
+    """
     for kind, bound, whole in zip(("MAXIMUM", "MINIMUM"), bounds, rounded, strict=True):
         if bound is not None:
             steps = max(-(1 << 16), min(1 << 16, bound / scale))
@@ -162,7 +173,7 @@ def _cut_off(
 
 
 def _shifted(values: LoweredValues, x: int, result: int, by: float) -> str:
-    """Add a number, on a grid of int32 that is fine enough for both values.
+    """Add a number to a value as int32, in units that are fine enough for both grids.
 
     A table would interpolate wrongly where its entries are clipped.
     """

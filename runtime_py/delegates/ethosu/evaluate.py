@@ -1,9 +1,10 @@
 """Compute a TOSA graph with numpy: exactly the integers of the specification.
 
-In: a graph of this backend, arrays of integers for its inputs. Out: arrays for its
-outputs, in their dtypes. Numbers are int64. Matrix products are computed in float64,
-which represents their 48 bits exactly, and has a fast kernel. The rounding of RESCALE
-is SINGLE_ROUND: half a step is added before the shift (TOSA 1.0, 2.13.2).
+In: a graph of this backend, arrays of integers for its inputs. Out: arrays for the
+graph's outputs, in the dtypes of the outputs. All other numbers are int64. Matrix
+products are computed in float64, which represents their 48 bits exactly and has a fast
+kernel. The rounding of RESCALE is SINGLE_ROUND: half a unit is added before the shift
+(TOSA 1.0, 2.13.2).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +62,7 @@ def _convolution(
 
 
 def _matmul(one: Wide, other: Wide) -> Wide:
-    """Multiply matrices of integers whose sums have less than 53 bits."""
+    """Multiply matrices of integers; the sums need less than 53 bits."""
     made = np.matmul(one.astype(np.float64), other.astype(np.float64))
     exact: Wide = made.astype(np.int64)
     return exact

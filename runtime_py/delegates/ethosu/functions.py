@@ -1,6 +1,7 @@
 """Functions of one value in float64; an NPU looks their results up in a table.
 
-In: arrays, and other arguments of an operator. Out: arrays of the same shape.
+In: arrays of the first operand, and the operator's other arguments. Out: arrays of the
+same shape.
 """
 
 import math
@@ -72,9 +73,11 @@ _HALF_PLACES: Final = 1 << 15
 
 
 def inverse(builder: GraphBuilder, x: str) -> tuple[str, str]:
-    """Return 1 / m in units of 2 ** -22, and the left shift from x to the mantissa m.
+    """Return 1 / m in units of 2 ** -22, and the number of bits of a shift.
 
-    The table's entry for m = 1 is 2 ** 15 - 1, since 2 ** 15 exceeds int16.
+    x, a positive int32, is shifted left until the bit below the sign bit is set; m is
+    the shifted number. The table's entry for m = 1 is 2 ** 15 - 1, since 2 ** 15
+    exceeds int16.
     """
     moved = builder.with_number("SUB", builder.leading_zeros(x), 1)
     mantissa = builder.arithmetic("LOGICAL_LEFT_SHIFT", x, moved)
@@ -87,7 +90,11 @@ def inverse(builder: GraphBuilder, x: str) -> tuple[str, str]:
 
 
 def inverse_root(builder: GraphBuilder, x: str) -> tuple[str, str]:
-    """Return m ** -0.5 in units of 2 ** -21, and half of the left shift from x to m."""
+    """Return m ** -0.5 in units of 2 ** -21, and half of the number of bits of a shift.
+
+    x, a positive int32, is shifted left by an even number of bits, until at most one
+    zero follows the sign bit; m is the shifted number.
+    """
     moved = builder.with_number("SUB", builder.leading_zeros(x), 1)
     half = builder.with_number("ARITHMETIC_RIGHT_SHIFT", moved, 1)
     even = builder.arithmetic("ADD", half, half)
@@ -100,6 +107,9 @@ def inverse_root(builder: GraphBuilder, x: str) -> tuple[str, str]:
 
 
 def _place(builder: GraphBuilder, mantissa: str, middle: int, shift: int) -> str:
-    """Return the table index of a mantissa; the table's middle has index 0."""
+    """Return the table index of a mantissa, int16; the mantissa `middle` has index 0.
+
+    The index is (mantissa - middle) / 2 ** shift.
+    """
     off = builder.with_number("SUB", mantissa, middle)
     return builder.rescale(off, [(1 << 30, 30 + shift)], (0, 0), Element.INT16)

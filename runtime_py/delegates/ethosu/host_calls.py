@@ -2,7 +2,7 @@
 
 In: a partition's code and grids, its TOSA graph, arrays for inputs and outputs. Out: a
 function that reads all inputs, computes, and writes outputs and the new contents of
-inputs. In caches it writes only the new rows.
+inputs. In caches, the function writes only the new rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +31,14 @@ _Check = Callable[[], None]
 
 @frozen
 class _Target:
-    """The target of a result.
+    """Where a result of the TOSA graph is written.
 
     Attributes:
         array: the array to write.
         place: index of the result among the outputs of the TOSA graph.
         grid: the grid of the result's integers.
-        rows: for a cache, the first new row and the number of new rows; None to write
-            the whole array.
+        rows: for a cache, an array with the first new slot, and the number of new rows;
+            None to write the whole array.
     """
 
     array: Array
@@ -84,7 +84,12 @@ def bind_call(
 def _caches(
     graph: Graph, sizes: Mapping[str, int], given: Mapping[int, Array]
 ) -> tuple[list[_Check], dict[int, tuple[Array, int]]]:
-    """Return the checks of positions, and the written rows of caches, by value."""
+    """Return the checks of positions, and which rows of caches are written.
+
+    Returns:
+        The checks, as functions. For each value that is the new content of a cache: the
+        array with the first new slot, and the number of new rows.
+    """
     checks, rows = list[_Check](), dict[int, tuple[Array, int]]()
 
     def count(value: int) -> int:
@@ -121,7 +126,16 @@ def _run(
     sources: Sequence[tuple[Array, Grid | None]],
     targets: Sequence[_Target],
 ) -> None:
-    """Run a graph; all inputs are read before any output is written."""
+    """Run the checks, then the graph, then write the results to the targets.
+
+    All inputs are read before any output is written.
+
+    Args:
+        graph: the TOSA graph.
+        checks: functions that raise an error for a position out of range.
+        sources: the array of each input, with its grid, or None for integers.
+        targets: where results are written.
+    """
     for check in checks:
         check()
     given = [

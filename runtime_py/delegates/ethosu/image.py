@@ -1,9 +1,9 @@
 """The exported file of a target: command streams of all partitions, and a report.
 
-In: graphs by partition and sizes. Out: a zip archive. Its first file is `report.json`,
-which lists each graph's inputs and outputs in order, with their grids, and the memory
-and cycles that Vela reports. A TFLite file for each graph follows. Equal graphs give
-equal bytes.
+In: TOSA graphs, one for each partition and set of sizes. Out: a zip archive. Its first
+file is `report.json`, which lists each graph's inputs and outputs in order, with their
+grids, and the memory and cycles that Vela reports. A TFLite file for each graph
+follows. Equal graphs give equal bytes.
 """
 
 import io
@@ -113,7 +113,7 @@ def _told(
 
 
 def _archive(files: Mapping[str, bytes]) -> bytes:
-    """Return files as a zip archive without times."""
+    """Return files as a zip archive without timestamps."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
         for name, content in files.items():

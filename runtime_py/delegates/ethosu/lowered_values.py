@@ -1,8 +1,8 @@
 """The values of a partition while its TOSA graph is made: names, grids, shapes.
 
-In: the partition's code, grids, sizes, constants. Out: the tensor of a value, with the
-integers of the value's grid or with other integers. `lowering.py` lists the files that
-translate operators.
+In: the partition's code, grids, sizes, constants. Out: for each value, a tensor that
+has the integers of the value's grid, or other integers that a translation asks for.
+`lowering.py` lists the files that translate operators.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,18 +45,18 @@ class LoweredValues:
         self.shared: dict[object, str] = {}
 
     def take_inputs(self) -> None:
-        """Create the TOSA graph's inputs; integers of the model become int32."""
+        """Create the TOSA graph's inputs; a value without a grid becomes int32."""
         for value in self._graph.inputs:
             grid = self._grids.get(value)
             element = Element.INT32 if grid is None else ELEMENTS[grid.stored]
             self._names[value] = self.builder.input(self.shape(value), element)
 
     def place(self, value: int, name: str) -> None:
-        """Set the tensor of a value."""
+        """Set the name of a value's tensor."""
         self._names[value] = name
 
     def name(self, value: int) -> str:
-        """Return the tensor of a value; add a constant to the graph on first use."""
+        """Return the name of a value's tensor; a constant is added on first use."""
         if value not in self._names:
             grid, content = self._grids[value], self.constant(value)
             whole = grid.integers(content.astype(np.float32))
@@ -94,7 +94,10 @@ class LoweredValues:
         return self.builder.rescale(name, [number], (x.zero, y.zero), element)
 
     def without_zero(self, value: int, scale: float = 1.0, rank: int = 0) -> str:
-        """Return a value as int32 with zero point 0, and leading axes up to a rank."""
+        """Return a value as int32 whose integer 0 stands for 0, at a scale.
+
+        Axes of size 1 are added in front until the tensor has `rank` axes.
+        """
         name, shape = self.name(value), self.shape(value)
         ones = (1,) * (rank - len(shape))
         name, zero = self.builder.reshape(name, ones + shape), self.grid(value).zero
@@ -103,14 +106,14 @@ class LoweredValues:
         )
 
     def as_int16(self, value: int) -> str:
-        """Return a value as int16 for a matrix product; integer 0 represents 0."""
+        """Return a value as int16 for a matrix product; its integer 0 stands for 0."""
         name, grid = self.name(value), self.grid(value)
         if grid.stored is Stored.INT16:
             return name
         return self.builder.rescale(name, [_ONE], (grid.zero, 0), Element.INT16)
 
     def reach(self, value: int) -> int:
-        """Return the greatest magnitude of `as_int16`."""
+        """Return the greatest absolute number that `as_int16` can give for a value."""
         return 255 if self.grid(value).stored is Stored.INT8 else 1 << 15
 
     def stored(
@@ -120,13 +123,14 @@ class LoweredValues:
         scales: Sequence[float],
         reaches: Sequence[float] = (),
     ) -> str:
-        """Rescale int32 or int48 to the grid of a result.
+        """Rescale an int32 or int48 tensor to the grid of a result.
 
         Args:
-            made: the tensor.
-            result: the value that the tensor becomes.
-            scales: a single scale, or a scale for each element of the last axis.
-            reaches: for int48, the greatest magnitude for each scale.
+            made: name of the tensor.
+            result: id of the value that the tensor becomes.
+            scales: the scale of the tensor, or a scale for each element of the last
+                axis.
+            reaches: for int48, the greatest absolute number for each scale.
 
         Raises:
             ScaleOutOfRange: RESCALE cannot express a scale.
@@ -144,7 +148,15 @@ class LoweredValues:
         reaches: Sequence[float] = (),
         zeros: tuple[int, int] = (0, 0),
     ) -> str:
-        """Multiply int32 or int48 by numbers; see `stored`."""
+        """Multiply an int32 or int48 tensor by numbers; see `stored` for `reaches`.
+
+        Args:
+            made: name of the tensor.
+            scales: the number, or a number for each element of the last axis.
+            element: the type of the result.
+            reaches: for int48, the greatest absolute number for each scale.
+            zeros: the zero points of the operand and the result.
+        """
         long = self.builder.element(made) is Element.INT48
         for scale, reach in zip(scales, reaches, strict=bool(reaches)):
             if scale * reach > 1 << 31:  # undefined, even where it is clipped then

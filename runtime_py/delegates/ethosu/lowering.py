@@ -67,7 +67,7 @@ def results_of(graph: Graph) -> Sequence[int]:
 
 
 def written_inputs(graph: Graph) -> dict[int, int]:
-    """Return each input that the code writes, with the id of its new content."""
+    """Return the id of the new content of each written input, by the input's id."""
     found = {}
     inputs = {*graph.inputs}
     views = {
@@ -102,7 +102,7 @@ def copy(values: LoweredValues, step: Instruction) -> str:
 
 
 def split(values: LoweredValues, step: Instruction) -> Sequence[str]:
-    """Return the parts of a value along an axis, each on the grid of its result."""
+    """Return the parts of a value along an axis, each on the grid of its own result."""
     x, axis = ref(step.arguments[0]), whole(values.argument(step.arguments[2]))
     made, begin = [], 0
     for value in step.results:

@@ -1,9 +1,9 @@
 """RMS norms on integers.
 
 In: an instruction with values on grids. Out: the tensor of its result. Each row is
-shifted left until its greatest number has 15 bits, and the sum of squares of a row is
-exact, in 48 bits. A row of small numbers thus loses no precision beyond the rounding to
-its grid.
+shifted left until its greatest number has 15 bits. The sum of squares of a row is
+exact, in 48 bits. So a row of small numbers loses no precision beyond the rounding of
+its numbers to their grid.
 """
 
 import math
@@ -62,16 +62,16 @@ def rms_norm(values: LoweredValues, step: Instruction) -> str:
 
 
 def _moved(builder: GraphBuilder, numbers: str, steps: float) -> tuple[str, str]:
-    """Shift each row left, as far as 16 bits and epsilon allow.
+    """Shift each row left, by as many bits as 16-bit numbers and epsilon allow.
 
     Args:
         builder: builds the tensors.
         numbers: int32 [1, rows, width]; the numbers fit 16 bits.
-        steps: epsilon in steps of a sum of squares, for a row that is not shifted.
+        steps: epsilon in units of the sum of squares of a row that is not shifted.
 
     Returns:
-        The shifted rows, int32 [1, rows, width]; epsilon for each row, int32 [1, rows,
-        1].
+        The shifted rows, int32 [1, rows, width]; epsilon in units of each row, int32
+        [1, rows, 1].
     """
     room = _EPSILON_BITS - math.frexp(steps)[1] if steps else _EPSILON_BITS
     most = min(max(room // 2, 0), _MOST_MOVED)

@@ -1,8 +1,8 @@
 """Scales as integers, and tables of functions.
 
 In: ratios of scales, as real numbers; functions of real numbers. Out: multipliers and
-shifts of RESCALE; tables of 256 results for int8, or of 513 for int16, between which
-the operator interpolates linearly.
+shifts of the operator RESCALE; tables for the operator TABLE. A table has 256 results
+for int8, or 513 for int16, between which the operator interpolates linearly.
 """
 
 import math
@@ -25,9 +25,9 @@ _MOST: Final = (1 << 15) - 1
 
 
 def multiplier_of(scale: float, bits: int = _BITS) -> tuple[int, int]:
-    """Return a multiplier and a shift: scale = multiplier / 2 ** shift.
+    """Return a multiplier and a shift for which scale = multiplier / 2 ** shift.
 
-    A scale below the range of shifts has fewer significant bits.
+    A scale too small for the greatest shift is expressed with fewer significant bits.
 
     Args:
         scale: the number to express.
@@ -52,7 +52,7 @@ def multiplier_of(scale: float, bits: int = _BITS) -> tuple[int, int]:
 def table_of(
     function: Callable[[NDArray[np.float64]], NDArray[np.float64]], x: Grid, y: Grid
 ) -> NDArray[np.int8]:
-    """Return a function of int8 as 256 integers on the grid of its result."""
+    """Return a function's results on grid `y` for the 256 int8 numbers of grid `x`."""
     given = x.numbers(np.arange(-128, 128, dtype=np.int32)).astype(np.float64)
     with np.errstate(all="ignore"):  # for inputs far outside of the actual range
         made = function(given).astype(np.float32)
@@ -64,10 +64,11 @@ def table_of_lines(
     x_scale: float,
     y_scale: float,
 ) -> NDArray[np.int16]:
-    """Return a function of int16 as 513 integers: its results every `LINES` steps.
+    """Return a function's results as 513 integers, for every `LINES`-th int16 number.
 
-    Two neighbours differ by less than 2 ** 15, as TOSA requires. Where a function is
-    steeper, which is only outside of the argument's actual range, entries are clipped.
+    Two neighbors in the table differ by less than 2 ** 15, as TOSA requires. Where the
+    function is steeper, which is only outside of the argument's actual range, entries
+    are clipped.
 
     Args:
         function: the function of real numbers.

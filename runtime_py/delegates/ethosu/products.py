@@ -1,8 +1,8 @@
 """Linear layers and convolutions in TOSA: int8 weights, with a scale per channel.
 
-In: an instruction with values on grids. Out: the tensor of its result. Sums are int32
-for int8 operands, int48 for int16 operands. TOSA's images are [n, height, width,
-channels].
+In: an instruction with values on grids. Out: the tensor of its result. Sums of products
+are int32 if the first operand is int8, and int48 if it is int16. TOSA's images are [n,
+height, width, channels].
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ Geometry = Mapping[str, Shape]  # `pad`, `stride` and `dilation`, as in TOSA
 
 
 def linear(values: LoweredValues, step: Instruction) -> str:
-    """Return a linear layer: a convolution of images of one column."""
+    """Return a linear layer, as a convolution of images that are one pixel wide."""
     x, product = ref(step.arguments[0]), _Product(values, step)
     depth = product.weight.shape[1]
     rows = prod(values.shape(x)) // depth
@@ -61,7 +61,7 @@ def convolution(values: LoweredValues, step: Instruction) -> str:
 
 
 class _Product:
-    """The weight and the bias of a product as integers.
+    """The weight and the bias of a linear layer or convolution, as integers.
 
     If the bias is large and weights are tiny, scales are increased so that the bias
     still fits an integer.
@@ -83,7 +83,14 @@ class _Product:
         )
 
     def made(self, kind: str, image: str, turned: Integers, geometry: Geometry) -> str:
-        """Convolve with `turned`, the weight in TOSA's order; return the result."""
+        """Return the convolution of an image with the weight, plus the bias.
+
+        Args:
+            kind: name of TOSA's operator.
+            image: name of the operand.
+            turned: the weight, with its axes in TOSA's order.
+            geometry: see `GraphBuilder.convolution`.
+        """
         sums = self.scales.astype(np.float64) * self._grid.scale
         exact = np.rint(self._bias() / sums)
         bias = np.clip(exact, -self._most_bias, self._most_bias).astype(np.int64)
@@ -96,7 +103,7 @@ class _Product:
         return self._values.stored(made, result, scales, self._reaches(bias))
 
     def _reaches(self, bias: Array) -> Sequence[float]:
-        """Return the greatest possible sum of int16 products of each channel."""
+        """Return the greatest possible sum of each channel for int16; () for int8."""
         if self._grid.stored is not Stored.INT16:
             return ()
         each = np.abs(self.weight).reshape(len(self.weight), -1).sum(1, np.int64)
@@ -111,7 +118,10 @@ class _Product:
 
 
 def _as_image(values: LoweredValues, name: str, line: bool) -> str:
-    """Return [n, channels, (height,) width] with the channels last."""
+    """Move the channels of a tensor [n, channels, (height,) width] to the last axis.
+
+    `line` tells that the tensor has no height; an axis of size 1 is inserted.
+    """
     shape = values.builder.shape(name)
     if line:
         name = values.builder.reshape(name, (*shape[:2], 1, shape[2]))
@@ -121,9 +131,12 @@ def _as_image(values: LoweredValues, name: str, line: bool) -> str:
 def _fitted(
     values: LoweredValues, image: str, kernel: Shape, geometry: Geometry
 ) -> tuple[str, Geometry]:
-    """Cut off the end of an axis that no step of a convolution reads.
+    """Cut off the rows and columns at an image's end that no step of the kernel reads.
 
     TOSA requires this. Padding is cut off first, then elements of the image.
+
+    Returns:
+        The name of the image, and the geometry with the remaining padding.
     """
     size, pad = list(values.builder.shape(image)), list(geometry["pad"])
     for axis in (0, 1):
@@ -138,7 +151,10 @@ def _fitted(
 
 
 def _pair(argument: object) -> tuple[int, int]:
-    """Return numbers for height and width; a single number is for the width."""
+    """Return a convolution's argument for height and for width.
+
+    If the argument is a single number, it is the number for the width.
+    """
     assert isinstance(argument, tuple)
     numbers = [whole(one) for one in argument]
     return (1, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[-1])

@@ -19,7 +19,7 @@ Attribute = int | bool | tuple[int, ...]
 
 
 class Element(Enum):
-    """The type of a tensor's elements; SHAPE is the type of a constant of sizes."""
+    """The type of a tensor's elements; SHAPE is that of a constant of sizes."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -99,7 +99,7 @@ class GraphBuilder:
         self._inputs: list[str] = []
 
     def graph(self, outputs: Sequence[str]) -> TosaGraph:
-        """Return the graph; outputs that are inputs or are repeated are copied."""
+        """Return the graph; an output that is an input or repeated becomes a copy."""
         taken: list[str] = []
         for name in outputs:
             own = name in self._inputs or name in taken
@@ -139,7 +139,7 @@ class GraphBuilder:
         zeros: tuple[int, int],
         element: Element,
     ) -> str:
-        """Multiply a tensor by a number, or by a number per element of the last axis.
+        """Multiply a tensor by one number, or by one number per channel (last axis).
 
         Args:
             value: a tensor of any integer type.
@@ -170,7 +170,7 @@ class GraphBuilder:
         return self._operate("RESCALE", inputs, given.shape, element, attributes)
 
     def arithmetic(self, kind: str, one: str, other: str) -> str:
-        """Apply an operator to two int32 tensors of equal rank; broadcast sizes of 1.
+        """Apply an operator to two int32 tensors of equal rank; size 1 broadcasts.
 
         Args:
             kind: ADD, SUB, MAXIMUM, MINIMUM, LOGICAL_LEFT_SHIFT, or
@@ -193,7 +193,10 @@ class GraphBuilder:
         return self.arithmetic(kind, one, constant)
 
     def multiply(self, one: str, other: str, shift: int = 0) -> str:
-        """Return one * other * 2 ** -shift, int32, halves up; broadcast sizes of 1."""
+        """Return one * other * 2 ** -shift, int32, with halves rounded up.
+
+        Axes of size 1 broadcast.
+        """
         shape = np.broadcast_shapes(self.shape(one), self.shape(other))
         inputs = (one, other, self.constant(np.array([shift]), Element.INT8))
         return self._operate("MUL", inputs, shape, Element.INT32)
@@ -203,7 +206,7 @@ class GraphBuilder:
         return self._like("CLZ", (value,))
 
     def reduce(self, kind: str, value: str) -> str:
-        """Reduce the last axis of an int32 tensor to size 1, by REDUCE_MAX or SUM."""
+        """Reduce the last axis of int32 to size 1, by REDUCE_MAX or REDUCE_SUM."""
         axis = len(self.shape(value)) - 1
         attributes: dict[str, Attribute] = {"axis": axis}
         if kind == "REDUCE_MAX":
@@ -212,7 +215,10 @@ class GraphBuilder:
         return self._operate(kind, (value,), shape, Element.INT32, attributes)
 
     def matmul(self, one: str, other: str) -> str:
-        """Multiply int16 [n, a, b] and [n, b, c] to int48; zero points are 0."""
+        """Multiply int16 matrices [n, a, b] and [n, b, c] to int48 [n, a, c].
+
+        Zero points are 0.
+        """
         zero = self.constant(np.zeros(1), Element.INT16)
         (n, rows, _), (_, _, columns) = self.shape(one), self.shape(other)
         inputs = (one, other, zero, zero)
@@ -225,11 +231,11 @@ class GraphBuilder:
         return self._operate("SCATTER", inputs, shape, self.element(values))
 
     def table(self, value: str, entries: Array) -> str:
-        """Look int8 or int16 values up in a table.
+        """Look the elements of an int8 or int16 tensor up in a table.
 
-        An int8 is looked up in 256 entries of int8, the first for -128. An int16 is
-        looked up in 513 entries for arguments at distances of 128; the result is int32,
-        128 times the linear interpolation between two entries.
+        An int8 is looked up in 256 entries of int8; the first is for -128. For an
+        int16, the table has 513 entries, for arguments that are multiples of 128. The
+        result is int32: 128 times the linear interpolation between two entries.
         """
         element = self.element(value)
         inputs = (value, self.constant(entries, element))
@@ -300,7 +306,7 @@ class GraphBuilder:
         return self._operate("RESHAPE", inputs, shape, self._tensors[value].element)
 
     def transpose(self, value: str, order: Shape) -> str:
-        """Permute axes."""
+        """Put a tensor's axes in another order."""
         if order == tuple(range(len(order))):
             return value
         old = self.shape(value)
@@ -309,7 +315,7 @@ class GraphBuilder:
         return self._operate("TRANSPOSE", (value,), shape, element, {"perms": order})
 
     def tile(self, value: str, shape: Shape) -> str:
-        """Repeat axes of size 1."""
+        """Repeat a tensor along axes of size 1, to a shape."""
         if shape == self.shape(value):
             return value
         old = self.shape(value)
@@ -346,7 +352,10 @@ class GraphBuilder:
 def _slid(
     sizes: Sequence[int], kernel: Sequence[int], geometry: Mapping[str, Shape]
 ) -> Shape:
-    """Return the numbers of steps of a kernel along height and width, both exact."""
+    """Return how many positions a kernel has along height and along width.
+
+    The kernel's last position must end exactly at the end of the padded image.
+    """
     pad, found = geometry["pad"], []
     for axis, (size, reach) in enumerate(zip(sizes, kernel, strict=True)):
         room = size + pad[2 * axis] + pad[2 * axis + 1]

@@ -89,7 +89,7 @@ def compile_graph(raw: bytes, npu: str, target: str, what: str) -> Compiled:
 
 
 def _made(folder: Path) -> Compiled:
-    """Read Vela's output files.
+    """Read Vela's output files in a folder.
 
     Raises:
         OSError, ValueError, KeyError: a file or entry is missing or malformed.
@@ -111,7 +111,7 @@ _MEMORIES: Final = ("sram", "dram", "on_chip_flash", "off_chip_flash")
 
 
 def _run(given: Path, npu: str, target: str, what: str) -> list[str]:
-    """Run Vela in the folder of a file; return its printed lines."""
+    """Run Vela on a file, in the file's folder; return the lines that Vela prints."""
     command = [
         *(sys.executable, "-I", *COMMAND, str(given)),
         *("--accelerator-config", npu, "--output-dir", str(given.parent)),

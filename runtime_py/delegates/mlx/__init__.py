@@ -1,8 +1,10 @@
 """The run-time part of the backend `mlx`: Apple's MLX, on a Mac's GPU or any processor.
 
-backend.py: the delegate's interface; library.py: whether MLX is usable
-evaluation.py: a block, instruction by instruction; functions.py, attention.py
-states.py: states as arrays of MLX
+backend.py                    the delegate
+library.py                    whether MLX is usable
+evaluation.py                 computes a block, instruction by instruction
+functions.py, attention.py    operators as functions of arrays of MLX
+states.py                     states as arrays of MLX
 """
 
 from kvc.runtime.delegates.mlx.backend import Mlx

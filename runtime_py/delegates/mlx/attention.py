@@ -67,7 +67,7 @@ def attend(
     lengths: mx.array | None,
     keep: int,
 ) -> mx.array:
-    """Return the attention of queries to a cache; `kvc::attention`."""
+    """Return the attention of queries to a cache, as `kvc::attention` does."""
     batch, _, count, _ = q.shape
     slots = k.shape[2]
     end = total.reshape(-1, 1, 1)
@@ -108,7 +108,7 @@ def attend_product(
     scale: float | None,
     grouped: bool,
 ) -> mx.array:
-    """Return attention without a cache."""
+    """Return the attention of queries to the given keys and values, without a cache."""
     seen, added = None, None
     if causal:
         seen = mx.tri(q.shape[-2], k.shape[-2], dtype=mx.float32) > 0
@@ -134,11 +134,11 @@ def mixed(
         q: [..., heads, count, width].
         k: [..., kv_heads, slots, width].
         v: [..., kv_heads, slots, width].
-        seen: the visibility, bool, broadcasts to [..., heads, count, slots]; None for
-            all.
-        added: an addition to scores, of a shape as for `seen`; None for no addition.
+        seen: bool, which keys each query sees, broadcasts to [..., heads, count,
+            slots]; None if all keys are visible.
+        added: numbers to add to scores, broadcast as `seen`; None for no addition.
         scale: factor on the scores; None for one over the root of the width.
-        softcap: bound of the scores.
+        softcap: bound of the scores, or None.
     """
     keys, values = k.astype(q.dtype), v.astype(q.dtype)
     group = q.shape[-3] // keys.shape[-3] if q.ndim > 2 else 1

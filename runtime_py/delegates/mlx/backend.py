@@ -1,7 +1,8 @@
-"""The run-time part of the backend `mlx`: MLX, or reference kernels if it is missing.
+"""The run-time part of the backend `mlx`: MLX, or reference kernels if MLX is missing.
 
-Weights are copied to MLX once, and int8 weights are rearranged for its products. States
-that only this backend uses are arrays of MLX. Calls in a process take turns.
+Weights are copied to MLX once, and int8 weights are rearranged for MLX's products.
+States that only this backend uses are arrays of MLX. Only one call runs at a time in a
+process.
 """
 
 import threading
@@ -49,7 +50,7 @@ VERSION: Final = "0.32.4"
 
 
 def import_mlx() -> ModuleType:
-    """Return MLX.
+    """Import MLX, and return the module.
 
     Raises:
         MissingLibrary: MLX is missing, or cannot be loaded.
@@ -62,7 +63,7 @@ def import_mlx() -> ModuleType:
 
 
 def check_installed() -> None:
-    """Check that the required MLX is installed, together with a package that computes.
+    """Check that the required MLX is installed, and a package with its code.
 
     Raises:
         MissingLibrary: MLX or the package is not installed.
@@ -81,7 +82,7 @@ def check_installed() -> None:
 
 
 def _computes() -> bool:
-    """Tell whether a package that computes for MLX, such as `mlx-cpu`, is installed."""
+    """Tell whether a package with MLX's code, such as `mlx-cpu`, is installed."""
     spec = find_spec("mlx.core")
     if spec is None or spec.origin is None:
         return False
@@ -147,7 +148,7 @@ class Mlx(Delegate):
     def owner(
         self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
     ) -> Owner | None:
-        """Return arrays of MLX for states; see `Delegate.owner`."""
+        """Return an owner that keeps states as arrays of MLX; see `Delegate.owner`."""
         if not self._here:
             return None
         from kvc.runtime.delegates.mlx.states import MlxOwner
@@ -155,7 +156,7 @@ class Mlx(Delegate):
         return MlxOwner(groups, sizes, initial)
 
     def packed(self) -> Mapping[str, int]:
-        """Return the number of bytes that MLX holds for each weight, by name."""
+        """Return the number of bytes of each weight's copy in MLX, by weight name."""
         names = self._options.program.names
         kept = {} if self._weights is None else self._weights.nbytes()
         return {names[n].name: nbytes for n, nbytes in sorted(kept.items())}
@@ -170,7 +171,7 @@ class Mlx(Delegate):
 
 
 def written_inputs(graph: Graph) -> dict[int, int]:
-    """Return each input that the code writes, with the id of its new content."""
+    """Return the id of the new content of each written input, by the input's id."""
     return {
         graph.root_of(value): value
         for step in graph.instructions
@@ -193,7 +194,7 @@ class MlxHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Return a function that computes the code; see `Handle.prepare`."""
+        """Return a function that runs the partition's code; see `Handle.prepare`."""
         graph = self._graph
         by_value = dict(zip(graph.inputs, inputs, strict=True))
         targets = list(zip(graph.outputs, outputs, strict=True))
@@ -246,7 +247,7 @@ class MlxHandle(Handle):
         return made
 
     def close(self) -> None:
-        """Do nothing: the backend holds the data."""
+        """Do nothing: the data belongs to the backend."""
 
 
 def _array(buffer: object) -> object:

@@ -50,20 +50,20 @@ class Weights:
         self._packed: dict[tuple[int, int], Packed] = {}
 
     def plain(self, name: int) -> mx.array:
-        """Return data unchanged."""
+        """Return named data as an array with the same elements."""
         if name not in self._plain:
             self._plain[name] = mx.array(self._read(name))
         return self._plain[name]
 
     def packed(self, weight: int, scale: int) -> Packed:
-        """Return an int8 matrix with its scales."""
+        """Return an int8 matrix with its scales, rearranged for MLX's products."""
         if (weight, scale) not in self._packed:
             values = np.ascontiguousarray(self._read(weight))
             self._packed[weight, scale] = packed(values, self._read(scale))
         return self._packed[weight, scale]
 
     def nbytes(self) -> Mapping[int, int]:
-        """Return the number of bytes that are held, by id of the named data."""
+        """Return the number of bytes of the created arrays, by id of the named data."""
         found = {name: array.nbytes for name, array in self._plain.items()}
         for (weight, _), one in self._packed.items():
             found[weight] = found.get(weight, 0) + one.weight.nbytes
@@ -111,7 +111,7 @@ class Evaluation:
                 fail(self._method, index, step, error)
 
     def value(self, value: int) -> mx.array:
-        """Return a value that is a constant or has been computed."""
+        """Return the array of a value that is a constant or has been computed."""
         storage = self._graph.values[value].storage
         if isinstance(storage, Constant) and value not in self._values:
             return self._weights.plain(storage.name)

@@ -2,7 +2,7 @@
 
 In: an operator's arguments in the order of its signature, with arrays for tensors and
 numbers for symbolic sizes; the dtype and shape of its result. Out: the result, in any
-dtype; the caller casts it.
+dtype; the caller casts it to the dtype of the result.
 Indices are checked, since MLX silently reads out of bounds.
 """
 
@@ -170,7 +170,9 @@ def _rotary(made: Result, x: mx.array, cos: mx.array, sin: mx.array) -> mx.array
 
 
 def checked(index: mx.array, size: int, least: int = 0) -> mx.array:
-    """Return indices into `size` elements, checked; they can be negative if `least` is.
+    """Return indices into `size` elements, after checking each.
+
+    If `least` is negative, indices from `least` to -1 are valid, too.
 
     Raises:
         IndexOutOfRange: an index is below `least`, or not below `size`.
@@ -214,10 +216,10 @@ class Packed:
     """An int8 matrix [out, in] with its scales, in the layout of MLX's products.
 
     Attributes:
-        weight: uint32 [out, in / 4], in which an element holds four weights plus 128;
-            or int8 [out, in] if rows cannot be divided into groups.
-        scales: float32 [out, groups], one for each group; or [out].
-        biases: float32 [out, groups]: -128 scales; None for int8.
+        weight: uint32 [out, in / 4], each element of which has four weights, plus 128
+            each; or int8 [out, in] if rows cannot be divided into groups.
+        scales: float32 [out, groups], one for each group; float32 [out] for int8.
+        biases: float32 [out, groups], -128 times the scales; None for int8.
         group: the number of weights that share a scale, 0 for int8.
     """
 
@@ -227,7 +229,7 @@ class Packed:
     group: int
 
     def times(self, x: mx.array) -> mx.array:
-        """Multiply x [..., in] by the matrix, transposed."""
+        """Multiply x [..., in] by the transpose of the matrix."""
         if self.biases is None:
             return (x @ self.weight.astype(mx.float32).T) * self.scales
         return mx.quantized_matmul(

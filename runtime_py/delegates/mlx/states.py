@@ -1,8 +1,8 @@
 """States as arrays of MLX, for states that only partitions of this backend use.
 
-An array of MLX is immutable, so a state is a variable that holds an array. A call
-computes a new array and assigns it to the variable. A clone of a session holds the same
-arrays as the original, until the original or the clone assigns new arrays. Cloning
+An array of MLX is immutable, so a state is a variable whose value is an array. A call
+computes a new array and assigns it to the variable. A clone of a session has the same
+arrays as the original, until the original or the clone assigns new arrays. So cloning
 copies nothing.
 """
 
@@ -31,7 +31,7 @@ class MlxState(StateBuffer):
     """The memory of a state.
 
     Attributes:
-        value: the array that the state holds.
+        value: the array with the state's present content.
     """
 
     __slots__ = ("value",)
@@ -42,14 +42,15 @@ class MlxState(StateBuffer):
 
 
 class MlxStore:
-    """Equal states; see `Store`.
+    """The states of one group, which all have the same shape and dtype; see `Store`.
 
     Args:
         owner: the owner of the states.
         group: the group that these states belong to.
         sizes: the sizes of the program's symbols.
         initial: returns the initial content of a state.
-        held: the arrays of a clone's states; None for the initial content.
+        held: the arrays of the states of the session that is cloned; None to begin with
+            the initial content.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ def _copied(value: mx.array, where: Where) -> Array:
 
 
 class MlxOwner:
-    """The owner of the states; see `Owner`. Each function waits for its own work."""
+    """The owner of the states; see `Owner`. Functions return when work is done."""
 
     def __init__(
         self,
@@ -155,24 +156,24 @@ class MlxOwner:
         ]
 
     def clone(self, held: Sequence[int]) -> "MlxOwner":
-        """Return an owner of the same arrays."""
+        """Return a new owner whose states have the same arrays."""
         twin = MlxOwner(*self._again, self)
         for store in (*self.stores, *twin.stores):
             store.shared = True
         return twin
 
     def values(self) -> Sequence[Sequence[mx.array]]:
-        """Return the arrays of the states, by store."""
+        """Return the arrays of the states, one list for each store."""
         return [[state.value for state in store.states] for store in self.stores]
 
     def discard(self, rule: ResetRule) -> None:
-        """Reset states with a reset rule."""
+        """Reset the states that have the given reset rule."""
         for store in self.stores:
             if store.group.first.reset is rule:
                 store.fill(WHOLE)
 
     def synchronise(self) -> None:
-        """Do nothing: every function waits for its own work."""
+        """Do nothing: every function returns when its work is done."""
 
     def close(self) -> None:
         """Release the arrays."""

@@ -1,10 +1,11 @@
 """Attention masks over caches as numbers: the host's part of attention.
 
-In: the operands of `kvc::attention`, and of the `kvc::cache_update` that writes its
-keys, as arrays of the host. Out: a number to add to each score, which hides invisible
-keys; and the slots of the cache's old content that at least one query sees. The device
-gets the old content and the new rows side by side, so the first columns are the slots,
-and the last columns the new rows. The host finds the position of each column.
+In: the operands of `kvc::attention`, and of the `kvc::cache_update` that writes the
+attention's keys, as arrays of the host. Out: a number to add to each score, which hides
+the keys that a query must not see; and the slots of the cache's old content that at
+least one query sees. The device gets the old content and the new rows side by side: the
+first columns of scores are the slots, and the last columns the new rows. The host finds
+the position of each column.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,9 @@ Integers = npt.NDArray[np.int64]
 
 @frozen
 class Sight:
-    """The arguments of an attention that decide visibility; tensors are value ids.
+    """The arguments of an attention that decide which keys each query sees.
+
+    Tensors are given by their value ids.
 
     Attributes:
         batch, queries, slots: sizes of the operands.
@@ -42,8 +45,8 @@ class Sight:
         causal, left, right, ring, keep: as in `kvc::attention`.
         mask: bool or float32 [batch or 1, heads or 1, queries, positions], or None.
         slopes: float32 [heads], or None.
-        writes: the writes of the cache update whose result the attention reads; None
-            without an update.
+        writes: where the cache update that makes the attention's keys writes its rows;
+            None if the attention reads a cache without an update.
     """
 
     batch: int
@@ -63,21 +66,23 @@ class Sight:
 
     @property
     def columns(self) -> int:
-        """Return the number of keys: slots, then new rows."""
+        """Return the number of keys of each query: the slots, then the new rows."""
         return self.slots + (self.writes.rows if self.writes else 0)
 
     @property
     def bias_shape(self) -> tuple[int, int, int, int]:
-        """Return the shape of the addition to scores, [batch, heads, queries, keys]."""
+        """Return the shape of numbers added to scores [batch, heads, queries, keys]."""
         return self.batch, self.heads, self.queries, self.columns
 
     def measure(self, read: Read) -> tuple[Floats, Floats, Bools]:
-        """Return the visibility in a call.
+        """Return which keys the queries of a call see.
 
         Returns:
-            bias, float32 of `bias_shape`; seeing, float32 [batch, heads, queries, 1],
-            1 for queries with a visible key and 0 for others; kept, bool [batch,
-            slots], the slots of the old content that at least one query sees.
+            bias: float32 of `bias_shape`, the numbers to add to scores.
+            seeing: float32 [batch, heads, queries, 1], 1 for queries with a visible key
+                and 0 for all other queries.
+            kept: bool [batch, slots], the slots of the old content that at least one
+                query sees.
 
         Raises:
             IndexOutOfRange, CacheOverflow, RowLengthOutOfRange, ValueError: lengths or
@@ -117,7 +122,7 @@ class Sight:
             _apply(read(self.mask), row, at, bias, seen)
 
     def _positions(self, read: Read, row: int, total: int) -> Integers:
-        """Return the position in each column; -1 for columns without a position."""
+        """Return the position of each column in a batch row; -1 for none."""
         at = np.full(self.slots, -1, np.int64)
         if not self.ring:
             at[:total] = np.arange(total)
@@ -138,13 +143,25 @@ class Sight:
         return np.concatenate([at, new])
 
     def _held(self, total: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Return the ranges of positions in a ring: first kept ones, and last ones."""
+        """Return the two ranges of positions that a ring has after `total` positions.
+
+        The first range has the positions that are never overwritten, the second the
+        last positions. Each range is (first, end).
+        """
         first = oldest(total, self.slots, self.keep)
         return (0, min(self.keep, total)), (first, total)
 
 
 def _apply(mask: Array, row: int, at: Integers, bias: Floats, seen: Bools) -> None:
-    """Apply a mask to visibility or bias, by the positions in columns."""
+    """Apply a mask to `seen` if it is bool, or add it to `bias` if it is float.
+
+    Args:
+        mask: bool or float32 [batch or 1, heads or 1, queries, positions].
+        row: index of the batch row.
+        at: the position of each column.
+        bias: float32 [heads or 1, queries, columns], changed by a float mask.
+        seen: bool of the same shape, changed by any mask.
+    """
     own = mask[min(row, mask.shape[0] - 1)]  # [heads or 1, queries, positions]
     there = (at >= 0) & (at < own.shape[-1])
     picked = own[..., np.where(there, at, 0)]
@@ -165,10 +182,10 @@ class Update:
     """A translated `kvc::cache_update`.
 
     Attributes:
-        cache: id of the value that is the old content.
+        cache: id of the value that is the cache's old content.
         rows: the device's name of the new rows.
         place: the operands that define where the rows are written.
-        writes: the locations of the rows.
+        writes: which slots the rows are written to.
     """
 
     cache: int
@@ -180,12 +197,15 @@ class Update:
 def same_place(
     written: Sequence[Update | None], layout: object, keep: object
 ) -> Writes | None:
-    """Return the common writes of keys and values; None without an update of either.
+    """Return where keys and values are written, which must be the same slots.
 
     Args:
         written: the update of the keys, and the update of the values.
         layout: the attention's layout of keys and values.
         keep: the attention's number of first positions that a ring never overwrites.
+
+    Returns:
+        The writes; None if neither keys nor values are updated.
 
     Raises:
         NotTaken: keys and values are written at different positions, or in a layout
@@ -202,6 +222,6 @@ def same_place(
 
 
 def hiding(grids: Grids) -> Grid:
-    """Return the grid of the numbers that hide scores, for all attentions."""
+    """Return a grid for the numbers that hide scores, shared by all attentions."""
     ends = [reach_of(grid) for grid in grids.scores.values()]
     return grid_of((-max(high - low for low, high in ends) - HIDING, 0.0))

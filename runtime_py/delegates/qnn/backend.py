@@ -2,8 +2,8 @@
 
 In: a block that `kvc.schema.backends.qnn` supports. Out: a handle that runs the block
 as a graph of the device for each set of sizes. Without the library, the handle runs a
-float16 block with the reference, in float32, and a block on integers with numpy, on the
-same integers as the device. States stay in the host's memory.
+float16 block in float32 with the reference kernels. A block on integers then runs with
+numpy, on the same integers as on the device. States stay in the host's memory.
 """
 
 import warnings
@@ -114,7 +114,7 @@ class Qnn(Delegate):
     def _contexts(
         self, partition: Partition, data: Mapping[str, FreeableBuffer]
     ) -> Mapping[str, Stored]:
-        """Return the bundle's prebuilt graphs for the requested device.
+        """Return the bundle's prebuilt graphs for the requested device, by model name.
 
         Raises:
             BadProgram: the data of these graphs is damaged.
@@ -152,7 +152,10 @@ class Qnn(Delegate):
         return [target_of(each) for each in ARCHITECTURES]
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
-        """Return a file with all graphs for a target; see `Delegate.export`."""
+        """Return a file with the graphs of the given handles for a target.
+
+        See `Delegate.export`.
+        """
         architecture = {target_of(each): each for each in ARCHITECTURES}[target]
         context, graphs = Context(architecture), list[Stored]()
         try:
@@ -166,7 +169,7 @@ class Qnn(Delegate):
         return Packing(f"qnn {target}", "", numbers, len(raw), lambda: raw)
 
     def packed(self) -> Mapping[str, int]:
-        """Return the number of bytes written for each weight, by name."""
+        """Return the number of bytes written to the subprocess, by weight name."""
         if self._context is None:
             return {}
         return self._context.packed(self._options.program.names)
@@ -229,7 +232,7 @@ class QnnHandle(Handle):
         ).run
 
     def plan(self, sizes: Mapping[str, int]) -> Plan:
-        """Return the plan for `sizes`.
+        """Return the plan for one set of sizes: the size of each symbol, by name.
 
         Raises:
             BadProgram: the device does not support the sizes.
@@ -249,7 +252,7 @@ class QnnHandle(Handle):
         return self._plans[key]
 
     def _graph(self, plan: Plan) -> Graph | None:
-        """Return the bundle's prebuilt graph of a plan; None without one.
+        """Return a plan's prebuilt graph from the bundle; None if the bundle has none.
 
         Raises:
             BadProgram: the graph was built from a model that is not the plan's.
@@ -282,7 +285,10 @@ class QnnHandle(Handle):
             yield Stored(plan.model.name, self._digest(plan), name, content)
 
     def weight(self, stored: Weight) -> Array:
-        """Return a weight's elements, rounded to its grid or float16, or unchanged."""
+        """Return a weight's elements as the device stores them.
+
+        They are rounded to the weight's grid or to float16, or unchanged.
+        """
         found = self._buffers[stored.data].array()
         turned = found.T if stored.transposed else found
         if stored.is_exact:
@@ -293,7 +299,7 @@ class QnnHandle(Handle):
         return whole.astype(kind_of(stored.grid))
 
     def close(self) -> None:
-        """Free the data."""
+        """Free the named data that the host has read."""
         for buffer in self._buffers.values():
             buffer.free()
 

@@ -1,7 +1,8 @@
 """Bind a partition to arrays of the host, and run it as a graph of the device.
 
-In: a call, whose memory is shared with the device, and the operands of the partition.
-Out: a `Bound`, which rounds inputs and writes results.
+In: a call, whose memory is shared with the device, and the arrays of the partition's
+inputs and outputs. Out: a `Bound`, which rounds inputs to the device's numbers, runs
+the graph, and writes the outputs.
 """
 
 from collections.abc import Callable
@@ -37,7 +38,10 @@ class Bound(HostRun[Plan]):
         return partial(self._take, runs)
 
     def _take(self, runs: dict[Rows, Runs]) -> None:
-        """Write the device's results to their targets."""
+        """Write the device's results to the partition's outputs.
+
+        `runs` has, for each cache that is written, the slots of its new rows.
+        """
         for value, takes in self._taken():
             made = self._numbers(value)
             for take in takes:
@@ -92,11 +96,13 @@ class Bound(HostRun[Plan]):
 def _fill_past(
     target: Array, old: Array, kept: Array, store: Callable[[Array, Array], None]
 ) -> None:
-    """Write visible slots to `target`; write zeros to hidden slots, to be finite.
+    """Copy visible slots of a cache to `target`, and write zeros to hidden slots.
+
+    Hidden slots can have infinite or NaN numbers, which would spoil results.
 
     Args:
         target: float16 or uint16 [batch, heads, slots, width].
-        old: the old content, of the same shape, any float.
+        old: the cache's old content, of the same shape, any float.
         kept: bool [batch, slots], whether a slot is visible.
         store: converts and writes numbers to a target.
     """

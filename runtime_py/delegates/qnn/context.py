@@ -2,7 +2,7 @@
 
 In: plans. Out: calls. All graphs of a program share one context of the device. A graph
 is built when a call first needs it, or comes from the bundle. `subprocess_calls.py` has
-the parts that all subprocesses with a library share.
+the code that this module shares with other backends whose library runs in a subprocess.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -50,7 +50,7 @@ class Context(ApartContext[Stored, "Call"]):
 
         Args:
             plan: the plan to run.
-            read: returns the elements of the plan's weights.
+            read: returns a weight's elements.
             found: the prebuilt graph; None to build the graph.
         """
         return self._bound(Call(self, plan, read, found, next(self._numbers)))
@@ -78,7 +78,7 @@ class Context(ApartContext[Stored, "Call"]):
         return "load"
 
     def _write(self, process: Process, plan: Plan, read: Read) -> None:
-        """Write a model, and the weights of it that were not written earlier."""
+        """Write a plan's model, and those of its weights that were not written yet."""
         self._write_weights(process, plan.stored, read)
         pairs = zip(plan.model.weights, plan.stored, strict=True)
         weights = (
@@ -121,7 +121,10 @@ def _context_of(model: Model) -> str:
 
 
 def _within(model: Model, own_name: str) -> Model:
-    """Return a model that loads its graph from the context file in its folder."""
+    """Return a model of one node, which loads a prebuilt graph from the context file.
+
+    The context file lies in the model's folder.
+    """
     facts: dict[str, Attribute] = {
         "main_context": 1,
         "embed_mode": 0,
@@ -139,8 +142,8 @@ class Call(ApartCall[Plan]):
     """A plan bound to memory.
 
     Attributes:
-        read: returns the elements of weights.
-        found: the prebuilt graph, if there is one.
+        read: returns a weight's elements.
+        found: the prebuilt graph, or None to build the graph.
     """
 
     def __init__(

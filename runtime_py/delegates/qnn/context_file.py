@@ -2,10 +2,10 @@
 
     magic, 8 bytes | length of the header, 4 bytes | header, JSON | contexts, aligned
 
-The header names the library and the target. For each graph it has the digest of the
-graph's model, the graph's name in its context, and the location of the context. The
-file comes from a bundle, so it is not trusted: this module checks the header before the
-library reads any part of the file. What a context computes cannot be checked, so
+The header names the library and the target. For each graph, the header has the digest
+of the graph's model, the graph's name in its context, and the location of the context.
+The file comes from a bundle, so it is not trusted: this module checks the header before
+the library reads any part of the file. The code within a context cannot be checked, so
 contexts are used only if the caller requests the device.
 """
 
@@ -25,7 +25,7 @@ MAX_NAME: Final = 256  # characters of a graph's name
 
 @frozen
 class Stored:
-    """A graph in a context without other graphs.
+    """A graph, and the context that has only this graph.
 
     Attributes:
         model: name of the model that the graph was built from.
@@ -41,7 +41,10 @@ class Stored:
 
 
 class BadContexts(Exception):
-    """A target's file is damaged, or not for the target; the message has the reason."""
+    """Raised if a target's file is damaged, or not for the target.
+
+    The message has the reason.
+    """
 
 
 def write_contexts(target: str, graphs: Sequence[Stored]) -> bytes:

@@ -2,9 +2,9 @@
 
 In: an emitter of float16, the name of a tensor. Out: nodes. The device's own `Sigmoid`,
 `Gelu` and `Softmax` are off by more than a rounding error; its `Tanh`, and its `Exp` of
-small numbers, are not (measured on its emulator, 2026-11). On integers, `Sigmoid`,
-`Gelu` and `Softmax` are used: they are exact to a few steps of the grid, and need fewer
-nodes.
+small numbers, are not (measured on the device's emulator). Models on integers use the
+device's own `Sigmoid`, `Gelu` and `Softmax`: on integers they are exact to a few units
+of the grid, and need fewer nodes.
 """
 
 import math
@@ -26,7 +26,7 @@ _FAR: Final = 4.0  # beyond it both are x or 0 after rounding; the fit fails at 
 
 
 def sigmoid(emitter: Emitter, x: str, output: str) -> str:
-    """Add (1 + tanh(x / 2)) / 2."""
+    """Add nodes for (1 + tanh(x / 2)) / 2."""
     shape = emitter.shapes[x]
     half = emitter.number(f"{output}_half", 0.5)
     y = emitter.node("Mul", (x, half), f"{output}_halved", shape)
@@ -36,14 +36,14 @@ def sigmoid(emitter: Emitter, x: str, output: str) -> str:
 
 
 def silu(emitter: Emitter, x: str, output: str) -> str:
-    """Add x / 2 (1 + tanh(x / 2))."""
+    """Add nodes for x / 2 (1 + tanh(x / 2))."""
     half = emitter.number(f"{output}_half", 0.5)
     y = emitter.node("Mul", (x, half), f"{output}_halved", emitter.shapes[x])
     return _opened(emitter, y, y, output)
 
 
 def gelu(emitter: Emitter, x: str, kind: str, output: str) -> str:
-    """Add the activation `kind`: "gelu" or "gelu_tanh"."""
+    """Add nodes for the activation `kind` of `x`: "gelu" or "gelu_tanh"."""
     shape = emitter.shapes[x]
     kept = bounded(emitter, x, (-_FAR, _FAR), output)
     square = emitter.node("Mul", (kept, kept), f"{output}_square", shape)
@@ -60,7 +60,7 @@ def gelu(emitter: Emitter, x: str, kind: str, output: str) -> str:
 
 
 def _opened(emitter: Emitter, halved: str, inner: str, output: str) -> str:
-    """Add h + h tanh(inner)."""
+    """Add nodes for halved + halved tanh(inner)."""
     shape = emitter.shapes[halved]
     y = emitter.node("Tanh", (inner,), f"{output}_tanh", shape)
     y = emitter.node("Mul", (halved, y), f"{output}_turned", shape)
@@ -76,17 +76,17 @@ def bounded(emitter: Emitter, x: str, ends: tuple[float, float], output: str) ->
 
 
 def exponential(emitter: Emitter, x: str, output: str) -> str:
-    """Add e^x, with x clipped to the range in which float16 can represent it."""
+    """Add nodes for e^x, with x clipped so that float16 can represent the result."""
     kept = bounded(emitter, x, EXPONENTS, output)
     return emitter.node("Exp", (kept,), output, emitter.shapes[x])
 
 
 def softmax(emitter: Emitter, x: str, output: str, seeing: str | None = None) -> str:
-    """Add a softmax along the last axis.
+    """Add nodes for a softmax along the last axis.
 
-    Each row's greatest exponent is shifted to 0. The softmax multiplies by a
-    reciprocal, which is off by one rounding: a quotient of two tensors is off by three
-    roundings if the divisor has one column (measured on the emulator, 2026-11).
+    The greatest exponent of a row is first subtracted from the whole row. The softmax
+    multiplies by a reciprocal, which is off by one rounding: a quotient of two tensors
+    is off by three roundings if the divisor has one column (measured on the emulator).
 
     Args:
         emitter: collects the nodes.

@@ -20,14 +20,17 @@ Shape = tuple[int, ...]
 
 
 class NotTaken(Exception):
-    """A block is not for this backend; the message has the reason."""
+    """Raised if this backend does not take a block; the message has the reason."""
 
 
 class Emitter:
     """A float16 model under construction.
 
+    Methods that add nodes return the name of the result.
+
     Attributes:
-        is_fixed: whether the model computes on integers, as that of a `FixedEmitter`.
+        is_fixed: whether the model computes on integers, which is true for a
+            `FixedEmitter`.
         shapes: shapes of inputs, weights, numbers and node results, by name.
         made: names of node results.
     """
@@ -54,18 +57,18 @@ class Emitter:
         row_sum: float = math.inf,
         **attributes: Attribute,
     ) -> str:
-        """Add a node with one result, and return its name.
+        """Add a node with one result, and return the name of the result.
 
         Args:
             op: the node's operator.
             inputs: names of the operands.
             output: the name of the result.
             shape: shape of the result.
-            reach: range of the result. On integers, it is required if it cannot be
-                derived from the operands.
+            reach: the least and the greatest number of the result. A model on integers
+                needs them if they cannot be derived from the operands.
             like: name of a tensor whose grid the result gets, in place of a grid
                 for `reach`.
-            row_sum: the greatest sum of magnitudes in a row of a product's first
+            row_sum: the greatest sum of absolute numbers in a row of a product's first
                 operand; infinity if it is unknown.
             attributes: attributes of the operator.
         """
@@ -89,23 +92,23 @@ class Emitter:
         return "float16"
 
     def converted(self, name: str, output: str, grid: Grid) -> str:
-        """Return a tensor unchanged: float16 has no grids."""
+        """Return `name` unchanged: a float16 tensor has no grid to convert to."""
         return name
 
     def reach(self, name: str) -> Reach | None:
-        """Return the range of a tensor's numbers; None in float16."""
+        """Return None: the range of a float16 tensor is not known."""
         return None
 
     def reach_like(self, name: str) -> Reach:
-        """Fail: in float16, no range of a tensor is known before the tensor is made."""
+        """Raise `NotTaken`: the range of a float16 tensor is not known."""
         raise NotTaken("float16 numbers have no known range")
 
     def gated(self, name: str, kind: str) -> Reach | None:
-        """Return the range of an activation's result; None in float16."""
+        """Return None: the range of a float16 result is not known."""
         return None
 
     def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
-        """Divide by a number."""
+        """Add a division of `x` by a number."""
         divisor = self.number(f"{output}_number", number)
         return self.node("Div", (x, divisor), output, shape)
 
@@ -122,7 +125,7 @@ class Emitter:
         return name
 
     def channels(self, name: str, scale: str, shape: Shape) -> str:
-        """Fail: only models on integers have int8 matrices."""
+        """Raise `NotTaken`: only models on integers have int8 matrices."""
         raise NotTaken("a matrix of int8 among numbers of float16")
 
     def number(self, name: str, value: float) -> str:

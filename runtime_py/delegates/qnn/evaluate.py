@@ -1,9 +1,9 @@
 """Run a model of integers with numpy: the reference for the device.
 
-In: a plan on grids. Out: the plan's outputs. Each node is computed in float32 from
-operands on their grids, and its result is rounded to the nearest number of the result's
-grid, halves to even. The device can be off by a few steps of the grid, as the README of
-this folder describes.
+In: a plan whose tensors are on grids. Out: the plan's outputs. Each node is computed in
+float32 from the numbers that its operands' integers stand for, and its result is
+rounded to the nearest number of the result's grid, halves to even. The device can be
+off by a few units of the grid, as the README of this folder describes.
 """
 
 import math
@@ -25,7 +25,7 @@ _erf: Final = np.frompyfunc(math.erf, 1, 1)
 
 
 class HostContext:
-    """Replaces the device when its library is missing."""
+    """Takes the place of `Context` when the device's library is missing."""
 
     def call(self, plan: Plan, read: Read, found: object) -> "HostCall":
         """Return a call of a plan, bound to new memory."""
@@ -41,7 +41,7 @@ class HostCall:
     """
 
     def __init__(self, plan: Plan, read: Read) -> None:
-        """Allocate the memory, and read the weights."""
+        """Allocate the memory of inputs and outputs, and read the weights."""
         self.plan, model = plan, plan.model
         values = (*model.inputs, *model.outputs)
         self.arrays: Mapping[str, Array] = {
@@ -64,7 +64,7 @@ class HostCall:
 
 
 def evaluate(model: Model, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the outputs of a model.
+    """Return the outputs of a model, by name.
 
     Args:
         model: a model with operators that are implemented for integers.

@@ -1,12 +1,12 @@
 """Collect the nodes of a model whose tensors are integers on grids.
 
 In: the arguments of `Emitter`, and the grids of values. Out: nodes in ONNX's form of
-integer computation: before each node, `DequantizeLinear` nodes widen its operands, and
-after it a `QuantizeLinear` node rounds its result. Tensors are uint16. In a product of
-two 16-bit tensors, the device uses only the upper 8 bits of the second tensor, or 14
-bits if it is int16 (measured on the emulator, 2026-11); products of 16 by 8 bits are
-exact. The second tensor is therefore divided into two tensors of 8 bits, and the
-products with both are added.
+integer computation: before each node, `DequantizeLinear` nodes widen the node's
+operands, and after it a `QuantizeLinear` node rounds the node's result. Tensors are
+uint16. In a product of two 16-bit tensors, the device uses only the upper 8 bits of the
+second tensor, or 14 bits if it is int16 (measured on the emulator); products of 16 by 8
+bits are exact. The second tensor is therefore divided into two tensors of 8 bits. The
+first tensor is multiplied by each of the two, and the products are added.
 """
 
 import math
@@ -46,7 +46,7 @@ class FixedEmitter(Emitter):
     is_fixed = True
 
     def __init__(self, own: Mapping[str, Grid]) -> None:
-        """Set the grids of the tensors in `own`; a node gets its grid when added."""
+        """Set the grids of the tensors in `own`; a node's grid is set when added."""
         super().__init__()
         self.grids: dict[str, Grid] = {}
         self._own = own
@@ -67,7 +67,7 @@ class FixedEmitter(Emitter):
         row_sum: float = math.inf,
         **attributes: Attribute,
     ) -> str:
-        """Add a node on grids; see `Emitter.node`."""
+        """Add a node whose result is on a grid; see `Emitter.node`."""
         own = self._own.get(like or output)
         if op == "MatMul" and inputs[1] not in self._channels:
             grid = own or grid_of(self._known(output, reach))
@@ -86,7 +86,17 @@ class FixedEmitter(Emitter):
         own: Grid | None,
         reach: Reach | None,
     ) -> tuple[Grid, list[str]]:
-        """Return the grid on which a node computes, and its converted inputs."""
+        """Return the grid of a node's result, and the names of the node's inputs.
+
+        The inputs of a `Concat` are first converted to this grid.
+
+        Args:
+            op: the node's operator.
+            inputs: names of the operands.
+            output: the name of the result.
+            own: the grid that the result must have, or None.
+            reach: the least and the greatest number of the result, or None.
+        """
         if op in _MOVES:
             return self.grids[inputs[0]], [*inputs]
         if op == "Concat":
@@ -114,7 +124,7 @@ class FixedEmitter(Emitter):
         grid: Grid,
         row_sum: float,
     ) -> str:
-        """Multiply by the high and low bytes of the second tensor; add the products."""
+        """Multiply by each 8-bit part of the second tensor, and add the products."""
         one, other = inputs
         high, low = self._halves_of(other)
         most = max(map(abs, reach_of(self.grids[one])))
@@ -128,7 +138,10 @@ class FixedEmitter(Emitter):
         return self._between("Add", parts, output, shape, grid, {})
 
     def _halves_of(self, name: str) -> tuple[str, str]:
-        """Return 8-bit tensors whose sum is a tensor: multiples of 256, remainders."""
+        """Return the names of two 8-bit tensors whose sum is the tensor `name`.
+
+        The first has multiples of 256 units, the second the remainders.
+        """
         if name in self._halves:
             return self._halves[name]
         step = max(map(abs, reach_of(self.grids[name]))) / (127 * 256 + 127)
@@ -156,7 +169,10 @@ class FixedEmitter(Emitter):
         return self._rounded(made, output, grid)
 
     def _real(self, name: str) -> str:
-        """Add a node that dequantizes a tensor for a single use; sizes need none."""
+        """Add a node that dequantizes a tensor for one use, and return its result.
+
+        A tensor without a grid, such as a list of sizes, is returned unchanged.
+        """
         output, shape = f"{name}_r{next(self._numbers)}", self.shapes.get(name, ())
         if name in self._channels:
             inputs = [name, self._channels[name], f"{name}_zero"]
@@ -172,7 +188,10 @@ class FixedEmitter(Emitter):
         return self._add("QuantizeLinear", inputs, output, self.shapes[real], {})
 
     def _scale_of(self, grid: Grid) -> tuple[str, str]:
-        """Return the names of a grid's scale and zero, which the model stores once."""
+        """Return the names of the constants that are a grid's scale and zero point.
+
+        The model stores the constants of each grid once.
+        """
         name = self._written.setdefault(grid, f"grid{len(self._written)}")
         self._constants[f"{name}_scale"] = np.array(grid.scale, np.float32)
         self._constants[f"{name}_zero"] = np.array(grid.zero, kind_of(grid))
@@ -185,19 +204,22 @@ class FixedEmitter(Emitter):
         return self._rounded(self._real(name), output, grid)
 
     def reach(self, name: str) -> Reach | None:
-        """Return the range of a tensor's numbers."""
+        """Return the least and the greatest number of a tensor."""
         return reach_of(self.grids[name])
 
     def reach_like(self, name: str) -> Reach:
-        """Return the range of a tensor that will be added, from its known grid."""
+        """Return the range of a tensor that is added later and whose grid is known."""
         return reach_of(self._known(name, self._own.get(name)))
 
     def gated(self, name: str, kind: str) -> Reach | None:
-        """Return the range of an activation's result."""
+        """Return the range of the result of the activation `kind`."""
         return gated(kind, reach_of(self.grids[name]))
 
     def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
-        """Multiply by the reciprocal, as the device's division is off by 12 steps."""
+        """Multiply `x` by a number's reciprocal, since the device divides inexactly.
+
+        A result of the device's division is off by 12 units of the grid.
+        """
         factor = self.number(f"{output}_factor", 1 / number)
         return self.node("Mul", (x, factor), output, shape)
 
@@ -220,7 +242,7 @@ class FixedEmitter(Emitter):
         return name
 
     def number(self, name: str, value: float) -> str:
-        """Add a number as a constant, on a grid that ends at this number."""
+        """Add a number as a constant, on a grid whose range ends at this number."""
         grid = grid_of((min(value, 0.0), max(value, 0.0)))
         self.grids[name] = grid
         self._constants[name] = np.array([0 if value < 0 else 65535], np.uint16)
@@ -259,7 +281,10 @@ def grid_of(reach: Reach) -> Grid:
 
 
 def _linear(step: Step, x: object, weight: object, scale: object, bias: object) -> Made:
-    """Multiply by int8, then add the bias; the sum's range limits the product's."""
+    """Multiply by an int8 matrix, then add the bias.
+
+    The range of the product is derived from the ranges of the sum and the bias.
+    """
     assert step.channels is not None
     turned, given = step.channels(weight, scale), step.read(x)
     if bias is None:
@@ -270,7 +295,11 @@ def _linear(step: Step, x: object, weight: object, scale: object, bias: object) 
 
 
 def _before(step: Step, added: str) -> Reach:
-    """Return the range of a sum's first operand, from the ranges of sum and addend."""
+    """Return the range of a sum's first operand.
+
+    It is derived from the ranges of the sum, which is the result of `step`, and of the
+    second operand `added`.
+    """
     made, more = step.emitter.reach_like(step.name), step.emitter.reach(added)
     assert more is not None
     return made[0] - more[1], made[1] - more[0]
@@ -279,7 +308,10 @@ def _before(step: Step, added: str) -> Reach:
 def _layer_norm(
     step: Step, x: object, axes: object, weight: object, bias: object, eps: object
 ) -> Made:
-    """Subtract the mean and normalise: the device's own operator is 20 steps off."""
+    """Subtract the mean, then normalize by the root mean square.
+
+    The device's own layer norm is off by 20 units of the grid.
+    """
     assert isinstance(eps, float)
     name, emitter = step.read(x), step.emitter
     along = emitter.integers(f"{step.name}_axes", [-1])

@@ -1,6 +1,6 @@
 """Find Qualcomm's library: two packages, each of exactly the version that kvc needs.
 
-Only the subprocess of `worker.py` imports the packages, this module does not.
+Only the subprocess of `worker.py` imports the packages; this module does not.
 """
 
 import platform
@@ -50,5 +50,5 @@ def check_installed() -> None:
 
 
 def target_of(architecture: int) -> str:
-    """Return the name of a target, such as `v75`."""
+    """Return the name of the target for an architecture, such as `v75` for 75."""
     return f"v{architecture}"

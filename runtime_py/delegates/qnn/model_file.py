@@ -59,7 +59,7 @@ class Value:
 
 @frozen
 class Weight:
-    """A constant, whose bytes lie at an offset of a file beside the model."""
+    """A constant of a model; its bytes lie in a file beside the model, at an offset."""
 
     name: str
     dtype: str

@@ -2,8 +2,8 @@
 
 In: a `Step`, and the operator's arguments with fixed sizes. Out: the name of the result
 or the names of the results. `EMITTERS` has a function for each operator, which takes
-the arguments in the order of the operator's signature. Views of the device's tensors
-become copies.
+the arguments in the order of the operator's signature. A view of a tensor that the
+device computes becomes a copy.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_nor
 
 
 def _apply(op: str, step: Step, *tensors: object) -> Made:
-    """Apply an operator of ONNX to tensors, reshaped to one rank."""
+    """Apply an operator of ONNX to tensors, each with as many axes as the result."""
     names = [step.read(each) for each in tensors]
     rank = len(step.shape)
     wide = [step.widened(n, rank, f"wide{i}") for i, n in enumerate(names)]
@@ -56,7 +56,7 @@ def _gelu(step: Step, x: object, approximate: object) -> Made:
 
 
 def _gate(step: Step, x: str, kind: str, output: str) -> str:
-    """Add the activation `kind`."""
+    """Add nodes for the activation `kind` of `x`."""
     emitter, shape = step.emitter, step.shape_of(x)
     if not emitter.is_fixed:
         if kind == "silu":
@@ -133,7 +133,10 @@ def _exponential(step: Step, x: object) -> Made:
 
 
 def _rotary(step: Step, x: object, cos: object, sin: object) -> Made:
-    """Rotate halves: [first cos - second sin, second cos + first sin]."""
+    """Rotate: return [first cos - second sin, second cos + first sin].
+
+    First and second are the halves of the last axis.
+    """
     name, emitter = step.read(x), step.emitter
     axis, half = len(step.shape) - 1, step.shape[-1] // 2
     spans = {"first": range(half), "second": range(half, 2 * half)}
@@ -157,7 +160,17 @@ def _rotary(step: Step, x: object, cos: object, sin: object) -> Made:
 
 
 def _table(step: Step, table: object, key: str, axis: int, span: range) -> str:
-    """Return cosines or sines for a half; a table of half width fits both halves."""
+    """Return the cosines or sines for one half of the rotated axis.
+
+    A table that is as wide as a half is used for both halves.
+
+    Args:
+        step: the instruction.
+        table: the table.
+        key: part of the name of the result.
+        axis: index of the last axis.
+        span: the indices of the half.
+    """
     name = step.widened(step.read(table), len(step.shape), key)
     if step.shape_of(name)[-1] == len(span):
         return name
@@ -185,7 +198,7 @@ def _attention_product(
 
 
 def _kept_finite(step: Step, mask: str) -> str:
-    """Clip a mask to finite numbers, as a row of only `-inf` would give NaN."""
+    """Clip a mask to finite numbers, since a row of only `-inf` would give NaN."""
     least = step.number("least", -LARGEST_BIAS)
     shape = step.shape_of(mask)
     return step.widened(

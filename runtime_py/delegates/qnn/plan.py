@@ -2,9 +2,9 @@
 
 A `Plan` is made for each set of sizes. Feeds are the device's inputs: operands rounded
 to float16 or to a grid, the old content of caches, and attention masks. Takes are the
-device's outputs: whole results, and new rows of caches. Fields named `value` are ids of
-values in the partition's graph that the host has: inputs, constants, and views of
-inputs and constants.
+device's outputs: whole results, and new rows of caches. A field `value` is the id of a
+value in the partition's graph that the host has: an input, a constant, or a view of an
+input or constant.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Whole:
 
 @frozen
 class Past:
-    """A feed: the old content of a cache, with zeros in slots that a mask hides."""
+    """A feed: the old content of a cache, with zeros in slots that no query sees."""
 
     name: str
     value: int
@@ -37,7 +37,7 @@ class Past:
 
 @frozen
 class Bias:
-    """A feed: what a mask adds to the scores of an attention."""
+    """A feed: the numbers to add to the scores of an attention."""
 
     name: str
     sight: Sight
@@ -45,7 +45,7 @@ class Bias:
 
 @frozen
 class Seeing:
-    """A feed: a factor per query, 1 if the query sees a key, 0 if it sees none."""
+    """A feed: a factor for each query, 1 if the query sees a key, 0 if it sees none."""
 
     name: str
     sight: Sight
@@ -69,8 +69,8 @@ class Rows:
     Attributes:
         name: name of the device's result.
         output: index of the cache's new content among the graph's outputs.
-        cache: id of the value that is the old content.
-        writes: the locations of the rows.
+        cache: id of the value that is the cache's old content.
+        writes: which slots the rows are written to.
     """
 
     name: str
@@ -87,8 +87,8 @@ class Stored:
         name: name of the weight in the file.
         data: id of the weight's named data.
         transposed: whether the weight's two axes are swapped.
-        grid: the grid that the weight is rounded to; None if it is rounded to float16,
-            or stored unchanged.
+        grid: the grid that the weight is rounded to; None for a weight that is rounded
+            to float16 or stored unchanged.
         is_exact: whether the weight is stored unchanged.
     """
 
@@ -104,10 +104,10 @@ class Plan:
     """The calls of a partition at one set of sizes.
 
     Attributes:
-        model: the device's model; its weights have no offsets yet.
-        stored: the origin of each weight of the model.
-        feeds: the model's inputs, in its order.
-        takes: the model's outputs, in its order, each with all its uses.
+        model: the device's model; the offsets of its weights are not set yet.
+        stored: for each weight of the model, which named data it is made from.
+        feeds: the model's inputs, in order.
+        takes: the model's outputs, in order, each with all its uses.
         handed: results that the host has without the device.
         grids: grids of the model's inputs and outputs, by name; empty in float16.
     """

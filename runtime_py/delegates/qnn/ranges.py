@@ -1,8 +1,8 @@
 """Ranges of a node's results: the least and the greatest number.
 
-In: an operator of ONNX, the ranges of its operands. Out: the range of its result, if it
-can be derived. Ranges that cannot be derived, such as those of products, were measured
-on sample inputs.
+In: an operator of ONNX, the ranges of the operands. Out: the range of the result, for
+operators whose range can be derived. Other ranges, such as those of products, were
+measured on sample inputs.
 """
 
 import math
@@ -26,7 +26,10 @@ def reach_of(grid: Grid) -> Reach:
 
 
 def gated(kind: str, x: Reach) -> Reach:
-    """Return the range of an activation over a range; activations are not monotone."""
+    """Return the range of an activation's results for operands in the range `x`.
+
+    Activations are not monotone, so the least result can lie inside the range.
+    """
     low, high = (_opened(kind, each) for each in x)
     return min(_GATES[kind], low, high), max(low, high, 0.0)
 

@@ -1,7 +1,7 @@
 """A `Step`: an instruction that becomes nodes of ONNX, with methods to add nodes.
 
-In: an emitter, and the names of operands. Out: nodes, including those of attention,
-which several operators share.
+In: an emitter, and the names of operands. Out: nodes. The nodes of attention are here
+too, since several operators need them.
 """
 
 import math
@@ -23,12 +23,12 @@ class Step:
 
     Attributes:
         emitter: collects the nodes of the model.
-        read: returns the device's name of a tensor.
+        read: takes an operand, and returns the device's name of it.
         names: names for the instruction's results.
         shapes: shapes of the instruction's results.
-        weight: returns the name of a constant, transposed if requested.
-        channels: returns the name of an int8 matrix, transposed, given the matrix and
-            its scales.
+        weight: takes a constant and whether to transpose it, and returns its name.
+        channels: takes an int8 matrix and its scales, and returns the name of the
+            transposed matrix.
         scores: the range of an attention's scores, on integers.
     """
 
@@ -64,7 +64,7 @@ class Step:
         like: str = "",
         row_sum: float = math.inf,
     ) -> str:
-        """Add a node for the result, or for an intermediate `part`."""
+        """Add a node for the instruction's result, or for its intermediate `part`."""
         output = f"{self.name}_{part}" if part else self.name
         made = self.shape if shape is None else shape
         return self.emitter.node(
@@ -72,11 +72,11 @@ class Step:
         )
 
     def number(self, part: str, value: float) -> str:
-        """Return the name of a number."""
+        """Add a number as a constant, and return its name."""
         return self.emitter.number(f"{self.name}_{part}", value)
 
     def widened(self, name: str, rank: int, part: str) -> str:
-        """Return a tensor with leading axes of size 1, up to a rank."""
+        """Add axes of size 1 in front of a tensor, until it has `rank` axes."""
         shape = self.shape_of(name)
         wide = (*(1,) * (rank - len(shape)), *shape)
         return self.emitter.reshape(name, f"{self.name}_{part}", wide)
@@ -93,18 +93,18 @@ class Step:
         bias: str | None,
         seeing: str | None,
     ) -> str:
-        """Add attention.
+        """Add the nodes of an attention.
 
         Args:
             q: name of the queries, [batch, heads, queries, width].
             sizes: the shape of `q`.
             content: names of keys and values, [batch, groups, columns, ...].
-            groups: the number of key heads, each shared by neighbouring query heads.
+            groups: the number of key heads, each shared by neighboring query heads.
             columns: the number of keys.
             scale: factor on the scores.
             softcap: as in `kvc::attention`.
-            bias: name of the addition to scores, [batch, heads, queries, columns];
-                None for no addition.
+            bias: name of the numbers to add to scores, [batch, heads, queries,
+                columns]; None to add nothing.
             seeing: name of a factor on the attention weights of each query; None for no
                 factor.
         """
@@ -139,8 +139,8 @@ class Step:
     def softmax(self, x: str, output: str, seeing: str | None = None) -> str:
         """Add a softmax along the last axis, with a factor [..., 1] or without one.
 
-        The factor is not applied to the products with the values: the library built a
-        program that crashes for such a model.
+        The factor is applied to the softmax, not to its products with the values: for
+        the latter model, the library builds a program that crashes.
         """
         emitter, shape = self.emitter, self.shape_of(x)
         if not emitter.is_fixed:

@@ -2,9 +2,9 @@
 
 In: a block that `kvc.schema.backends.qnn` supports, or `qnn_fixed` if there are grids.
 Out: nodes of float16 or on integers, and the host's work before and after the device
-runs. The device does not change caches: it gets the old content, attends to old content
-and new rows side by side, and returns the new rows. Therefore only attention can read a
-cache's new content.
+runs. The device does not change caches: it gets a cache's old content, attends to old
+content and new rows side by side, and returns the new rows. Therefore only attention
+can read a cache's new content.
 """
 
 from collections.abc import Mapping
@@ -92,14 +92,14 @@ class _Translator:
         )
 
     def _grids_of(self, model: Model) -> Mapping[str, Grid]:
-        """Return the grids of a model's inputs and outputs."""
+        """Return the grids of a model's inputs and outputs, by name; {} in float16."""
         if not isinstance(self._emitter, FixedEmitter):
             return {}
         grids = self._emitter.grids
         return {v.name: grids[v.name] for v in (*model.inputs, *model.outputs)}
 
     def _grid(self, value: int) -> Grid | None:
-        """Return the grid of a value; None in float16, or without a grid."""
+        """Return the grid of a value; None in float16, or if the value has none."""
         return None if self._grids is None else self._grids.values.get(value)
 
     def _translate(self, instruction: Instruction) -> None:
@@ -148,7 +148,7 @@ class _Translator:
         )
 
     def _read(self, ref: object) -> str:
-        """Return the device's name of an operand; add a feed for it if necessary."""
+        """Return the device's name of an operand; a host's operand becomes a feed."""
         assert isinstance(ref, Ref)
         value = ref.value
         if value in self._updates:
@@ -166,7 +166,7 @@ class _Translator:
         return name
 
     def _weight(self, ref: object, transposed: bool) -> str:
-        """Return the device's name of a constant."""
+        """Return the device's name of a constant, with swapped axes if `transposed`."""
         assert isinstance(ref, Ref)
         storage = self._graph.values[ref.value].storage
         if not isinstance(storage, Constant):
@@ -182,7 +182,7 @@ class _Translator:
         return self._emitter.weight(name, shape, grid)
 
     def _channels(self, ref: object, scale: object) -> str:
-        """Return the device's name of an int8 matrix [out, in], transposed."""
+        """Return the device's name of the transpose of an int8 matrix [out, in]."""
         assert isinstance(ref, Ref)
         assert isinstance(scale, Ref)
         shape = self._shape(ref.value)[::-1]
@@ -238,7 +238,7 @@ class _Translator:
         self._updates[result] = Update(cache.value, rows, place, writes)
 
     def _on_grid_of(self, value: int, name: str, output: str) -> str:
-        """Return the tensor `name`, converted to the grid of a value."""
+        """Convert the tensor `name` to the grid of a value; return the new name."""
         if self._grids is None:
             return name
         grid = self._grid(value)
@@ -322,7 +322,11 @@ class _Translator:
         self._names[instruction.results[0]] = made
 
     def _content(self, ref: Ref, update: Update | None, sight: Sight) -> str:
-        """Return the device's name of keys or values [batch, heads, columns, width]."""
+        """Return the device's name of keys or values [batch, heads, columns, width].
+
+        After a cache update, the columns are the slots of the old content, then the new
+        rows.
+        """
         if update is not None:
             old = self._past(update.cache, sight)
             key = ref.value, sight
@@ -345,7 +349,12 @@ class _Translator:
         return self._feed(("past", value, sight), feed, shape, grid)
 
     def _outputs(self) -> tuple[dict[str, list[Made | Rows]], list[Handed]]:
-        """Return the device's results with their uses, and outputs the host has."""
+        """Return the outputs of the graph, by where they come from.
+
+        Returns:
+            The uses of each of the device's results, by the result's name; and the
+            outputs that the host has without the device.
+        """
         takes: dict[str, list[Made | Rows]] = {}
         handed: list[Handed] = []
         for number, value in enumerate(self._graph.outputs):
@@ -361,7 +370,10 @@ class _Translator:
         return takes, handed
 
     def _given_back(self, name: str) -> str:
-        """Return a tensor as a model's output; copy it if it is no node's result."""
+        """Return a tensor's name as an output of the model.
+
+        A tensor that no node computes, such as an input, is copied by a node.
+        """
         if name in self._emitter.made:
             return name
         copy = f"{name}_out"

@@ -112,9 +112,10 @@ class Work:
         self._bound.pop(number, None)
 
     def _session(self, model: str, arch: int, entries: Mapping[str, str]) -> Any:  # noqa: ANN401  # a class of the library
-        """Return a session that runs no part of a model on this processor.
+        """Return a session in which the library, not ONNX Runtime, computes all nodes.
 
-        Of a model, only the library's emulator of the device runs on this processor.
+        If there is no device, the library's emulator of the device runs on this
+        processor.
         """
         options = self._runtime.SessionOptions()
         options.log_severity_level = 4
@@ -128,7 +129,7 @@ class Work:
 
 
 def graph_name(model: bytes) -> str:
-    """Return the graph's name from the model beside a context."""
+    """Return the name of a graph, from the bytes of its context's model."""
     for number, graph in _fields(model):
         if number == 7:
             for inner, node in _fields(graph):
@@ -149,7 +150,7 @@ def _attribute(node: bytes, wanted: bytes) -> bytes:
 
 
 def _fields(message: bytes) -> "list[tuple[int, bytes]]":
-    """Return the length-delimited fields of a message; others are skipped."""
+    """Return (number, content) of each length-delimited field; skip others."""
     at, found = 0, []
     while at < len(message):
         key, at = _varint(message, at)

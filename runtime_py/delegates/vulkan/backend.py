@@ -116,7 +116,7 @@ class Vulkan(Delegate):
     def owner(
         self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
     ) -> Owner | None:
-        """Return device memory for states; see `Delegate.owner`."""
+        """Return an owner that keeps states in device memory; see `Delegate.owner`."""
         if self._device is None:
             return None
         return DeviceOwner(self._device, groups, sizes, initial)
@@ -165,7 +165,10 @@ class Vulkan(Delegate):
         return self._weights[number]
 
     def memory(self, workspace: Workspace) -> Sequence[DeviceBuffer]:
-        """Return the buffers for all partitions of a context, scratch memory first."""
+        """Return all buffers that the partitions of a context use on the device.
+
+        The context's scratch memory is the first; the buffers of weights follow.
+        """
         device = self._device
         assert device is not None, "handles of the reference ask for nothing"
         what, shared = "scratch memory on a Vulkan device", not device.separate
@@ -178,7 +181,7 @@ class Vulkan(Delegate):
         return {names[n].name: self._weights[n].nbytes for n in sorted(self._copied)}
 
     def close(self) -> None:
-        """Release the device's buffers of weights, then the host's pages below them."""
+        """Free the buffers of weights, then the host's pages that some of them use."""
         self._weights.clear()
         self._copied.clear()
         for memory in self._buffers:
@@ -210,7 +213,7 @@ class VulkanHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Bind and record the code; see `Handle.prepare`."""
+        """Bind the partition's code, and record its commands; see `Handle.prepare`."""
         self.pack()
         graph, device = self._block.graph, self._device
         written = [*outputs, *self._lent_for_writing(inputs)]
@@ -241,15 +244,18 @@ class VulkanHandle(Handle):
         return [b for v, b in lent if isinstance(graph.values[v].storage, Caller)]
 
     def pack(self) -> None:
-        """Load the weights to the device."""
+        """Load the partition's weights to the device."""
         self._backend.load(self._buffers)
 
     def close(self) -> None:
-        """Do nothing: the backend frees the data after the buffers over the data."""
+        """Do nothing: the backend frees the weights, after the buffers over them."""
 
 
 def _open(number: int | None) -> Device:
-    """Open a device; warn once if the only device found is emulated in software."""
+    """Open the device with a number, or the default device for None.
+
+    Warn once if the default device is emulated in software.
+    """
     device = open_device(number)
     if number is None and device.found.kind is Kind.SOFTWARE and not _told:
         _told.append(device.found.name)
@@ -267,17 +273,20 @@ _told: list[str] = []
 
 
 def _checked_block(options: Options, partition: Partition) -> Block:
-    """Return the code of a partition.
+    """Return the block of a partition, after checking that the backend supports it.
 
     Raises:
-        BadProgram: the code is not for this backend.
+        BadProgram: the block is not for this backend.
     """
     refuse_payload(options.program, options.path, partition)
     return taken_block(options.program, options.path, partition, why_not)
 
 
 def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
-    """Yield groups of arrays, each of at most `largest` bytes or of one array."""
+    """Yield groups of arrays, by their ids, that fit one buffer of the device each.
+
+    A group has at most `largest` bytes, or has a single array.
+    """
     chunk: list[int] = []
     nbytes = 0
     for number, array in arrays.items():
@@ -291,7 +300,7 @@ def _chunks(arrays: Mapping[int, Array], largest: int) -> Iterator[list[int]]:
 
 
 def _imported(device: Device, arrays: Mapping[int, Array]) -> list[DeviceBuffer] | None:
-    """Return buffers over the pages of arrays; None if they must be copied."""
+    """Return buffers over the host's pages of arrays; None if they must be copied."""
     if device.separate or not device.imports:
         return None
     made: list[DeviceBuffer] = []
@@ -308,7 +317,10 @@ def _imported(device: Device, arrays: Mapping[int, Array]) -> list[DeviceBuffer]
 def _load_chunk(
     device: Device, arrays: Mapping[int, Array], made: list[DeviceBuffer]
 ) -> dict[int, Array]:
-    """Copy weights to a new buffer, and append the buffer to `made`.
+    """Copy weights to one new buffer, and append the buffer to `made`.
+
+    Returns:
+        The arrays that represent the weights on the device, by the weights' ids.
 
     Raises:
         OutOfMemory: the weights do not fit.
@@ -332,7 +344,13 @@ def _at(memory: DeviceBuffer, offset: int, like: Array) -> Array:
 def upload(
     device: Device, memory: DeviceBuffer, pairs: Sequence[tuple[Array, Array]]
 ) -> None:
-    """Copy arrays of the host to arrays of the device."""
+    """Copy arrays of the host to arrays of the device.
+
+    Args:
+        device: the device.
+        memory: the buffer with the arrays of the device.
+        pairs: each array of the device, with the array of the host to copy there.
+    """
     for target, source in pairs:
         if memory.shared:
             copy_into(target, source)
@@ -360,7 +378,7 @@ def _on_host(buffers: Sequence[Buffer]) -> list[Array]:
 
 
 def _inside(buffer: Buffer, mirrors: Mirrors) -> Array:
-    """Return the array that represents an operand on the device."""
+    """Return the device array for an input or output of a partition."""
     if isinstance(buffer, DeviceState):
         return buffer.array
     assert isinstance(buffer, np.ndarray), "no other backend owns its operands"

@@ -2,7 +2,8 @@
 
 View operators run during binding, on arrays that represent the device's memory. All
 other operators become steps. Numbers that change with every token (the position, the
-valid length) lie in memory that the steps read, so decode is bound and recorded once.
+valid length) lie in memory that the steps read. So a method such as decode is bound and
+recorded once, not for every token.
 """
 
 from bisect import bisect_right
@@ -40,7 +41,7 @@ _CACHE_OVERFLOW, _INDEX_OUT_OF_RANGE, _ROW_LENGTH, _BAD_LENGTH = 1, 2, 3, 4  # s
 
 
 class Places:
-    """Buffers of the device, searchable by the addresses of arrays over them."""
+    """The device's buffers; finds the buffer of an array by the array's address."""
 
     def __init__(self, buffers: Sequence[DeviceBuffer]) -> None:
         """Set the initial buffers."""
@@ -54,11 +55,11 @@ class Places:
         self._buffers.insert(place, buffer)
 
     def find(self, address: int) -> int:
-        """Convert the start address of an array to the array's address for shaders.
+        """Return an array's address for shaders, given the array's start address.
 
         Buffers can share pages. An array lies completely in the last buffer that begins
-        before the array. If several buffers begin at that page, it lies in the longest
-        of them, which contains the shorter ones.
+        at or before the array. If several buffers begin at that address, the array lies
+        in the longest of them, which contains the shorter buffers.
         """
         buffer = self._buffers[bisect_right(self._bases, address) - 1]
         assert buffer.holds(address), "it lies in memory of the device"
@@ -70,7 +71,7 @@ def _place_of(buffer: DeviceBuffer) -> tuple[int, int]:
 
 
 class Bound:
-    """A partition that is bound and recorded; call it to run it.
+    """A partition that is bound and recorded; calling the object runs the partition.
 
     Attributes:
         mirrors: the copies between host and device.
@@ -85,7 +86,15 @@ class Bound:
         places: Places,
         fail_at: Callable[[int, int, Sequence[int]], NoReturn],
     ) -> None:
-        """Record the steps.
+        """Record the steps as commands.
+
+        Args:
+            device: the device that runs the commands.
+            mirrors: the device's copies of the host's arrays.
+            steps: the steps to record.
+            places: finds the device's address of an array.
+            fail_at: raises the error for a fault: number of the step, kind of fault,
+                facts.
 
         Raises:
             OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
@@ -104,7 +113,7 @@ class Bound:
         )
 
     def __call__(self) -> None:
-        """Copy inputs, submit once, wait, copy outputs."""
+        """Copy inputs, submit all commands, wait for their end, and copy outputs."""
         self.mirrors.copy_in()
         self._commands.run()
         fault = self.mirrors.fault()
@@ -140,7 +149,7 @@ class Binder:
         self._steps = steps
 
     def bind(self, outputs: Sequence[Array]) -> None:
-        """Bind all instructions, and copies of results to their outputs.
+        """Add steps for all instructions, and for copies of results to `outputs`.
 
         Raises:
             KernelFailed: a view is impossible, or an operand is too large.
@@ -160,7 +169,12 @@ class Binder:
                 self._copy_out(value, target, made)
 
     def _copy_out(self, value: int, target: Array, made: Array) -> None:
-        """Copy a result to the caller's output.
+        """Add a step that copies a result to the caller's output.
+
+        Args:
+            value: id of the result.
+            target: the output.
+            made: the result.
 
         Raises:
             KernelFailed: the result has more elements than a shader can count.
@@ -175,7 +189,12 @@ class Binder:
             fail(self._method, index, step, error)
 
     def fail_at(self, step: int, fault: int, facts: Sequence[int]) -> NoReturn:
-        """Raise the error that the reference would raise.
+        """Raise the error for a fault: the one that the reference would raise.
+
+        Args:
+            step: number of the step that failed.
+            fault: the kind of fault.
+            facts: numbers that describe the fault.
 
         Raises:
             Unbegun: the call has written nothing that outlives it; the cause of the

@@ -1,8 +1,8 @@
 """Large allocations of device memory, since drivers allow a process only 4096.
 
-In: size, alignment and type of memory. Out: a `Piece` of an allocation. Small pieces
-are parts of *blocks*, which are freed when they are empty; a large piece is an
-allocation of its own.
+In: size, alignment and type of memory. Out: a `Piece` of an allocation. A small piece
+is a part of a *block*, an allocation that many pieces share and that is freed when it
+is empty. A large piece is an allocation of its own.
 """
 
 import ctypes
@@ -22,17 +22,17 @@ ADDRESSES: Final = 2  # VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT
 
 
 class Allocating(Protocol):
-    """The parts of a device that allocate memory."""
+    """What this module uses of a device to allocate memory."""
 
     functions: Functions
     handle: c_void_p
 
     def make(self, name: str, wanted: ctypes.Structure) -> int:
-        """Create an object, and return its handle."""
+        """Create an object of Vulkan, and return its handle."""
 
 
 class Allocation:
-    """Memory from the driver, with its free runs: (offset, nbytes).
+    """Memory from the driver, with a list of its unused parts: (offset, nbytes) each.
 
     Attributes:
         handle: handle of the memory.
@@ -42,7 +42,13 @@ class Allocation:
     def __init__(
         self, device: Allocating, nbytes: int, kind: int, *, mapped: bool
     ) -> None:
-        """Allocate.
+        """Allocate memory from the driver.
+
+        Args:
+            device: the device.
+            nbytes: the size.
+            kind: index of the memory type.
+            mapped: whether the host must be able to access the memory.
 
         Raises:
             OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
@@ -66,7 +72,10 @@ class Allocation:
         self.mapped = pointer.value
 
     def take(self, nbytes: int, align: int) -> int | None:
-        """Take a free run of `nbytes` bytes; return its offset, None without a run."""
+        """Mark `nbytes` unused bytes as used; return their offset, None if none fit.
+
+        The offset is a multiple of `align`.
+        """
         for number, (start, length) in enumerate(self.free):
             offset = align_up(start, align)
             rest = start + length - offset - nbytes
@@ -78,7 +87,7 @@ class Allocation:
         return None
 
     def give(self, offset: int, nbytes: int) -> None:
-        """Free a run, and merge it with its free neighbours."""
+        """Mark bytes as unused, and merge them with unused neighbors."""
         insort(self.free, (offset, nbytes))
         joined: list[tuple[int, int]] = []
         for start, length in self.free:
@@ -95,12 +104,12 @@ class Allocation:
 
 
 class Piece:
-    """A run of an allocation.
+    """A part of an allocation.
 
     Attributes:
         memory: handle of the allocation.
         offset: offset in the allocation.
-        mapped: address of the run for the host, 0 if the memory is not mapped.
+        mapped: address of the part for the host, 0 if the memory is not mapped.
     """
 
     def __init__(self, allocation: Allocation, offset: int, nbytes: int) -> None:
@@ -120,13 +129,13 @@ class Blocks:
         self.allocations = 0
 
     def take(self, nbytes: int, align: int, kind: int, *, mapped: bool) -> Piece:
-        """Return memory.
+        """Return a piece of unused memory.
 
         Args:
-            nbytes: size of the memory.
-            align: alignment of its offset in the driver's allocation.
+            nbytes: size of the piece.
+            align: alignment of the piece's offset in the driver's allocation.
             kind: index of the memory type.
-            mapped: whether the host must be able to access it.
+            mapped: whether the host must be able to access the piece.
 
         Raises:
             OutOfMemory, DeviceLost, NativeCallFailed: the driver refuses.
@@ -147,7 +156,10 @@ class Blocks:
             return Piece(made, offset, nbytes)
 
     def give(self, piece: Piece) -> None:
-        """Free a piece, from any thread; return an empty allocation to the driver."""
+        """Free a piece, from any thread.
+
+        An allocation that becomes empty is returned to the driver.
+        """
         self._given.append(piece)
         if self._lock.acquire(blocking=False):
             try:

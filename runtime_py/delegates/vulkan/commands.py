@@ -29,7 +29,8 @@ class Dispatch:
 
     Attributes:
         shader: name of the shader.
-        step: address of the step's operands and numbers, as shaders use it.
+        step: address of the table entry with the operands and numbers of the run's
+            step, as shaders use it.
         number: number of the step.
         op: number of the operation within the shader.
         count: the number of results, rows or other units that the shader computes.
@@ -46,7 +47,7 @@ class Dispatch:
 
 @frozen
 class Copy:
-    """A copy of a run of bytes from a buffer to the same offset of a second buffer."""
+    """A copy of consecutive bytes to the same offset of another buffer."""
 
     source: DeviceBuffer
     target: DeviceBuffer
@@ -55,7 +56,7 @@ class Copy:
 
 
 class Commands:
-    """A recorded command buffer, freed with its last reference."""
+    """A recorded command buffer, freed when its last reference is deleted."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Commands:
         """Record copies, dispatches and copies; each waits until earlier ones end.
 
         Args:
-            device: the device that runs them.
+            device: the device that runs the commands.
             faults: the address where shaders report faults.
             before: copies to the device.
             dispatches: runs of shaders, in order.

@@ -103,7 +103,7 @@ class Instance:
         return frozenset(one.extensionName for one in found[: count.value])
 
     def family(self, number: int) -> int | None:
-        """Return the index of a queue family that can compute; None without one."""
+        """Return the index of a queue family that can compute; None if none can."""
         count, name = c_uint32(), "vkGetPhysicalDeviceQueueFamilyProperties"
         device = self.devices[number]
         self.functions.tell(name, device, byref(count), None)
@@ -204,7 +204,7 @@ class Device:
         return made
 
     def make(self, name: str, wanted: ctypes.Structure) -> int:
-        """Create an object, and return its handle.
+        """Create an object of Vulkan, and return its handle.
 
         Raises:
             OutOfMemory, DeviceLost, NativeCallFailed: see `Functions.call`.
@@ -251,7 +251,7 @@ class Device:
         return None
 
     def heap_nbytes(self, memory_type: int) -> int:
-        """Return the whole size of a memory type's heap, free and used memory."""
+        """Return the size in bytes of a memory type's heap, free and used bytes."""
         heap = self.memory.memoryTypes[memory_type].heapIndex
         return int(self.memory.memoryHeaps[heap].size)
 
@@ -271,8 +271,8 @@ class Device:
         """Wait until the commands of a fence have ended, and reset the fence.
 
         Python handles signals during the wait. If a signal handler raises, the wait
-        continues, and the exception is raised afterwards: when this method returns or
-        raises, the caller can use the commands' memory again.
+        continues, and the exception is raised afterwards. So the caller can use the
+        commands' memory again, whether this method returns or raises.
 
         Raises:
             DeviceLost: the device has stopped working.
@@ -295,8 +295,8 @@ class Device:
     def settle(self, fence: s.HANDLE) -> None:
         """Wait for all submitted work, and reset a fence for the next run.
 
-        Call it if it is unknown whether commands were submitted. Interrupts during the
-        wait are ignored.
+        For callers that do not know whether their commands were submitted. Interrupts
+        during the wait are ignored.
 
         Raises:
             DeviceLost: the device has stopped working.
@@ -360,7 +360,10 @@ def find_devices() -> Sequence[Found]:
 
 
 def choose(found: Sequence[Found]) -> Found:
-    """Return the default device; it is emulated in software only without hardware.
+    """Return the default device.
+
+    A device that is emulated in software is returned only if there is no hardware
+    device.
 
     Raises:
         MissingLibrary: no device can be used.
@@ -375,7 +378,9 @@ def choose(found: Sequence[Found]) -> Found:
 
 
 def open_device(number: int | None = None) -> Device:
-    """Return the device with a number, opened on first use; the default for None.
+    """Return the device with a number, or the default device for None.
+
+    A device is opened once in a process, on first use.
 
     Raises:
         MissingLibrary: Vulkan is not installed, or no device can be used.

@@ -20,7 +20,8 @@ class Found:
     """A device that Vulkan has found.
 
     Attributes:
-        number: N in the device's name `vulkan:N`, in the order of the loader.
+        number: N in the device's name `vulkan:N`; devices are numbered in the order in
+            which Vulkan's loader lists them.
         name: the driver's name of the device.
         kind: the kind of the device.
         nbytes: the size of the device's own memory in bytes.

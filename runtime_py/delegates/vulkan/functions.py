@@ -124,12 +124,17 @@ class Functions:
         getattr(self._library, name)(*arguments)
 
     def address_of_function(self, device: c_void_p, name: str) -> int:
-        """Return the address of an extension's function of the device."""
+        """Return the address of a device's function that belongs to an extension."""
         found: int = self._library.vkGetDeviceProcAddr(device, name.encode())
         return found
 
     def address(self, device: c_void_p, about: object) -> int:
-        """Return the address of a buffer for shaders."""
+        """Return the address of a buffer as shaders use it.
+
+        Args:
+            device: handle of the device.
+            about: the structure of Vulkan that names the buffer.
+        """
         found: int = self._library.vkGetBufferDeviceAddress(device, about)
         return found
 
@@ -137,7 +142,13 @@ class Functions:
 def host_pointer_types(
     functions: Functions, device: c_void_p, kind: int, address: int
 ) -> int:
-    """Return a bit mask of memory types that pages of the host can be imported as.
+    """Return a bit mask of the memory types that can be made of the host's pages.
+
+    Args:
+        functions: the functions of Vulkan.
+        device: handle of the device.
+        kind: the kind of handle, as Vulkan numbers it.
+        address: the start address of the pages.
 
     Raises:
         NativeCallFailed: the driver refuses these pages.

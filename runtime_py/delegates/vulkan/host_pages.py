@@ -1,8 +1,8 @@
 """Pages of the host that a device uses directly, without a copy.
 
-In: arrays of the host, such as weights in a mapped file. Out: buffers over their pages,
-from which shaders read. If a driver refuses the pages, such as those of a file that is
-mapped read-only, the caller copies them.
+In: arrays of the host, such as weights in a mapped file. Out: buffers over the pages of
+the arrays, which shaders read. If a driver refuses the pages, such as those of a
+file that is mapped read-only, the caller copies the arrays.
 """
 
 import mmap
@@ -30,14 +30,14 @@ _PAGE: Final = mmap.PAGESIZE
 
 
 class ImportHostPointerInfo(Typed):
-    """VkImportMemoryHostPointerInfoEXT."""
+    """The structure `VkImportMemoryHostPointerInfoEXT` of Vulkan."""
 
     kind = 1000178000
     _fields_ = chained(("handleType", c_int32), ("pHostPointer", c_void_p))
 
 
 class ExternalBufferInfo(Typed):
-    """VkExternalMemoryBufferCreateInfo."""
+    """The structure `VkExternalMemoryBufferCreateInfo` of Vulkan."""
 
     kind = 1000072000
     _fields_ = chained(("handleTypes", c_uint32))
@@ -95,10 +95,10 @@ class HostBuffer(DeviceBuffer):
 
 
 def pages_of(arrays: Sequence[Array], largest: int) -> list[tuple[int, int]]:
-    """Return ascending runs of pages such that each array lies in a single run.
+    """Return ranges of pages, ascending, such that each array lies in a single range.
 
-    Adjacent runs are merged up to `largest` bytes. Runs that would be longer together
-    stay separate, and can share a page.
+    Adjacent ranges are merged up to `largest` bytes. Ranges that would be longer if
+    merged stay separate, and can share a page. A range is (start address, end address).
     """
     runs = sorted((address_of(a), address_of(a) + a.nbytes) for a in arrays if a.size)
     found: list[tuple[int, int]] = []

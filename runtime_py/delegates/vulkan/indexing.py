@@ -1,8 +1,8 @@
 """Translate operators with indices, and operators over caches, to steps of shaders.
 
-Kernels have the form that `kernels.py` describes. For operators that write into an
-operand, the result array is that operand, with its old content at first. All indices
-are checked before the first write.
+Kernels have the form that `kernels.py` describes. For an operator that writes into an
+operand, the result array is this operand, and has the operand's old content at first.
+All indices are checked before the first write.
 """
 
 import math
@@ -26,7 +26,7 @@ _UPDATE, _CHECK_INDEX, _CHECK_ROWS = range(3)
 
 
 def _check(steps: Steps, index: Array, low: int, high: int) -> None:
-    """Add a step that refuses indices outside of [low, high)."""
+    """Add a step that reports a fault for each index outside of [low, high)."""
     integers = {0: low, 1: high}
     steps.add("indices", _CHECK, [index], count=index.size, groups=1, integers=integers)
 
@@ -34,7 +34,13 @@ def _check(steps: Steps, index: Array, low: int, high: int) -> None:
 def _moves(
     indices: Sequence[Array], strides: Sequence[int], sizes: Sequence[int]
 ) -> dict[int, int]:
-    """Return step integers for index operands: strides in elements, and axis sizes."""
+    """Return a step's integers for its index operands, by the integers' numbers.
+
+    Args:
+        indices: the index operands.
+        strides: for each operand, the stride of the indexed axis, in elements.
+        sizes: for each operand, the size of the indexed axis.
+    """
     found = {0: len(indices)}
     for number, (stride, size) in enumerate(zip(strides, sizes, strict=True)):
         found |= {3 + 2 * number: stride, 4 + 2 * number: size}
@@ -42,18 +48,20 @@ def _moves(
 
 
 class Picked:
-    """An array with some axes replaced by indices, which are broadcast to one shape.
+    """An array some of whose axes are replaced by index arrays, which are broadcast.
 
-    If the replaced axes are adjacent, the indices' axes take their place in the result;
-    otherwise they come first.
+    If the replaced axes are adjacent, the axes of the index arrays take their place in
+    the result. Otherwise the axes of the index arrays come first.
 
     Attributes:
         shape: shape of the result.
-        base: the array, viewed in that shape, at index 0 of each replaced axis.
-        indices: the indices of the replaced axes, each viewed in that shape.
+        base: the array at index 0 of each replaced axis, viewed in the shape of the
+            result.
+        indices: the index array of each replaced axis, viewed in the shape of the
+            result.
         strides: strides of the replaced axes, in elements.
         sizes: sizes of the replaced axes.
-        moved: the axes of `shape` that come from indices.
+        moved: the axes of `shape` that come from the index arrays.
     """
 
     def __init__(self, x: Array, indices: Sequence[Array | None]) -> None:
@@ -100,7 +108,17 @@ def _put(
     moved: Sequence[int],
     add: float | None = None,
 ) -> None:
-    """Add a step that writes values of `base`'s shape; `moved` become the last axes."""
+    """Add a step that writes `values` to the elements of `base` that indices select.
+
+    Args:
+        steps: collects the steps.
+        base: the array to write, at index 0 of each indexed axis.
+        values: the numbers to write, of the shape of `base`.
+        indices: the index arrays.
+        integers: the step's integers for the index arrays.
+        moved: the axes that come from the index arrays; the step has them last.
+        add: factor on numbers that are added to the old content; None to overwrite it.
+    """
     kept = [axis for axis in range(base.ndim) if axis not in moved]
     order = [*kept, *moved]
     base, values, *indices = (a.transpose(order) for a in (base, values, *indices))
@@ -154,7 +172,7 @@ def index_tensor(
 
 
 def _along(x: Array, axis: int, shape: tuple[int, ...]) -> tuple[Array, dict[int, int]]:
-    """Return x at index 0 of an axis, viewed in a shape, and the step's integers."""
+    """Return `x` at index 0 of an axis, viewed in `shape`, and the step's integers."""
     check_span(x)
     steps = [0 if i == axis else step for i, step in enumerate(x.strides)]
     integers = _moves([x], [x.strides[axis] // x.itemsize], [x.shape[axis]])
@@ -244,7 +262,7 @@ def scatter_value(
 
 
 def append(steps: Steps, out: Sequence[Array], update: Array, axis: int) -> None:
-    """Write `update` to the end of an axis, after the old content."""
+    """Write `update` to the end of an axis of the result, after the old content."""
     (whole,) = out
     start = whole.shape[axis] - update.shape[axis]
     before = (slice(None),) * (axis % whole.ndim)

@@ -39,13 +39,16 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def _op(op: int, arrays: Sequence[Array | None]) -> int:
-    """Return the operation number for the dtypes of the arrays."""
+    """Return the number of an operation for the dtypes of its arrays."""
     floats = any(a is not None and a.dtype.kind == "f" for a in arrays)
     return op if floats else WHOLE + op
 
 
 def _scalars(**given: object) -> dict[str, dict[int, float] | dict[int, int]]:
-    """Return numbers by index (`_2=x` has index 2), as floats and as integers."""
+    """Return a step's numbers, once as floats and once as integers, by their index.
+
+    The keyword `_2` gives the number with index 2.
+    """
     found = {int(name[1:]): value for name, value in given.items()}
     return {
         "numbers": {i: float(v) for i, v in found.items()},  # type: ignore[arg-type]
@@ -54,7 +57,7 @@ def _scalars(**given: object) -> dict[str, dict[int, float] | dict[int, int]]:
 
 
 def _whole(value: object) -> int:
-    """Return the integer form of a number; 0 if an integer cannot represent it."""
+    """Return a number as an integer; 0 for a number that no integer can represent."""
     if isinstance(value, float) and not (
         math.isfinite(value) and _LEAST <= value <= _MOST
     ):

@@ -4,7 +4,7 @@ In: a device, a number of bytes. Out: a `DeviceBuffer`. Arrays over the buffer h
 addresses, shapes and strides like all arrays, so that the view operators of programs
 work on them; `DeviceBuffer.place` converts the address of an array to the address that
 shaders use. If the host can access the memory (`shared`), the arrays can be read and
-written. Otherwise their addresses are only reserved, and must not be accessed.
+written. Otherwise the arrays' addresses are only reserved, and must not be accessed.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ USAGE: Final = 0x20000 | 0x20 | 3  # address, storage, copy source and copy targ
 
 
 class DeviceBuffer:
-    """A run of a device's memory, freed with its last reference.
+    """A part of a device's memory, freed when its last reference is deleted.
 
     Attributes:
         device: the device.
@@ -115,26 +115,26 @@ class DeviceBuffer:
             raise OutOfMemory(what=what, nbytes=self.nbytes) from error
 
     def array(self, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
-        """Return the array of a dtype and shape at a byte offset."""
+        """Return an array of a dtype and shape over the memory, at a byte offset."""
         return np.ndarray(shape, dtype.numpy, self.bytes.data, offset)
 
     def holds(self, address: int) -> bool:
-        """Tell whether an array that begins at an address lies in this buffer."""
+        """Tell whether the buffer has the array that begins at an address."""
         return 0 <= address - self.base < len(self.bytes)
 
     def place(self, address: int) -> int:
-        """Convert an address of an array to the address for shaders."""
+        """Return an array's address for shaders, given the array's start address."""
         return self.address + address - self.base
 
 
 def _reserve(length: int) -> Array:
-    """Reserve addresses without memory."""
+    """Reserve `length` bytes of addresses, without memory behind them."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
     return np.frombuffer(mmap.mmap(-1, length, flags=flags), np.uint8)
 
 
 def bytes_at(address: int, length: int) -> Array:
-    """Return host memory at an address as uint8."""
+    """Return `length` bytes of host memory at an address, as an array of uint8."""
     mapped = memoryview((ctypes.c_uint8 * length).from_address(address))
     return np.frombuffer(mapped, np.uint8)
 
@@ -142,7 +142,7 @@ def bytes_at(address: int, length: int) -> Array:
 def when_gone(
     owner: object, free: Callable[..., None], *arguments: object
 ) -> "weakref.finalize[..., object]":
-    """Free a resource when its owner is deleted, but not at the end of the process.
+    """Call `free` when `owner` is deleted, but not at the end of the process.
 
     At the end of the process, a thread can still be waiting for the device, and the
     system frees everything anyway.

@@ -1,9 +1,9 @@
 """Device copies of host memory that a partition reads or writes.
 
-In: arrays of the host, operands and results of a partition. Out: arrays over a buffer
-of the device with the same shapes and strides, and the copies of their elements before
-and after a run. Arrays that overlap on the host overlap on the device, too. If the
-device's memory is separate from the host's, elements are copied through a staging
+In: arrays of the host that are inputs and outputs of a partition. Out: arrays of the
+same shapes and strides over a buffer of the device, and the copies of their elements
+before and after a run. Arrays that overlap on the host overlap on the device, too. If
+the device's memory is separate from the host's, elements are copied through a staging
 buffer, which host and device can both access.
 """
 
@@ -24,7 +24,7 @@ _NO_FAULT = 0xFFFFFFFF
 
 @frozen
 class _Region:
-    """A run of the host's memory, and whether it is read or written."""
+    """A part of the host's memory, and whether the part is read or written."""
 
     low: int
     high: int
@@ -44,7 +44,12 @@ class Mirrors:
     def __init__(
         self, device: Device, read: Sequence[Array], written: Sequence[Array]
     ) -> None:
-        """Place arrays that are read before a run, or written after it.
+        """Allocate device memory for the host's arrays.
+
+        Args:
+            device: the device.
+            read: arrays that are copied to the device before a run.
+            written: arrays that are copied from the device after a run.
 
         Raises:
             OutOfMemory, DeviceLost, NativeCallFailed: memory cannot be allocated.
@@ -96,13 +101,18 @@ class Mirrors:
         return self._over(self.buffer, array)
 
     def copy_in(self) -> None:
-        """Copy inputs to the memory from which commands read."""
+        """Copy the host's inputs to the memory that commands read."""
         for target, source in self._in:
             copy_into(target, source)
         self._fault[0] = _NO_FAULT
 
     def fault(self) -> tuple[int, int, Sequence[int]] | None:
-        """Return the failed step, the kind of fault and its facts; None without one."""
+        """Return the fault that shaders reported in the last run, or None without one.
+
+        Returns:
+            The number of the failed step, the kind of fault, and numbers that describe
+            it.
+        """
         step, kind = self._fault.tolist()
         return None if step == _NO_FAULT else (step, kind, self._facts.tolist())
 
@@ -121,12 +131,12 @@ class Mirrors:
 
 
 def _next(offset: int, address: int) -> int:
-    """Return the next offset with the same alignment as an address."""
+    """Return the first offset, from `offset` on, that is aligned like an address."""
     return align_up(offset) + address % 64
 
 
 def _regions(read: Sequence[Array], written: Sequence[Array]) -> list[_Region]:
-    """Return runs of memory that do not overlap, ascending."""
+    """Return the parts of memory that arrays cover, ascending and without overlap."""
     runs = [(*_run(array), True, False) for array in read]
     runs += [(*_run(array), False, True) for array in written]
     found: list[_Region] = []

@@ -27,7 +27,10 @@ def _rows(
     eps: float = 0,
     width: int | None = None,
 ) -> None:
-    """Add a step over rows: of the last axis, or of `width` elements."""
+    """Add a step that computes on rows.
+
+    A row is the last axis, or `width` consecutive elements.
+    """
     if width is not None:
         lead = x.size // width if width else 0
         x = steps.packed(x).reshape(lead, width)
@@ -90,7 +93,10 @@ def _product(
     alpha: float = 1,
     beta: float = 1,
 ) -> None:
-    """Add a step for [..., m, k] times [..., k, n]; batches broadcast to `out`."""
+    """Add a step that multiplies x [..., m, k] by y [..., k, n].
+
+    Batch axes broadcast to those of `out`. The result is alpha x y + beta more.
+    """
     *batch, m, n = out.shape
     depth = x.shape[-1]
     x = np.broadcast_to(x, (*batch, m, depth))
@@ -206,7 +212,7 @@ def attention_product(
     scale: float | None,
     _grouped: bool,
 ) -> None:
-    """Attend to all keys; a first causal query sees only the first key."""
+    """Attend to all keys; if `causal`, the first query sees only the first key."""
     made, q, k, v = (
         array.reshape((1,) * (4 - array.ndim) + array.shape)
         for array in (out[0], q, k, v)

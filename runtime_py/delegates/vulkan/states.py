@@ -1,8 +1,9 @@
 """States in device memory, for states that only partitions of this backend use.
 
 In: groups of states, the sizes that a session fixed, initial values. Out: a store for
-each group. All work is complete when a function returns. If the host can access the
-memory, it reads and writes the memory directly; otherwise the device copies.
+each group. A function returns only when all its work on the device is complete. If the
+host can access the memory, the host reads and writes it directly; otherwise the device
+copies.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,7 @@ class DeviceState(StateBuffer):
 
 
 class DeviceStore:
-    """Equal states in one buffer; see `Store`."""
+    """The states of one group, in one buffer; see `Store`."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class DeviceStore:
                 self._write(self._all[where], self.first(state)[where[1:]])
 
     def give_back(self, span: Span) -> None:
-        """Do nothing: device memory is one allocation, which is only freed whole."""
+        """Do nothing: device memory is one allocation, only freed as a whole."""
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
         """Do nothing: a clone shares no memory with the original."""
@@ -113,7 +114,7 @@ class DeviceStore:
         return np.zeros(self.shape, self._all.dtype)
 
     def take(self, other: "DeviceStore", high: int) -> None:
-        """Copy the first slots from `other`, a store of the same states."""
+        """Copy the first `high` slots of each state from a store of the same states."""
         where = self._where(Span(high=high))
         target, source = self._all[where], other._all[where]
         if self.memory.shared:
@@ -204,7 +205,10 @@ class DeviceOwner:
                 store.fill(WHOLE)
 
     def synchronise(self) -> None:
-        """Check the device; no work is left to wait for, as every function waits.
+        """Check that the device still works.
+
+        There is nothing to wait for, since every function returns when its work is
+        complete.
 
         Raises:
             DeviceLost: the device has stopped working.

@@ -39,7 +39,7 @@ class Steps:
         place: Callable[[int], int],
         reserve: Callable[[int], Array],
     ) -> None:
-        """Set the conversion of addresses, and the source of memory.
+        """Set how addresses are converted, and where memory comes from.
 
         Args:
             place: converts an array's start address to the address for shaders.
@@ -99,12 +99,12 @@ class Steps:
         )
 
     def temporary(self, shape: tuple[int, ...], dtype: "np.dtype[np.generic]") -> Array:
-        """Return memory that only these steps use."""
+        """Return an array in memory that only these steps use."""
         nbytes = math.prod(shape) * dtype.itemsize
         return np.ndarray(shape, dtype, self._reserve(nbytes).data)
 
     def packed(self, array: Array) -> Array:
-        """Return a contiguous array, copied by a step if needed."""
+        """Return a contiguous array: `array`, or a copy that a step makes."""
         if array.flags.c_contiguous:
             return array
         made = self.temporary(array.shape, array.dtype)
@@ -112,7 +112,7 @@ class Steps:
         return made
 
     def copy(self, target: Array, source: Array) -> None:
-        """Copy elements of any dtype, broadcast to the target."""
+        """Add a step that copies elements of any dtype, broadcast to the target."""
         self.each(64, [whole_bits(target), whole_bits(source)])
 
     def each(
@@ -123,7 +123,11 @@ class Steps:
         integers: Mapping[int, int] | None = None,
         merge: bool = True,
     ) -> None:
-        """Compute each element of tensor 0 from the same elements of the others."""
+        """Add a step that computes each element of the first tensor.
+
+        The element is computed from the elements at the same index in all other
+        tensors.
+        """
         target = tensors[0]
         assert target is not None, "the result is there"
         shown = [
@@ -141,11 +145,11 @@ class Steps:
         return self._nbytes
 
     def content(self) -> bytes:
-        """Return the table as bytes."""
+        """Return the table of all steps as bytes."""
         return b"".join(self._content)
 
     def dispatches(self, table: int) -> list[Dispatch]:
-        """Return all dispatches, given the address of the table for shaders."""
+        """Return all dispatches; `table` is the address of all steps for shaders."""
         return [make(table) for make in self._dispatches]
 
     def _encode(
@@ -190,7 +194,7 @@ def check_count(count: int) -> None:
 
 
 def check_span(array: Array) -> None:
-    """Check that offsets of all elements fit a shader's int.
+    """Check that the offsets of all elements of an array fit a shader's int.
 
     Raises:
         ValueError: an offset does not fit.
@@ -202,12 +206,15 @@ def check_span(array: Array) -> None:
 
 
 def whole_bits(array: Array) -> Array:
-    """Return an array's bits as integers, which no shader converts."""
+    """Return an array's bits as integers, which shaders copy without conversion."""
     return array.view(_WHOLE[array.itemsize])
 
 
 def merged(arrays: Sequence[Array | None]) -> list[Array | None]:
-    """Merge neighbouring axes that are contiguous in all arrays, of equal shapes."""
+    """Return arrays of equal shapes with as few axes as possible.
+
+    Neighboring axes are merged where they are contiguous in all arrays.
+    """
     given = [array for array in arrays if array is not None]
     dims: list[int] = []
     steps: list[list[int]] = [[] for _ in given]

@@ -30,7 +30,7 @@ _SPARSE_NBYTES: Final = 20
 
 
 class Typed(Structure):
-    """A structure that begins with its type, and a chain of extensions."""
+    """A structure that begins with its type and a pointer to further structures."""
 
     kind = -1
 
@@ -39,12 +39,15 @@ class Typed(Structure):
 
 
 def chained(*fields: tuple[str, type]) -> list[tuple[str, type]]:
-    """Return the fields of a structure that begins with its type and a pointer."""
+    """Return the fields of a structure that begins with a type and a pointer.
+
+    `fields` are the fields after these two.
+    """
     return [("sType", c_int32), ("pNext", c_void_p), *fields]
 
 
 class ApplicationInfo(Typed):
-    """VkApplicationInfo."""
+    """The structure `VkApplicationInfo` of Vulkan."""
 
     kind = 0
     _fields_ = chained(
@@ -57,7 +60,7 @@ class ApplicationInfo(Typed):
 
 
 class InstanceCreateInfo(Typed):
-    """VkInstanceCreateInfo."""
+    """The structure `VkInstanceCreateInfo` of Vulkan."""
 
     kind = 1
     _fields_ = chained(
@@ -89,21 +92,21 @@ class PhysicalDeviceProperties(Structure):
 
 
 class MaintenanceProperties(Typed):
-    """VkPhysicalDeviceMaintenance3Properties."""
+    """The structure `VkPhysicalDeviceMaintenance3Properties` of Vulkan."""
 
     kind = 1000168000
     _fields_ = chained(("maxPerSet", c_uint32), ("maxMemoryAllocationSize", c_uint64))
 
 
 class PhysicalDeviceProperties2(Typed):
-    """VkPhysicalDeviceProperties2."""
+    """The structure `VkPhysicalDeviceProperties2` of Vulkan."""
 
     kind = 1000059001
     _fields_ = chained(("properties", PhysicalDeviceProperties))
 
 
 class PhysicalDeviceFeatures(Structure):
-    """VkPhysicalDeviceFeatures: 55 flags, of which `SHADER_INT64` is used."""
+    """The structure `VkPhysicalDeviceFeatures`: 55 flags; `SHADER_INT64` is used."""
 
     _fields_ = [("flags", c_uint32 * 55)]
 
@@ -112,14 +115,14 @@ SHADER_INT64: Final = 40  # index of the flag
 
 
 class Features11(Typed):
-    """VkPhysicalDeviceVulkan11Features."""
+    """The structure `VkPhysicalDeviceVulkan11Features` of Vulkan."""
 
     kind = 49
     _fields_ = chained(("storageBuffer16BitAccess", c_uint32), ("rest", c_uint32 * 11))
 
 
 class Features12(Typed):
-    """VkPhysicalDeviceVulkan12Features."""
+    """The structure `VkPhysicalDeviceVulkan12Features` of Vulkan."""
 
     kind = 51
     _fields_ = chained(
@@ -146,26 +149,26 @@ class Features12(Typed):
 
 
 class PhysicalDeviceFeatures2(Typed):
-    """VkPhysicalDeviceFeatures2."""
+    """The structure `VkPhysicalDeviceFeatures2` of Vulkan."""
 
     kind = 1000059000
     _fields_ = chained(("features", PhysicalDeviceFeatures))
 
 
 class MemoryType(Structure):
-    """VkMemoryType."""
+    """The structure `VkMemoryType` of Vulkan."""
 
     _fields_ = [("propertyFlags", c_uint32), ("heapIndex", c_uint32)]
 
 
 class MemoryHeap(Structure):
-    """VkMemoryHeap."""
+    """The structure `VkMemoryHeap` of Vulkan."""
 
     _fields_ = [("size", c_uint64), ("flags", c_uint32)]
 
 
 class MemoryProperties(Structure):
-    """VkPhysicalDeviceMemoryProperties."""
+    """The structure `VkPhysicalDeviceMemoryProperties` of Vulkan."""
 
     _fields_ = [
         ("memoryTypeCount", c_uint32),
@@ -176,7 +179,7 @@ class MemoryProperties(Structure):
 
 
 class QueueFamilyProperties(Structure):
-    """VkQueueFamilyProperties."""
+    """The structure `VkQueueFamilyProperties` of Vulkan."""
 
     _fields_ = [
         ("queueFlags", c_uint32),
@@ -187,7 +190,7 @@ class QueueFamilyProperties(Structure):
 
 
 class DeviceQueueCreateInfo(Typed):
-    """VkDeviceQueueCreateInfo."""
+    """The structure `VkDeviceQueueCreateInfo` of Vulkan."""
 
     kind = 2
     _fields_ = chained(
@@ -199,7 +202,7 @@ class DeviceQueueCreateInfo(Typed):
 
 
 class DeviceCreateInfo(Typed):
-    """VkDeviceCreateInfo."""
+    """The structure `VkDeviceCreateInfo` of Vulkan."""
 
     kind = 3
     _fields_ = chained(
@@ -215,7 +218,7 @@ class DeviceCreateInfo(Typed):
 
 
 class BufferCreateInfo(Typed):
-    """VkBufferCreateInfo."""
+    """The structure `VkBufferCreateInfo` of Vulkan."""
 
     kind = 12
     _fields_ = chained(
@@ -229,7 +232,7 @@ class BufferCreateInfo(Typed):
 
 
 class MemoryRequirements(Structure):
-    """VkMemoryRequirements."""
+    """The structure `VkMemoryRequirements` of Vulkan."""
 
     _fields_ = [
         ("size", c_uint64),
@@ -239,41 +242,41 @@ class MemoryRequirements(Structure):
 
 
 class MemoryAllocateInfo(Typed):
-    """VkMemoryAllocateInfo."""
+    """The structure `VkMemoryAllocateInfo` of Vulkan."""
 
     kind = 5
     _fields_ = chained(("allocationSize", c_uint64), ("memoryTypeIndex", c_uint32))
 
 
 class MemoryAllocateFlagsInfo(Typed):
-    """VkMemoryAllocateFlagsInfo."""
+    """The structure `VkMemoryAllocateFlagsInfo` of Vulkan."""
 
     kind = 1000060000
     _fields_ = chained(("flags", c_uint32), ("deviceMask", c_uint32))
 
 
 class BufferDeviceAddressInfo(Typed):
-    """VkBufferDeviceAddressInfo."""
+    """The structure `VkBufferDeviceAddressInfo` of Vulkan."""
 
     kind = 1000244001
     _fields_ = chained(("buffer", HANDLE))
 
 
 class ShaderModuleCreateInfo(Typed):
-    """VkShaderModuleCreateInfo."""
+    """The structure `VkShaderModuleCreateInfo` of Vulkan."""
 
     kind = 16
     _fields_ = chained(("flags", c_uint32), ("codeSize", c_size_t), ("pCode", c_char_p))
 
 
 class PushConstantRange(Structure):
-    """VkPushConstantRange."""
+    """The structure `VkPushConstantRange` of Vulkan."""
 
     _fields_ = [("stageFlags", c_uint32), ("offset", c_uint32), ("size", c_uint32)]
 
 
 class PipelineLayoutCreateInfo(Typed):
-    """VkPipelineLayoutCreateInfo."""
+    """The structure `VkPipelineLayoutCreateInfo` of Vulkan."""
 
     kind = 30
     _fields_ = chained(
@@ -286,7 +289,7 @@ class PipelineLayoutCreateInfo(Typed):
 
 
 class ShaderStageCreateInfo(Typed):
-    """VkPipelineShaderStageCreateInfo."""
+    """The structure `VkPipelineShaderStageCreateInfo` of Vulkan."""
 
     kind = 18
     _fields_ = chained(
@@ -299,7 +302,7 @@ class ShaderStageCreateInfo(Typed):
 
 
 class ComputePipelineCreateInfo(Typed):
-    """VkComputePipelineCreateInfo."""
+    """The structure `VkComputePipelineCreateInfo` of Vulkan."""
 
     kind = 29
     _fields_ = chained(
@@ -312,14 +315,14 @@ class ComputePipelineCreateInfo(Typed):
 
 
 class CommandPoolCreateInfo(Typed):
-    """VkCommandPoolCreateInfo."""
+    """The structure `VkCommandPoolCreateInfo` of Vulkan."""
 
     kind = 39
     _fields_ = chained(("flags", c_uint32), ("queueFamilyIndex", c_uint32))
 
 
 class CommandBufferAllocateInfo(Typed):
-    """VkCommandBufferAllocateInfo."""
+    """The structure `VkCommandBufferAllocateInfo` of Vulkan."""
 
     kind = 40
     _fields_ = chained(
@@ -328,34 +331,34 @@ class CommandBufferAllocateInfo(Typed):
 
 
 class CommandBufferBeginInfo(Typed):
-    """VkCommandBufferBeginInfo."""
+    """The structure `VkCommandBufferBeginInfo` of Vulkan."""
 
     kind = 42
     _fields_ = chained(("flags", c_uint32), ("pInheritanceInfo", c_void_p))
 
 
 class MemoryBarrier(Typed):
-    """VkMemoryBarrier."""
+    """The structure `VkMemoryBarrier` of Vulkan."""
 
     kind = 46
     _fields_ = chained(("srcAccessMask", c_uint32), ("dstAccessMask", c_uint32))
 
 
 class BufferCopy(Structure):
-    """VkBufferCopy."""
+    """The structure `VkBufferCopy` of Vulkan."""
 
     _fields_ = [("srcOffset", c_uint64), ("dstOffset", c_uint64), ("size", c_uint64)]
 
 
 class FenceCreateInfo(Typed):
-    """VkFenceCreateInfo."""
+    """The structure `VkFenceCreateInfo` of Vulkan."""
 
     kind = 8
     _fields_ = chained(("flags", c_uint32))
 
 
 class SubmitInfo(Typed):
-    """VkSubmitInfo."""
+    """The structure `VkSubmitInfo` of Vulkan."""
 
     kind = 4
     _fields_ = chained(
@@ -370,25 +373,28 @@ class SubmitInfo(Typed):
 
 
 def address_of(structure: Structure) -> int:
-    """Return the address of a structure, for `pNext`; the structure must outlive it."""
+    """Return a structure's address for a field `pNext`.
+
+    The structure must outlive the structure with this field.
+    """
     return ctypes.addressof(structure)
 
 
 class ExtensionProperties(Structure):
-    """VkExtensionProperties."""
+    """The structure `VkExtensionProperties` of Vulkan."""
 
     _fields_ = [("extensionName", c_char * 256), ("specVersion", c_uint32)]
 
 
 class HostMemoryProperties(Typed):
-    """VkPhysicalDeviceExternalMemoryHostPropertiesEXT."""
+    """The structure `VkPhysicalDeviceExternalMemoryHostPropertiesEXT` of Vulkan."""
 
     kind = 1000178002
     _fields_ = chained(("minImportedHostPointerAlignment", c_uint64))
 
 
 class HostPointerProperties(Typed):
-    """VkMemoryHostPointerPropertiesEXT."""
+    """The structure `VkMemoryHostPointerPropertiesEXT` of Vulkan."""
 
     kind = 1000178001
     _fields_ = chained(("memoryTypeBits", c_uint32))

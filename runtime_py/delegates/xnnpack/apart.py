@@ -1,9 +1,9 @@
 """Make native calls with Python callbacks in a separate thread, safe from signals.
 
 Python handles signals in the main thread, and can do so when a callback begins. If the
-signal handler raises, C loses the exception and continues as if the callback had
-returned zero. In a separate thread Python handles no signals, and an interrupt waits
-until the call has returned.
+signal handler then raises, C loses the exception and continues as if the callback had
+returned zero. Python handles no signals in a separate thread. An interrupt of the main
+thread waits until the call has returned.
 """
 
 from _thread import allocate_lock, start_new_thread
@@ -17,11 +17,12 @@ _LOOPS: Final = 4
 
 
 def call_apart(function: Callable[[], int]) -> int:
-    """Call a function in a new thread, wait for it, and return its result.
+    """Call a function in a new thread, wait for its end, and return its result.
 
     Raises:
-        BaseException: the function's exception; or the first exception that a signal
-            handler raised during the wait, raised after the function has returned.
+        BaseException: the exception that the function raised. Or else the first
+            exception that a signal handler raised during the wait; it is raised after
+            the function has returned.
         RuntimeError: the system refuses to start a thread.
     """
     call = _Call(function)
@@ -35,7 +36,7 @@ def call_apart(function: Callable[[], int]) -> int:
 def _wait(call: "_Call", loops: int) -> None:
     """Wait until a call has ended; store exceptions that interrupt the wait.
 
-    The exception handlers call nothing, since Python can raise an interrupt after any
+    The `except` clauses call nothing, since Python can raise an interrupt after any
     call.
     """
     while not call.ended:
@@ -58,8 +59,8 @@ class _Call:
     Attributes:
         ended: whether the function has ended or could not be started.
         returned, raised: the result or exception of the function.
-        refused: a failure to start a thread.
-        interrupt: the first exception of a signal's handler.
+        refused: the error if no thread could be started.
+        interrupt: the first exception that a signal handler raised.
     """
 
     def __init__(self, function: Callable[[], int]) -> None:

@@ -1,9 +1,9 @@
-"""The run-time part of the backend `xnnpack`: the library, or its reference.
+"""The run-time part of the backend `xnnpack`: the library, or the reference.
 
 In: a block that `kvc.schema.backends.xnnpack` supports. Out: a handle that runs the
 block with the library if it is installed, otherwise with the runtime's own kernels.
-Library and kernels both quantize activations per row for int8 and int4 linears, and
-compute everything else in float32.
+Library and kernels quantize activations per row for int8 and int4 linears, and compute
+everything else in float32.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def packed_format(library: Library) -> str:
 
 @cache
 def processor_features() -> str:
-    """Return the processor features that select kernels, in plain characters."""
+    """Return the processor features that decide which kernels run, as text."""
     try:
         text = _CPU.read_text()
     except OSError:
@@ -71,7 +71,7 @@ def processor_features() -> str:
 
 
 def describe_processor(machine: str, text: str) -> str:
-    """Return a word for a processor, from its `/proc/cpuinfo`."""
+    """Return a word for a processor, from the text of its `/proc/cpuinfo`."""
     found = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
     if found is not None:
         flags = set(found[1].split())
@@ -82,7 +82,7 @@ def describe_processor(machine: str, text: str) -> str:
 
 
 def stored_names(program: Program, packed_format: str) -> Mapping[str, str]:
-    """Return the names of data packed in a format, by the keys of packings."""
+    """Return the names of data packed in a format, by their `entry_key`."""
     return {
         named.name.removeprefix(PACKED): named.name
         for named in program.names
@@ -113,7 +113,7 @@ class Xnnpack(Delegate):
         self._copies = Copies()
 
     def _take(self, library: Library) -> Weights:
-        """Return an empty cache that knows the program's packed data."""
+        """Return a new cache that finds the program's packed weights."""
         form = packed_format(library)
         return Weights(library, stored_names(self._options.program, form))
 
@@ -163,7 +163,7 @@ class Xnnpack(Delegate):
     def _handle_of_nothing(
         self, partition: Partition, data: Mapping[str, FreeableBuffer]
     ) -> Handle:
-        """Return a handle for a partition at sizes that the library refuses.
+        """Return a handle for a partition that the library cannot run.
 
         If kvc's native kernels, which need no torch, support the whole partition, the
         handle uses these kernels; otherwise it uses the reference.
@@ -203,7 +203,7 @@ class Xnnpack(Delegate):
         )
 
     def packed(self) -> Mapping[str, int]:
-        """Return the number of bytes that are packed or copied, by data name."""
+        """Return the number of packed or copied bytes of each weight, by data name."""
         total: Counter[str] = Counter(self._copies.nbytes())
         if self._weights is not None:
             total.update(self._weights.packed())

@@ -1,7 +1,7 @@
 """Record the nodes of a subgraph: each method adds one node and returns its result.
 
 In: tensors, numbers and shapes. Out: `Builder.nodes`. The builder computes the shapes
-of results as the library computes them later, so that its callers need not.
+of results by the library's rules, so that callers need not compute them.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ class Builder:
         return Literal(array.shape, array=np.ascontiguousarray(array, np.float32))
 
     def scalar(self, value: float) -> Literal:
-        """Return a number as a constant without dims, the same for equal numbers."""
+        """Return a number as a constant without dims; equal numbers share it."""
         array = np.array(value, np.float32)
         key = array.tobytes()
         if key not in self._scalars:
@@ -74,7 +74,7 @@ class Builder:
     def unary(
         self, op: Unary, x: Tensor, first: float | None = None, second: float = 0
     ) -> Tensor:
-        """Apply an operator to each element; `first`, `second` are its parameters."""
+        """Apply an operator with parameters `first`, `second` to each element."""
         y = Tensor(x.dims)
         given = None if first is None else UnaryParameters(first, second)
         parameters = None if given is None else ctypes.byref(given)
@@ -85,21 +85,25 @@ class Builder:
         return self.unary(Unary.CLAMP, x, least, greatest)
 
     def binary(self, op: Binary, a: Tensor, b: Tensor) -> Tensor:
-        """Compute pairs of elements, broadcast as in numpy."""
+        """Apply an operator to pairs of elements of two tensors, with broadcasting."""
         y = Tensor(broadcast(a.dims, b.dims))
         return self._add("binary", op, None, a, b, y, 0, result=y)
 
     def reduce(
         self, op: Reduction, x: Tensor, axes: Sequence[int], keep: bool = True
     ) -> Tensor:
-        """Reduce axes; with `keep` they have size 1 in the result, else none."""
+        """Reduce a tensor along axes.
+
+        With `keep`, the reduced axes keep size 1 in the result; otherwise they are
+        removed.
+        """
         kept = [(i, d) for i, d in enumerate(x.dims) if keep or i not in axes]
         y = Tensor(tuple(1 if i in axes else d for i, d in kept))
         given = (len(axes), signed_array(axes), x, y, KEEP_DIMS if keep else 0)
         return self._add("static_reduce_v2", op, *given, result=y)
 
     def softmax(self, x: Tensor) -> Tensor:
-        """Exponentiate and normalise each row."""
+        """Return the softmax of each row (the last axis)."""
         y = Tensor(x.dims)
         return self._add("softmax", x, y, 0, result=y)
 
@@ -116,13 +120,13 @@ class Builder:
     def fully_connected(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, in_out: bool = False
     ) -> Tensor:
-        """Multiply x [..., in] by the weight [out, in], transposed; add bias [out].
+        """Multiply x [..., in] by a weight [out, in], transposed; add a bias [out].
 
         Args:
             x: float32, or quantized rows.
             weight: a weight of a kind that the library can multiply by `x`.
             bias: float32 [out]; None for no bias.
-            in_out: whether the weight is [in, out].
+            in_out: whether the weight is [in, out] instead of [out, in].
         """
         y = Tensor((*x.dims[:-1], weight.dims[1 if in_out else 0]))
         flags = TRANSPOSE_WEIGHTS if in_out else 0
@@ -132,14 +136,21 @@ class Builder:
         )
 
     def product(self, a: Tensor, b: Tensor, b_transposed: bool = False) -> Tensor:
-        """Return products of a [..., m, k] and b [..., k, n], or b [..., n, k]."""
+        """Multiply a [..., m, k] by b [..., k, n].
+
+        With `b_transposed`, b is [..., n, k].
+        """
         columns = b.dims[-2 if b_transposed else -1]
         y = Tensor((*broadcast(a.dims[:-2], b.dims[:-2]), a.dims[-2], columns))
         flags = TRANSPOSE_WEIGHTS if b_transposed else 0
         return self._add("batch_matrix_multiply", a, b, y, flags, result=y)
 
     def transpose(self, x: Tensor, order: Sequence[int]) -> Tensor:
-        """Permute the axes; chains are merged, and axes of size 1 need no copy."""
+        """Put the axes of a tensor in another order.
+
+        A transpose of a transpose becomes one transpose. If only axes of size 1 move,
+        the result is a reshape.
+        """
         before = order_of(x)
         if before is not None:
             (base,) = x.producer.inputs  # type: ignore[union-attr]  # it has an order
@@ -153,7 +164,7 @@ class Builder:
         return self._add("static_transpose", len(order), places, x, y, 0, result=y)
 
     def reshape(self, x: Tensor, dims: Dims) -> Tensor:
-        """Reshape a tensor; chains of reshapes are merged."""
+        """Reshape a tensor; a reshape of a reshape becomes one reshape."""
         base = unshaped(x)
         if base.dims == dims:
             return base
@@ -174,7 +185,7 @@ class Builder:
         return self._add(name, *given, x, y, 0, result=y)
 
     def slice(self, x: Tensor, axis: int, begin: int, end: int, size: Dim) -> Tensor:
-        """Return `size` elements of an axis, from `begin` to `end`.
+        """Return the elements of an axis from index `begin` to index `end`.
 
         Args:
             x: any tensor.
@@ -191,7 +202,10 @@ class Builder:
         return self._add("static_slice_v3", rank, begins, ends, None, x, y, 0, result=y)
 
     def split(self, x: Tensor, axis: int, count: int) -> tuple[Tensor, ...]:
-        """Return equal parts along an axis of known size, at most `MAX_PARTS`."""
+        """Cut a tensor into `count` equal parts along an axis whose size is a number.
+
+        `count` is at most `MAX_PARTS`.
+        """
         whole = x.dims[axis]
         assert isinstance(whole, int)
         dims = (*x.dims[:axis], whole // count, *x.dims[axis + 1 :])
@@ -215,7 +229,11 @@ class Builder:
     def pad(
         self, x: Tensor, before: Sequence[int], after: Sequence[int], value: float
     ) -> Tensor:
-        """Pad axes with `value`; `before` and `after` have a count for each axis."""
+        """Pad axes with `value`.
+
+        `before` and `after` have, for each axis, the number of elements to add at its
+        begin and end.
+        """
         widths = zip(before, x.dims, after, strict=True)
         y = Tensor(tuple(add_dims(b + a, size) for b, size, a in widths))
         given = (len(before), size_array(before), size_array(after), value)
@@ -280,7 +298,7 @@ class Builder:
 
 
 def _call_of(step: Step) -> tuple[str, tuple[object, ...]]:
-    """Return the function for a step, and its arguments before the tensors."""
+    """Return the function for a step, and its arguments that precede the tensors."""
     match step:
         case Whole(shape):
             return "static_reshape", (len(shape), size_array(shape))

@@ -1,8 +1,8 @@
-"""Check a block for assumptions of the library.
+"""Check that a block fulfills the library's assumptions.
 
 In: a block whose structure, types and memory have been verified. Out: nothing, or an
 error before any native call. The library assumes that each input and output is float32,
-and that the three results of `kvc::quantize_rows` are used as one value.
+and that the three results of `kvc::quantize_rows` are only read together, as one value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class _Pinned(Protocol):
 
 
 def check_ops(graph: Graph, where: str) -> None:
-    """Check that XNNPACK supports every instruction, input and output.
+    """Check that XNNPACK supports every instruction, input and output of a graph.
 
     Raises:
         BadProgram: an instruction is not supported; the error names the first.
@@ -62,7 +62,10 @@ def check_ops(graph: Graph, where: str) -> None:
 def _misuse_of_rows(
     instruction: Instruction, rows: Mapping[int, tuple[int, ...]]
 ) -> str:
-    """Return how an instruction misuses quantized rows, or ""."""
+    """Return words for how an instruction misuses quantized rows, or "" if it does not.
+
+    `rows` has the results of each `kvc::quantize_rows`, by the id of each result.
+    """
     op, arguments = instruction.op, instruction.arguments
     if op in QUANTIZED_LINEARS:
         first = next(_references(arguments[:1]))

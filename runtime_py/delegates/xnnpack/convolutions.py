@@ -1,8 +1,8 @@
 """Convolutions and transposed convolutions along one or two axes, of constant weights.
 
-The library's layout has the channels last, so each node gets transposes before and
-after it. A convolution along one axis becomes a convolution along two axes, the first
-of size 1.
+In the library's layout, channels are the last axis, so transposes are added before and
+after each node. A convolution along one axis becomes a convolution along two axes, the
+first of size 1.
 
 NaN and infinities are as in torch, except in depthwise convolutions whose kernel size
 is not 3, 4, 9 or 25. There, windows that end just before a NaN or an infinity of the
@@ -61,7 +61,11 @@ def _transposed(
     groups: int,
     dilation: tuple[int, ...],
 ) -> Tensor:
-    """Add up a weight [in, out of a group, ...] times each element of x."""
+    """Return a transposed convolution of x [batch, channels, ...].
+
+    For each element of x, a weight [in, out of a group, ...] times the element is added
+    to the result.
+    """
     inner, each, *kernel = weight.dims
     assert isinstance(inner, int)
     assert isinstance(each, int)
@@ -92,7 +96,10 @@ def _channels_second(b: Builder, y: Tensor, dims: Dims) -> Tensor:
 
 
 def _pair(numbers: Dims, missing: int) -> Dims:
-    """Return numbers for height and width, given those of one or two axes."""
+    """Return numbers for height and width, from the numbers for one axis or for two.
+
+    `missing` is the number for the height if there is only one axis.
+    """
     return numbers if len(numbers) == 2 else (missing, *numbers)
 
 

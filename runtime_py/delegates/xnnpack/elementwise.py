@@ -4,13 +4,13 @@ The table at the end has a function for each operator. The function takes the bu
 the result's dims and the operator's arguments; it records the operator's nodes and
 returns the result.
 
-NaN stays NaN. Infinities are as in torch, but the logarithm of infinity is 88.4 or
-infinite, and sigmoid beyond -1e20 and 1e20 is right or NaN, depending on the processor.
-Relative errors are within 5e-7, with these exceptions: exp beyond -5 and 5 (5e-6),
-infinite from 88.37 on, where float32 goes to 88.72; log near 1 (5e-7 absolute); gelu
-(1e-6 absolute); roots of more than 8.5e37 and logarithms of more than 2.4e38, which are
-wrong; sigmoid below -76, which is 2e-33 or less (measured on AVX2 and AVX-512,
-2026-11).
+NaN stays NaN. Infinities are as in torch, except for two operators: the logarithm of
+infinity is 88.4 or infinite, and sigmoid beyond -1e20 and 1e20 is right or NaN; which
+one depends on the processor. Relative errors are within 5e-7, with these exceptions:
+exp of numbers beyond -5 and 5 (5e-6), which is infinite from 88.37 on, where float32
+goes to 88.72; log near 1 (5e-7 absolute); gelu (1e-6 absolute); roots of more than
+8.5e37 and logarithms of more than 2.4e38, which are wrong; sigmoid below -76, which is
+2e-33 or less (measured on AVX2 and AVX-512).
 
 Sine, cosine and copysign are not computed by the library: its sine and cosine are
 1.6e-5 off at 1e7 and arbitrary from 1e9 on (up to 547), and its copysign loses the sign
@@ -40,7 +40,10 @@ def _binary(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Operand) -> Te
 
 
 def _extreme(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Tensor) -> Tensor:
-    """Return the maximum or minimum; restore NaN, which XNNPACK can lose."""
+    """Return the maximum or minimum of two operands.
+
+    XNNPACK's operator can lose a NaN, so NaN is restored afterwards.
+    """
     y = b.binary(op, x, other)
     for each in (x, other):  # weights may hold NaN, too
         y = _kept(b, y, each)
@@ -48,24 +51,27 @@ def _extreme(op: Binary, b: Builder, dims: Dims, x: Tensor, other: Tensor) -> Te
 
 
 def _keeping(op: Unary, b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Apply an operator that turns NaN into a number in the library; restore NaN."""
+    """Apply an operator that in the library loses NaN; put NaN back afterwards."""
     return _kept(b, b.unary(op, x), x)
 
 
 def _kept(b: Builder, y: Tensor, x: Tensor) -> Tensor:
-    """Return y, with NaN wherever x is NaN; the product keeps the sign of a zero."""
+    """Return y, but NaN wherever x is NaN.
+
+    y is multiplied by 1 or NaN, since a product keeps the sign of a zero.
+    """
     return b.binary(Binary.MULTIPLY, y, b.clamp(x, 1, 1))
 
 
 def not_numbers(b: Builder, x: Tensor) -> Tensor:
-    """Return NaN where x is NaN, zero elsewhere; clipping keeps NaN."""
+    """Return NaN where x is NaN and zero elsewhere, by clipping, which keeps NaN."""
     return b.clamp(x, 0, 0)
 
 
 def _scaled(
     op: Binary, b: Builder, dims: Dims, x: Tensor, other: Operand, alpha: Number
 ) -> Tensor:
-    """Return x + alpha * other, or x - alpha * other."""
+    """Return x + alpha * other if `op` adds, or x - alpha * other if `op` subtracts."""
     return b.binary(op, x, _times(b, other, alpha))
 
 
@@ -80,9 +86,11 @@ def _times(b: Builder, x: Operand, factor: Number) -> Tensor:
 
 
 def _root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Take square roots; infinity is handled separately, where XNNPACK gives NaN.
+    """Take the square root of each element.
 
-    The excess is subtracted afterwards, not added, so that the root of -0.0 stays -0.0.
+    XNNPACK gives NaN for infinity. So x is first limited to the greatest float, and
+    what was cut off is put back afterwards. It is subtracted, not added, so that the
+    root of -0.0 stays -0.0.
     """
     finite = b.clamp(x, -math.inf, float(np.finfo(np.float32).max))
     less = b.binary(Binary.SUBTRACT, finite, x)
@@ -90,7 +98,7 @@ def _root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
 
 
 def _reciprocal_root(b: Builder, dims: Dims, x: Tensor) -> Tensor:
-    """Divide 1 by square roots; the library's own reciprocal root of 0 is NaN."""
+    """Divide 1 by the square root: the library's reciprocal root of 0 is NaN."""
     return _reciprocal(b, dims, _root(b, dims, x))
 
 
@@ -114,7 +122,7 @@ def _relu(b: Builder, dims: Dims, x: Tensor) -> Tensor:
 def _clamp(
     b: Builder, dims: Dims, x: Tensor, least: Number | None, greatest: Number | None
 ) -> Tensor:
-    """Clip to bounds that are not NaN."""
+    """Clip each element to bounds; None means no bound, and no bound is NaN."""
     low = -math.inf if least is None else least
     return b.clamp(x, low, math.inf if greatest is None else greatest)
 
@@ -131,7 +139,7 @@ def _clamp_by_tensors(
 def _truncate(b: Builder, dims: Dims, x: Tensor) -> Tensor:
     """Round towards 0: the ceiling of min(x, 0) minus the ceiling of min(-x, 0).
 
-    A zero keeps its sign, which a sum would lose.
+    So a zero keeps its sign; a sum of two parts would lose it.
     """
     up, other = (
         b.unary(Unary.CEILING, b.clamp(each, -math.inf, 0))
@@ -151,7 +159,7 @@ def _elu(
 
 
 def _power(b: Builder, dims: Dims, x: Tensor, exponent: Number) -> Tensor:
-    """Raise to an exponent that a few nodes can express, without a general power."""
+    """Raise each element to an exponent for which a few simpler nodes are enough."""
     match exponent:
         case 2:
             return b.unary(Unary.SQUARE, x)

@@ -1,4 +1,4 @@
-"""Place the inputs and outputs of a runtime, in the caller's memory if possible.
+"""Place the inputs and outputs of a library call, in the caller's memory if possible.
 
 In: arrays of any strides. Out: addresses for the library, and the copies to make before
 and after a run. An array needs a copy if it is strided, not aligned, or at the end of
@@ -21,14 +21,14 @@ Copies = Sequence[tuple[Array, Array]]
 
 @frozen
 class Externals:
-    """The operands of a prepared run.
+    """The inputs and outputs of a prepared run.
 
     Attributes:
-        values: addresses by external id: inputs, then outputs.
+        values: addresses by the library's ids: inputs, then outputs.
         before: (target, source) of copies before a run.
         after: (target, source) of copies after a run.
-        kept: the memory that `values` points to.
-        aligned: whether each operand's elements lie at multiples of their size, as
+        kept: the arrays at the addresses in `values`, kept alive.
+        aligned: whether each array's elements lie at multiples of their size, as
             kvc's own copying kernels require.
     """
 
@@ -40,7 +40,10 @@ class Externals:
 
 
 def place_externals(inputs: Sequence[Array], outputs: Sequence[Array]) -> Externals:
-    """Return addresses of operands: the arrays' own if the library can use them."""
+    """Return where the library reads inputs and writes outputs.
+
+    An array that the library cannot use at its own address gets a copy elsewhere.
+    """
     before: list[tuple[Array, Array]] = []
     after: list[tuple[Array, Array]] = []
     kept: list[Array] = []
@@ -68,9 +71,10 @@ def _is_plain(array: Array) -> bool:
 
 
 def is_readable_behind(array: Array, nbytes: int) -> bool:
-    """Tell whether bytes past a contiguous array can be read without a fault.
+    """Tell whether `nbytes` bytes past the end of a contiguous array can be read.
 
-    Such bytes lie on the last page of the array, or in memory that it is a view of.
+    They can if they lie on the last page of the array, or in memory that the array is a
+    view of.
     """
     end = address_of(array) + array.nbytes
     if not array.nbytes or -end % PAGE_NBYTES >= nbytes:
@@ -79,7 +83,7 @@ def is_readable_behind(array: Array, nbytes: int) -> bool:
 
 
 def _end_of_memory(array: Array) -> int:
-    """Return the end of the memory that an array is a view of, 0 if unknown."""
+    """Return the end address of the memory that an array is a view of, 0 if unknown."""
     owner: object = array
     while isinstance(owner, np.ndarray) and owner.base is not None:
         owner = owner.base

@@ -91,7 +91,7 @@ class Reduction(IntEnum):
 
 
 class UnaryParameters(ctypes.Structure):
-    """`union xnn_unary_params`: two bounds, or a factor in the first."""
+    """`union xnn_unary_params`: two bounds, or one factor in `first`."""
 
     _fields_ = (("first", c_float), ("second", c_float))
 
@@ -109,7 +109,7 @@ class Fingerprint(ctypes.Structure):
 
 
 class CacheKey(ctypes.Structure):
-    """`struct xnn_weights_cache_look_up_key`."""
+    """`struct xnn_weights_cache_look_up_key`, which identifies a packed weight."""
 
     _fields_ = (
         ("seed", c_uint32),
@@ -131,7 +131,7 @@ ALIAS: Final = ctypes.CFUNCTYPE(c_int32, c_void_p, c_void_p, c_void_p)
 
 
 class CacheProvider(ctypes.Structure):
-    """`struct xnn_weights_cache_provider`; the functions must be kept alive."""
+    """`struct xnn_weights_cache_provider`; the caller must keep its functions alive."""
 
     _fields_ = (
         ("context", c_void_p),

@@ -25,13 +25,13 @@ _PRODUCTS: Final = {"aten::mm": 0, "aten::bmm": 0, "aten::matmul": 0, "aten::add
 
 
 def dims_that_must_be(graph: Graph) -> tuple[Affine, ...]:
-    """Return the symbolic dims that must not be 0 for the library, each once."""
+    """Return the symbolic dims that the library requires not to be 0, each once."""
     dims = (dim for step in graph.instructions for dim in _dims_of(graph, step))
     return tuple(dict.fromkeys(dim for dim in dims if isinstance(dim, Affine)))
 
 
 def _dims_of(graph: Graph, step: Instruction) -> Iterator[Dim]:
-    """Yield the dims of an instruction that must not be 0."""
+    """Yield the dims in an instruction that the library requires not to be 0."""
     if step.op == "aten::softmax.int":
         yield from graph.values[step.results[0]].type.dims[-1:]
     elif step.op in CONVOLUTIONS:
@@ -54,7 +54,10 @@ def _dims_of(graph: Graph, step: Instruction) -> Iterator[Dim]:
 
 
 class XnnpackHandle(Handle):
-    """A partition; each context has its own runtime. Used by several threads."""
+    """A partition that the library runs, with a runtime in each context.
+
+    Used by several threads.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,10 @@ class XnnpackHandle(Handle):
         return runtime.prepare(on_host(inputs), on_host(outputs), sizes)
 
     def pack(self) -> frozenset[Identity]:
-        """Pack all weights, and return their identities; see `prepare` for errors."""
+        """Pack all weights of the partition, and return their identities.
+
+        See `prepare` for errors.
+        """
         sizes = {symbol.name: symbol.lower for symbol in self._symbols}
         workspace = Workspace(Arena(0))
         try:

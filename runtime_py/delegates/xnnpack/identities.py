@@ -1,4 +1,4 @@
-"""The identity of a packed weight: a digest of the packed contents and the packing.
+"""The identity of a packed weight: a digest of its contents and of how it is packed.
 
 In: a program and names of its data. Out: identities that are equal if the packed bytes
 are equal, in every process.
@@ -37,11 +37,11 @@ class Identity:
 
     @property
     def is_asked_for(self) -> bool:
-        """Tell whether XNNPACK looks the packing up in the cache before packing.
+        """Tell whether XNNPACK looks for the packed weight in the cache before packing.
 
-        XNNPACK does not look up constants of batches of matrices, which it packs into
-        memory of each runtime, nor transposed convolutions, whose packings it adds to
-        the cache without a lookup.
+        XNNPACK does not look for constants of batches of matrices, which it packs into
+        memory of each runtime, nor for transposed convolutions, whose packed weights it
+        adds to the cache without a lookup.
         """
         batches = self.layout in (BATCHES, BATCHES_TRANSPOSED)
         return not batches and not is_transposed(self.layout)
@@ -56,9 +56,9 @@ def identify(
 ) -> Identity:
     """Return the identity of a weight.
 
-    The library's own seed is equal for packings that differ in their shape, or in the
-    groups of a convolution. Therefore all arguments of an operator's creation are part
-    of the identity.
+    The library's own number for a packed weight can be equal for weights of different
+    shapes, or of convolutions with different groups. Therefore all arguments of an
+    operator's creation are part of the identity.
 
     Args:
         program: the program with the names.
@@ -80,7 +80,7 @@ def identify(
 
 
 def _packed_bound(shape: tuple[int, ...], nbytes: int) -> int:
-    """Return an upper bound on the size of any packing of a weight.
+    """Return an upper bound on the size in bytes of a weight after any packing.
 
     Kernels add at most 256 rows and columns to a matrix of elements of at most 8 bytes,
     and less than 64 bytes per row. Padding makes any other weight at most 256 times as
@@ -99,7 +99,7 @@ def _describe(program: Program, name: int) -> bytes:
 
 
 def entry_key(library: Library, identity: Identity, seed: int, fingerprint: int) -> str:
-    """Return a packing's name, which is the same in every process.
+    """Return a name for a packed weight, which is the same in every process.
 
     The name contains the library's fingerprint of the packing. The fingerprint has two
     parts: the kind of packing, and a digest of a sample packed in this way on this
@@ -111,5 +111,5 @@ def entry_key(library: Library, identity: Identity, seed: int, fingerprint: int)
 
 
 def digest_in(key: str) -> str:
-    """Return the hexadecimal digest of the identity in a key of `entry_key`."""
+    """Return the hexadecimal digest of the identity, from a key made by `entry_key`."""
     return key.partition("-")[0]

@@ -1,7 +1,7 @@
 """Translate views, concatenations and copies, which move elements unchanged.
 
-Views that keep the order of the elements become one reshape, however long their chain;
-any other view becomes a copy.
+A chain of views that all keep the order of the elements becomes one reshape. Any other
+view becomes a copy.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ def _select(b: Builder, dims: Dims, x: Tensor, axis: int, index: Dim) -> Tensor:
 
 
 def _part(b: Builder, x: Tensor, axis: int, start: Dim, end: Dim, size: Dim) -> Tensor:
-    """Return `size` elements of an axis, between two indices."""
+    """Return the elements of an axis from `start` to `end`; `size` is their number."""
     whole = x.dims[axis]
     if size == whole:
         return x
@@ -63,7 +63,11 @@ def _part(b: Builder, x: Tensor, axis: int, start: Dim, end: Dim, size: Dim) -> 
 
 
 def _begin(place: Dim, size: Dim) -> int:
-    """Return the start of a slice; a negative number counts from the end."""
+    """Return the library's number for a slice that begins at index `place` of an axis.
+
+    If `place` depends on symbols, the number is negative and counts from the axis's
+    end. `size` is the size of the axis.
+    """
     if isinstance(place, int):
         return max(place, 0)
     back = add_dims(place, size, -1)
@@ -72,7 +76,11 @@ def _begin(place: Dim, size: Dim) -> int:
 
 
 def _end(place: Dim, size: Dim) -> int:
-    """Return the end of a slice; zero or below counts from the end."""
+    """Return the library's number for a slice that ends before index `place`.
+
+    If `place` depends on symbols, the number is 0 or negative and counts from the
+    axis's end. `size` is the size of the axis.
+    """
     if isinstance(place, int):
         return place
     back = add_dims(place, size, -1)
@@ -107,7 +115,7 @@ def _stack(b: Builder, dims: Dims, tensors: tuple[Tensor, ...], axis: int) -> Te
 
 
 def _expand(b: Builder, dims: Dims, x: Tensor, _: object) -> Tensor:
-    """Repeat axes of size 1, by a product with ones that broadcasts."""
+    """Repeat a tensor along axes of size 1, by a product with ones that broadcasts."""
     padded = (1,) * (len(dims) - len(x.dims)) + x.dims
     if padded == dims:
         return b.reshape(x, dims)
@@ -121,7 +129,7 @@ def _expand(b: Builder, dims: Dims, x: Tensor, _: object) -> Tensor:
 def _pad(
     b: Builder, dims: Dims, x: Tensor, widths: tuple[int, ...], value: float
 ) -> Tensor:
-    """Pad; `widths` has (before, after) per axis, the last axis first."""
+    """Pad a tensor; `widths` has (before, after) for each axis, the last one first."""
     missing = len(x.dims) - len(widths) // 2
     before = [*[0] * missing, *widths[0::2][::-1]]
     after = [*[0] * missing, *widths[1::2][::-1]]

@@ -25,7 +25,7 @@ AS_THEY_ARE: Final = frozenset({PLAIN, IN_OUT, BATCHES, BATCHES_TRANSPOSED})
 
 
 def ohwi_of_iohw(groups: int) -> str:
-    """Return the layout of a transposed convolution's weight with `groups` groups."""
+    """Return the layout for a transposed convolution's weight in `groups` groups."""
     return f"{_OHWI_OF_IOHW}{groups}"
 
 
@@ -35,7 +35,7 @@ def is_transposed(layout: str) -> bool:
 
 
 def arrange(weight: Array, layout: str) -> Array:
-    """Return a weight in a layout, contiguous; unchanged if it has that layout.
+    """Return a weight in a layout, contiguous; a weight in that layout is unchanged.
 
     Args:
         weight: the weight of a convolution, [out, in of a group, width] or [out, in of
@@ -61,7 +61,7 @@ def arrange(weight: Array, layout: str) -> Array:
 
 
 def _rows(side_by_side: Array) -> Array:
-    """Convert [out / 8, n, 8] to [out, n]; an element can be a group of four bytes."""
+    """Convert [out / 8, n, 8] to [out, n]; an element can be four bytes long."""
     groups, count, rows = side_by_side.shape[:3]
     turned = side_by_side.reshape(groups, count, rows).transpose(0, 2, 1)
     return np.ascontiguousarray(turned).reshape(groups * rows, count)
@@ -76,14 +76,14 @@ RESHAPES: Final = frozenset(
 
 
 def unshaped(x: Tensor) -> Tensor:
-    """Return the tensor before x's reshapes, with the same elements in order."""
+    """Return the tensor that x is a reshape of, however often it was reshaped; or x."""
     while x.producer is not None and x.producer.function in RESHAPES:
         (x,) = x.producer.inputs
     return x
 
 
 def order_of(x: Tensor) -> list[int] | None:
-    """Return the axis order of the transpose that computes x; None if none does."""
+    """Return the axis order if x is the result of a transpose, otherwise None."""
     if x.producer is None or x.producer.function != "static_transpose":
         return None
     order = x.producer.arguments[1]
@@ -110,5 +110,5 @@ def signed_array(numbers: Sequence[int]) -> "ctypes.Array[ctypes.c_int64]":
 
 
 def shape_of(dims: Dims, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return dims evaluated for sizes."""
+    """Return a shape in which each symbolic dim is replaced by its number."""
     return tuple(evaluate(dim, sizes) for dim in dims)

@@ -2,7 +2,8 @@
 
 In: the installed packages. Out: a `Library` of exactly the version that kvc was written
 for. Only three shared libraries of the wheel are loaded. They find each other by their
-own search path, and bind to nothing of torch, since no symbol is made global.
+own search path. They use no function of torch's libraries, since no symbol is made
+global.
 """
 
 import ctypes
@@ -37,7 +38,7 @@ class Library:
         invoke: the address of `xnn_invoke_runtime`.
         ask: the address of `xnn_get_runtime_profiling_info`.
         build: hexadecimal identifier of the library's kernels.
-        features: processor features as the library has detected them, as bytes.
+        features: the processor features that the library has detected, as bytes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -101,10 +102,8 @@ class Library:
     def lent(self, pool: int | None) -> int:
         """Return the address of a `Lent`, with which kvc's own kernels use a pool.
 
-        The address is 0 if `pool` is None.
-
-        Two pools would compete for the processors, since their threads wait for work
-        without sleeping.
+        So there are not two pools, which would compete for the processors: threads of a
+        pool wait for work without sleeping. The address is 0 if `pool` is None.
         """
         if pool is None:
             return 0
@@ -148,7 +147,7 @@ def find_folder() -> Path:
 
 
 def _find_wheel() -> tuple[Path, str] | None:
-    """Return the site folder of the wheel, and its version.
+    """Return the folder that the wheel is installed in, and the version of the wheel.
 
     `importlib.metadata` does the same, but its import takes as long as loading a
     bundle.

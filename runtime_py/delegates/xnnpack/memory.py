@@ -22,7 +22,7 @@ _SMALL_ADVICE: Final = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
 
 class Region:
-    """A reserved range of addresses, until it is closed.
+    """A range of reserved addresses, until `close` is called.
 
     Attributes:
         address: the start address; aligned to a huge page if the range uses huge pages.
@@ -53,7 +53,10 @@ class Region:
                 self._map.madvise(advice, self._offset, whole)
 
     def view(self, offset: int, nbytes: int) -> Array:
-        """Return bytes of the range, uint8 [nbytes]; they keep the range alive."""
+        """Return `nbytes` bytes of the range from `offset` on, uint8 [nbytes].
+
+        The returned array keeps the range alive.
+        """
         assert self._map is not None, "a closed range is not used"
         return np.ndarray((nbytes,), np.uint8, self._map, self._offset + offset)
 
@@ -69,7 +72,7 @@ class Region:
 
 
 class Heap:
-    """Memory for packed weights, in pages of 2 MiB; freed only as a whole.
+    """Memory for packed weights, in pages of 2 MiB, which can only be freed as a whole.
 
     Used by one thread at a time.
     """
@@ -95,7 +98,7 @@ class Heap:
         return self._chunks[-1].address + self._used
 
     def take(self, address: int, nbytes: int) -> None:
-        """Mark bytes at the last address of `room` as used."""
+        """Mark bytes as used; `address` is the last one that `room` returned."""
         assert address == self._chunks[-1].address + self._used, "room was asked for"
         self._used = align_up(self._used + nbytes, ALIGN)
 
@@ -112,14 +115,14 @@ class Heap:
 
 
 def padded_copy(array: Array) -> Array:
-    """Return a contiguous copy, aligned, with readable zeros after it."""
+    """Return a contiguous aligned copy of an array, with readable zeros after it."""
     copy = padded(array.dtype, array.shape)
     np.copyto(bits(copy), bits(array))
     return copy
 
 
 def padded(dtype: "np.dtype[np.generic]", shape: tuple[int, ...]) -> Array:
-    """Return a contiguous aligned array of zeros with readable bytes past it."""
+    """Return a contiguous aligned array of zeros, with readable bytes after it."""
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.zeros(count + ALIGN + TAIL_NBYTES, np.uint8)
     return np.ndarray(shape, dtype, memory, -address_of(memory) % ALIGN)

@@ -1,7 +1,7 @@
 """A subgraph before it is defined in the library: tensors and nodes.
 
-Translation records nodes, so that views can be merged and unused nodes dropped before
-the library is called; `subgraph.py` makes the calls.
+Nodes are only recorded during translation. So views can be merged, and unused nodes
+dropped, before `subgraph.py` calls the library.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ class Tensor:
 
 @dataclass(eq=False, slots=True)
 class Constant(Tensor):
-    """Named data, read in place.
+    """Named data that the library reads where it lies, without packing.
 
     Attributes:
         name: id of the name in the program.
@@ -42,7 +42,7 @@ class Constant(Tensor):
 
 @dataclass(eq=False, slots=True)
 class Literal(Tensor):
-    """Numbers that the subgraph holds itself.
+    """A constant that is stored in the subgraph, not in the program.
 
     Attributes:
         array: float32, of the tensor's shape.
@@ -70,7 +70,7 @@ class Weight(Tensor):
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One call of a function.
+    """One call of a function of the library, which adds a node to a subgraph.
 
     Attributes:
         function: name of the function without `xnn_define_`.
@@ -108,7 +108,7 @@ Define = Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 def live_nodes(nodes: list[Node], results: list[Tensor]) -> list[Node]:
-    """Return the nodes that the results depend on, in order."""
+    """Return the nodes on which `results` depend, in the order of `nodes`."""
     needed = set(results)
     kept = []
     for node in reversed(nodes):

@@ -1,8 +1,8 @@
 """Norms, softmax and reductions.
 
-NaN and infinities spread through a row as in torch. Terms of a sum are added in an
-order that differs from torch's, so results differ if terms cancel or partial sums
-overflow.
+A row with a NaN or an infinity gives NaN and infinities where torch gives them. Terms
+of a sum are added in an order that differs from torch's, so results differ if terms
+cancel or partial sums overflow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,10 @@ def _rms_norm(
     weight: Tensor | None,
     eps: float | None,
 ) -> Tensor:
-    """Return x / sqrt(mean(x^2) + eps) * weight, the mean over trailing dims."""
+    """Return x / sqrt(mean(x^2) + eps) * weight, with the mean over the last dims.
+
+    The dims are those of `shape`.
+    """
     y = _normalized(b, x, shape, _EPSILON if eps is None else eps)
     return y if weight is None else b.binary(Binary.MULTIPLY, y, weight)
 
@@ -42,7 +45,7 @@ def _layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """Subtract the mean, normalise as `_rms_norm`, and add a bias."""
+    """Subtract the mean, normalize like `_rms_norm`, and add a bias."""
     mean = b.reduce(Reduction.MEAN, x, _trailing(x, shape))
     y = _normalized(b, b.binary(Binary.SUBTRACT, x, mean), shape, eps)
     if weight is not None:
@@ -72,7 +75,7 @@ def _reduce(
     axes: tuple[int, ...] | None,
     keep: bool,
 ) -> Tensor:
-    """Reduce the given axes, or all axes if `axes` is None or empty."""
+    """Reduce a tensor along `axes`, or along all axes if `axes` is None or empty."""
     return reduced(b, op, x, _chosen(x, axes), keep)
 
 
@@ -84,7 +87,10 @@ def _chosen(x: Tensor, axes: tuple[int, ...] | None) -> list[int]:
 def reduced(
     b: Builder, op: Reduction, x: Tensor, chosen: Sequence[int], keep: bool
 ) -> Tensor:
-    """Reduce ascending, non-negative axes; a NaN among the elements gives NaN."""
+    """Reduce a tensor along `chosen` axes; a NaN among the elements gives NaN.
+
+    `chosen` is ascending and not negative.
+    """
     y = b.reduce(op, x, chosen, keep)
     if op in (Reduction.MAX, Reduction.MIN):
         # These lose NaN, which a sum keeps. The sum is subtracted, so that -0.0 stays
@@ -102,7 +108,7 @@ def _vector_norm(
     axes: tuple[int, ...] | None,
     keep: bool,
 ) -> Tensor:
-    """Return the root of the sum of squares; for a single element, its magnitude.
+    """Return the root of the sum of squares; for a single element, its absolute value.
 
     The library's root is right only up to a quarter of the greatest float.
     """
@@ -136,7 +142,7 @@ def _variance_and_mean(
 
 
 def _count(sizes: Sequence[Dim]) -> int:
-    """Return the number of elements of axes of known sizes."""
+    """Return the product of sizes, all of which are numbers."""
     count = 1
     for size in sizes:
         assert isinstance(size, int)
@@ -189,7 +195,7 @@ def _group_norm(
     bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """Normalise groups of channels of x [batch, channels, ...]."""
+    """Normalize each group of channels of x [batch, channels, ...]."""
     count = _count(dims[1:]) // groups
     rows = b.reshape(x, (dims[0], groups, count))
     mean = b.reduce(Reduction.MEAN, rows, [2])

@@ -1,9 +1,10 @@
 """Pooling windows in planes.
 
-The library's own pooling loses NaN. Adjacent windows become axes that are reduced: a
-plane [height, width] is reshaped to [rows, high, columns, wide]. For other windows, the
-elements at each offset of the window are sliced out of the plane, with its channels
-last, and the slices are combined pairwise, along one axis after the other.
+The library's own pooling loses NaN. If windows do not overlap and have no gaps, a plane
+[height, width] is reshaped to [rows, high, columns, wide], and the axes `high` and
+`wide` are reduced. For other windows, the elements at each offset of the window are
+sliced out of the plane, with channels as the last axis, and the slices are combined
+pairwise, first along one axis, then along the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ def _greatest(
     dilation: Pair,
     _: bool,
 ) -> Tensor:
-    """Return the maximum of each window, NaN if an element is NaN."""
+    """Return the maximum of each window; NaN if an element of it is NaN."""
     lines = lines_of(x.dims, dims, kernel, stride, padding, dilation)
     if side_by_side(lines):
         return _windows(Reduction.MAX, b, dims, x, kernel)
@@ -64,13 +65,13 @@ def _greatest(
 def _put_together(
     op: Binary, b: Builder, x: Tensor, lines: Sequence[Line], outside: float
 ) -> Tensor:
-    """Combine the elements of windows of x [..., height, width, channels].
+    """Combine the elements of each window of x [..., height, width, channels].
 
     Args:
         op: combines two elements.
         b: the builder.
         x: the planes.
-        lines: the windows along height and width.
+        lines: the windows along height, and the windows along width.
         outside: the value of padding elements.
     """
     for axis, line in zip((len(x.dims) - 3, len(x.dims) - 2), lines, strict=True):
@@ -87,7 +88,10 @@ def _put_together(
 def _phases(
     b: Builder, x: Tensor, axis: int, line: Line, outside: float
 ) -> list[Tensor]:
-    """Return every `step`-th element of an axis, for each start below `step`."""
+    """Return the slices of an axis with every `step`-th element.
+
+    There is one slice for each start index below `step`.
+    """
     length = line.places[-1] // line.step + line.count
     whole, size = length * line.step, line.before + line.size
     after = max(whole - size, 0)
@@ -106,7 +110,10 @@ def _phases(
 
 
 def _counts(lines: Sequence[Line], padding_counts: bool) -> Array:
-    """Return the number of elements of windows: [height, width, 1], or one number."""
+    """Return how many elements each window has, [height, width, 1].
+
+    If all windows have the same number, return one number.
+    """
     high, wide = (np.array(line.counts(padding_counts)) for line in lines)
     counts = np.outer(high, wide)[..., None]
     return counts[:1, 0, 0].reshape(()) if np.ptp(counts) == 0 else counts
@@ -151,7 +158,7 @@ def _windows(
 def _indexed(
     define: Define, b: Builder, dims: Dims, *arguments: object
 ) -> tuple[Tensor, ...]:
-    """Return maxima, and the maxima again as a placeholder for the unused indices."""
+    """Return the maxima twice, the second time in place of the unused indices."""
     made = define(b, dims, *arguments)
     assert isinstance(made, Tensor)
     return made, made

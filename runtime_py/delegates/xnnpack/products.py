@@ -1,8 +1,8 @@
 """Linears, quantized linears and matrix products.
 
-A quantized row affects only itself. A row with NaN, infinities, or a range beyond
-float32 gives meaningless numbers, which need not be NaN: the library finds minimum and
-maximum by comparisons that can miss NaN.
+Each row is quantized without regard to other rows. A row with NaN, infinities, or a
+range beyond float32 gives meaningless numbers, which need not be NaN: the library finds
+minimum and maximum by comparisons that can miss NaN. All other rows stay right.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Trio = tuple[Tensor, Tensor, Tensor]
 
 
 def _quantize_rows(b: Builder, dims: Dims, x: Tensor) -> Trio:
-    """Quantize rows into one tensor, which represents all three results."""
+    """Quantize rows into one tensor, which stands for the operator's three results."""
     rows = b.quantize(x)
     return rows, rows, rows
 
@@ -65,7 +65,7 @@ def _addmm(
 
 
 def _product(b: Builder, x: Tensor, y: Tensor, bias: Constant | None) -> Tensor:
-    """Multiply matrices; a constant right operand is packed once."""
+    """Multiply matrices; if the right operand is a constant, it is packed once."""
     y, turned = _without_transpose(y)
     if not isinstance(y, Constant):
         return b.product(x, y, turned)
@@ -78,7 +78,10 @@ def _product(b: Builder, x: Tensor, y: Tensor, bias: Constant | None) -> Tensor:
 
 
 def _without_transpose(y: Tensor) -> tuple[Tensor, bool]:
-    """Return y before a swap of its last two axes, and whether y was swapped."""
+    """Return the tensor whose last two axes were swapped to make y, and True.
+
+    If y was not made in this way, return y and False.
+    """
     rank = len(y.dims)
     if y.producer is None or order_of(y) != [*range(rank - 2), rank - 1, rank - 2]:
         return y, False

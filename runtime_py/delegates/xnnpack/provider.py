@@ -2,9 +2,9 @@
 
 XNNPACK calls kvc's three functions while it creates a runtime. It calls two more
 functions whenever a runtime is reshaped. If these two were Python code, an interrupt's
-exception would be lost and leave a null pointer, so they are the library's own
-functions, for an empty, finalized cache. The location of a packed weight is an offset
-from the memory of that empty cache.
+exception would be lost, and the library would get a null pointer. So the two are the
+library's own functions, for an empty, finalized cache. The location of a packed weight
+is an offset from the memory of that empty cache.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _SOFT: Final = 1  # `xnn_weights_cache_finalization_kind_soft`: keeps its memory
 
 
 class Provider:
-    """The table of functions; it must live as long as runtimes are set up.
+    """The table of functions; it must live as long as runtimes are reshaped.
 
     Attributes:
         address: address of the table.
@@ -36,7 +36,14 @@ class Provider:
         reserve: Callable[[int], int],
         insert: Callable[[native.CacheKey, int, int], int],
     ) -> None:
-        """Create a table; the functions get no context, and must not raise.
+        """Create a table of three Python functions, which must not raise.
+
+        Args:
+            library: the library.
+            look_up: returns the location of a packed weight by its key.
+            reserve: takes a size in bytes, and returns the address to pack a weight to.
+            insert: takes a key, an address and a size of a packed weight, and returns
+                its location.
 
         Raises:
             NativeCallFailed: the library cannot allocate an empty cache.
@@ -65,7 +72,7 @@ class Provider:
         self.address = ctypes.addressof(self._table)
 
     def offset(self, address: int) -> int:
-        """Convert an address to an offset for the library."""
+        """Convert a packed weight's address to the offset that the library uses."""
         return (address - self._base) & NOT_FOUND
 
     def close(self) -> None:
@@ -85,10 +92,11 @@ _MOST: Final = 2  # items; each may take as much memory as the largest weight
 def ahead_of(
     items: Sequence[T], work: Callable[[T], None]
 ) -> Iterator[Callable[[], None]]:
-    """Process items in a second thread, at most a few items ahead of their use.
+    """Call `work` for items in a second thread, a few items ahead of the caller.
 
-    Errors of `work` end the thread silently; the user of the item has to handle them.
-    Yields a function, which the user must call for each item that it takes.
+    Yields a function for each item; the caller must call it when it takes the item.
+    Errors of `work` end the thread silently, so the caller has to handle an unfinished
+    item.
     """
     room, stopped = threading.Semaphore(_MOST), threading.Event()
 

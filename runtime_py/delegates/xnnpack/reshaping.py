@@ -1,8 +1,9 @@
 """Find the nodes that reshape a tensor while some of its sizes are unknown.
 
-`static_reshape` computes one open size. If more sizes are symbolic, dims are grouped so
-that each group has the same number of elements before and after; `fuse_dims` merges a
-group into one dim, and `split_dim`, which computes one open size, divides a dim.
+The library's `static_reshape` can compute one unknown size. If several sizes are
+symbolic, dims are grouped so that each group has the same number of elements before and
+after the reshape. `fuse_dims` merges a group into one dim, and `split_dim` divides a
+dim and can compute one unknown size.
 """
 
 import math
@@ -26,7 +27,7 @@ class Whole:
 
 @frozen
 class Fuse:
-    """Merge `count` dims from `axis` on into one."""
+    """Merge `count` dims, the first of which is `axis`, into one dim."""
 
     axis: int
     count: int
@@ -54,7 +55,7 @@ def reshape_steps(before: Dims, after: Dims) -> tuple[Step, ...] | None:
     """Return the steps from a shape to another shape with the same number of elements.
 
     Returns:
-        None if a size of `after` cannot be computed.
+        The steps in order; None if a size of `after` cannot be computed.
     """
     if before == after:
         return ()
@@ -68,9 +69,9 @@ def reshape_steps(before: Dims, after: Dims) -> tuple[Step, ...] | None:
 
 
 def apply_step(step: Step, before: Dims, after: Dims, sizes: Mapping[str, int]) -> Dims:
-    """Return the shape that one step towards `after` makes from `before`.
+    """Return the shape after one of the steps from `before` to `after`.
 
-    A product of symbolic dims is not a dim; it is represented by its number for
+    A product of several symbolic dims is not a dim; it is represented by its number for
     `sizes`.
     """
     match step:
@@ -90,7 +91,7 @@ def apply_step(step: Step, before: Dims, after: Dims, sizes: Mapping[str, int]) 
 
 
 def _fusions(groups: Groups) -> Iterator[Step]:
-    """Yield fusions of each group that changes into one dim."""
+    """Yield the steps that merge each group into one dim, if the group changes."""
     axis = 0
     for old, new in groups:
         if not new:
@@ -104,7 +105,7 @@ def _fusions(groups: Groups) -> Iterator[Step]:
 
 
 def _splits(groups: Groups) -> Iterator[Step]:
-    """Yield splits and inserts for the new dims of each group that changes."""
+    """Yield the steps that divide the dim of each changed group into its new dims."""
     axis = 0
     for old, new in groups:
         if not old:
@@ -115,7 +116,10 @@ def _splits(groups: Groups) -> Iterator[Step]:
 
 
 def _groups(before: Dims, after: Dims) -> Iterator[tuple[Dims, Dims]]:
-    """Divide both shapes into the greatest number of groups with equal products."""
+    """Divide two shapes into groups of dims: each has equal products before and after.
+
+    There are as many groups as possible.
+    """
     while before or after:
         i, j = _first_cut(before, after)
         yield before[:i], after[:j]
@@ -133,7 +137,10 @@ def _first_cut(before: Dims, after: Dims) -> tuple[int, int]:
 
 
 def _product(dims: Dims) -> tuple[int, Counter[Affine]]:
-    """Return a product as a number and symbolic factors with content 1."""
+    """Return the product of dims as a number, and a count of each symbolic factor.
+
+    The number is as large as possible: no number above 1 divides a symbolic factor.
+    """
     number = 1
     factors: Counter[Affine] = Counter()
     for dim in dims:

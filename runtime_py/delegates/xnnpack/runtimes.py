@@ -1,8 +1,8 @@
 """Native runtimes: subgraphs ready to run, one per partition and context.
 
-In: a subgraph, arrays at fixed addresses, sizes. Out: a function that runs it, with one
-native call if nothing has changed since the last run. Runtimes of a context share the
-memory for intermediate values; see `workspaces.py`.
+In: a subgraph, arrays at fixed addresses, sizes. Out: a function that runs the
+subgraph, with one native call if nothing has changed since the last run. The runtimes
+of a context share the memory for intermediate values; see `workspaces.py`.
 """
 
 import ctypes
@@ -79,7 +79,7 @@ class Timings:
         return self._names, self._times.copy()
 
     def _ask(self, what: int) -> Array:
-        """Query profiling data of the last run, as bytes."""
+        """Return the library's answer to a query about the last run, as bytes."""
         ask, needed = (
             self._library.xnn.xnn_get_runtime_profiling_info,
             ctypes.c_size_t(),
@@ -107,7 +107,7 @@ class Kit:
     Attributes:
         weights: the cache of packed weights.
         workspace: the workspace of the context.
-        pool: address of the thread pool, None for only the calling thread.
+        pool: address of the thread pool; None to compute in the calling thread alone.
         what: description of the runtime, for messages.
         native: kvc's own library, whose loop calls the runtime; None if it was not
             built, in which case Python calls the runtime.
@@ -151,9 +151,9 @@ class Runtime:
         self._timings = Timings(kit.weights.library, self._pointer, kit.what)
 
     def make(self, sizes: Mapping[str, int]) -> Subgraph:
-        """Create the native runtime unless it exists, and pack unpacked weights.
+        """Create the native runtime unless it exists, and return its subgraph.
 
-        Returns the runtime's subgraph.
+        Weights that are not packed yet are packed.
 
         Raises:
             Closed: the context has been closed.
@@ -194,7 +194,7 @@ class Runtime:
         outputs: Sequence[Array],
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Return a function that computes the outputs from the inputs.
+        """Return a function that computes `outputs` from `inputs` at the given sizes.
 
         Functions that earlier calls of `prepare` returned can still be run, in any
         order.
@@ -232,7 +232,7 @@ class Runtime:
         externals: Externals,
         make_ready: Callable[[], None],
     ) -> NativeCall:
-        """Return a call of kvc's native loop, including copies."""
+        """Return a native call that copies inputs, runs, and copies outputs."""
         kit = self._kit
         steps = Steps(native, kit.threads, kit.weights.library.lent(kit.pool))
         for to, source in externals.before:
@@ -262,12 +262,12 @@ class Runtime:
         release(self._delete, self._pointer)
 
     def _set_up(self, call: "_Call") -> None:
-        """Set up the runtime for a call.
+        """Set the native runtime up for the shapes and addresses of a call.
 
         Raises:
-            NativeCallFailed, KvcError: as for `make`. NativeCallFailed also if the
-                library refuses the call's sizes; all runtimes of the context have been
-                deleted then.
+            NativeCallFailed, KvcError: as for `make`. NativeCallFailed is raised, too,
+                if the library refuses the call's sizes; then all runtimes of the
+                context have been deleted.
         """
         subgraph, between = self.make(call.sizes), self._kit.workspace
         ready = between.begin()
@@ -313,11 +313,11 @@ class Runtime:
 
 @frozen
 class _Call:
-    """Operands with their shapes for the library.
+    """The inputs and outputs of a call, with their shapes for the library.
 
     Attributes:
         sizes: the sizes of the program's symbols.
-        token: an object that identifies the call without keeping its operands alive.
+        token: an object that identifies the call without keeping its arrays alive.
     """
 
     externals: Externals

@@ -1,8 +1,8 @@
 """Resizing of planes.
 
-Errors of interpolated values are within 2e-7 times the size of the plane and its range.
-All values interpolated from a NaN or an infinity become NaN, even if that element has
-weight 0, or torch returns an infinity.
+Errors of interpolated values are within 2e-7 times the size of the plane, times the
+range of its elements. All values that are interpolated from a NaN or an infinity become
+NaN, even if this element has weight 0, or torch returns an infinity.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def _bilinear(
 
 
 def _nearest(b: Builder, dims: Dims, x: Tensor, *_: object) -> Tensor:
-    """Repeat each element along two new axes, by a product with ones."""
+    """Repeat each element along height and width, by a product with ones."""
     batch, channels, high, wide = x.dims
     down, across = dims[2:]
     assert isinstance(high, int)

@@ -1,9 +1,9 @@
-"""The named data of delegates for subgraphs.
+"""The named data of partitions for subgraphs.
 
-In: a program and its data. Out: for data that XNNPACK does not pack, copies at fixed
-addresses with readable bytes after them, shared by all subgraphs; for data that it
-packs, the addresses from `weights.py`. Data is checked by its digest before it is
-copied.
+In: a program and its data. Out: addresses for the library. Data that XNNPACK does not
+pack is copied to fixed addresses with readable bytes after the copy; all subgraphs
+share the copies. The addresses of data that XNNPACK packs come from `weights.py`. Data
+is checked by its digest before it is copied.
 """
 
 from collections import Counter
@@ -30,7 +30,10 @@ class Copies:
         self._copies: dict[tuple[int, TensorType, str], tuple[str, Array]] = {}
 
     def get(self, named: NamedData, layout: str, data: Data) -> Array:
-        """Return the copy of named data; see `FreeableBuffer.array` for errors."""
+        """Return the copy of named data in a layout, made on first use.
+
+        See `FreeableBuffer.array` for errors.
+        """
         key = (named.blob, named.type, layout)
         if key not in self._copies:
             with data[named.name] as buffer:
@@ -40,7 +43,7 @@ class Copies:
         return self._copies[key][1]
 
     def nbytes(self) -> Counter[str]:
-        """Return the bytes of the copies, by name."""
+        """Return the number of bytes of the copies, by name of the data."""
         total: Counter[str] = Counter()
         for name, array in self._copies.copy().values():
             total[name] += array.nbytes
@@ -52,7 +55,7 @@ class Copies:
 
 
 class Statics:
-    """The named data of one delegate, by id; see `subgraph.Statics`.
+    """The named data of one partition, by id; see `subgraph.Statics`.
 
     Attributes:
         identities: the weights whose addresses have been requested.
@@ -72,7 +75,10 @@ class Statics:
         self.identities: set[Identity] = set()
 
     def pinned(self, name: int, layout: str = PLAIN) -> Array:
-        """Return data at a fixed address; see `FreeableBuffer.array` for errors."""
+        """Return named data in a layout, as a copy at a fixed address.
+
+        See `FreeableBuffer.array` for errors.
+        """
         return self._copies.get(self._program.names[name], layout, self._data)
 
     def packed(
@@ -82,7 +88,7 @@ class Statics:
         shape: tuple[int, ...],
         call: str,
     ) -> int:
-        """Return the address that represents a weight that XNNPACK packs.
+        """Return the address by which the library knows a weight that XNNPACK packs.
 
         Raises:
             OutOfMemory: the system refuses to reserve address space.

@@ -1,10 +1,10 @@
 """Build the XNNPACK subgraph of a partition.
 
 In: a verified block of supported nodes (`kvc.schema.backends.xnnpack`), and its named
-data. Out: a `Subgraph`, from which runtimes are created. Its external ids number the
-partition's inputs, then its outputs. The library derives inner shapes from the shapes
-of the inputs, so runtimes can be reshaped for all sizes that `handles.py` does not
-exclude.
+data. Out: a `Subgraph`, from which runtimes are created. The library's ids of inputs
+and outputs, *external ids*, number the partition's inputs, then its outputs. The
+library derives inner shapes from the shapes of the inputs, so runtimes can be reshaped
+for all sizes that `handles.py` does not exclude.
 
 Precision: the library treats subnormal numbers as zeros, in inputs and results, and
 does not keep the sign of a zero. `elementwise.py`, `norms.py` and `products.py` list
@@ -67,9 +67,9 @@ class Statics(Protocol):
         shape: tuple[int, ...],
         call: str,
     ) -> int:
-        """Return an address that represents a weight which XNNPACK packs.
+        """Return an address by which the library knows a weight that XNNPACK packs.
 
-        Packings that differ in any argument have different addresses.
+        Calls that differ in any argument return different addresses.
 
         Args:
             key: names of the weight, its scales and the bias that is packed with it.
@@ -86,7 +86,7 @@ class Subgraph:
     Attributes:
         library: the library.
         translated: the nodes that the subgraph was built from.
-        pointer: `xnn_subgraph_t`.
+        pointer: the library's pointer to the subgraph, `xnn_subgraph_t`.
         held: arrays that the subgraph and its runtimes read.
     """
 
@@ -116,7 +116,7 @@ class Subgraph:
         return [shape_of(tensor.dims, sizes) for tensor in ends]
 
     def close(self) -> None:
-        """Delete the subgraph; its runtimes stay, and read `held`."""
+        """Delete the subgraph; its runtimes continue to exist, and to read `held`."""
         if self.pointer.value is not None:
             self.library.xnn.xnn_delete_subgraph(self.pointer)
             self.pointer = ctypes.c_void_p()
@@ -134,8 +134,8 @@ def build_subgraph(
     Args:
         library: the library.
         graph: the verified graph of a partition, of supported operators only.
-        statics: its named data.
-        sizes: any allowed sizes of its symbols, for the initial shapes.
+        statics: the partition's named data.
+        sizes: any allowed sizes of the graph's symbols, for the initial shapes.
         what: description of the partition, for messages.
 
     Raises:
@@ -155,7 +155,7 @@ def build_subgraph(
 
 
 class _Emitter:
-    """Defines values when they are first used, and nodes in order."""
+    """Defines a subgraph's values when they are first used, and its nodes in order."""
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """Translate a partition's graph to nodes, one operator at a time, and drop dead nodes.
 
-In: a verified block. Out: `Translated`, the nodes with their inputs and outputs.
+In: a verified block. Out: `Translated`, which has the nodes, and the tensors of inputs
+and outputs.
 """
 
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ DEFINITIONS: Mapping[str, Define] = {
 
 @frozen
 class Translated:
-    """Nodes in running order, with their inputs and outputs.
+    """Nodes in running order, and the tensors of inputs and outputs.
 
     Attributes:
         nodes: the nodes, all of which contribute to an output.
@@ -56,11 +57,11 @@ class Translated:
 
 
 def translate(graph: Graph, sizes: Mapping[str, int]) -> Translated:
-    """Return the nodes of a graph of operators that are all in `DEFINITIONS`.
+    """Return the nodes of a graph whose operators are all in `DEFINITIONS`.
 
     Args:
         graph: the verified graph.
-        sizes: any allowed sizes of its symbols.
+        sizes: any allowed sizes of the graph's symbols.
     """
     builder = Builder(sizes)
     tensors: dict[int, Tensor] = {}
@@ -98,9 +99,10 @@ def _define(
 
 
 def _own_outputs(builder: Builder, results: list[Tensor]) -> list[Tensor]:
-    """Return a computed tensor for each result; no tensor occurs twice.
+    """Return a tensor that a node computes for each result; no tensor occurs twice.
 
-    A reshape at the end is left out, since it does not change the bytes.
+    If a result is a reshape of a computed tensor, the tensor is returned without the
+    reshape, since a reshape does not change the bytes.
     """
     taken: set[Tensor] = set()
     outputs = []
@@ -118,7 +120,10 @@ def _own_outputs(builder: Builder, results: list[Tensor]) -> list[Tensor]:
 def _without_input_reshapes(
     nodes: list[Node], inputs: list[Tensor], outputs: list[Tensor]
 ) -> list[Node]:
-    """Give inputs the shape of the reshapes that read them, and drop these reshapes."""
+    """Remove the reshapes of inputs, and return the remaining nodes.
+
+    Each reshaped input gets the shape of the reshape in its place.
+    """
     dropped: set[int] = set()
     for x in inputs:
         readers = [node for node in nodes if x in node.inputs]

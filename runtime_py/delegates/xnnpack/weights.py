@@ -2,11 +2,12 @@
 
 XNNPACK looks packed bytes up in a cache by a seed, a fingerprint of the packing and two
 addresses, and reads the weight only if the cache has no entry. So every weight gets an
-address, which depends on the digests of everything that is packed together, and is
-never reused while the cache exists: equal bytes with other scales have another address.
+address that depends on the digests of everything that is packed together, and that is
+never reused while the cache exists. Equal bytes with other scales have another address.
 The weight's bytes are written to the address when XNNPACK is about to pack them, or
-earlier by a second thread while XNNPACK packs other weights, and are removed after
-packing. A second method or context finds the packing in the cache, and reads nothing.
+earlier by a second thread while XNNPACK packs other weights. They are removed after
+packing. A second method or context finds the packed weight in the cache, and reads
+nothing.
 
 In: names of data. Out: addresses of weights, and the cache for
 `xnn_create_runtime_v4`.
@@ -53,11 +54,12 @@ class Packed:
     Attributes:
         key: an identifier that is valid in every process.
         name: name of the weight.
-        seed, fingerprint: the library's identification of the packing.
+        seed, fingerprint: the numbers by which the library identifies the packed
+            weight.
         address: address of the packed bytes.
         nbytes: size of the packed bytes.
-        asked_for: whether the library looks the packing up before it packs the weight
-            again.
+        asked_for: whether the library looks for the packed weight before it packs the
+            weight again.
     """
 
     key: str
@@ -71,7 +73,7 @@ class Packed:
 
 @dataclass(slots=True, eq=False)
 class _Token:
-    """The addresses that represent a weight, and the source of its bytes."""
+    """The addresses by which the library knows a weight, and its bytes' source."""
 
     identity: Identity
     region: Region
@@ -80,14 +82,17 @@ class _Token:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fill(self) -> None:
-        """Write the checked bytes, unless they exist; see `FreeableBuffer.array`."""
+        """Write the weight's checked bytes to its address, unless they are there.
+
+        See `FreeableBuffer.array` for errors.
+        """
         with self._lock:
             if not self._filled:
                 self._read()
                 self._filled = True
 
     def empty(self) -> None:
-        """Free the pages of the bytes."""
+        """Free the pages of the weight's bytes."""
         with self._lock:
             self._filled = False
             self.region.discard()
@@ -116,8 +121,8 @@ class Weights:
         Args:
             library: the library that packs.
             stored: names of the data with weights that were packed earlier, by
-                `Packed.key`. This data is read and checked; its weights are not packed
-                again.
+                `Packed.key`. This data is read and checked, and its weights are not
+                packed again.
         """
         self.library = library
         self._stored = stored or {}
@@ -138,11 +143,11 @@ class Weights:
         )
 
     def address(self, identity: Identity, data: Data) -> int:
-        """Return the address that represents a weight, within `packing`.
+        """Return the address by which the library knows a weight, within `packing`.
 
         Args:
             identity: identity of the weight.
-            data: the source of the weight's bytes, if they are needed.
+            data: the source of the weight's bytes, read only if the bytes are needed.
 
         Raises:
             OutOfMemory: the system refuses to reserve address space.
@@ -209,7 +214,7 @@ class Weights:
         return tuple(self._packed.copy().values())
 
     def bytes_of(self, entry: Packed) -> bytes:
-        """Return a copy of packed bytes."""
+        """Return a copy of a packed weight's bytes."""
         with self._lock:
             assert self._provider is not None, "a closed cache has no bytes"
             return ctypes.string_at(entry.address, entry.nbytes)
@@ -235,12 +240,11 @@ class Weights:
             self._heap.close()
 
     def _look_up(self, asked: CacheKey) -> int:
-        """Return the offset of a packing; `NOT_FOUND` if the library must pack.
+        """Return a packed weight's offset; `NOT_FOUND` if the library must pack it.
 
-        In that case, the weight's bytes have been written to the weight's address.
-
-        No exception must reach the library: an error is stored, and makes the next
-        reservation fail.
+        Before `NOT_FOUND` is returned, the weight's bytes are written to the weight's
+        address. No exception must reach the library: an error is stored, and makes the
+        next call of `_reserve` fail.
         """
         try:
             token = self._places.get(asked.kernel or 0)
@@ -260,7 +264,7 @@ class Weights:
         return NOT_FOUND
 
     def _reserve(self, nbytes: int) -> int:
-        """Return memory for a packing that the library has not found."""
+        """Return the address of memory for a weight that the library will pack."""
         try:
             return _FAILED if self._failure else self._heap.room(nbytes)
         except BaseException as error:
@@ -268,10 +272,11 @@ class Weights:
             return _FAILED
 
     def _insert(self, asked: CacheKey, address: int, nbytes: int) -> int:
-        """Add a packing to the cache, and free the bytes of its weight.
+        """Add a packed weight to the cache, and free the bytes of the unpacked weight.
 
-        Returns the packing's offset. If the cache has an equal packing, the offset is
-        that of the equal packing, and the memory of the new packing is free again.
+        Returns the packed weight's offset. If the cache has an equal packed weight
+        already, the offset is that of the earlier one, and the memory of the new one is
+        free again.
         """
         try:
             token = self._places[asked.kernel]
@@ -315,15 +320,15 @@ class Weights:
         return entry
 
     def _copy_stored(self, token: _Token, asked: CacheKey) -> Packed | None:
-        """Read a packing from stored data; return None if the data has no such packing.
+        """Read a packed weight from stored data; return None if no data has it.
 
-        The packing's required length is unknown. Therefore as many bytes as the largest
-        possible packing takes are readable at its address; if the stored packing is too
-        short, results are wrong.
+        The length that the library needs is unknown. Therefore as many bytes as the
+        largest possible packed weight takes can be read at the address; if the stored
+        packed weight is too short, results are wrong.
 
         Raises:
-            NativeCallFailed: the stored packing is longer than any packing can be.
-            KvcError: `FreeableBuffer.array` cannot read the stored packing.
+            NativeCallFailed: the stored packed weight is longer than any can be.
+            KvcError: `FreeableBuffer.array` cannot read the stored packed weight.
         """
         seed, fingerprint, _ = self._key(token, asked)
         key = entry_key(self.library, token.identity, seed, fingerprint)
@@ -345,7 +350,7 @@ class Weights:
 
 
 def _nothing() -> None:
-    """Do nothing at a lookup of the library, while no weights are read ahead."""
+    """Do nothing when the library looks for a weight; used if none are read ahead."""
 
 
 def _failure(reason: str) -> NativeCallFailed:

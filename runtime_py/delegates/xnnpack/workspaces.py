@@ -1,10 +1,11 @@
 """Memory for intermediate values, shared by the native runtimes of one context.
 
-If a runtime needs more memory, the library moves the memory and sets up the other
-runtimes again, without reading their inputs. If the library has once refused to reshape
-a runtime, it stops at that runtime, and leaves later runtimes with freed memory. So if
-a change fails, all native runtimes of the context and the memory are deleted; calls
-that were prepared earlier create their runtimes again when they next run.
+If a runtime needs more memory, the library moves the memory and sets all other
+runtimes up again, without reading their inputs. If the library has once refused to
+reshape one of the runtimes, it stops there, and leaves later runtimes with freed
+memory. So if a change fails, the memory and all native runtimes of the context are
+deleted. Calls that were prepared earlier create their runtimes again when they next
+run.
 """
 
 import ctypes
@@ -15,15 +16,16 @@ from kvc.runtime.delegates.xnnpack.library import Library
 
 
 class NativeWorkspace:
-    """Memory shared by the runtimes of one context, and the set of ready runtimes.
+    """Memory shared by the runtimes of one context, and the set of ready calls.
 
     Attributes:
         ready: tokens of calls that are set up, at most one for each runtime.
-        users: pointers to native runtimes that use the memory; null for none.
+        users: pointers to native runtimes that use the memory; a pointer is null if its
+            runtime does not exist.
     """
 
     def __init__(self, library: Library) -> None:
-        """Initialize without memory, before a runtime needs it."""
+        """Initialize without memory; it is created when a runtime needs it."""
         self._library = library
         self._is_sound = True
         self._pointer = ctypes.c_void_p()
@@ -44,7 +46,7 @@ class NativeWorkspace:
         return self._pointer
 
     def begin(self) -> set[object]:
-        """Begin to change a runtime; no call is ready until `end`.
+        """Mark the start of a change of a runtime; no call is ready until `end`.
 
         Returns the tokens of the calls that were ready.
         """
@@ -59,7 +61,7 @@ class NativeWorkspace:
         self._is_sound = True
 
     def mend(self) -> None:
-        """Delete all runtimes and the memory, if a change has failed."""
+        """Delete all runtimes and the memory if the last change has failed."""
         if self._is_sound:
             return
         self.ready.clear()
@@ -69,7 +71,7 @@ class NativeWorkspace:
         self._is_sound = True
 
     def close(self) -> None:
-        """Release the memory, which the library frees with the last runtime.
+        """Release the memory; the library frees it when the last runtime is deleted.
 
         A second call does nothing.
         """
@@ -77,7 +79,7 @@ class NativeWorkspace:
 
 
 def release(function: Callable[[ctypes.c_void_p], object], it: ctypes.c_void_p) -> None:
-    """Release the object behind a pointer, and set the pointer to null."""
+    """Release the object behind the pointer `it`, and set `it` to null."""
     if it.value is not None:
         taken, it.value = ctypes.c_void_p(it.value), None
         function(taken)

@@ -40,7 +40,7 @@ class Case:
         return (results,) if isinstance(results, Tensor) else tuple(results)
 
     def types(self) -> tuple[Argument, ...]:
-        """Return the arguments as a shape rule takes them."""
+        """Return the arguments as shape rules take them: types replace tensors."""
         return mapped(self.arguments, type_of)
 
     def strided(self) -> "Case":
@@ -89,7 +89,10 @@ def spread(argument: Argument) -> Argument:
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return seeded elements: normal, or -6 to 6, or 0 to 6, or booleans."""
+    """Return seeded random elements of a dtype.
+
+    Floats are normal. Integers are from -6 to 6, those of uint8 from 0 to 6.
+    """
     if dtype.is_floating_point:
         return torch.randn(shape, generator=_GENERATOR).to(dtype)
     low, high = {torch.bool: (0, 2), torch.uint8: (0, 7)}.get(dtype, (-6, 7))

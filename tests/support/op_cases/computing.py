@@ -177,7 +177,10 @@ ATTENTION = (
 
 
 def _attended(*shape, valid, causal=True, scale=None, dtype=F32, **options) -> Case:
-    """Return a case of [batch, heads, seq, kv_heads, slots, value_dim]."""
+    """Return a case of attention over a cache.
+
+    `shape` is (batch, heads, seq, kv_heads, slots, value_dim).
+    """
     batch, heads, seq, kv_heads, slots, width = shape
     names = ("window_left", "window_right", "softcap", "mask", "slopes", "sinks")
     stored = options.get("stored", dtype)
@@ -251,12 +254,12 @@ EXPERTS = tuple(
 
 
 def _int8_rows(*shape: int) -> tuple[Tensor, Tensor]:
-    """Return rows of an int8 cache and their scales."""
+    """Return random rows of an int8 cache, and a scale for each row."""
     return rand(*shape, dtype=torch.int8), rand(*shape[:-1]).abs()
 
 
 def _attended_int8(seq: int, dtype: torch.dtype, **options: object) -> Case:
-    """Return a case like those of `_attended` over an int8 cache."""
+    """Return a case like those of `_attended`, over an int8 cache."""
     case = _attended(2, 4, seq, 2, 16, 6, valid=index(9, 3), dtype=dtype, **options)
     (k, k_scale), (v, v_scale) = _int8_rows(2, 2, 16, 8), _int8_rows(2, 2, 16, 6)
     q, _, _, *settings = case.arguments
