@@ -129,7 +129,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 
 def _kernels() -> str:
     """Return which instruction set kvc's kernels use here, or why there are none."""
-    from kvc.runtime.native import find_library
+    from kvc.runtime.native.library import find_library
     from kvc.schema.errors import MissingLibrary
 
     try:

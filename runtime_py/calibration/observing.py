@@ -23,7 +23,7 @@ from kvc.runtime.execution.recording import TimedStep
 from kvc.runtime.execution.values import Values
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.program import Program
-from kvc.runtime.sessions.resources import FindBackend
+from kvc.runtime.sessions.resources import FindBackend, LoadSettings
 from kvc.schema import model
 from kvc.schema.calibration import Range
 from kvc.schema.container import BundleFile, StoredBlobs
@@ -198,9 +198,8 @@ def opened(path: Path, find_backend: FindBackend) -> Iterator[Program]:
     except BaseException:
         bundle.close()
         raise
-    program = Program(
-        bundle.path, bundle.digest, stored, "map", find_backend=find_backend
-    )
+    settings = LoadSettings(find_backend=find_backend)
+    program = Program(bundle.path, bundle.digest, stored, "map", settings)
     try:
         yield program
     finally:

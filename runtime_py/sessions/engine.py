@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -24,11 +23,11 @@ from kvc.runtime.calls.pieces import count_excess, plan_pieces, run_pieces
 from kvc.runtime.calls.transactions import Transaction
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
-from kvc.runtime.delegates.table import check_target, delegate_of
+from kvc.runtime.delegates.table import check_target
 from kvc.runtime.execution.delegate import Packing
 from kvc.runtime.execution.executor import Binding, RunProgress, fill_cursors
 from kvc.runtime.memory.arrays import Array, copy_into, own_copy
-from kvc.runtime.sessions.resources import FindBackend, Resources
+from kvc.runtime.sessions.resources import LoadSettings, Resources
 from kvc.runtime.sessions.sizes import count_rows, row_dims
 from kvc.runtime.sessions.summary import program_summary
 from kvc.runtime.states.divided import divide, find_backends
@@ -51,19 +50,12 @@ class Engine:
         digest: str,
         stored: StoredBlobs,
         mode: Mode,
-        reference: bool | None = None,
-        max_turns: int | None = None,
-        devices: Mapping[str, int] = MappingProxyType({}),
-        find_backend: FindBackend = delegate_of,
+        settings: LoadSettings,
     ) -> None:
-        self._find_backend = find_backend
         self.program: Program = stored.program
         self.digest = digest
         self.path = path
-        self._mode = mode
-        self._reference = reference
-        self._max_turns = max_turns
-        self._devices = devices
+        self._mode, self._settings = mode, settings
         self._stored = stored
         self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
@@ -350,15 +342,7 @@ class Engine:
 
     def _new_resources(self) -> Resources:
         self._in_use += 1
-        return Resources(
-            self.path,
-            self.program,
-            self._constants,
-            self._reference,
-            self._max_turns,
-            self._devices,
-            self._find_backend,
-        )
+        return Resources(self.path, self.program, self._constants, self._settings)
 
     def _count_out(self) -> None:
         """Note that one set of resources is freed; close the files after the last."""

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from kvc.runtime.data import FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.selecting import choose_body
-from kvc.runtime.delegates.table import check_backends, check_device, delegate_of
+from kvc.runtime.delegates.table import check_backends, check_device
 from kvc.runtime.execution.delegate import Packing
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.engine import Engine
 from kvc.runtime.sessions.methods import Callables
-from kvc.runtime.sessions.resources import FindBackend
+from kvc.runtime.sessions.resources import LoadSettings
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.sessions.sizes import whole_number
 from kvc.runtime.states.session_states import Copies
@@ -102,9 +102,8 @@ def load(
     except BaseException:
         bundle.close()
         raise
-    return Program(
-        bundle.path, bundle.digest, stored, checked, reference, turns, devices
-    )
+    settings = LoadSettings(reference, turns, devices)
+    return Program(bundle.path, bundle.digest, stored, checked, settings)
 
 
 def _check_some_run(bundle: BundleFile) -> None:
@@ -171,14 +170,9 @@ class Program(Callables):
         digest: str,
         stored: StoredBlobs,
         mode: Mode,
-        reference: bool | None = None,
-        max_turns: int | None = None,
-        devices: Mapping[str, int] = MappingProxyType({}),
-        find_backend: FindBackend = delegate_of,
+        settings: LoadSettings,
     ) -> None:
-        self._engine = Engine(
-            path, digest, stored, mode, reference, max_turns, devices, find_backend
-        )
+        self._engine = Engine(path, digest, stored, mode, settings)
         declared = stored.program
         self.path = path
         self.digest = digest

@@ -20,12 +20,33 @@ from kvc.runtime.execution.code import Code, Prepared, code_of, import_beside_pa
 from kvc.runtime.execution.delegate import Delegate, Handle, Options, Packing
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.threads import settle_threads
+from kvc.schema.frozen import frozen
 from kvc.schema.left import needs_torch, why_torch
 from kvc.schema.model import Program
 from kvc.schema.torch_package import check_torch
 from kvc.schema.uses import constants_of
 
 FindBackend = Callable[[str], Factory]  # maps a name to a backend's run-time half
+
+
+@frozen
+class LoadSettings:
+    """Settings of `load` that a program's calls share.
+
+    Attributes:
+        reference: True to run partitions by the reference implementation of a backend's
+            arithmetic; False to refuse a backend whose library is missing; None to use
+            the library if it is installed.
+        max_turns: the greatest number of iterations of a `while_loop` each time that
+            control reaches the loop; None for no limit.
+        devices: the index of the requested device, by name of the backend.
+        find_backend: returns the run-time half of a backend, given the backend's name.
+    """
+
+    reference: bool | None = None
+    max_turns: int | None = None
+    devices: Mapping[str, int] = MappingProxyType({})
+    find_backend: FindBackend = delegate_of
 
 
 class Resources:
@@ -40,16 +61,9 @@ class Resources:
         path: str,
         program: Program,
         buffers: NamedBuffers,
-        reference: bool | None = None,
-        max_turns: int | None = None,
-        devices: Mapping[str, int] = MappingProxyType({}),
-        find_backend: FindBackend = delegate_of,
+        settings: LoadSettings,
     ) -> None:
-        self._path = path
-        self._find_backend = find_backend
-        self._max_turns = max_turns
-        self._devices = devices
-        self._reference = reference
+        self._path, self._settings = path, settings
         self._program = program
         self._buffers = buffers
         self._lock = threading.RLock()
@@ -85,7 +99,7 @@ class Resources:
                 method,
                 self._delegate,
                 self._prepared,
-                self._max_turns,
+                self._settings.max_turns,
             )
             self._codes[method] = made
         return self._codes[method]
@@ -98,11 +112,11 @@ class Resources:
                 options = Options(
                     self._path,
                     self._program,
-                    self._reference,
+                    self._settings.reference,
                     threads,
-                    self._devices.get(name),
+                    self._settings.devices.get(name),
                 )
-                self._backends[name] = self._find_backend(name)(options)
+                self._backends[name] = self._settings.find_backend(name)(options)
             return self._backends[name]
 
     def packed(self) -> Mapping[str, int]:

@@ -108,7 +108,7 @@ def test_the_portable_kernels_give_the_same(path: Path):
         import sys
         import numpy as np
         from kvc.runtime import (load)
-        from kvc.runtime.native import (find_library)
+        from kvc.runtime.native.library import (find_library)
         assert find_library().processor == "portable"
         with load(sys.argv[1], reference=False) as program:
             session = program.session()

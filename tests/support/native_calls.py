@@ -13,7 +13,7 @@ from kvc.runtime.delegates.cpu.binding import bind_steps
 from kvc.runtime.execution.executor import Unbegun
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import tensor_as_array
-from kvc.runtime.native import find_library
+from kvc.runtime.native.library import find_library
 from kvc.schema.backends.cpu import why_not
 from kvc.schema.backends.operands import arguments_of
 from kvc.schema.dtypes import DType

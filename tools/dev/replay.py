@@ -19,7 +19,8 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from kvc.runtime import load
-from kvc.runtime.native import Failure, NativeCall, NativePartition, Steps, find_library
+from kvc.runtime.native import Failure, NativeCall, NativePartition, Steps
+from kvc.runtime.native.library import find_library
 
 Arrays = list[np.ndarray]
 ROWS = (1, 2, 3, 4, 7, 8, 16, 17, 24, 40)

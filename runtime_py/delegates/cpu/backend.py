@@ -20,7 +20,7 @@ from kvc.runtime.execution.delegate import (
     on_host,
 )
 from kvc.runtime.memory.arrays import Array
-from kvc.runtime.native import Library, find_library
+from kvc.runtime.native.library import Library, find_library
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.cpu import why_not
 from kvc.schema.model import Block

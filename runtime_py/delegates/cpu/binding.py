@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from kvc.runtime.delegates.cpu.failures import error_of
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.execution.array_views import bind_view
 from kvc.runtime.execution.delegate import first_write
@@ -20,18 +21,13 @@ from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, lies_over
 from kvc.runtime.native import (
     ABSENT,
-    BAD_LENGTH,
-    CACHE_OVERFLOW,
-    INDEX_OUT_OF_RANGE,
     NO_MEMORY,
-    NOTHING_TO_REDUCE,
-    ROW_LENGTH_OUT_OF_RANGE,
     Failure,
-    Library,
     NativeCall,
     NativePartition,
     Steps,
 )
+from kvc.runtime.native.library import Library
 from kvc.schema.backends.cpu import COMPUTED
 from kvc.schema.backends.cpu_rows import (
     BLOCKS,
@@ -43,11 +39,7 @@ from kvc.schema.backends.cpu_rows import (
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BranchMismatch,
-    CacheOverflow,
-    IndexOutOfRange,
     KvcError,
-    OutOfMemory,
-    RowLengthOutOfRange,
 )
 from kvc.schema.graph import Argument, Graph, Instruction
 from kvc.schema.model import Block
@@ -191,36 +183,15 @@ class _Binder:
     def _fail(self, failure: Failure) -> NoReturn:
         index = self._owners[failure.step]
         instruction = self._graph.instructions[index]
-        try:
-            fail(self._method, index, instruction, self._error(failure, instruction))
-        except KvcError as error:
-            if index < self._first_write + (failure.fault != NO_MEMORY):
-                raise Unbegun from error
-            raise
-
-    def _error(self, failure: Failure, instruction: Instruction) -> Exception:
-        """Return the error that the reference would raise."""
-        first, second, third, fourth = failure.facts
-        fault = failure.fault
-        if fault == CACHE_OVERFLOW and self._is_index(instruction):
-            return IndexOutOfRange(place="", index=second, size=fourth)
-        if fault == CACHE_OVERFLOW:
-            return CacheOverflow(row=first, start=second, count=third, capacity=fourth)
-        if fault == INDEX_OUT_OF_RANGE:
-            return IndexOutOfRange(place="", index=first, size=second)
-        if fault == ROW_LENGTH_OUT_OF_RANGE:
-            return RowLengthOutOfRange(row=first, length=second, most=third)
-        if fault == BAD_LENGTH:
-            what = f"row {first} has {second} valid positions, the cache has {third}"
-            return ValueError(what)
-        if fault == NOTHING_TO_REDUCE:
-            return ValueError("there is no greatest or least of no elements")
-        return OutOfMemory(what=instruction.op, nbytes=first)
-
-    def _is_index(self, instruction: Instruction) -> bool:
-        """Tell whether an instruction checks an index that selects no cache rows."""
         checks = instruction.op == _CHECK_INDEX
-        return checks and not checks_rows(self._graph, instruction, self._sizes)
+        is_index = checks and not checks_rows(self._graph, instruction, self._sizes)
+        error = error_of(failure, instruction, is_index)
+        try:
+            fail(self._method, index, instruction, error)
+        except KvcError as told:
+            if index < self._first_write + (failure.fault != NO_MEMORY):
+                raise Unbegun from told
+            raise
 
     def _bind(self, instruction: Instruction) -> None:
         match OPS[instruction.op].aliasing:

@@ -33,7 +33,7 @@ from kvc.runtime.execution.delegate import (
     Packing,
     library_unless,
 )
-from kvc.runtime.native import native_library
+from kvc.runtime.native.library import native_library
 from kvc.schema.errors import BadProgram, MissingLibrary
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program

@@ -11,7 +11,7 @@ from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace
 from kvc.runtime.execution.delegate import Handle, Workspace, on_host
 from kvc.runtime.memory.arenas import Arena
-from kvc.runtime.native import native_library
+from kvc.runtime.native.library import native_library
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.xnnpack import CONVOLUTIONS
 from kvc.schema.graph import Constant, Graph, Instruction, Ref

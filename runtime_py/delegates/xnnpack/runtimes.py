@@ -22,8 +22,14 @@ from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, Subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace, release
 from kvc.runtime.memory.arrays import Array, address_of, copy_into
-from kvc.runtime.native import Failure, NativeCall, NativePartition, Question, Steps
-from kvc.runtime.native import Library as NativeLibrary
+from kvc.runtime.native import (
+    Failure,
+    NativeCall,
+    NativePartition,
+    Question,
+    Steps,
+)
+from kvc.runtime.native.library import Library as NativeLibrary
 from kvc.schema.errors import Closed, NativeCallFailed
 from kvc.schema.frozen import frozen
 

@@ -9,7 +9,8 @@ import pytest
 
 from kvc.runtime import CacheOverflow, KernelFailed
 from kvc.runtime.execution.executor import Frame, RunProgress, Unbegun
-from kvc.runtime.native import NativeCall, NativePartition, Steps, find_library
+from kvc.runtime.native import NativeCall, NativePartition, Steps
+from kvc.runtime.native.library import find_library
 from kvc.schema.errors import KvcError
 from kvc.schema.graph import Instruction
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvc.runtime.native import find_library
+from kvc.runtime.native.library import find_library
 
 
 @pytest.fixture(params=find_library().processors)

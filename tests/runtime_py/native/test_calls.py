@@ -11,8 +11,8 @@ from kvc.runtime.native import (
     NativeCall,
     NativePartition,
     Steps,
-    find_library,
 )
+from kvc.runtime.native.library import find_library
 
 ForeignCall = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)

@@ -17,8 +17,8 @@ from kvc.runtime.native import (
     NativeCall,
     NativePartition,
     Steps,
-    find_library,
 )
+from kvc.runtime.native.library import find_library
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BranchMismatch,

@@ -7,7 +7,7 @@ from native_calls import native_graph, run_native
 from op_cases import CASES, Case, kind_of
 from torch import Tensor
 
-from kvc.runtime.native import find_library
+from kvc.runtime.native.library import find_library
 from kvc.schema.backends.cpu import RULES
 
 

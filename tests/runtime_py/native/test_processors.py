@@ -12,7 +12,7 @@ from op_cases import Case
 from quantized_rows import in_blocks, quantized, some_blocks, some_rows
 from torch import Tensor
 
-from kvc.runtime.native import find_library
+from kvc.runtime.native.library import find_library
 from kvc.schema.errors import BadSetting
 
 I8, U8 = torch.int8, torch.uint8
@@ -105,7 +105,9 @@ def test_avx512_has_the_bits_of_avx2(results_by):
 
 def used_where(variable: str) -> subprocess.CompletedProcess[str]:
     """Say which instruction set a process uses where KVC_PROCESSOR has a value."""
-    code = "from kvc.runtime.native import find_library as f; print(f().processor)"
+    code = (
+        "from kvc.runtime.native.library import find_library as f; print(f().processor)"
+    )
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "KVC_PROCESSOR": variable},
