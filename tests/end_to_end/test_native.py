@@ -149,7 +149,7 @@ def test_an_interrupt_leaves_the_session_as_it_was(path: Path, monkeypatch):
         session.prefill(TOKENS)
         expected = session.decode(np.array([[5]]))
         session.rewind(1)
-        library = sys.modules["kvc.runtime.native"].find_library()
+        library = sys.modules["kvc.runtime.native.library"].find_library()
         run, calls = library._run, []
 
         def interrupted(steps, count, first, *others):

@@ -63,7 +63,7 @@ def test_the_version_says_why_there_are_no_kernels(kvc, monkeypatch):
         reason, install = "it was not built", "pip install ."
         raise MissingLibrary(library="kernels", reason=reason, install=install)
 
-    monkeypatch.setattr("kvc.runtime.native.find_library", missing)
+    monkeypatch.setattr("kvc.runtime.native.library.find_library", missing)
     told = kvc("--version").stdout.splitlines()[1]
     assert told == (
         "kernels of the backend cpu: none, since their library cannot be used: it was "

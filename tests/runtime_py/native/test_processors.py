@@ -105,9 +105,8 @@ def test_avx512_has_the_bits_of_avx2(results_by):
 
 def used_where(variable: str) -> subprocess.CompletedProcess[str]:
     """Say which instruction set a process uses where KVC_PROCESSOR has a value."""
-    code = (
-        "from kvc.runtime.native.library import find_library as f; print(f().processor)"
-    )
+    code = "from kvc.runtime.native.library import find_library as found\n"
+    code += "print(found().processor)"
     return subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "KVC_PROCESSOR": variable},
