@@ -105,7 +105,9 @@ def _is_attended(method: Method, state: str, places: slice, blocks: Blocks) -> b
 
     `places` selects the arguments of attention that count: caches, or their scales.
     """
-    flow = CacheFlow(blocks, _leads_on, every=False)
+    flow = CacheFlow(
+        blocks, lambda node: OPS[node.op].aliasing in _LEADS_ON, every=False
+    )
     derived = flow.values(method, _begin(method, state))
     return any(
         isinstance(value, Value) and value.id in derived[one.name]
@@ -114,10 +116,6 @@ def _is_attended(method: Method, state: str, places: slice, blocks: Blocks) -> b
         if node.op == ATTENTION
         for value in node.arguments[places]
     )
-
-
-def _leads_on(node: Node) -> bool:
-    return OPS[node.op].aliasing in _LEADS_ON
 
 
 def _has_caches_of(program: Program, dtype: DType) -> bool:

@@ -108,9 +108,10 @@ class _Reader:
             for root in (value, member("", value)):
                 if any(beneath(path, root) for path in self._results):
                     return root
+        known = [f"{p or 'the result'} (or {i})" for p, i in self._results.items()]
         raise self._refused(
             f"carry gives {key!r} the result {value!r}; the tensors that it returns "
-            f"are {self._listed_results()}"
+            f"are {listing(known)}"
         )
 
     def _pairs(self, key: str, root: str) -> Iterator[Pair]:
@@ -146,11 +147,6 @@ class _Reader:
         for path in paths:
             if paths.count(path) > 1:
                 raise self._refused(f"carry names the {what} {path!r} twice")
-
-    def _listed_results(self) -> str:
-        return listing(
-            [f"{p or 'the result'} (or {i})" for p, i in self._results.items()]
-        )
 
     def _refused(self, reason: str) -> CaptureError:
         return CaptureError(method=self._method.name, place="", reason=reason)

@@ -251,7 +251,9 @@ class NodeImporter:
 
         A call that reads the result of an unsupported call is left out.
         """
-        if any(source in self._unknown for source in _operands(node)):
+        # The bodies are input nodes too, but no tensors.
+        unknown = self._unknown.intersection(node.all_input_nodes)
+        if any(isinstance(one.meta.get("val"), Tensor) for one in unknown):
             self._unknown.add(node)
             return
         try:
@@ -384,11 +386,6 @@ class BodyImporter(NodeImporter):
 
 
 _PENDING = Method("", "", (), (), "", "", "", (), (), (), (), (), ())
-
-
-def _operands(node: fx.Node) -> list[fx.Node]:
-    """Return the operands of a control-flow call that are tensors, without bodies."""
-    return [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
 
 
 def _is_size(result: object) -> bool:

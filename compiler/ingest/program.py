@@ -64,20 +64,16 @@ def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
                 raise unseen(one.method.name, name, place)
         for name, path in one.observed.arrays.items():
             if tensors.state(tensors.named[name]) is not None:
-                raise _array(name, path)
+                reason = (
+                    f"{path!r} is a numpy array over its memory, and a read of it is "
+                    "not traced; keep a tensor, or make the array where it is needed"
+                )
+                raise StateConflict(state=name, reason=reason)
     kept = {n: path for one in captured for n, path in one.observed.aliases.items()}
     for one in captured:
         for name in one.observed.assigned:
             if name in kept:
                 raise _apart(one.method.name, name, kept[name])
-
-
-def _array(name: str, path: str) -> StateConflict:
-    return StateConflict(
-        state=name,
-        reason=f"{path!r} is a numpy array over its memory, and a read of it is not "
-        "traced; keep a tensor, or make the array where it is needed",
-    )
 
 
 def _apart(method: str, name: str, path: str) -> CaptureError:
@@ -289,7 +285,10 @@ def _check_all_sizes(program: Program) -> None:
         ):
             return  # a bug of ours, which the pass manager reports
         place = f" at {node.source}" if node.source else ""
-        reason = _wrong_call(node, error.reason)
+        reason = (
+            f"{node.op} does not accept its arguments: {error.reason}. Change shapes, "
+            "dtypes or axes in this line"
+        )
         if any(_takes(node, sizes) for sizes in sample_sizes(program.symbols)):
             reason = _wrong_sizes(node, error)
         raise CaptureError(method=error.method, place=place, reason=reason) from error
@@ -302,13 +301,6 @@ def _takes(node: Node, sizes: Mapping[str, int]) -> bool:
     except ShapeMismatch:
         return False
     return True
-
-
-def _wrong_call(node: Node, reason: str) -> str:
-    return (
-        f"{node.op} does not accept its arguments: {reason}. Change shapes, dtypes or "
-        "axes in this line"
-    )
 
 
 def _wrong_sizes(node: Node, error: Malformed) -> str:

@@ -103,7 +103,11 @@ class SizeReader:
         expression = sympy.expand(expression.subs(self._defined))
         size = self._size(expression)
         if size is None or (isinstance(size, Affine) and size.count > MAX_PARTS):
-            raise self._no_size(expression)
+            raise self.refused(
+                f"a size is {self.named(expression)}; sizes must be computed from "
+                "declared dims by +, -, products of different ones, and // and % by "
+                "constants (no powers, no sizes that depend on values)"
+            )
         return size
 
     def _size(self, expression: sympy.Expr) -> Dim | None:
@@ -160,13 +164,6 @@ class SizeReader:
             greater = issubclass(expression.func, (Max, sympy.Max))
             first = first if (low >= 0) == greater else other
         return first
-
-    def _no_size(self, expression: sympy.Expr) -> CaptureError:
-        return self.refused(
-            f"a size is {self.named(expression)}; sizes must be computed from declared "
-            "dims by +, -, products of different ones, and // and % by constants (no "
-            "powers, no sizes that depend on values)"
-        )
 
     def named(self, expression: sympy.Expr) -> sympy.Expr:
         """Return an expression with the names of Dims in place of torch's symbols."""

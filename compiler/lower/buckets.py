@@ -4,7 +4,7 @@ In: a program with symbols, a recipe, the partitions of a backend. Out: the prog
 which each symbol lists the sizes that it can have; or an error that names the size.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -70,16 +70,13 @@ def check_fixed(
         for sizes in fixed_sizes(symbols, [kind]) or ():
             shape = kind.shape(sizes)
             if sizes and 0 in shape:
+                at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
                 what = (
                     f"the backend {backend} has no tensors without elements, and at "
-                    f"{_listed(sizes)} {kind} has the shape {list(shape)}; leave out "
+                    f"{at} {kind} has the shape {list(shape)}; leave out "
                     "such sizes"
                 )
                 raise BadBuckets(recipe=recipe.name, size=", ".join(sizes), what=what)
-
-
-def _listed(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def values_of(graph: Method) -> tuple[Value, ...]:

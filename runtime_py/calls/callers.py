@@ -175,19 +175,17 @@ class _Lender:
         Raises:
             InputMismatch: the input is read-only, or some of its elements share bytes.
         """
-        array = self._array
+        array, given = self._array, self._given
         if not array.flags.writeable:
             raise self._mismatch("an array that may be written", "a read-only one")
-        if array.size and _is_copy(
-            array, self._given
-        ):  # torch reports no address for an empty tensor
+        # torch reports no address for an empty tensor.
+        if array.size and is_tensor(given) and address_of(array) != given.data_ptr():  # type: ignore[attr-defined]
             raise self._mismatch(
                 "a tensor in ordinary memory", "one that must be copied"
             )
         if _overlaps_itself(array):
             found = f"one whose elements overlap each other, of strides {array.strides}"
             raise self._mismatch("an array that may be written", found)
-        given = self._given
         self.written = given.memory if isinstance(given, GrowingArray) else array
 
     def _mismatch(self, expected: str, found: str) -> InputMismatch:
@@ -204,11 +202,6 @@ def _mismatch(
         expected=expected,
         found=found,
     )
-
-
-def _is_copy(array: Array, given: object) -> bool:
-    """Tell whether an array is a copy rather than a view of the given tensor."""
-    return is_tensor(given) and address_of(array) != given.data_ptr()  # type: ignore[attr-defined]
 
 
 def _overlaps_itself(array: Array) -> bool:

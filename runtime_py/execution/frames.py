@@ -328,7 +328,8 @@ class _Binder:
             self._controls[index] = ControlStep(
                 instruction, code.blocks, self._bind_block, code.method, code.max_turns
             )
-            self._beside_others |= any(map(_has_delegates, code.blocks))
+            steps = (step for block in code.blocks for step in block.instructions)
+            self._beside_others |= any(step.op == DELEGATE for step in steps)
         bound = bind_operands(
             instruction,
             self._graph,
@@ -383,10 +384,6 @@ def _merged(
                 merged.append(step)
                 found.append((place,))
     return tuple(merged), tuple(found)
-
-
-def _has_delegates(graph: Graph) -> bool:
-    return any(step.op == DELEGATE for step in graph.instructions)
 
 
 def _is_symbolic(argument: Argument) -> bool:

@@ -6,7 +6,7 @@ raise `Busy`.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from kvc.runtime.sessions.engine import Engine
 from kvc.runtime.states.session_states import StateMemory
@@ -102,8 +102,5 @@ def _position_text(states: StateMemory) -> str:
         return "no position"
     most = "" if states.capacity is None else f" of {states.capacity}"
     pending = sum(map(len, states.pending))
-    return f"position {_rows(found)}{most}{f', {pending} pending' if pending else ''}"
-
-
-def _rows(position: Sequence[int]) -> str:
-    return str(position[0]) if len(position) == 1 else str(list(position))
+    rows = str(found[0]) if len(found) == 1 else str(list(found))
+    return f"position {rows}{most}{f', {pending} pending' if pending else ''}"

@@ -63,16 +63,13 @@ def _innermost(frames: Iterator[tuple[FrameType, int]]) -> str:
     """
     found = shared = ""
     for frame, line in frames:
-        file, place = frame.f_code.co_filename, f"{_module(frame)}:{line}"
+        file = frame.f_code.co_filename
+        place = f"{frame.f_globals.get('__name__', '')}:{line}"
         if _is_own(file):
             found = place
         elif file.startswith(_TRANSFORMERS):
             shared = place
     return found or shared or NOWHERE
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
 
 
 def _is_own(file: str) -> bool:

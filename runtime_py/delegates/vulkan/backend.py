@@ -332,13 +332,12 @@ def _load_chunk(
     what, shared = "weights on a Vulkan device", not device.separate
     memory = DeviceBuffer(device, end, what, shared=shared)
     made.append(memory)
-    found = {n: _at(memory, offset, arrays[n]) for n, offset in offsets.items()}
+    found = {
+        n: np.ndarray(like.shape, like.dtype, memory.bytes.data, offsets[n])
+        for n, like in arrays.items()
+    }
     upload(device, memory, [(found[n], array) for n, array in arrays.items()])
     return found
-
-
-def _at(memory: DeviceBuffer, offset: int, like: Array) -> Array:
-    return np.ndarray(like.shape, like.dtype, memory.bytes.data, offset)
 
 
 def upload(
