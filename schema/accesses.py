@@ -11,8 +11,17 @@ from dataclasses import replace
 from typing import Final
 
 from kvc.schema.control import read_control
-from kvc.schema.graph import Alias, Caller, Graph, Instruction, Ref, StateSlot
-from kvc.schema.model import Access, AccessMode, Block, Update
+from kvc.schema.graph import (
+    Access,
+    AccessMode,
+    Alias,
+    Caller,
+    Graph,
+    Instruction,
+    Ref,
+    StateSlot,
+)
+from kvc.schema.model import Block, Update
 from kvc.schema.ops import APPEND, CACHE_UPDATE, CONTROL_OPS, OPS, REPLACE, Aliasing
 from kvc.schema.types import Dim
 

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from kvc.schema.dtypes import DType
 from kvc.schema.frozen import frozen
-from kvc.schema.types import Affine, TensorType
+from kvc.schema.types import Affine, Dim, TensorType
 
 
 @frozen
@@ -107,6 +107,38 @@ class Instruction:
     arguments: tuple[Argument, ...]
     results: tuple[int, ...]
     source: str = ""
+
+
+class AccessMode(IntEnum):
+    """Which slots a write to a state changes; the member's value is its file code."""
+
+    ANYWHERE = 0
+    SLOTS = 1  # rows from an index on; for a state with a cursor, the cursor
+    APPEND = 2  # rows after the end
+    REPLACE = 3  # the whole value, with a new length
+
+    @property
+    def lengthens(self) -> bool:
+        """Tell whether a write of this mode may change the value's length."""
+        return self in (AccessMode.APPEND, AccessMode.REPLACE)
+
+
+@frozen
+class Access:
+    """A write of an instruction to memory that outlives the instruction.
+
+    Attributes:
+        root: the id of the value that owns the memory: a state, or a block's input in
+            the caller's memory.
+        mode: which slots the write changes.
+        axis: the axis of the slots, or of the changed length; None for ANYWHERE.
+        size: the number of slots written, or the new length.
+    """
+
+    root: int
+    mode: AccessMode
+    axis: int | None = None
+    size: Dim | None = None
 
 
 @frozen

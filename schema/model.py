@@ -10,42 +10,10 @@ from dataclasses import replace
 from enum import IntEnum
 
 from kvc.schema.frozen import frozen
-from kvc.schema.graph import Graph
+from kvc.schema.graph import Access, Graph
 from kvc.schema.provenance import Provenance
 from kvc.schema.rings import Window
 from kvc.schema.types import Dim, Symbol, TensorType
-
-
-class AccessMode(IntEnum):
-    """Which slots a write to a state changes; the member's value is its file code."""
-
-    ANYWHERE = 0
-    SLOTS = 1  # rows from an index on; for a state with a cursor, the cursor
-    APPEND = 2  # rows after the end
-    REPLACE = 3  # the whole value, with a new length
-
-    @property
-    def lengthens(self) -> bool:
-        """Tell whether a write of this mode may change the value's length."""
-        return self in (AccessMode.APPEND, AccessMode.REPLACE)
-
-
-@frozen
-class Access:
-    """A write of an instruction to memory that outlives the instruction.
-
-    Attributes:
-        root: the id of the value that owns the memory: a state, or a block's input in
-            the caller's memory.
-        mode: which slots the write changes.
-        axis: the axis of the slots, or of the changed length; None for ANYWHERE.
-        size: the number of slots written, or the new length.
-    """
-
-    root: int
-    mode: AccessMode
-    axis: int | None = None
-    size: Dim | None = None
 
 
 @frozen
@@ -134,10 +102,7 @@ class Method:
     blocks: tuple[Block, ...] = ()
 
     def __repr__(self) -> str:
-        """Return the method's name and inputs as text, without its code.
-
-        `kvc dump --ops` prints the code.
-        """
+        """Return the method's name and inputs; `kvc dump --ops` prints the code."""
         return f"<Method {self.name}({', '.join(self.input_names)})>"
 
     def advance_of(self, cursor: int) -> Advance | None:
@@ -156,10 +121,7 @@ class Method:
 
     @property
     def row_lengths(self) -> int | None:
-        """Return the index of the input that has the row lengths, or None.
-
-        The result is None if the method has no row lengths.
-        """
+        """Return the index of the input of row lengths, None if there is none."""
         found = self.advance_of(0)
         return None if found is None else found.lengths
 
@@ -326,8 +288,7 @@ class Delegate:
             data.
         memory: who plans the workspace, the delegate's scratch memory.
         workspace_nbytes: upper bound of the workspace's size, in bytes.
-        tail_nbytes: how many bytes must be readable after each of its inputs and
-            outputs.
+        tail_nbytes: how many bytes must be readable after each input and output.
     """
 
     backend: str
@@ -391,7 +352,19 @@ class Program:
     def bodies(self) -> tuple["Program", ...]:
         """Return one program per recipe: that recipe's methods, no variants."""
         own = replace(self, variants=())
-        return (own, *(_by_variant(own, variant) for variant in self.variants))
+        others = (
+            replace(
+                own,
+                provenance=replace(
+                    self.provenance, recipe=one.recipe, recipe_text=one.recipe_text
+                ),
+                symbols=one.symbols,
+                methods=one.methods,
+                delegates=one.delegates,
+            )
+            for one in self.variants
+        )
+        return (own, *others)
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -400,21 +373,5 @@ class Program:
 
     @property
     def position(self) -> Cursor | None:
-        """Return the cursor that counts the tokens of prefill and decode.
-
-        This cursor is the program's position; None if there is none.
-        """
+        """Return the cursor that is the program's position, None if there is none."""
         return self.cursors[0] if self.cursors else None
-
-
-def _by_variant(program: Program, variant: Variant) -> Program:
-    origin = replace(
-        program.provenance, recipe=variant.recipe, recipe_text=variant.recipe_text
-    )
-    return replace(
-        program,
-        provenance=origin,
-        symbols=variant.symbols,
-        methods=variant.methods,
-        delegates=variant.delegates,
-    )

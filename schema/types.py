@@ -118,10 +118,7 @@ class Affine:
 
     @property
     def symbols(self) -> KeysView[str]:
-        """Return the names of the expression's symbols, including those in quotients.
-
-        Each name comes once.
-        """
+        """Return the names of all symbols, also those in quotients, each once."""
         names: dict[str, None] = {}
         for factor in (factor for factors, _ in self.parts for factor in factors):
             of = (factor,) if isinstance(factor, str) else factor.of.symbols
@@ -294,10 +291,8 @@ def bounds(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
     scale = _common_divisor(dim)
     exact, least, most = _unrounded(dim, scale)
     ends = _bounds_of_factors(exact, symbols) if isinstance(exact, Affine) else (exact,)
-    return (
-        max(low, -(-(ends[0] + least) // scale)),
-        min(high, (ends[-1] + most) // scale),
-    )
+    low = max(low, -(-(ends[0] + least) // scale))
+    return low, min(high, (ends[-1] + most) // scale)
 
 
 def _bounds_of_factors(dim: Affine, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
@@ -348,11 +343,7 @@ def _unrounded(dim: Affine, scale: int) -> tuple[Dim, int, int]:
     The first result is the dim with each remainder 0. The second and the third result
     are the least and the greatest number that the remainders add.
     """
-    kept = [
-        part
-        for part in dim.parts
-        if not (len(part[0]) == 1 and isinstance(part[0][0], Quotient))
-    ]
+    kept = [(fs, c) for fs, c in dim.parts if len(fs) > 1 or isinstance(fs[0], str)]
     total = add_dims(0, _of_parts(dim.constant, kept), scale)
     least = most = 0
     for factor, c in dim.terms:

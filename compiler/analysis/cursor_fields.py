@@ -286,6 +286,31 @@ class CursorView:
             if self.field(write.index) is CursorField.START:
                 yield write
 
+    def extents(self) -> set[Dim]:
+        """Return the numbers of slots that the call writes from the call's start on.
+
+        Adjacent writes of one cache are added up. More than one number means that the
+        writes of different caches disagree.
+        """
+        found: dict[str, dict[Dim, Dim]] = {}
+        different: set[Dim] = set()
+        for write in cache_writes(self.method):
+            offset, extent = self.offset(write.index), write.count
+            after = self.after_mark(write.index)
+            one = None if after is None else after.one
+            if isinstance(one, CarriedSum) and one.turns is not None:
+                offset = self.offset(one.first)
+                extent = add_dims(0, one.turns, one.step)
+            if offset is not None:
+                count = found.setdefault(write.state, {}).setdefault(offset, extent)
+                different |= {count, extent} if count != extent else set()
+        for runs in found.values():
+            end: Dim = 0
+            while end in runs:
+                end = add_dims(end, runs.pop(end))
+            different |= {end} if end != 0 else set()
+        return different
+
 
 def _fits(offset: Dim, count: Dim, room: Dim, symbols: Mapping[str, Symbol]) -> bool:
     """Tell whether `offset` is at least 0 and `offset + count` at most `room`.

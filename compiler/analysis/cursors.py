@@ -20,13 +20,13 @@ from kvc.compiler.analysis.cursor_fields import (
     start_of,
 )
 from kvc.compiler.analysis.flat import FlatMethod
-from kvc.compiler.analysis.index_sums import Along, CarriedSum
+from kvc.compiler.analysis.index_sums import Along
 from kvc.compiler.analysis.updates import cache_writes, growth, one_length
 from kvc.compiler.ir import Program, State, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CompileError
 from kvc.schema.model import Cursor, CursorKind
-from kvc.schema.types import Dim, add_dims, bounds, symbols_in, symbols_of
+from kvc.schema.types import Dim, bounds, symbols_in, symbols_of
 
 _INTEGERS = (DType.INT32, DType.INT64)
 
@@ -193,7 +193,7 @@ class _Finder:
         assert view.start is not None
         method, dims = view.method, view.start.type.dims
         writes = list(view.writes())
-        added = _extents(view)
+        added = view.extents()
         if view.places or (one_each and dims == (1,)):
             added.add(dims[0])
         added = added or _token_counts(method)
@@ -219,7 +219,7 @@ class _Finder:
             for name, step in self._steps[state.name].items()
         }
         written = any(
-            _extents(view)
+            view.extents()
             or any(view.after_mark(write.index) for write in cache_writes(view.method))
             for view in views.values()
         )
@@ -342,32 +342,6 @@ class _Finder:
 def _generating(methods: Sequence[FlatMethod]) -> list[FlatMethod]:
     """Return the methods whose roles append tokens."""
     return [method for method in methods if method.role not in ("", "encode")]
-
-
-def _extents(view: CursorView) -> set[Dim]:
-    """Return the numbers of slots that the call writes from the call's start on.
-
-    Adjacent writes of one cache are added up. More than one number means that the
-    writes of different caches disagree.
-    """
-    found: dict[str, dict[Dim, Dim]] = {}
-    different: set[Dim] = set()
-    for write in cache_writes(view.method):
-        offset, extent = view.offset(write.index), write.count
-        after = view.after_mark(write.index)
-        one = None if after is None else after.one
-        if isinstance(one, CarriedSum) and one.turns is not None:
-            offset = view.offset(one.first)
-            extent = add_dims(0, one.turns, one.step)
-        if offset is not None:
-            count = found.setdefault(write.state, {}).setdefault(offset, extent)
-            different |= {count, extent} if count != extent else set()
-    for runs in found.values():
-        end: Dim = 0
-        while end in runs:
-            end = add_dims(end, runs.pop(end))
-        different |= {end} if end != 0 else set()
-    return different
 
 
 def _token_counts(method: FlatMethod) -> set[Dim]:

@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvc.compiler.emit.bundle import Bundle
@@ -29,7 +27,11 @@ from kvc.compiler.hugging_face.attention.rotary import (
 from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.caches.positions import READ, first_position
 from kvc.compiler.hugging_face.caches.probe import CachedLayers, cached_layers
-from kvc.compiler.hugging_face.encoder.encoder_inputs import EncoderInput, encoder_input
+from kvc.compiler.hugging_face.encoder.encoder_inputs import (
+    EncoderInput,
+    check_pictures,
+    encoder_input,
+)
 from kvc.compiler.hugging_face.export_encoders import check_unused, export_encoders
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.pictures.picture_input import picture_input
@@ -72,6 +74,7 @@ from kvc.compiler.hugging_face.text.decoder_methods import (
     AxesDecoder,
     BatchedAxesDecoder,
     after_state,
+    example_embeds,
     linear_layers,
     methods_of,
     picture_methods,
@@ -196,7 +199,7 @@ def export_hf(
         given = encoder_input(decoder, prepared) if has_encoder(decoder) else None
         heard = 0
         if given is not None:
-            _check_pictures(pictures, given)
+            check_pictures(pictures, given)
             heard = encoder_length(asked, decoder.config, given.positions)
         layers, first = _probed(decoder, given)
         if given is not None and (asked.batch or 1) > 1:
@@ -214,7 +217,7 @@ def export_hf(
         warn_of_frequencies(decoder, sizes.length, asked.max_length)
         check_keys(decoder, sizes.length)
         sizes = replace(sizes, heard=heard)
-        embeds = _example_embeds(decoder) if inputs_embeds or seen else None
+        embeds = example_embeds(decoder) if inputs_embeds or seen else None
         seen = _within(seen, opened, sizes)
         axes = NUMBERS if _has_axes(seen) else 0
         methods = methods_of(sizes, prefill_sizes, all_logits, embeds, axes)
@@ -352,19 +355,6 @@ def _decoder(
     return kinds[1](decoder, layers, sizes, prefill_sizes, first)
 
 
-def _check_pictures(pictures: bool, given: EncoderInput) -> None:
-    """Check that `pictures` is not false for an encoder that takes pictures.
-
-    Raises:
-        BadModelSetting: the encoder takes pictures, and `pictures` is false.
-    """
-    if given.is_picture and not pictures:
-        expected = "True: the model's encoder takes pictures, and nothing else"
-        raise BadModelSetting(
-            place="export_hf", setting="pictures", expected=expected, found="False"
-        )
-
-
 def _metadata(
     opened: Opened, given: EncoderInput | None, seen: PictureInput | None
 ) -> dict[str, object]:
@@ -404,9 +394,3 @@ def _places_said(places: PicturePlaces | None, seen: PictureInput) -> dict[str, 
         for grid, expansion in places.expansions.items()
     }
     return {**said, "grids": grids}
-
-
-def _example_embeds(model: PreTrainedModel) -> Tensor:
-    table = model.get_input_embeddings().weight
-    assert isinstance(table, Tensor)
-    return torch.zeros(1, 1, table.shape[1], dtype=table.dtype)

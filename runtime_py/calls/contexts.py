@@ -23,11 +23,11 @@ from kvc.runtime.calls.entries import MethodEntry
 from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.execution.code import Code
 from kvc.runtime.execution.delegate import Workspace
-from kvc.runtime.execution.executor import Binding
+from kvc.runtime.execution.executor import Binding, RunProgress
 from kvc.runtime.execution.frames import bind_graph
 from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Arena
-from kvc.runtime.memory.arrays import Array, borrowed, place_of
+from kvc.runtime.memory.arrays import Array, borrowed, copy_into, own_copy, place_of
 from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.session_states import StateMemory
 
@@ -227,3 +227,22 @@ class ContextPool:
                 return
             action, self._when_drained = self._when_drained, None
         action()
+
+
+def run_bound(
+    binding: Binding, inputs: Inputs, loans: Sequence[Loan], progress: RunProgress
+) -> list[object]:
+    """Fill a binding's inputs, run it, and return results in the caller's memory."""
+    for slot, leaf in binding.fills:
+        copy_into(slot, inputs.arrays[leaf])
+    binding.frame.run(progress)
+    if not loans:
+        return list(map(own_copy, binding.frame.outputs))
+    given = {output: loan.growing for loan in loans for output in loan.outputs}
+    results: list[object] = [
+        given[i] if i in given else own_copy(array)
+        for i, array in enumerate(binding.frame.outputs)
+    ]
+    for loan in loans:
+        loan.finish()
+    return results

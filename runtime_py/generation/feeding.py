@@ -22,12 +22,7 @@ from kvc.runtime.generation.sampling import Logits
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.methods import find_roles
 from kvc.runtime.sessions.session import Session
-from kvc.schema.errors import (
-    BadSetting,
-    NoPosition,
-    PromptTooLong,
-    StateMismatch,
-)
+from kvc.schema.errors import BadSetting, NoPosition, PromptTooLong, StateMismatch
 from kvc.schema.model import Method
 from kvc.schema.types import Dim
 
@@ -197,9 +192,7 @@ class Feeder:
             The logits after each row's token, float32 [rows, vocab].
 
         Raises:
-            StateMismatch: other code has used the session since the last call of the
-                feeder.
-            ExecutionError: as `Session.call`.
+            StateMismatch, ExecutionError: as `feed_prompts`.
         """
         parts = [() if token is None else (token,) for token in tokens]
         return self.run(self._decode.method, parts)
@@ -228,9 +221,7 @@ class Feeder:
                 of one row.
 
         Raises:
-            StateMismatch: other code has used the session since the last call of the
-                feeder.
-            ExecutionError: as `Session.call`.
+            StateMismatch, ExecutionError: as `feed_prompts`.
         """
         self._check_alone(method)
         given = _padded(parts) if embeddings is None else embeddings

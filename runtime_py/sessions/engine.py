@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from kvc.runtime.calls.callers import Loan
-from kvc.runtime.calls.contexts import ContextPool, ExecutionContext
+from kvc.runtime.calls.contexts import ContextPool, ExecutionContext, run_bound
 from kvc.runtime.calls.entries import MethodEntry, make_entry
 from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.pieces import count_excess, plan_pieces, run_pieces
@@ -26,7 +26,7 @@ from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.table import check_target
 from kvc.runtime.execution.delegate import Packing
 from kvc.runtime.execution.executor import Binding, RunProgress, fill_cursors
-from kvc.runtime.memory.arrays import Array, copy_into, own_copy
+from kvc.runtime.memory.arrays import Array, own_copy
 from kvc.runtime.sessions.resources import LoadSettings, Resources
 from kvc.runtime.sessions.sizes import count_rows, row_dims
 from kvc.runtime.sessions.summary import program_summary
@@ -53,11 +53,9 @@ class Engine:
         settings: LoadSettings,
     ) -> None:
         self.program: Program = stored.program
-        self.digest = digest
-        self.path = path
+        self.path, self.digest = path, digest
         self._mode, self._settings = mode, settings
-        self._stored = stored
-        self._blobs = hold_blobs(stored, mode)
+        self._stored, self._blobs = stored, hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
         self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
         states, methods = self.program.states, self.program.methods
@@ -107,7 +105,14 @@ class Engine:
         if entry.tokens is not None:
             entry.tokens.check_all(inputs, entry.row_lengths)
         results = self._run_call(entry, inputs, states)
-        return _nest(entry.method.output_tree, results, inputs.as_tensors)
+        if inputs.as_tensors:
+            from kvc.runtime.execution.values import array_as_tensor
+
+            results = [
+                array_as_tensor(result) if isinstance(result, np.ndarray) else result
+                for result in results
+            ]
+        return unflatten(entry.method.output_tree, results)
 
     def entry(self, method: int) -> MethodEntry:
         """Return the properties of a method that do not depend on a call."""
@@ -168,7 +173,7 @@ class Engine:
                 read = entry.row_lengths.read(inputs, demand.advance)
                 demand = replace(demand, row_lengths=read)
             if states is None or entry.only_reads:
-                return _run(binding, inputs, loans, RunProgress())
+                return run_bound(binding, inputs, loans, RunProgress())
             return self._run_on(entry, binding, demand, inputs, loans, states)
         finally:
             resources.pool.put_back(context, states)
@@ -189,7 +194,7 @@ class Engine:
             if values := binding.frame.cursors:
                 starts, steps = transaction.starts, transaction.steps
                 fill_cursors(values, starts, steps, entry.method.name)
-            results = _run(binding, inputs, loans, progress)
+            results = run_bound(binding, inputs, loans, progress)
             transaction.commit()
         except BaseException as error:
             transaction.roll_back(progress, error)
@@ -393,34 +398,3 @@ class Engine:
         """Return a copy of an initial value, so that states do not share its memory."""
         with self._constants.handle(name) as buffer:
             return own_copy(buffer.array())
-
-
-def _run(
-    binding: Binding, inputs: Inputs, loans: Sequence[Loan], progress: RunProgress
-) -> list[object]:
-    """Fill a binding's inputs, run it, and return results in the caller's memory."""
-    for slot, leaf in binding.fills:
-        copy_into(slot, inputs.arrays[leaf])
-    binding.frame.run(progress)
-    if not loans:
-        return list(map(own_copy, binding.frame.outputs))
-    given = {output: loan.growing for loan in loans for output in loan.outputs}
-    results: list[object] = [
-        given[i] if i in given else own_copy(array)
-        for i, array in enumerate(binding.frame.outputs)
-    ]
-    for loan in loans:
-        loan.finish()
-    return results
-
-
-def _nest(tree: str, results: list[object], as_tensors: bool) -> object:
-    """Return results nested as the method declares, as tensors if `as_tensors`."""
-    if as_tensors:
-        from kvc.runtime.execution.values import array_as_tensor
-
-        results = [
-            array_as_tensor(result) if isinstance(result, np.ndarray) else result
-            for result in results
-        ]
-    return unflatten(tree, results)

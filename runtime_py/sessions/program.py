@@ -7,7 +7,6 @@ is first needed.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from kvc.runtime.threads import request_threads
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
 from kvc.schema.left import needs_torch, why_torch
-from kvc.schema.model import Method, State
+from kvc.schema.model import State
 from kvc.schema.torch_package import check_torch
 from kvc.schema.types import Symbol
 
@@ -116,12 +115,10 @@ def _check_some_run(bundle: BundleFile) -> None:
     """
     methods = bundle.program.methods
     if methods and all(needs_torch(m.graph, m.graphs[1:]) for m in methods):
-        check_torch(bundle.path, partial(_why_none, methods[0]))
-
-
-def _why_none(method: Method) -> str:
-    graph, *blocks = method.graphs
-    return f"{why_torch(graph, blocks)}, in method {method.name}"
+        first, (graph, *blocks) = methods[0], methods[0].graphs
+        check_torch(
+            bundle.path, lambda: f"{why_torch(graph, blocks)}, in method {first.name}"
+        )
 
 
 def _check_reference(reference: object) -> None:

@@ -17,11 +17,7 @@ from kvc.runtime.sessions.methods import Callables
 from kvc.runtime.sessions.rewinding import GoingBack, most_rewindable, rewind, trim
 from kvc.runtime.sessions.rows import reset_row, take_row
 from kvc.runtime.sessions.session_residency import SessionResidency, describe_states
-from kvc.runtime.sessions.sizes import (
-    choose_capacity,
-    choose_sizes,
-    count_rows,
-)
+from kvc.runtime.sessions.sizes import choose_capacity, choose_sizes, count_rows
 from kvc.runtime.sessions.state_views import StateViews
 from kvc.runtime.sessions.usage import Usage, Use
 from kvc.runtime.states.session_states import NONE, Copies, StateMemory
@@ -38,6 +34,9 @@ class Session(Callables):
     Call the program's methods on the session: `session.decode(token)`. All sessions
     share the weights. Only one thread at a time can use a session. `close` the session
     after use, or use `with`.
+
+    Methods and properties that use the states raise `Busy`, `Closed` and `Forked` for
+    the reasons that `call` states.
     """
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
@@ -118,11 +117,7 @@ class Session(Callables):
             return made
 
     def reset(self) -> None:
-        """Reset every state to its initial value, except states that a reset keeps.
-
-        Raises:
-            Busy, Closed, Forked: as `call`.
-        """
+        """Reset every state to its initial value, except states that a reset keeps."""
         with Use(self._usage, "reset"):
             self._states.reset()
 
@@ -200,11 +195,7 @@ class Session(Callables):
             self._note_change()
 
     def trim(self) -> None:
-        """Free state pages after the position, and scratch memory not in use.
-
-        Raises:
-            Busy, Closed, Forked: as `call`.
-        """
+        """Free state pages after the position, and scratch memory not in use."""
         with Use(self._usage, "trim"):
             trim(self._states)
             self._engine.give_back_scratch()
@@ -233,11 +224,7 @@ class Session(Callables):
             return Session(self._engine, self._states.fork(copies))
 
     def residency(self) -> SessionResidency:
-        """Return a report of the host memory that the states occupy now.
-
-        Raises:
-            Busy, Closed, Forked: as `call`.
-        """
+        """Return a report of the host memory that the states occupy now."""
         with Use(self._usage, "residency"):
             return describe_states(self._states.owner)
 
@@ -294,7 +281,6 @@ class Session(Callables):
         Raises:
             NoPosition: the program has no position, or growing states differ in length.
             StateMismatch: a counter state is out of the range of positions.
-            Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "position"):
             return np.array(self._states.position(), np.int64)
@@ -310,7 +296,6 @@ class Session(Callables):
 
         Raises:
             StateMismatch: as `position`.
-            Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "positions"):
             found = self._states.named_positions()
@@ -323,9 +308,6 @@ class Session(Callables):
         Usually there is one such token: the last token of the answer. To continue, put
         the pending tokens before the next prompt. `save` writes the pending tokens to
         the file; the next change of the states clears these tokens.
-
-        Raises:
-            Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "pending"):
             rows = count_rows(self._engine.program, self._states.sizes)
@@ -333,11 +315,7 @@ class Session(Callables):
 
     @property
     def holds_nothing(self) -> bool:
-        """Tell whether the session holds no token and has no pending token.
-
-        Raises:
-            Busy, Closed, Forked: as `call`.
-        """
+        """Tell whether the session holds no token and has no pending token."""
         with Use(self._usage, "holds_nothing"):
             return self._states.hold_nothing
 
@@ -375,9 +353,6 @@ class Session(Callables):
 
         A call of the role "prefill" can have more tokens: the session splits it into
         pieces.
-
-        Raises:
-            Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "longest_call"):
             entries = map(self._engine.entry, range(len(self._engine.program.methods)))

@@ -10,7 +10,7 @@ import numpy as np
 
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.owner import WHOLE
-from kvc.schema.model import AccessMode
+from kvc.schema.graph import AccessMode
 
 
 class Counter(Kind):

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from kvc.runtime.states.kind import Write
 from kvc.runtime.states.table import kind_of
 from kvc.schema.frozen import frozen
-from kvc.schema.graph import Caller, StateSlot
-from kvc.schema.model import Access, Method, State
+from kvc.schema.graph import Access, Caller, StateSlot
+from kvc.schema.model import Method, State
 from kvc.schema.types import Dim
 
 

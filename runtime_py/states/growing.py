@@ -10,7 +10,7 @@ from functools import partial
 
 from kvc.runtime.states.kind import Demand, Kind, Undo, Write, Writes
 from kvc.runtime.states.owner import Span
-from kvc.schema.model import AccessMode
+from kvc.schema.graph import AccessMode
 
 
 class Append(Kind):

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Group, Span, Store
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Access, AccessMode
+from kvc.schema.graph import Access, AccessMode
 from kvc.schema.rings import Window
 from kvc.schema.types import Dim
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from kvc.runtime.states.kind import Demand, Kind, Undo, Writes
 from kvc.runtime.states.owner import ALL_SLOTS
-from kvc.schema.model import AccessMode
+from kvc.schema.graph import AccessMode
 
 
 class Linear(Kind):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kvc.runtime.states.kind import Demand, Undo, Writes
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.owner import Group, Span, Store
-from kvc.schema.model import AccessMode
+from kvc.schema.graph import AccessMode
 from kvc.schema.rings import Window
 
 

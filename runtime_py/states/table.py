@@ -13,7 +13,8 @@ from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.owner import Group
 from kvc.runtime.states.plain import Plain
 from kvc.runtime.states.ring import Ring
-from kvc.schema.model import AccessMode, Method, State, StateKind
+from kvc.schema.graph import AccessMode
+from kvc.schema.model import Method, State, StateKind
 from kvc.schema.types import Dim
 
 

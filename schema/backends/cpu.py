@@ -183,8 +183,7 @@ def _rows(arguments: Arguments, results: Results) -> str:
 
 def _linear(arguments: Arguments, results: Results) -> str:
     x, weight, _ = arguments
-    known = len(operand(weight).type.dims) == 2 and operand(x).type.dims
-    if not known:
+    if len(operand(weight).type.dims) != 2 or not operand(x).type.dims:
         return f"a weight {operand(weight).type}"
     return _alike(DType.FLOAT32, DType.BFLOAT16)(arguments, results)
 

@@ -24,7 +24,8 @@ from kvc.schema.codec.records import (
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Access, AccessMode, Update
+from kvc.schema.graph import Access, AccessMode
+from kvc.schema.model import Update
 from kvc.schema.types import Affine, Dim, Factor, Quotient, Symbol, TensorType
 
 SIZE, AFFINE = 0, 1

@@ -20,6 +20,7 @@ from typing import Final
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import (
+    Access,
     Alias,
     Argument,
     Caller,
@@ -33,7 +34,7 @@ from kvc.schema.graph import (
     StateSlot,
     Value,
 )
-from kvc.schema.model import Access, Advance, Method, Program, Update
+from kvc.schema.model import Advance, Method, Program, Update
 from kvc.schema.ops import CONTROL_OPS
 from kvc.schema.text import escape
 from kvc.tools.text import in_runs

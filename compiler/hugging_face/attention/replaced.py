@@ -11,7 +11,6 @@ inputs; the decoder attends over the cache of its own tokens, and over the cross
 which holds keys and values of the encoder's result.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -22,8 +21,10 @@ from kvc.compiler.hugging_face.attention.attention_masks import MaskStandIn
 from kvc.compiler.hugging_face.attention.picture_masks import find_around_picture
 from kvc.compiler.hugging_face.attention.windows import (
     ALL,
+    MaskFunction,
     find_both_ways,
     find_sight,
+    in_chunk,
     sees_all,
 )
 from kvc.compiler.hugging_face.caches.latents import absorbed, is_latent, unabsorbed
@@ -41,8 +42,6 @@ NAME: Final = "kvc"
 _SAYING_NOTHING: Final = frozenset(
     {"position_ids", "cache_position", "input_ids", "token_type_ids"}
 )
-
-MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def register() -> None:
@@ -284,7 +283,7 @@ def attend_causally(
         raise UnsupportedModel(model=type(module).__name__, reason=reason)
     mask = bias
     if chunk is not None and kept.earlier:
-        mask = _begins(call, chunk, query.shape[2], key.shape[2])
+        mask = in_chunk(call.start, chunk, query.shape[2], key.shape[2])
     attended: Tensor = torch.ops.kvc.attention(
         query,
         key[..., part],
@@ -303,18 +302,6 @@ def attend_causally(
     if is_latent(module):
         attended = unabsorbed(module, attended)
     return attended.transpose(1, 2).contiguous()
-
-
-def _begins(call: ModelCall, chunk: int, seq: int, slots: int) -> Tensor:
-    """Return which slots of a linear cache are not before the start of a query's chunk.
-
-    Returns:
-        bool [batch, 1, seq, slots], for each query (axis 2) and slot (axis 3).
-    """
-    # In float32, in which backends can divide; exact up to 2**24 positions.
-    positions = (call.start[:, None] + torch.arange(seq)).float()
-    first = torch.floor(positions / chunk) * chunk
-    return torch.arange(slots).float() >= first[:, None, :, None]
 
 
 def _latents(kept: Kept) -> Tensor:

@@ -184,3 +184,17 @@ def _band(query: int, first: int) -> Tensor:
 
 def _unsupported(model: str, reason: str) -> UnsupportedModel:
     return UnsupportedModel(model=model, reason=f"its attention mask {reason}")
+
+
+def in_chunk(start: Tensor, chunk: int, seq: int, slots: int) -> Tensor:
+    """Return which slots of a linear cache are not before the start of a query's chunk.
+
+    `start` int64 [batch] is the position of each row's first query.
+
+    Returns:
+        bool [batch, 1, seq, slots], for each query (axis 2) and slot (axis 3).
+    """
+    # In float32, in which backends can divide; exact up to 2**24 positions.
+    positions = (start[:, None] + torch.arange(seq)).float()
+    first = torch.floor(positions / chunk) * chunk
+    return torch.arange(slots).float() >= first[:, None, :, None]

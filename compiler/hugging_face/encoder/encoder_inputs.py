@@ -19,7 +19,7 @@ from kvc.compiler.hugging_face.reading.model_code import model_code
 from kvc.compiler.hugging_face.reading.observing import observed
 from kvc.compiler.hugging_face.reading.picture_settings import configured_size
 from kvc.compiler.request.spec import Dim
-from kvc.schema.errors import UnsupportedModel
+from kvc.schema.errors import BadModelSetting, UnsupportedModel
 
 _TOKENS: Final = "input_ids"
 _PIXELS: Final = "pixel_values"
@@ -145,3 +145,16 @@ def _frames_of_one(model: PreTrainedModel) -> int:
 
 def _unsupported(model: PreTrainedModel, reason: str) -> UnsupportedModel:
     return UnsupportedModel(model=type(model).__name__, reason=reason)
+
+
+def check_pictures(pictures: bool, given: EncoderInput) -> None:
+    """Check that `pictures` is not false for an encoder that takes pictures.
+
+    Raises:
+        BadModelSetting: the encoder takes pictures, and `pictures` is false.
+    """
+    if given.is_picture and not pictures:
+        expected = "True: the model's encoder takes pictures, and nothing else"
+        raise BadModelSetting(
+            place="export_hf", setting="pictures", expected=expected, found="False"
+        )

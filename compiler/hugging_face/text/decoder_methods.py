@@ -273,3 +273,10 @@ def after_state(sizes: Sizes) -> StateSpec:
     """
     positions = Dim("capacity", min(LEAST_LENGTH, sizes.length), sizes.length)
     return StateSpec(AFTER, axis=AXIS, capacity=positions, batch=rows_of(sizes))
+
+
+def example_embeds(model: PreTrainedModel) -> Tensor:
+    """Return the embedding [1, 1, hidden] of zeros, in the dtype of the model's."""
+    table = model.get_input_embeddings().weight
+    assert isinstance(table, Tensor)
+    return torch.zeros(1, 1, table.shape[1], dtype=table.dtype)

@@ -29,19 +29,10 @@ from kvc.runtime.native import (
 )
 from kvc.runtime.native.library import Library
 from kvc.schema.backends.cpu import COMPUTED
-from kvc.schema.backends.cpu_rows import (
-    BLOCKS,
-    GLU,
-    LINEARS,
-    NORM,
-    products_of_rows,
-)
+from kvc.schema.backends.cpu_rows import BLOCKS, GLU, LINEARS, NORM, products_of_rows
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import (
-    BranchMismatch,
-    KvcError,
-)
-from kvc.schema.graph import Argument, Graph, Instruction
+from kvc.schema.errors import BranchMismatch, KvcError
+from kvc.schema.graph import Graph, Instruction
 from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
@@ -134,10 +125,10 @@ class _Binder:
         self._values = Values(graph, sizes, memory)
         self._types = [value.type for value in graph.values]
         self._steps = steps
-        self._owners: list[int] = []  # per step: the index of its instruction
-        self._told: list[
-            Instruction
-        ] = []  # per step: its instruction, the last of merged ones
+        # Per step: the index of its instruction; its instruction, the last of merged
+        # ones.
+        self._owners: list[int] = []
+        self._told: list[Instruction] = []
 
     def bind(self, outputs: Sequence[Array]) -> NativeCall:
         """Bind all instructions, then copy results to `outputs` that lie elsewhere."""
@@ -206,7 +197,7 @@ class _Binder:
                 if size != expected:
                     raise BranchMismatch(size=size, expected=expected)
             case Aliasing.CHECK:
-                self._add_call(instruction, [], instruction.arguments, 0)
+                self._add_call(instruction, [])
             case Aliasing.FRESH:
                 outs = [self._values.written(value) for value in instruction.results]
                 strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
@@ -215,24 +206,20 @@ class _Binder:
                     arguments = self._arguments(instruction)
                     self._add_attention(made[0], *arguments)  # type: ignore[arg-type]
                 else:
-                    self._add_call(instruction, made, instruction.arguments, 0)
+                    self._add_call(instruction, made)
                 self._hand_over(outs, made)
             case Aliasing.CONTROL:
                 raise AssertionError("control flow stays outside")
 
-    def _arguments(self, instruction: Instruction) -> list[object]:
-        read = self._values.argument
-        return [read(each, self._values.array) for each in instruction.arguments]
+    def _arguments(self, instruction: Instruction, first: int = 0) -> list[object]:
+        read, given = self._values.argument, instruction.arguments[first:]
+        return [read(each, self._values.array) for each in given]
 
     def _bind_products(self, *group: Instruction) -> None:
         """Add one step that quantizes rows and computes all products of these rows."""
         at = next(i for i, each in enumerate(group) if each.op in LINEARS)
         products, rows = group[at + 1 :], len(group[at].results)
-        outs = [
-            self._values.written(value)
-            for product in products
-            for value in product.results
-        ]
+        outs = [self._values.written(v) for each in products for v in each.results]
         made = _side_by_side(outs)
         read, source, numbers = self._rows(group[at - 1] if at else group[at])
         source.append(int(group[at].op == BLOCKS))
@@ -273,22 +260,14 @@ class _Binder:
         target, copy = self._values.updated(instruction)
         if copy is not None:
             self._add(_COPY, [*copy])
-        self._add_call(instruction, [target], tuple(instruction.arguments[1:]), 1)
+        self._add_call(instruction, [target], 1)
 
     def _add_call(
-        self,
-        instruction: Instruction,
-        results: list[Array],
-        arguments: tuple[Argument, ...],
-        first: int,
+        self, instruction: Instruction, results: list[Array], first: int = 0
     ) -> None:
-        """Add the step of an instruction's kernel.
-
-        `arguments` belong to the operator's parameters from number `first` on.
-        """
-        params, read = OPS[instruction.op].params[first:], self._values.argument
-        given = [read(argument, self._values.array) for argument in arguments]
-        self._add_op(instruction.op, results, zip(params, given, strict=True))
+        """Add the step of an instruction's kernel, with arguments from `first` on."""
+        params, given = OPS[instruction.op].params, self._arguments(instruction, first)
+        self._add_op(instruction.op, results, zip(params[first:], given, strict=True))
 
     def _add_op(
         self, op: str, results: list[Array], arguments: Iterable[tuple[Param, object]]
@@ -304,14 +283,13 @@ class _Binder:
         integers: list[int] = []
         numbers: list[float] = []
         for param, given in arguments:
-            if param.kind is ParamKind.TENSOR:
-                if isinstance(given, tuple):
-                    integers.append(len(given))
-                    tensors += given
-                else:
-                    tensors.append(given)  # type: ignore[arg-type]  # an array or None
-            else:
+            if param.kind is not ParamKind.TENSOR:
                 _write(param, given, integers, numbers)
+            elif isinstance(given, tuple):
+                integers.append(len(given))
+                tensors += given
+            else:
+                tensors.append(given)  # type: ignore[arg-type]  # an array or None
         if op in COMPUTED:
             tensors = [self._cast(tensor, results[0].dtype) for tensor in tensors]
         for index in _PACKED.get(op, ()):
@@ -391,19 +369,15 @@ def _write(
     kernels.h describes the form of arguments.
     """
     if isinstance(given, tuple):
-        integers.append(len(given))
-        integers += given
-        return
-    if isinstance(given, str):
+        integers += (len(given), *given)
+    elif isinstance(given, str):
         integers.append(_TEXTS[given])
-        return
-    if isinstance(given, DType):
-        return
-    assert given is None or isinstance(given, int | float), "no other kinds are left"
-    if param.kind in (ParamKind.FLOAT, ParamKind.SCALAR):
-        numbers.append(math.nan if given is None else float(given))
-    if param.kind is not ParamKind.FLOAT:
-        integers.append(_whole(given))
+    elif not isinstance(given, DType):
+        assert given is None or isinstance(given, int | float), "no others are left"
+        if param.kind in (ParamKind.FLOAT, ParamKind.SCALAR):
+            numbers.append(math.nan if given is None else float(given))
+        if param.kind is not ParamKind.FLOAT:
+            integers.append(_whole(given))
 
 
 def _whole(given: float | None) -> int:

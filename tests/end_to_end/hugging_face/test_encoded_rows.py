@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import Program, Session, generate, load
 from kvc.schema.errors import BadSetting, InputMismatch, NotEncoded
-from kvc.schema.model import AccessMode
+from kvc.schema.graph import AccessMode
 
 ROWS = 3
 HEARD = 20

@@ -33,7 +33,7 @@ from kvc.schema.errors import (
     NotEncoded,
     UnknownName,
 )
-from kvc.schema.model import AccessMode
+from kvc.schema.graph import AccessMode
 from kvc.tools.cli import main
 
 HEARD = 40

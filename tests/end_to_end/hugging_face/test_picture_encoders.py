@@ -31,7 +31,7 @@ from kvc.schema.errors import (
     NotEncoded,
     UnsupportedModel,
 )
-from kvc.schema.model import AccessMode
+from kvc.schema.graph import AccessMode
 from kvc.tools.cli import main
 from kvc.tools.reports.methods import describe_methods
 

@@ -34,7 +34,7 @@ from kvc.runtime import (
     Program,
     Session,
 )
-from kvc.runtime.sessions.engine import _run
+from kvc.runtime.calls.contexts import run_bound
 from kvc.schema.errors import CompileError
 from kvc.schema.model import StateKind
 
@@ -247,7 +247,7 @@ def test_only_the_counts_may_be_left_out(program: Program) -> None:
 
 def run_and_fail(*args: object) -> None:
     """Do all that a call does, and fail before it is counted."""
-    _run(*args)
+    run_bound(*args)
     raise RuntimeError("after all")
 
 
@@ -257,7 +257,7 @@ def test_a_call_that_fails_leaves_every_row_as_it_was(program: Program) -> None:
         rows.feed([[1, 2, 3], [4], [5, 6]])
         before = contents(session)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("kvc.runtime.sessions.engine._run", run_and_fail)
+            patch.setattr("kvc.runtime.sessions.engine.run_bound", run_and_fail)
             with pytest.raises(RuntimeError, match="after all"):
                 session.prefill(TEXT[:3, :5], np.array([5, 0, 2]))
         assert contents(session) == before

@@ -110,13 +110,13 @@ def test_a_long_row_is_split_and_short_ones_with_it(program: Program) -> None:
 def test_a_call_that_fails_in_a_late_piece_leaves_all_rows(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kvc.runtime.sessions.engine import _run
+    from kvc.runtime.calls.contexts import run_bound
 
     calls: list[int] = []
 
     def run(*args: object) -> list[object]:
         calls.append(1)
-        made = _run(*args)
+        made = run_bound(*args)
         if len(calls) == 3:
             raise RuntimeError("in the third piece")
         return made
@@ -125,7 +125,7 @@ def test_a_call_that_fails_in_a_late_piece_leaves_all_rows(
         feed(session, [30, 7, 2], 30)
         before = contents(session)
         with monkeypatch.context() as patch:
-            patch.setattr("kvc.runtime.sessions.engine._run", run)
+            patch.setattr("kvc.runtime.sessions.engine.run_bound", run)
             with pytest.raises(RuntimeError, match="in the third piece"):
                 session.prefill(TEXT[:, :40], np.array([40, 0, 20]))
         assert contents(session) == before

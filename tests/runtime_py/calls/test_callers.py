@@ -233,13 +233,13 @@ def test_a_growing_array_without_room_stays_as_it_is(program):
 
 
 def test_a_failed_call_leaves_the_length(program, monkeypatch):
-    from kvc.runtime.sessions import engine
+    from kvc.runtime.calls import contexts
 
     def broken(_):
         raise KeyboardInterrupt
 
     past = GrowingArray("float32", (2, 0, 4), 1, 16)
-    monkeypatch.setattr(engine, "own_copy", broken)
+    monkeypatch.setattr(contexts, "own_copy", broken)
     with pytest.raises(KeyboardInterrupt):
         program.extend(past, blocks(2))
     monkeypatch.undo()

@@ -20,7 +20,6 @@ from stateful_programs import (
 from kvc.runtime import CacheOverflow, IndexOutOfRange, KernelFailed, Poisoned
 from kvc.runtime.calls import contexts
 from kvc.runtime.calls.transactions import Transaction
-from kvc.runtime.sessions import engine
 from kvc.schema.model import ResetRule, StateKind
 
 
@@ -221,7 +220,7 @@ def test_an_interrupt_while_results_are_copied_takes_the_call_back(opened, monke
     with opened(mixed_program(None)).session() as session:
         session.run(rows(3))
         before = contents(session)
-        monkeypatch.setattr(engine, "own_copy", interrupted)
+        monkeypatch.setattr(contexts, "own_copy", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.run(rows(3))
         monkeypatch.undo()
@@ -233,7 +232,7 @@ def test_an_interrupt_after_a_plain_state_was_written_poisons(opened, monkeypatc
         raise KeyboardInterrupt
 
     with opened(mixed_program()).session() as session:
-        monkeypatch.setattr(engine, "own_copy", interrupted)
+        monkeypatch.setattr(contexts, "own_copy", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.run(rows(3))
         monkeypatch.undo()

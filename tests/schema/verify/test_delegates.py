@@ -15,8 +15,17 @@ from block_programs import (
 from sample_programs import declared, sample_program
 
 from kvc.schema.errors import FormatError
-from kvc.schema.graph import Alias, Caller, Constant, Ref, Scratch, StateSlot
-from kvc.schema.model import Access, AccessMode, Block, Update
+from kvc.schema.graph import (
+    Access,
+    AccessMode,
+    Alias,
+    Caller,
+    Constant,
+    Ref,
+    Scratch,
+    StateSlot,
+)
+from kvc.schema.model import Block, Update
 from kvc.schema.ops import DELEGATE
 from kvc.schema.verify import verify_program
 

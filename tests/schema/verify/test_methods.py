@@ -8,8 +8,8 @@ from stateful_programs import SYMBOLS, Builder
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError
-from kvc.schema.graph import Graph, Instruction, Ref, Scratch, Value
-from kvc.schema.model import Access, AccessMode, Advance, StateKind, Update
+from kvc.schema.graph import Access, AccessMode, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.model import Advance, StateKind, Update
 from kvc.schema.types import Affine, Quotient, TensorType, add_dims, affine
 from kvc.schema.verify import verify_program
 
