@@ -242,7 +242,11 @@ class CursorView:
         return None
 
     def ends_at(self, new: Value, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether a value is the call's end, computed by loops or branches."""
+        """Tell whether a value can be the cursor's position after the call.
+
+        This is so for a position that loops or branches compute and that lies within
+        the tokens that the call adds.
+        """
         after = self.after_mark(new)
         alike = after is not None and after.mark.type == new.type
         return alike and self._adds(new, 0, symbols, ())

@@ -3,9 +3,10 @@
 In: a program whose cursors have been found, and a view of its methods for each cursor.
 Out: the same program, in which cache operators take the start, end and row lengths of
 cursors directly. The method input that held the position is removed; nodes that read
-that input read the cursor instead. Blocks get the fields that they use as operands. All
-other arithmetic stays. For each replacement, the old value and the field are evaluated
-and compared (`evaluate.py`).
+that input read the cursor instead. A block has an additional input for each field that
+it uses, and the node that runs the block passes the fields. All other arithmetic stays.
+For each replacement, the old value and the field are evaluated and compared
+(`evaluate.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -166,10 +167,19 @@ class _Rewriter:
         value: Value,
         block: int | None,
     ) -> bool:
-        """Tell whether an operand must be computed from the start or from a mark.
+        """Tell whether an operand is a position that `_placed` can compute.
 
-        `wanted` is the field that the operand would be in the usual case, and `value`
-        is the operand in the flat method.
+        There are two such operands, both only in calls without row lengths: the index
+        of a cache write that covers only tokens that the call adds; and the number of
+        valid tokens in a ring, if it is at least the position at the start of the call
+        and no field of the cursor.
+
+        Args:
+            wanted: the field of the cursor that the operand usually is.
+            view: the view of the method for the cursor.
+            node: the cache operator.
+            value: the operand, as a value of the flat method.
+            block: the number of the block that has the node, None for the entry.
         """
         if wanted is Field.START:
             # Whether a write covers tokens that a call without row lengths adds.

@@ -179,7 +179,12 @@ class IndexSums:
         return self._viewed(node, node.inputs[0], value) if known else None
 
     def _joined(self, one: Joined) -> IndexSum | None:
-        """Return the sum that a result of branches equals, None if it is unknown."""
+        """Return the sum that a result of branches equals, None if it is unknown.
+
+        If the branches return different sums, the result is what these sums share plus
+        `one.total`, which stands for what the selected branch adds to that. All that a
+        branch adds must be a number, or a total of loops or branches inside it.
+        """
         ways = [self.of(way) for way in one.ways]
         if len(set(ways)) == 1:
             return ways[0]

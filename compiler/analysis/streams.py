@@ -101,7 +101,13 @@ Key = NodePlace | Side
 
 
 class _Classes:
-    """Classes of values and sides of constants; a class is rotated as a whole."""
+    """Values and sides of constants in classes; a class is rotated as a whole or not.
+
+    Attributes:
+        norms: value -> the norm that computed it.
+        uses: name of a constant -> the norms whose results it multiplies; `PLAIN` for
+            values that no norm computed.
+    """
 
     def __init__(self) -> None:
         self._parents: dict[Key, Key] = {}

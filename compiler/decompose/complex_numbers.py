@@ -28,7 +28,10 @@ def with_complex(
 
 
 def _or_else(rule: Rule, usual: Rule | None) -> Rule:
-    """Return `rule` for calls with complex tensors, and `usual` for other calls."""
+    """Return a rule that applies `rule` to complex arguments and `usual` to others.
+
+    Without a usual rule, calls without complex arguments stay as they are.
+    """
 
     def chosen(*args: object, **kwargs: object) -> object:
         if any(map(_is_complex, tree_leaves((args, kwargs)))):

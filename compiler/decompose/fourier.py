@@ -65,7 +65,10 @@ def _irfft(
     *,
     out: object = None,
 ) -> Tensor | None:
-    """Return the real signal whose transform begins with `x`, its first half."""
+    """Return the real signal [n] of whose transform `x` is the first half.
+
+    The other half of such a transform has the conjugate values in reverse order.
+    """
     half = _length(x, None if n is None else n // 2 + 1, dim)
     if half is None or out is not None:
         return None

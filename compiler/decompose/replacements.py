@@ -48,10 +48,11 @@ def _window(
     requires_grad: object = None,
     **named: float,
 ) -> Tensor | None:
-    """Return a window function's values [window_length]; None for a dynamic length.
+    """Return a window [window_length]; None if its length is dynamic.
 
-    A periodic window has the values of a symmetric window with one more value, without
-    the last value.
+    A periodic window is a symmetric window that is one value longer, without its last
+    value. `symmetric` computes the symmetric window of a length. All other arguments
+    are as in torch.
     """
     kind = torch.get_default_dtype() if dtype is None else dtype
     fixed = isinstance(window_length, int) and window_length >= 0

@@ -89,7 +89,10 @@ class _Lines:
     position: str = ""
 
     def method(self) -> Method:
-        """Return the method, with the trees of plain arguments and results."""
+        """Return the method of the lines; its arguments and results are not nested.
+
+        The text of a program does not tell how the original method nested them.
+        """
         names = tuple(name for _, name in self.inputs)
         tree, _, _ = describe_call(names, (object(),) * len(names), {})
         count = len(self.outputs)

@@ -1,9 +1,12 @@
-"""Turn caches that grow by concatenation, `cat([past, new])`, into `kvc::append`.
+"""Turn writes to caches into `kvc::append` and `kvc::cache_update`.
 
-`past` is the cache before the call: a state that the result replaces, or an input of
-dynamic size whose longer version is returned to the caller. Empty tensors are removed
-from all concatenations, and so are concatenations of one tensor alone. Concatenations
-that lengthen no cache stay.
+In: a program. Out: the same program, changed by two passes. `AppendToCaches` turns a
+concatenation that lengthens a cache, `cat([past, new])`, into `kvc::append`. `past` is
+the cache before the call: a state that the result replaces, or an input of dynamic size
+whose longer version is returned to the caller. The pass also removes empty tensors from
+all concatenations, and concatenations of one tensor alone. `RecognizeCacheWrites` turns
+a write into consecutive slots of a cache, such as `index_copy` at a position and the
+positions after it, into `kvc::cache_update`. Other concatenations and writes stay.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set

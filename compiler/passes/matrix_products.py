@@ -113,7 +113,11 @@ def _is_turn(node: Node) -> bool:
 
 
 def _read_otherwise(method: Method) -> Iterator[str]:
-    """Yield the constants that anything but a product with [in, out] matrices reads."""
+    """Yield the constants that are read in other ways than as a matrix [in, out].
+
+    A constant is read as a matrix [in, out] if it is the matrix of a product that reads
+    it down its columns, directly or through transposed views.
+    """
     makers, read = method.makers(), {value.id for value in method.results}
     for node in reversed(method.nodes):
         product = _product(node, makers)

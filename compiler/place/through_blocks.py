@@ -1,14 +1,16 @@
 """Assign results of control flow to the memory of an operand.
 
-In: a functional method. Out: the method whose control nodes record these assignments in
-`over`. After the method is proven, `blocks_to_prove` returns its blocks, with outputs
-assigned to the memory of inputs (`input_out`). A result gets an operand's memory under
-two conditions. The result is on the path from the old content of persistent memory to
-the new content. And a branch computes the result from the operand, by updates, by
-nested control flow, or by returning the operand. The other branch then writes its whole
-result into the operand's memory. The carried values of a loop always stay in place.
-`proof.py` decides whether a block can leave its outputs in the memory of inputs, and
-how many bytes that copies.
+In: a functional method. Out: the method, whose control nodes record in `over` which
+results lie in the memory of which operands. A result of branches lies in the memory of
+an operand under two conditions. First, the result is a step on the way from the old to
+the new content of persistent memory. Second, a branch computes the result from the
+operand, by updates or by control flow inside it, or returns the operand itself. The
+other branch then writes its whole result into the operand's memory. The values that a
+loop carries always stay in place.
+
+When the method has been proven, `blocks_to_prove` returns its blocks, in which outputs
+are assigned to the memory of inputs (`input_out`) in the same way. `proof.py` decides
+whether a block can leave its outputs there, and how many bytes that copies.
 """
 
 from collections.abc import Iterator, Mapping

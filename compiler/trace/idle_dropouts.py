@@ -23,10 +23,10 @@ _DROPOUTS = (_aten.dropout.default, _aten.dropout_.default)
 
 
 def hand_on(exported: ExportedProgram) -> None:
-    """Replace a dropout that drops nothing by its input, if a write follows.
+    """Let the readers of a dropout that drops nothing read its input instead.
 
-    The write is into the input or into the result. Bodies of branches and loops are
-    changed too.
+    A dropout is removed only if a later node writes to its input or to its result.
+    Bodies of branches and loops are changed too.
     """
     root = exported.graph_module
     for module in root.modules():

@@ -175,9 +175,9 @@ def exports_folder(backend: str) -> bool:
 
 
 def find_devices() -> Iterator[tuple[str, Sequence[FoundDevice] | KvcError]]:
-    """Yield each backend that has devices by name, with the list of the devices.
+    """Yield pairs (backend, its devices), for backends whose devices have names.
 
-    If the search for devices raises an error, the error takes the place of the list.
+    If a backend's search for devices fails, the error takes the place of the devices.
     """
     for name in (*DELEGATES,):
         try:

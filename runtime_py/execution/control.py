@@ -105,10 +105,11 @@ def _share(
     graph: Graph,
     values: Values,
 ) -> set[int]:
-    """Let results share the memory of operands; return which operands grow.
+    """Let results lie in the memory of operands, as `control.over` says.
 
-    A result over an operand of the same type becomes the operand's memory. An operand
-    whose result has a different type grows; it is returned by its index.
+    Returns:
+        The indices of the operands that grow: their results have another type, and
+        memory that is made on demand.
     """
     grown = set()
     for result, over in zip(instruction.results, control.over, strict=False):

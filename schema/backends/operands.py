@@ -56,7 +56,7 @@ def _as_listed(graph: Graph, argument: Argument) -> object:
 
 
 def operand(argument: object) -> Operand:
-    """Return an argument as an `Operand`, which it is by the operator's signature."""
+    """Return an argument that is a tensor by the operator's signature."""
     assert isinstance(argument, Operand)
     return argument
 

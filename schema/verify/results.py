@@ -30,7 +30,7 @@ _SHARING: Final = _VIEWS | _GROWING  # results never have scratch of their own
 
 
 class BadResult(ValueError):
-    """An instruction must not define a value that it defines; the text says why."""
+    """A value is defined twice, or lies in memory that it may not use; see the text."""
 
 
 class Definitions:

@@ -15,11 +15,11 @@ MAX_DEPTH: Final = 32
 
 
 def check_tree(tree_text: str) -> tuple[int, Sequence[int]]:
-    """Check the JSON text of a tree.
+    """Check the JSON text of a tree of arguments or results.
 
     Returns:
-        The number of leaves, and the numbers of the leaves that are returned as Python
-        numbers.
+        The number of leaves; and the indices of the leaves that callers get as Python
+        numbers instead of tensors.
 
     Raises:
         ValueError: `flatten` would not write this text.

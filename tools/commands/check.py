@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @loading_options
 def check_command(bundle: str, as_json: bool, loading: Loading) -> None:
-    """Compare what BUNDLE computes here with what it computed when it was compiled.
+    """Check that BUNDLE computes the same here as on the machine that compiled it.
 
-    BUNDLE was made by kvc compile --check, which stores results of sample calls in it:
-    of a prompt as a whole and in pieces, of single tokens, of sessions that take turns,
-    of a session after going back; also the contents of caches. All stored weights are
-    compared with their digests, too.
+    For a bundle that kvc compile --check made, which stores in it the results of sample
+    calls: a prompt as a whole and in pieces, single tokens, sessions that take turns,
+    and a session after going back. kvc check makes the same calls here, and compares
+    their results and the contents of the caches with the stored ones. It also compares
+    all stored weights with their digests.
 
-    Ends with exit code 0 if all results agree, 1 if a result differs or a weight is
-    damaged (also with --json the message says which), and 2 if BUNDLE cannot be
-    checked: it has no results to compare with, or cannot be read or run here.
+    Ends with exit code 0 if all agree; 1 if a result differs or a weight is damaged,
+    which the message names, also with --json; and 2 if BUNDLE cannot be checked: it has
+    no results to compare with, or cannot be read or run here.
 
     Example: kvc check model.kvc
     """

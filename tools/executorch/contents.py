@@ -53,7 +53,14 @@ class PteValue:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An instruction; `what` is an index of an operator or delegate, by `kind`."""
+    """An instruction.
+
+    Attributes:
+        kind: "kernel", "delegate", "jump unless", or another kind of instruction.
+        what: for "kernel", the index of the operator; for "delegate", that of the
+            delegate; for "jump unless", the instruction to jump to; 0 otherwise.
+        args: the values that the instruction uses, by their indices.
+    """
 
     kind: str
     what: int

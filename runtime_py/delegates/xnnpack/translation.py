@@ -99,10 +99,11 @@ def _define(
 
 
 def _own_outputs(builder: Builder, results: list[Tensor]) -> list[Tensor]:
-    """Return a tensor that a node computes for each result; no tensor occurs twice.
+    """Return the tensors to use as outputs, one for each result.
 
-    If a result is a reshape of a computed tensor, the tensor is returned without the
-    reshape, since a reshape does not change the bytes.
+    Each is computed by a node, and none occurs twice; a result that does not fit is
+    copied. A result that is a reshape of a computed tensor is that tensor, since a
+    reshape does not change the bytes.
     """
     taken: set[Tensor] = set()
     outputs = []
