@@ -17,12 +17,18 @@ from kvc.schema.backends.operands import (
     operands_of,
     unknown_dtypes,
 )
+from kvc.schema.backends.primitives import Primitive
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 MAX_RANK: Final = 5
 LARGEST_INTEGER: Final = 2**31 - 1
 ATTENTION: Final = "kvc::attention"
+_P = Primitive
+PRIMITIVES: Final = frozenset(_P) - {
+    *(_P.POWER, _P.GREATER_EQUAL, _P.LESS, _P.LESS_EQUAL, _P.XOR),
+    *(_P.NEG, _P.CEIL, _P.FLOOR, _P.RECIPROCAL),
+}
 CHECKS: Final = frozenset({"kvc::check_index", "kvc::check_rows", "kvc::check_size"})
 # Exponents that can be computed with products and square roots.
 POWERS: Final = (2, 3, 0.5, -0.5, -1)

@@ -7,11 +7,11 @@ requests. An asset that it stores is a copy of the functions.
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from numpy_operators import ONE, TWO, gelu, softmax
+from numpy_lowering import OPERATIONS
 from numpy_process import NumpyProcess
 
 from kvc.runtime.delegates.coreai import backend, context
@@ -65,59 +65,12 @@ def run_function(function: dict, given: Arrays, weights: bytes) -> Arrays:
     with np.errstate(all="ignore"):
         for op, inputs, output, facts in function["steps"]:
             dtype, shape = function["tensors"][output]
-            made = OPERATORS[op](*(found[n] for n in inputs), shape=shape, **facts)
+            made = OPERATIONS[op](*(found[n] for n in inputs), shape=shape, **facts)
             if op != "cast":
                 assert made.dtype == np.dtype(dtype), (op, made.dtype, dtype)
             assert made.shape == tuple(shape), (op, made.shape, shape)
             found[output] = made.astype(dtype)
     return found
-
-
-def _slice(x: np.ndarray, shape, axis, start, end, by) -> np.ndarray:
-    return x[(slice(None),) * axis + (slice(start, end, by),)]
-
-
-def _write(x: np.ndarray, update, at, shape, axis) -> np.ndarray:
-    first, made = int(at[0]), x.copy()
-    assert 0 <= first <= x.shape[axis] - update.shape[axis]
-    span = slice(first, first + update.shape[axis])
-    made[(slice(None),) * axis + (span,)] = update
-    return made
-
-
-def _rows(table: np.ndarray, index: np.ndarray, shape: object) -> np.ndarray:
-    assert 0 <= index.min() <= index.max() < len(table)
-    return table[index]
-
-
-def _plain(function: Callable) -> Callable:
-    return lambda *arrays, shape: function(*arrays)
-
-
-def _reduced(function: Callable) -> Callable:
-    return lambda x, shape, axes: function(x, axis=tuple(axes), keepdims=True)
-
-
-OPERATORS: Mapping[str, Callable] = {
-    **{name: _plain(function) for name, function in (ONE | TWO).items()},
-    "where": _plain(np.where),
-    "modulo": _plain(np.fmod),
-    "gelu": lambda x, shape, approximate: gelu(x, approximate != "none"),
-    "softmax": lambda x, shape, axis: softmax(x, axis),
-    "cast": lambda x, shape: x,
-    "reshape": lambda x, shape: x.reshape(shape),
-    "transpose": lambda x, shape, order: x.transpose(order),
-    "slice": _slice,
-    "broadcast": lambda x, shape: np.broadcast_to(x, shape),
-    "concat": lambda *parts, shape, axis: np.concatenate(parts, axis),
-    "rows": _rows,
-    "along": lambda x, index, shape, axis: np.take_along_axis(x, index, axis),
-    "write": _write,
-    "sum": _reduced(np.sum),
-    "mean": _reduced(np.mean),
-    "max": _reduced(np.max),
-    "min": _reduced(np.min),
-}
 
 
 def use_numpy_core_ai(patch: pytest.MonkeyPatch) -> None:

@@ -15,17 +15,14 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.coreai.calls import Bound, convert_into
 from kvc.runtime.delegates.coreai.context import TARGET, Context, check_installed
-from kvc.runtime.delegates.coreai.function import Weight
 from kvc.runtime.delegates.coreai.naming import name_functions, name_partition
-from kvc.runtime.delegates.coreai.plan import Plan
-from kvc.runtime.delegates.coreai.translation import (
-    Names,
-    NotTaken,
-    sizes_of,
-    translate,
-)
+from kvc.runtime.delegates.lowering.builder import NotTaken
+from kvc.runtime.delegates.lowering.context import DeviceTraits
+from kvc.runtime.delegates.lowering.function import Weight
+from kvc.runtime.delegates.lowering.partition import Names, lower_partition, sizes_of
+from kvc.runtime.delegates.lowering.plan import Plan
+from kvc.runtime.delegates.lowering.runs import Bound, convert_into
 from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.execution.delegate import (
@@ -39,7 +36,8 @@ from kvc.runtime.execution.delegate import (
 )
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.states.owner import Buffer
-from kvc.schema.backends.coreai import why_not
+from kvc.schema.backends.coreai import PRIMITIVES, why_not
+from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, MissingLibrary, listing
 from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program
@@ -63,7 +61,18 @@ def pack_folder(files: Mapping[str, bytes]) -> bytes:
 # The backend `coreai`.
 
 
-_PRECISIONS: Final = {b"float32": False, b"float16": True}
+_DTYPES: Final = {
+    DType.FLOAT32: "float32",
+    DType.FLOAT16: "float16",
+    DType.INT64: "int32",
+    DType.INT32: "int32",
+    DType.BOOL: "bool",
+}
+# The traits of Core AI for each precision that a payload names.
+TRAITS: Final = {
+    payload: DeviceTraits(PRIMITIVES, _DTYPES, half)
+    for payload, half in ((b"float32", False), (b"float16", True))
+}
 
 
 class CoreAI(Delegate):
@@ -174,7 +183,7 @@ class CoreAIHandle(Handle):
         self._method, self._block = method.name, method.blocks[partition.block]
         self._where, self._path = where_of(program, partition), options.path
         self.names = partition.names
-        self._half = _PRECISIONS[partition.payload]
+        self._traits = TRAITS[partition.payload]
         self._called = name_partition(program, program.delegates.index(partition))
         self._data, self._buffers = data, dict[int, FreeableBuffer]()
         self._plans: dict[tuple[tuple[str, int], ...], Plan] = {}
@@ -219,7 +228,7 @@ class CoreAIHandle(Handle):
             name = self._functions[self.sizes.index(sizes)]
             called = Names(name, self._called.inputs, self._called.outputs)
             try:
-                found = translate(self._block.graph, sizes, called, self._half)
+                found = lower_partition(self._block.graph, sizes, called, self._traits)
             except NotTaken as error:
                 raise _not_taken(self._path, self._where, error) from error
             self._plans[key] = found
@@ -298,7 +307,7 @@ def _check(options: Options, partition: Partition) -> None:
     """
     program = options.program
     where = where_of(program, partition)
-    if partition.payload not in _PRECISIONS:
+    if partition.payload not in TRAITS:
         what = f"a payload of {len(partition.payload)} bytes that is no precision"
         raise BadProgram(path=options.path, where=where, what=what)
     graph = taken_block(program, options.path, partition, why_not).graph
@@ -308,7 +317,7 @@ def _check(options: Options, partition: Partition) -> None:
         raise BadProgram(path=options.path, where=where, what=what)
     called = name_partition(program, program.delegates.index(partition))
     try:
-        translate(graph, sizes[0], called, _PRECISIONS[partition.payload])
+        lower_partition(graph, sizes[0], called, TRAITS[partition.payload])
     except NotTaken as error:
         raise _not_taken(options.path, where, error) from error
 

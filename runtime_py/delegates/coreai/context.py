@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from kvc.runtime.delegates.coreai import worker
-from kvc.runtime.delegates.coreai.function import Function, Weight
-from kvc.runtime.delegates.coreai.plan import Plan
+from kvc.runtime.delegates.lowering.function import Function, Weight
+from kvc.runtime.delegates.lowering.plan import Plan
 from kvc.runtime.delegates.subprocess_calls import (
     ApartCall,
     ApartContext,
@@ -106,7 +106,7 @@ class Context(ApartContext[Weight, "Call"]):
             weights = (weight for each in functions for weight in each.weights)
             self._write_weights(process, weights, read)
             places = {weight: at for weight, (at, _) in self._offsets.items()}
-            found = [each.as_json(places) for each in functions]
+            found = [_as_json(each, places) for each in functions]
             file = f"functions{next(self._numbers)}.json"
             (process.folder / file).write_text(json.dumps(found))
         return file
@@ -165,3 +165,23 @@ class Call(ApartCall[Plan]):
         return [
             (n, known[n].dtype, self.memory.places[n], known[n].shape) for n in names
         ]
+
+
+def _as_json(function: Function, places: Mapping[Weight, int]) -> dict[str, object]:
+    """Return a function for `json`; `places` has the file offset of each weight."""
+    return {
+        "name": function.name,
+        "tensors": {k: [t.dtype, list(t.shape)] for k, t in function.tensors.items()},
+        "inputs": list(function.inputs),
+        "states": [[state.name, state.after] for state in function.states],
+        "outputs": dict(function.outputs),
+        "weights": {weight.name: places[weight] for weight in function.weights},
+        "constants": {
+            name: array.reshape(-1).tolist()
+            for name, array in function.constants.items()
+        },
+        "steps": [
+            [each.op, list(each.inputs), each.output, dict(each.facts)]
+            for each in function.operations
+        ],
+    }

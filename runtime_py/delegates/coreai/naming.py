@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kvc.runtime.delegates.coreai.plan import OUTSIDE
-from kvc.runtime.delegates.coreai.translation import Names
+from kvc.runtime.delegates.lowering.partition import Names
+from kvc.runtime.delegates.lowering.plan import OUTSIDE
 from kvc.schema.graph import CursorSlot, Graph, Instruction, Ref, StateSlot
 from kvc.schema.model import Method, Program
 from kvc.schema.ops import DELEGATE

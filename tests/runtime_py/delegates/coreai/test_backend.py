@@ -19,12 +19,13 @@ from kvc.recipes import load_recipe
 from kvc.runtime import load
 from kvc.runtime.delegates.coreai import CoreAI, context
 from kvc.runtime.delegates.coreai.backend import pack_folder
-from kvc.runtime.delegates.coreai.calls import convert_into
-from kvc.runtime.delegates.coreai.emitting import Emitter
 from kvc.runtime.delegates.coreai.naming import name_partition
-from kvc.runtime.delegates.coreai.plan import Plan
+from kvc.runtime.delegates.lowering.builder import Builder
+from kvc.runtime.delegates.lowering.plan import Plan
+from kvc.runtime.delegates.lowering.runs import convert_into
 from kvc.runtime.delegates.subprocess_calls import WEIGHTS
 from kvc.runtime.execution.delegate import Options
+from kvc.schema.backends.primitives import Primitive
 from kvc.schema.errors import (
     BadProgram,
     CannotWrite,
@@ -285,9 +286,9 @@ def test_all_functions_share_one_process_and_weights_are_written_once(
 
 
 def test_a_fork_writes_to_memory_of_its_own():
-    emitter = Emitter()
-    emitter.input("x", "float32", (2,))
-    function = emitter.function("f", {}, {"y": "x"})
+    build = Builder(frozenset(Primitive))
+    build.input("x", "float32", (2,))
+    function = build.function("f", {}, {"y": "x"})
     plan = Plan(function, (), (), (), (), (), ())
     call = context.Call(
         context.Context(), plan, lambda _: None, lambda _: np.zeros(2), 0

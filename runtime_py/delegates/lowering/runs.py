@@ -10,9 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from kvc.runtime.delegates.coreai.plan import OUTSIDE, Changed, Looked, Plan
 from kvc.runtime.delegates.host_checks import Read, count_of
 from kvc.runtime.delegates.host_runs import HostRun, Runs
+from kvc.runtime.delegates.lowering.plan import OUTSIDE, Changed, Looked, Plan
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import IndexOutOfRange
 

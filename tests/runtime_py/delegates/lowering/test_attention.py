@@ -6,17 +6,22 @@ Functions are computed by numpy. Slots that hold nothing are filled with NaN.
 import numpy as np
 import pytest
 import torch
-from coreai_device import run_function
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy_lowering import compute
 
-from kvc.runtime.delegates.coreai.attention import Ring, Seen, attend, write
-from kvc.runtime.delegates.coreai.emitting import Emitter
+from kvc.runtime.delegates.lowering.attention import attend
+from kvc.runtime.delegates.lowering.builder import Builder
+from kvc.runtime.delegates.lowering.caches import Ring, write
+from kvc.runtime.delegates.lowering.context import DeviceTraits, OpContext
+from kvc.schema.backends.primitives import Primitive
 from kvc.schema.rings import oldest, slot_runs
 from kvc.schema.torch_ops.attention import attention
 from kvc.schema.torch_ops.cache_update import cache_update
 
 WIDTH = 4
+ALL = frozenset(Primitive)
+NAMED = ("counts", "mask", "slopes")
 
 
 @st.composite
@@ -118,33 +123,31 @@ def by_the_operators(
     return [made.numpy(), k.numpy(), v.numpy()]
 
 
+def context(build: Builder) -> OpContext:
+    """Return the context of an instruction whose operands are named tensors."""
+    traits = DeviceTraits(build.primitives, {})
+    return OpContext(build, lambda name, _: name, [], [], traits, lambda *_: None)
+
+
 def by_a_function(
     call: dict[str, object], found: dict[str, torch.Tensor]
 ) -> list[np.ndarray]:
-    emitter, ring = Emitter(), call["ring"]
+    build, ring = Builder(ALL), call["ring"]
     arrays = {
         name: t.numpy().astype(np.int32) if t.dtype == torch.int64 else t.numpy()
         for name, t in found.items()
     }
     for name, array in arrays.items():
-        emitter.input(name, str(array.dtype), array.shape)
-    counts = "counts" if "counts" in found else None
-    k, v = (
-        write(emitter, f"old_{n}", f"new_{n}", "starts", counts, ring) for n in "kv"
-    )
-    seen = Seen(
-        "total",
-        counts,
-        call["causal"],
-        call["left"],
-        call["right"],
-        "mask" if "mask" in found else None,
-        "slopes" if "slopes" in found else None,
-        ring,
-    )
-    y = attend(emitter, "q", (k, v), seen, WIDTH**-0.5, call["softcap"])
-    function = emitter.function("f", {}, {"y": y, "k": k, "v": v})
-    made = run_function(function.as_json({}), arrays, b"")
+        build.input(name, str(array.dtype), array.shape)
+    named = {name: name if name in found else None for name in NAMED}
+    counts = named["counts"]
+    k, v = (write(build, f"old_{n}", f"new_{n}", "starts", counts, ring) for n in "kv")
+    sides = call["causal"], call["left"], call["right"], call["softcap"]
+    layout = "circular" if ring.circular else "linear"
+    rest = named["mask"], named["slopes"], None, layout, None, None, counts, ring.keep
+    y = attend(context(build), "q", k, v, "total", WIDTH**-0.5, *sides, *rest)
+    function = build.function("f", {}, {"y": y, "k": k, "v": v})
+    made = compute(function, arrays, lambda weight: None)
     return [made[function.outputs[name]] for name in "ykv"]
 
 
@@ -191,26 +194,25 @@ def test_a_mask_of_the_least_number_hides_no_more_than_the_operator(
 
 
 def test_layers_share_what_says_who_sees_what():
-    emitter, ring = Emitter(), Ring(False, 8, 0)
-    emitter.input("total", "int32", (1,))
-    seen = Seen("total", None, True, None, None, None, None, ring)
+    build = Builder(ALL)
+    build.input("total", "int32", (1,))
+    rest = (1.0, True, *[None] * 6, "linear", None, None, None, 0)
     counts = []
     for layer in range(3):
         for name in "qkv":
-            emitter.input(f"{name}{layer}", "float32", (1, 1, 8, WIDTH))
-        content = f"k{layer}", f"v{layer}"
-        attend(emitter, f"q{layer}", content, seen, 1.0, None)
-        made = emitter.function("f", {}, {})
-        counts.append(len(made.steps))
+            build.input(f"{name}{layer}", "float32", (1, 1, 8, WIDTH))
+        attend(context(build), *(f"{name}{layer}" for name in "qkv"), "total", *rest)
+        made = build.function("f", {}, {})
+        counts.append(len(made.operations))
     assert counts[2] - counts[1] == counts[1] - counts[0] < counts[0]
-    assert [step.op for step in made.steps].count("greater") == 4
+    assert [each.op for each in made.operations].count("greater") == 4
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_single_row_of_a_batch_is_written_as_a_slice(rows: int):
-    emitter = Emitter()
-    emitter.input("cache", "float32", (1, 2, 8, WIDTH))
-    emitter.input("new", "float32", (1, 2, rows, WIDTH))
-    emitter.input("start", "int32", (1,))
-    write(emitter, "cache", "new", "start", None, Ring(False, 8, 0))
-    assert [s.op for s in emitter.function("f", {}, {}).steps] == ["write"]
+    build = Builder(ALL)
+    build.input("cache", "float32", (1, 2, 8, WIDTH))
+    build.input("new", "float32", (1, 2, rows, WIDTH))
+    build.input("start", "int32", (1,))
+    write(build, "cache", "new", "start", None, Ring(False, 8, 0))
+    assert [each.op for each in build.function("f", {}, {}).operations] == ["write"]

@@ -1,12 +1,12 @@
-"""The inputs and outputs of a partition's calls in Core AI.
+"""The inputs and outputs of the calls of a lowered partition.
 
 A `Plan` is made for each set of sizes. Values are given by their ids in the
 partition's graph.
 """
 
-from kvc.runtime.delegates.coreai.function import Function
 from kvc.runtime.delegates.host_checks import Writes
 from kvc.runtime.delegates.host_runs import Handed
+from kvc.runtime.delegates.lowering.function import Function
 from kvc.schema.frozen import frozen
 
 

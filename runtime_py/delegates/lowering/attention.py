@@ -1,0 +1,195 @@
+"""Attention over caches and without a cache, as operations of a function.
+
+In: an `OpContext`, and the arguments of `kvc::attention`, or of torch's attention. Out:
+the name of the result. Slots that have not been written are read as zeros.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.delegates.lowering.builder import (
+    BOOL,
+    FLOAT,
+    HALF,
+    INT,
+    LEAST,
+    Builder,
+)
+from kvc.runtime.delegates.lowering.caches import (
+    Ring,
+    Sight,
+    column,
+    over_slots,
+    positions,
+    visible,
+)
+from kvc.runtime.delegates.lowering.context import Made, OpContext
+from kvc.schema.backends.primitives import Primitive
+
+_P = Primitive
+# Bounds of the numbers that a mask adds; visible scores stay far above hidden ones.
+_LARGEST_BIAS: Final = {FLOAT: 1e38, HALF: 30000.0}
+
+
+def attend(line: OpContext, *arguments: object) -> Made:
+    """Attend to a cache; the arguments are those of `kvc::attention`."""
+    q, k, v, total, scale, causal, left, right, softcap, mask, slopes = arguments[:11]
+    layout, keep = arguments[12], arguments[16]
+    assert isinstance(keep, int)
+    build, wanted = line.build, line.traits.products
+    end, lengths = line.get(total), line.optional(arguments[15])
+    given = [line.optional(each) for each in (mask, slopes)]
+    query = line.factor(q)
+    keys, values = (line.read(each, wanted) for each in (k, v))
+    ring = Ring(layout == "circular", build.shape(keys)[2], keep)
+    at = positions(build, end, ring)
+    is_there = build.with_number(_P.GREATER, at, -1)
+    keys, values = (build.cast(each, build.dtype(query)) for each in (keys, values))
+    if not line.traits.zeroed:
+        values = build.where(
+            over_slots(build, is_there, (-1, 1, ring.slots, 1)),
+            values,
+            build.number(0, build.dtype(values)),
+        )
+    scores = _scored(build, query, keys, _scale(build, scale, query), softcap)
+    queries = build.shape(query)[2]
+    count = build.number(queries, INT) if lengths is None else lengths
+    first = column(build, build.binary(_P.SUB, end, count))
+    own = build.binary(_P.ADD, first, build.places(queries))  # each query's position
+    ahead = build.binary(
+        _P.SUB,
+        over_slots(build, at, (-1, 1, 1, ring.slots)),
+        build.reshape(own, (build.shape(own)[0], 1, queries, 1)),
+    )
+    sight = Sight(bool(causal), _whole(left), _whole(right), ring.keep, lengths)
+    allowed = visible(build, ahead, at, sight)
+    bias = None
+    if given[1] is not None:
+        heads = build.shape(given[1])[0]
+        slope = build.reshape(given[1], (1, heads, 1, 1))
+        bias = build.binary(_P.MUL, slope, build.cast(ahead, FLOAT))
+    if given[0] is not None:
+        shown, added = masked(build, allowed, given[0], ring.slots)
+        allowed = shown
+        if added is not None:
+            bias = added if bias is None else build.binary(_P.ADD, bias, added)
+    return _mixed(build, scores, values, allowed, bias)
+
+
+def attend_to_tokens(
+    line: OpContext,
+    operands: Sequence[str],
+    mask: str | None,
+    scale: object,
+    *,
+    causal: bool,
+) -> str:
+    """Attend without a cache: `aten::scaled_dot_product_attention`."""
+    build = line.build
+    q, keys, values = build.alike(*operands)
+    queries, columns = build.shape(q)[2], build.shape(keys)[2]
+    allowed, bias = None, None
+    if causal:
+        own = build.reshape(build.places(queries), (1, 1, queries, 1))
+        own = build.with_number(_P.ADD, own, 1)
+        allowed = build.binary(_P.GREATER, own, build.places(columns))
+    if mask is not None:
+        shape = build.shape(mask)
+        wide = (*(1,) * (4 - len(shape)), *shape)
+        mask = build.reshape(mask, wide)
+        mask = build.broadcast(mask, (*wide[:2], queries, columns))
+        allowed, bias = masked(build, allowed, mask, columns)
+    scores = _scored(build, q, keys, _scale(build, scale, q), None)
+    return _mixed(build, scores, values, allowed, bias)
+
+
+def _whole(limit: object) -> int | None:
+    return limit if isinstance(limit, int) else None
+
+
+def _scale(build: Builder, scale: object, q: str) -> float:
+    return scale if isinstance(scale, float) else float(1 / np.sqrt(build.shape(q)[-1]))
+
+
+def masked(
+    build: Builder, allowed: str | None, mask: str, columns: int
+) -> tuple[str, str | None]:
+    """Return the visibility under a mask, and what the mask adds to scores, or None.
+
+    Args:
+        build: collects the operations.
+        allowed: the visibility without the mask; None if all columns are visible.
+        mask: bool or float [batch or 1, heads or 1, queries, positions].
+        columns: the number of columns of the scores; columns that the mask lacks are
+            hidden.
+    """
+    is_bool = build.dtype(mask) == BOOL
+    shape = build.shape(mask)
+    mask = build.part(mask, 3, range(min(columns, shape[3])))
+    added = None
+    if not is_bool:
+        # Compares with -inf indirectly, since JSON has no infinite constants.
+        finite = build.with_number(_P.MAXIMUM, mask, LEAST[build.dtype(mask)])
+        shown, added = build.binary(_P.EQUAL, finite, mask), finite
+    else:
+        shown = mask
+    missing = columns - shape[3]
+    if missing > 0:
+        rest = (*shape[:3], missing)
+        hidden = build.broadcast(build.number(False, BOOL), rest)
+        shown = build.concat((shown, hidden), 3)
+        if added is not None:
+            nothing = build.broadcast(build.number(0, FLOAT), rest)
+            added = build.concat((added, nothing), 3)
+    left = shown if allowed is None else build.binary(_P.AND, allowed, shown)
+    return left, added
+
+
+def _scored(build: Builder, q: str, keys: str, scale: float, softcap: object) -> str:
+    """Return scores [batch, heads, queries, columns]; groups of heads share keys."""
+    batch, heads, queries, width = build.shape(q)
+    groups, columns = build.shape(keys)[1:3]
+    x = build.with_number(_P.MUL, q, scale)
+    x = build.reshape(x, (batch, groups, heads // groups * queries, width))
+    x = build.product(x, build.turned(keys))
+    x = build.reshape(x, (batch, heads, queries, columns))
+    if not isinstance(softcap, float):
+        return x
+    capped = build.unary(_P.TANH, build.with_number(_P.DIVIDE, x, softcap))
+    return build.with_number(_P.MUL, capped, softcap)
+
+
+def _mixed(
+    build: Builder,
+    scores: str,
+    values: str,
+    allowed: str | None,
+    bias: str | None,
+) -> str:
+    """Mix values by the softmax of scores; a query without visible keys gets zeros.
+
+    Args:
+        build: collects the operations.
+        scores: [batch, heads, queries, columns].
+        values: [batch, groups, columns, width].
+        allowed: the visibility, None if all columns are visible.
+        bias: an addition to scores, or None.
+    """
+    dtype = build.dtype(scores)
+    if bias is not None:
+        bias = build.with_number(_P.MAXIMUM, bias, -_LARGEST_BIAS[dtype])
+        bias = build.with_number(_P.MINIMUM, bias, _LARGEST_BIAS[dtype])
+        scores = build.binary(_P.ADD, scores, bias)
+    if allowed is not None:
+        scores = build.where(allowed, scores, build.number(LEAST[dtype], dtype))
+    weights = build.softmax(scores, 3)
+    if allowed is not None:
+        weights = build.where(allowed, weights, build.number(0, dtype))
+    batch, heads, queries, columns = build.shape(weights)
+    groups, _, width = build.shape(values)[1:]
+    rows = heads // groups * queries
+    x = build.reshape(weights, (batch, groups, rows, columns))
+    x = build.product(x, values)
+    return build.reshape(x, (batch, heads, queries, width))

@@ -1,0 +1,92 @@
+"""`OpContext`: an instruction while it is lowered, and the traits of the device.
+
+In: the instruction's operands and the types of its results. Out: names of tensors.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from kvc.runtime.delegates.lowering.builder import FLOAT, HALF, Builder
+from kvc.runtime.delegates.lowering.function import Shape
+from kvc.schema.backends.primitives import Primitive
+from kvc.schema.dtypes import DType
+from kvc.schema.frozen import frozen
+
+Made = str | list[str]  # the names of an instruction's results
+Emit = Callable[..., Made]
+
+
+@frozen
+class DeviceTraits:
+    """What a vendor's device has, and what it computes in which way.
+
+    Attributes:
+        primitives: the operations that functions can use.
+        dtypes: the device's dtype for each dtype of the program.
+        half: whether products, and computations on their results, are float16.
+        wide: whether sums and norms of float16 tensors are computed in float32.
+        checked: whether functions report indices that are out of range.
+        zeroed: whether a cache has numbers in all slots, so that hidden slots need not
+            be replaced by zeros.
+        empty: whether tensors can have no elements.
+        forms: the device's own forms of operators, by the operator's name.
+    """
+
+    primitives: frozenset[Primitive]
+    dtypes: Mapping[DType, str]
+    half: bool = False
+    wide: bool = True
+    checked: bool = True
+    zeroed: bool = False
+    empty: bool = False
+    forms: Mapping[str, Emit] = MappingProxyType({})
+
+    @property
+    def products(self) -> str:
+        """Return the dtype in which products are computed."""
+        return HALF if self.half else FLOAT
+
+
+@frozen
+class OpContext:
+    """An instruction that is being lowered.
+
+    Attributes:
+        build: collects the operations of the function.
+        read: returns the name of a tensor; a constant float gets the given dtype.
+        shapes: the shapes of the instruction's results.
+        dtypes: the device's dtypes of the instruction's results.
+        traits: the traits of the device.
+        note: records the valid range of an index: a minimum, and an exclusive maximum.
+    """
+
+    build: Builder
+    read: Callable[[object, str], str]
+    shapes: Sequence[Shape]
+    dtypes: Sequence[str]
+    traits: DeviceTraits
+    note: Callable[[str, int, int], None]
+
+    @property
+    def shape(self) -> Shape:
+        """Return the shape of the instruction's only result."""
+        return self.shapes[0]
+
+    def get(self, argument: object) -> str:
+        """Return the name of a tensor."""
+        return self.read(argument, FLOAT)
+
+    def optional(self, argument: object) -> str | None:
+        """Return the name of a tensor; None if the argument is None."""
+        return None if argument is None else self.get(argument)
+
+    def factor(self, argument: object) -> str:
+        """Return the name of a tensor in the dtype in which products are computed."""
+        dtype = self.traits.products
+        return self.build.cast(self.read(argument, dtype), dtype)
+
+    def operand(self, argument: object, like: str) -> str:
+        """Return the name of a tensor, or of a number in the dtype of `like`."""
+        if isinstance(argument, bool | int | float):
+            return self.build.number(argument, self.build.dtype(like))
+        return self.get(argument)
