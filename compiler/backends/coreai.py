@@ -13,6 +13,7 @@ from kvc.compiler.ir import Constant, Method, Node, Value
 from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.recipes import Option
 from kvc.schema.backends import coreai
+from kvc.schema.backends.lowered import ATTENTION
 from kvc.schema.backends.operands import WhyNot
 from kvc.schema.errors import BadOption
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
@@ -21,7 +22,7 @@ from kvc.schema.types import Symbol
 _PRECISIONS: Final = ("float32", "float16")
 # Arguments that the host reads before Core AI runs: the write position and row lengths
 # of a cache update; the valid length and row lengths of attention.
-_OF_THE_HOST: Final = {CACHE_UPDATE: (2, 5), coreai.ATTENTION: (3, 15)}
+_OF_THE_HOST: Final = {CACHE_UPDATE: (2, 5), ATTENTION: (3, 15)}
 
 
 class CoreAI(BlockBackend):

@@ -4,8 +4,9 @@ In: the primitives that a device has. Out: those that the lowering can use on it
 include shortcuts: a shortcut that the device lacks is computed by other primitives.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Final
 
 
@@ -106,7 +107,8 @@ SHORTCUTS: Final[Mapping[Primitive, tuple[Primitive, ...]]] = {
 }
 
 
-def usable(own: Iterable[Primitive]) -> frozenset[Primitive]:
+@cache
+def usable(own: frozenset[Primitive]) -> frozenset[Primitive]:
     """Return the primitives that the lowering can use on a device that has `own`."""
     found = {*own}
     while True:

@@ -55,7 +55,9 @@ def _plain(function: Callable) -> Callable:
 
 
 def _reduced(function: Callable) -> Callable:
-    return lambda x, shape, axes: function(x, axis=tuple(axes), keepdims=True)
+    return lambda x, shape, axes: function(x, axis=tuple(axes), keepdims=True).astype(
+        x.dtype
+    )
 
 
 OPERATIONS: Mapping[str, Callable] = {

@@ -33,14 +33,30 @@ _P = Primitive
 _LARGEST_BIAS: Final = {FLOAT: 1e38, HALF: 30000.0}
 
 
-def attend(line: OpContext, *arguments: object) -> Made:
-    """Attend to a cache; the arguments are those of `kvc::attention`."""
-    q, k, v, total, scale, causal, left, right, softcap, mask, slopes = arguments[:11]
-    layout, keep = arguments[12], arguments[16]
-    assert isinstance(keep, int)
+def attend(
+    line: OpContext,
+    q: object,
+    k: object,
+    v: object,
+    total: object,
+    scale: float | None,
+    causal: bool,
+    left: int | None,
+    right: int | None,
+    softcap: float | None,
+    mask: object,
+    slopes: object,
+    sinks: None,
+    layout: str,
+    k_scale: None,
+    v_scale: None,
+    row_lengths: object,
+    keep: int,
+) -> Made:
+    """Attend to a cache; see `kvc::attention`, which documents the arguments."""
     build, wanted = line.build, line.traits.products
-    end, lengths = line.get(total), line.optional(arguments[15])
-    given = [line.optional(each) for each in (mask, slopes)]
+    end, lengths = line.get(total), line.optional(row_lengths)
+    added, slope = line.optional(mask), line.optional(slopes)
     query = line.factor(q)
     keys, values = (line.read(each, wanted) for each in (k, v))
     ring = Ring(layout == "circular", build.shape(keys)[2], keep)
@@ -63,16 +79,14 @@ def attend(line: OpContext, *arguments: object) -> Made:
         over_slots(build, at, (-1, 1, 1, ring.slots)),
         build.reshape(own, (build.shape(own)[0], 1, queries, 1)),
     )
-    sight = Sight(bool(causal), _whole(left), _whole(right), ring.keep, lengths)
+    sight = Sight(causal, left, right, keep, lengths)
     allowed = visible(build, ahead, at, sight)
     bias = None
-    if given[1] is not None:
-        heads = build.shape(given[1])[0]
-        slope = build.reshape(given[1], (1, heads, 1, 1))
+    if slope is not None:
+        slope = build.reshape(slope, (1, build.shape(slope)[0], 1, 1))
         bias = build.binary(_P.MUL, slope, build.cast(ahead, FLOAT))
-    if given[0] is not None:
-        shown, added = masked(build, allowed, given[0], ring.slots)
-        allowed = shown
+    if added is not None:
+        allowed, added = masked(build, allowed, added, ring.slots)
         if added is not None:
             bias = added if bias is None else build.binary(_P.ADD, bias, added)
     return _mixed(build, scores, values, allowed, bias)
@@ -82,7 +96,7 @@ def attend_to_tokens(
     line: OpContext,
     operands: Sequence[str],
     mask: str | None,
-    scale: object,
+    scale: float | None,
     *,
     causal: bool,
 ) -> str:
@@ -105,12 +119,8 @@ def attend_to_tokens(
     return _mixed(build, scores, values, allowed, bias)
 
 
-def _whole(limit: object) -> int | None:
-    return limit if isinstance(limit, int) else None
-
-
-def _scale(build: Builder, scale: object, q: str) -> float:
-    return scale if isinstance(scale, float) else float(1 / np.sqrt(build.shape(q)[-1]))
+def _scale(build: Builder, scale: float | None, q: str) -> float:
+    return float(1 / np.sqrt(build.shape(q)[-1])) if scale is None else scale
 
 
 def masked(
@@ -147,7 +157,9 @@ def masked(
     return left, added
 
 
-def _scored(build: Builder, q: str, keys: str, scale: float, softcap: object) -> str:
+def _scored(
+    build: Builder, q: str, keys: str, scale: float, softcap: float | None
+) -> str:
     """Return scores [batch, heads, queries, columns]; groups of heads share keys."""
     batch, heads, queries, width = build.shape(q)
     groups, columns = build.shape(keys)[1:3]
@@ -155,7 +167,7 @@ def _scored(build: Builder, q: str, keys: str, scale: float, softcap: object) ->
     x = build.reshape(x, (batch, groups, heads // groups * queries, width))
     x = build.product(x, build.turned(keys))
     x = build.reshape(x, (batch, heads, queries, columns))
-    if not isinstance(softcap, float):
+    if softcap is None:
         return x
     capped = build.unary(_P.TANH, build.with_number(_P.DIVIDE, x, softcap))
     return build.with_number(_P.MUL, capped, softcap)

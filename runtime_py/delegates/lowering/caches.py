@@ -35,13 +35,12 @@ def update_cache(
     cache: object,
     update: object,
     start: object,
-    _: object,
-    mode: object,
+    axis: int,
+    mode: str,
     lengths: object,
-    keep: object,
+    keep: int,
 ) -> Made:
     """Return the new content of a cache [batch, heads, slots, width]."""
-    assert isinstance(keep, int)
     held, rows = line.get(cache), line.get(update)
     ring = Ring(mode == "circular", line.shape[2], keep)
     return write(

@@ -6,7 +6,7 @@ takes the arguments in the order of the operator's signature. If the device comp
 float16, products and computations on their results are float16. Views become copies.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -17,18 +17,16 @@ from kvc.runtime.delegates.lowering.builder import (
     BOOL,
     FLOAT,
     HALF,
-    INT,
     Builder,
-    NotTaken,
 )
 from kvc.runtime.delegates.lowering.caches import update_cache
 from kvc.runtime.delegates.lowering.context import Emit, Made, OpContext
+from kvc.runtime.delegates.lowering.moving import MOVING
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.ops import CACHE_UPDATE
 
 _P = Primitive
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
-_MOST_INTEGER: Final = 2**31
 
 # Arithmetic of elements.
 
@@ -72,10 +70,6 @@ def _power(line: OpContext, x: object, exponent: object) -> Made:
 def _power_of(line: OpContext, base: object, exponent: object) -> Made:
     name = line.get(exponent)
     return line.build.binary(_P.POWER, line.operand(base, name), name)
-
-
-def _log1p(line: OpContext, x: object) -> Made:
-    return line.build.unary(_P.LOG, line.build.with_number(_P.ADD, line.get(x), 1))
 
 
 def _clamp(line: OpContext, x: object, least: object, most: object) -> Made:
@@ -155,9 +149,8 @@ def _layer_norm(
     axes: object,
     weight: object,
     bias: object,
-    eps: object,
+    eps: float,
 ) -> Made:
-    assert isinstance(eps, float)
     build, name = line.build, line.get(x)
     wide = build.cast(name, FLOAT) if line.traits.wide else name
     mean = build.reduce(_P.MEAN, wide, (len(build.shape(name)) - 1,))
@@ -184,8 +177,7 @@ def _weighted(
     return line.build.cast(made, line.build.dtype(like))
 
 
-def _softmax(line: OpContext, x: object, axis: object) -> Made:
-    assert isinstance(axis, int)
+def _softmax(line: OpContext, x: object, axis: int) -> Made:
     return line.build.softmax(line.get(x), axis % len(line.shape))
 
 
@@ -226,15 +218,15 @@ def _attention_product(
     k: object,
     v: object,
     mask: object,
-    causal: object,
-    scale: object,
-    _: object,
+    causal: bool,
+    scale: float | None,
+    grouped: bool,
 ) -> Made:
     operands = [line.factor(each) for each in (q, k, v)]
     wide = (*line.shape[:-1], line.build.shape(operands[0])[-1])
     operands[0] = line.build.broadcast(operands[0], wide)
     given = line.optional(mask)
-    return attend_to_tokens(line, operands, given, scale, causal=bool(causal))
+    return attend_to_tokens(line, operands, given, scale, causal=causal)
 
 
 def _rotary(line: OpContext, x: object, cos: object, sin: object) -> Made:
@@ -275,7 +267,7 @@ def _checked(line: OpContext, index: str, count: int, *, wraps: bool = False) ->
     return build.with_number(_P.MINIMUM, index, count - 1)
 
 
-def _rows(line: OpContext, table: str, index: object, *, wraps: bool = False) -> Made:
+def _rows(line: OpContext, table: str, index: object, *, wraps: bool = False) -> str:
     count = line.build.shape(table)[0]
     return line.build.rows(table, _checked(line, line.get(index), count, wraps=wraps))
 
@@ -290,30 +282,24 @@ def _embedding_q8(line: OpContext, table: object, scale: object, index: object) 
     build, dtype = line.build, line.traits.products
     found, scales = _rows(line, line.get(table), index), line.get(scale)
     column = build.reshape(scales, (*build.shape(scales), 1))
-    assert isinstance(found, str)
     own = _rows(line, column, index)
-    assert isinstance(own, str)
     return build.binary(_P.MUL, build.cast(found, dtype), own)
 
 
-def _selected(line: OpContext, x: object, axis: object, index: object) -> Made:
+def _selected(line: OpContext, x: object, axis: int, index: object) -> Made:
     """Take slices along an axis, which becomes the first axis while they are taken."""
-    assert isinstance(axis, int)
     build, name = line.build, line.get(x)
     rank = len(build.shape(name))
     order = [axis % rank, *(n for n in range(rank) if n != axis % rank)]
     made = _rows(line, build.transpose(name, tuple(order)), index)
-    assert isinstance(made, str)
     return build.transpose(made, tuple(order.index(n) for n in range(rank)))
 
 
-def _indexed(line: OpContext, x: object, indices: object) -> Made:
-    assert isinstance(indices, tuple)
+def _indexed(line: OpContext, x: object, indices: Sequence[object]) -> Made:
     return _rows(line, line.get(x), indices[0], wraps=True)
 
 
-def _gathered(line: OpContext, x: object, axis: object, index: object) -> Made:
-    assert isinstance(axis, int)
+def _gathered(line: OpContext, x: object, axis: int, index: object) -> Made:
     build, name, at = line.build, line.get(x), line.get(index)
     along = axis % len(line.shape)
     for other, size in enumerate(line.shape):
@@ -321,124 +307,6 @@ def _gathered(line: OpContext, x: object, axis: object, index: object) -> Made:
             name = build.part(name, other, range(size))
     found = _checked(line, at, build.shape(name)[along])
     return build.along(name, found, along)
-
-
-# Creation, concatenation and movement of elements.
-
-
-def _cat(line: OpContext, tensors: object, axis: object) -> Made:
-    assert isinstance(tensors, tuple)
-    assert isinstance(axis, int)
-    names = [line.get(each) for each in tensors]
-    kept = [n for n in names if 0 not in line.build.shape(n)] or names[:1]
-    return line.build.concat(kept, axis % len(line.shape))
-
-
-def _stack(line: OpContext, tensors: object, axis: object) -> Made:
-    assert isinstance(tensors, tuple)
-    assert isinstance(axis, int)
-    along = axis % len(line.shape)
-    one = tuple(1 if n == along else size for n, size in enumerate(line.shape))
-    parts = [line.build.reshape(line.get(each), one) for each in tensors]
-    return line.build.concat(parts, along)
-
-
-def _repeat(line: OpContext, x: object, times: object) -> Made:
-    assert isinstance(times, tuple)
-    build, name = line.build, line.get(x)
-    name = build.reshape(
-        name, (*(1,) * (len(times) - len(build.shape(name))), *build.shape(name))
-    )
-    for axis, count in enumerate(times):
-        name = build.concat([name] * count, axis)
-    return name
-
-
-def _full(line: OpContext, size: object, value: object, *_: object) -> Made:
-    assert isinstance(value, int | float)
-    number = line.build.number(_fits(line, value), line.dtypes[0])
-    return line.build.broadcast(number, line.shape)
-
-
-def _arange(
-    line: OpContext, start: object, end: object, step: object, *_: object
-) -> Made:
-    assert isinstance(start, int | float)
-    assert isinstance(step, int | float)
-    numbers = start + step * np.arange(line.shape[0])
-    for number in numbers[[0, -1]] if numbers.size else ():
-        _fits(line, number.item())
-    return line.build.constant(numbers.astype(line.dtypes[0]))
-
-
-def _fits(line: OpContext, value: float) -> float:
-    """Return a number that the dtype of the result can represent.
-
-    Raises:
-        NotTaken: an integer needs more than 32 bits.
-    """
-    if line.dtypes[0] == INT and not -_MOST_INTEGER <= value < _MOST_INTEGER:
-        raise NotTaken(f"{value} has more than 32 bits")
-    return value
-
-
-def _copy(line: OpContext, x: object, source: object) -> Made:
-    """Return the content of `x` after a copy into it."""
-    made = line.build.cast(line.get(source), line.build.dtype(line.get(x)))
-    return line.build.broadcast(made, line.shape)
-
-
-def _reshape(line: OpContext, x: object, *_: object) -> Made:
-    return line.build.reshape(line.get(x), line.shape)
-
-
-def _transpose(line: OpContext, x: object, one: object, other: object) -> Made:
-    assert isinstance(one, int)
-    assert isinstance(other, int)
-    order = list(range(len(line.shape)))
-    order[one], order[other] = order[other], order[one]
-    return line.build.transpose(line.get(x), tuple(order))
-
-
-def _permute(line: OpContext, x: object, order: object) -> Made:
-    assert isinstance(order, tuple)
-    rank = len(line.shape)
-    return line.build.transpose(line.get(x), tuple(axis % rank for axis in order))
-
-
-def _slice(line: OpContext, x: object, axis: object, *bounds: object) -> Made:
-    assert isinstance(axis, int)
-    name = line.get(x)
-    shape = line.build.shape(name)
-    along = axis % len(shape)
-    start, end, by = (each if isinstance(each, int) else None for each in bounds)
-    return line.build.part(name, along, range(shape[along])[start:end:by])
-
-
-def _select(line: OpContext, x: object, axis: object, index: object) -> Made:
-    assert isinstance(axis, int)
-    assert isinstance(index, int)
-    name = line.get(x)
-    shape = line.build.shape(name)
-    along = axis % len(shape)
-    at = index % shape[along]
-    one = line.build.part(name, along, range(at, at + 1))
-    return line.build.reshape(one, line.shape)
-
-
-def _split(line: OpContext, x: object, sizes: object, axis: object) -> Made:
-    assert isinstance(sizes, tuple)
-    assert isinstance(axis, int)
-    name = line.get(x)
-    along, start, made = axis % len(line.build.shape(name)), 0, []
-    for size in sizes:
-        made.append(line.build.part(name, along, range(start, start + size)))
-        start += size
-    return made
-
-
-def _expand(line: OpContext, x: object, *_: object) -> Made:
-    return line.build.broadcast(line.get(x), line.shape)
 
 
 _FLOATS: Final = (FLOAT, HALF)
@@ -478,7 +346,6 @@ OPERATORS: Final[Mapping[str, Emit]] = {
     "aten::minimum": partial(_binary, _P.MINIMUM),
     "aten::pow.Tensor_Scalar": _power,
     "aten::pow.Scalar": _power_of,
-    "aten::log1p": _log1p,
     "aten::clamp": _clamp,
     "aten::gelu": _gelu,
     "kvc::glu": _glu,
@@ -513,20 +380,7 @@ OPERATORS: Final[Mapping[str, Emit]] = {
     "aten::index_select": _selected,
     "aten::index.Tensor": _indexed,
     "aten::gather": _gathered,
-    "aten::cat": _cat,
-    "aten::stack": _stack,
-    "aten::repeat": _repeat,
-    "aten::full": _full,
-    "aten::arange.start_step": _arange,
-    "aten::copy": _copy,
-    **{f"aten::{op}": _reshape for op in ("clone", "reshape", "alias", "view")},
-    **{f"aten::{op}": _reshape for op in ("unsqueeze", "squeeze.dims")},
-    "aten::transpose.int": _transpose,
-    "aten::permute": _permute,
-    "aten::slice.Tensor": _slice,
-    "aten::select.int": _select,
-    "aten::split_with_sizes": _split,
-    "aten::expand": _expand,
+    **MOVING,
     CACHE_UPDATE: update_cache,
     "kvc::attention": attend,
 }
