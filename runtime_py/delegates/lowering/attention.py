@@ -69,7 +69,7 @@ def attend(
             values,
             build.number(0, build.dtype(values)),
         )
-    scores = _scored(build, query, keys, _scale(build, scale, query), softcap)
+    scores = scored(build, query, keys, scale_of(build, scale, query), softcap)
     queries = build.shape(query)[2]
     count = build.number(queries, INT) if lengths is None else lengths
     first = column(build, build.binary(_P.SUB, end, count))
@@ -89,7 +89,7 @@ def attend(
         allowed, added = masked(build, allowed, added, ring.slots)
         if added is not None:
             bias = added if bias is None else build.binary(_P.ADD, bias, added)
-    return _mixed(build, scores, values, allowed, bias)
+    return _weighted_sum(build, scores, values, allowed, bias)
 
 
 def attend_to_tokens(
@@ -115,11 +115,12 @@ def attend_to_tokens(
         mask = build.reshape(mask, wide)
         mask = build.broadcast(mask, (*wide[:2], queries, columns))
         allowed, bias = masked(build, allowed, mask, columns)
-    scores = _scored(build, q, keys, _scale(build, scale, q), None)
-    return _mixed(build, scores, values, allowed, bias)
+    scores = scored(build, q, keys, scale_of(build, scale, q), None)
+    return _weighted_sum(build, scores, values, allowed, bias)
 
 
-def _scale(build: Builder, scale: float | None, q: str) -> float:
+def scale_of(build: Builder, scale: float | None, q: str) -> float:
+    """Return the factor on scores: `scale`, or 1 / sqrt(width) of the queries."""
     return float(1 / np.sqrt(build.shape(q)[-1])) if scale is None else scale
 
 
@@ -157,7 +158,7 @@ def masked(
     return left, added
 
 
-def _scored(
+def scored(
     build: Builder, q: str, keys: str, scale: float, softcap: float | None
 ) -> str:
     """Return scores [batch, heads, queries, columns]; groups of heads share keys."""
@@ -173,7 +174,7 @@ def _scored(
     return build.with_number(_P.MUL, capped, softcap)
 
 
-def _mixed(
+def _weighted_sum(
     build: Builder,
     scores: str,
     values: str,
@@ -199,6 +200,17 @@ def _mixed(
     weights = build.softmax(scores, 3)
     if allowed is not None:
         weights = build.where(allowed, weights, build.number(0, dtype))
+    return mixed(build, weights, values)
+
+
+def mixed(build: Builder, weights: str, values: str) -> str:
+    """Return the sums of values by weights, [batch, heads, queries, width].
+
+    Args:
+        build: collects the operations.
+        weights: [batch, heads, queries, columns].
+        values: [batch, groups, columns, width]; groups of heads share values.
+    """
     batch, heads, queries, columns = build.shape(weights)
     groups, _, width = build.shape(values)[1:]
     rows = heads // groups * queries

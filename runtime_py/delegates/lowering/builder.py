@@ -228,8 +228,10 @@ class Builder:
         return self.operation(Primitive.CONCAT, names, dtype, tuple(shape), axis=axis)
 
     def product(self, x: str, y: str) -> str:
-        """Multiply matrices, with broadcast batches."""
+        """Multiply matrices, with broadcast batches; a vector `x` is a single row."""
         x, y = self.alike(x, y)
+        if len(self.shape(x)) == 1:
+            x = self.reshape(x, (1, *self.shape(x)))
         one, other = self.shape(x), self.shape(y)
         batch = np.broadcast_shapes(one[:-2], other[:-2])
         shape, dtype = (*batch, one[-2], other[-1]), self.dtype(x)

@@ -95,9 +95,14 @@ def lower_partition(
 class GraphLowering:
     """Lowers the instructions of graphs; subclasses know where operands come from."""
 
-    def __init__(self, sizes: Mapping[str, int], traits: DeviceTraits) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        traits: DeviceTraits,
+        build: Builder | None = None,
+    ) -> None:
         self._sizes, self._traits = sizes, traits
-        self._build = Builder(traits.primitives)
+        self._build = build or Builder(traits.primitives)
 
     def lower(
         self, graph: Graph, instruction: Instruction, read: Read
@@ -144,20 +149,60 @@ class GraphLowering:
         return shape
 
 
-class _PartitionLowering(GraphLowering):
+class BlockLowering(GraphLowering):
+    """Lowers a block, part of whose values the host has: inputs, constants, views."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        sizes: Mapping[str, int],
+        traits: DeviceTraits,
+        build: Builder | None = None,
+    ) -> None:
+        super().__init__(sizes, traits, build)
+        self._graph = graph
+        self._made: dict[int, str] = {}
+        constants = (isinstance(each.storage, Constant) for each in graph.values)
+        self._host = {
+            *graph.inputs,
+            *(i for i, is_data in enumerate(constants) if is_data),
+        }
+
+    def _views_host(self, instruction: Instruction) -> bool:
+        """Tell whether an instruction is a view of a value that the host has."""
+        first = instruction.arguments[0] if instruction.arguments else None
+        is_view = OPS[instruction.op].aliasing is Aliasing.VIEW
+        return is_view and isinstance(first, Ref) and first.value in self._host
+
+    def _host_value(self, argument: Argument) -> int | None:
+        """Return the id of a value that the host has; None if the argument is None.
+
+        Raises:
+            NotTaken: the partition computes the value.
+        """
+        if argument is None:
+            return None
+        assert isinstance(argument, Ref)
+        if argument.value not in self._host:
+            raise NotTaken(
+                "the position of a cache access is computed inside the partition"
+            )
+        return argument.value
+
+    def _check(self, instruction: Instruction) -> None:
+        """Check that the host has the operands of a check instruction."""
+        for argument in instruction.arguments:
+            if isinstance(argument, Ref):
+                self._host_value(argument)
+
+
+class _PartitionLowering(BlockLowering):
     def __init__(
         self, graph: Graph, sizes: Mapping[str, int], names: Names, traits: DeviceTraits
     ) -> None:
-        super().__init__(sizes, traits)
-        self._graph, self._called = graph, names
+        super().__init__(graph, sizes, traits)
+        self._called = names
         self._input_names = dict(zip(graph.inputs, names.inputs, strict=True))
-        self._made: dict[int, str] = {}
-        self._host = {*graph.inputs}
-        self._host |= {
-            value
-            for value, each in enumerate(graph.values)
-            if isinstance(each.storage, Constant)
-        }
         self._makers = {v: i for i in graph.instructions for v in i.results}
         self._caches = {
             argument.value
@@ -199,13 +244,9 @@ class _PartitionLowering(GraphLowering):
 
     def _lower(self, instruction: Instruction) -> None:
         if OPS[instruction.op].aliasing is Aliasing.CHECK:
-            for argument in instruction.arguments:
-                if isinstance(argument, Ref):
-                    self._host_value(argument)
+            self._check(instruction)
             return
-        first = instruction.arguments[0] if instruction.arguments else None
-        is_view = OPS[instruction.op].aliasing is Aliasing.VIEW
-        if is_view and isinstance(first, Ref) and first.value in self._host:
+        if self._views_host(instruction):
             self._host |= {*instruction.results}
         self._look(instruction)
         made = self.lower(self._graph, instruction, self._read)
@@ -262,21 +303,6 @@ class _PartitionLowering(GraphLowering):
     def note(self, at: str, least: int, most: int) -> None:
         """Record an index that the function has to check."""
         self._indexed.setdefault((at, least, most), Indexed(self._index, least, most))
-
-    def _host_value(self, argument: Argument) -> int | None:
-        """Return the id of a value that the host has; None if the argument is None.
-
-        Raises:
-            NotTaken: the partition computes the value.
-        """
-        if argument is None:
-            return None
-        assert isinstance(argument, Ref)
-        if argument.value not in self._host:
-            raise NotTaken(
-                "the position of a cache access is computed inside the partition"
-            )
-        return argument.value
 
     def _changed(self) -> list[Changed]:
         """Return the states: inputs of the graph whose new content is an output."""

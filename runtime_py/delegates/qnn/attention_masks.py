@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.delegates.host_checks import Read, Writes, count_of
-from kvc.runtime.delegates.qnn.emitting import NotTaken
+from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.qnn.fixed_emitting import grid_of
 from kvc.runtime.delegates.qnn.ranges import HIDING, LARGEST_BIAS, reach_of
 from kvc.runtime.memory.arrays import Array

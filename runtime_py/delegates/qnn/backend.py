@@ -15,6 +15,7 @@ import numpy as np
 
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.host_runs import PlanCall
+from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.operands import taken_block, where_of
 from kvc.runtime.delegates.qnn.calls import Bound, rounded
 from kvc.runtime.delegates.qnn.context import Context, Graph
@@ -24,7 +25,6 @@ from kvc.runtime.delegates.qnn.context_file import (
     read_contexts,
     write_contexts,
 )
-from kvc.runtime.delegates.qnn.emitting import NotTaken
 from kvc.runtime.delegates.qnn.evaluate import HostContext
 from kvc.runtime.delegates.qnn.fixed_emitting import kind_of
 from kvc.runtime.delegates.qnn.library import (

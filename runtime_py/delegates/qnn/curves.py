@@ -8,6 +8,8 @@ of the grid, and need fewer nodes.
 """
 
 import math
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from kvc.runtime.delegates.qnn.emitting import Emitter
@@ -42,7 +44,7 @@ def silu(emitter: Emitter, x: str, output: str) -> str:
     return _opened(emitter, y, y, output)
 
 
-def gelu(emitter: Emitter, x: str, kind: str, output: str) -> str:
+def gelu(emitter: Emitter, x: str, output: str, kind: str) -> str:
     """Add nodes for the activation `kind` of `x`: "gelu" or "gelu_tanh"."""
     shape = emitter.shapes[x]
     kept = bounded(emitter, x, (-_FAR, _FAR), output)
@@ -106,3 +108,21 @@ def softmax(emitter: Emitter, x: str, output: str, seeing: str | None = None) ->
     if seeing is not None:
         share = emitter.node("Mul", (share, seeing), f"{output}_counted", row)
     return emitter.node("Mul", (y, share), output, shape)
+
+
+CURVES: Final[Mapping[str, Callable[..., str]]] = {
+    "exp": exponential,
+    "sigmoid": sigmoid,
+    "silu": silu,
+    "gelu": partial(gelu, kind="gelu"),
+    "gelu_tanh": partial(gelu, kind="gelu_tanh"),
+    "softmax": softmax,
+}
+
+
+class HalfEmitter(Emitter):
+    """A float16 model under construction."""
+
+    def curve(self, kind: str, output: str, x: str, *more: str) -> str:
+        """Add an activation or a softmax; see `Emitter.curve`."""
+        return CURVES[kind](self, x, output, *more)

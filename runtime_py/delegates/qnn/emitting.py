@@ -1,10 +1,12 @@
 """Collect the nodes of a model, with the shapes of all named tensors."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.qnn.model_file import (
     Attribute,
     Model,
@@ -19,23 +21,15 @@ from kvc.schema.backends.grids import Grid
 Shape = tuple[int, ...]
 
 
-class NotTaken(Exception):
-    """Raised if this backend does not take a block; the message has the reason."""
-
-
-class Emitter:
-    """A float16 model under construction.
+class Emitter(ABC):
+    """A model under construction, of float16 or on integers.
 
     Methods that add nodes return the name of the result.
 
     Attributes:
-        is_fixed: whether the model computes on integers, which is true for a
-            `FixedEmitter`.
         shapes: shapes of inputs, weights, numbers and node results, by name.
         made: names of node results.
     """
-
-    is_fixed = False
 
     def __init__(self) -> None:
         self.shapes: dict[str, Shape] = {}
@@ -91,8 +85,8 @@ class Emitter:
         """Return the dtype of a tensor."""
         return "float16"
 
-    def converted(self, name: str, output: str, grid: Grid) -> str:
-        """Return `name` unchanged: a float16 tensor has no grid to convert to."""
+    def on_own_grid(self, name: str, output: str) -> str:
+        """Return a tensor, converted to the grid that `output` must have, if any."""
         return name
 
     def reach(self, name: str) -> Reach | None:
@@ -103,9 +97,20 @@ class Emitter:
         """Raise `NotTaken`: the range of a float16 tensor is not known."""
         raise NotTaken("float16 numbers have no known range")
 
-    def gated(self, name: str, kind: str) -> Reach | None:
-        """Return None: the range of a float16 result is not known."""
-        return None
+    def has_grid(self, name: str) -> bool:
+        """Tell whether a tensor must have a certain grid; in float16, none has."""
+        return False
+
+    @abstractmethod
+    def curve(self, kind: str, output: str, x: str, *more: str) -> str:
+        """Add an activation or a softmax along the last axis.
+
+        Args:
+            kind: "exp", "sigmoid", "silu", "gelu", "gelu_tanh" or "softmax".
+            output: the name of the result.
+            x: the name of the operand.
+            more: for a softmax, the name of a factor [..., 1] on each row, if any.
+        """
 
     def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
         """Add a division of `x` by a number."""

@@ -16,13 +16,12 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken, Shape
+from kvc.runtime.delegates.lowering.builder import NotTaken
+from kvc.runtime.delegates.qnn.emitting import Emitter, Shape
 from kvc.runtime.delegates.qnn.model_file import Attribute, Weight
-from kvc.runtime.delegates.qnn.operators import EMITTERS, Emit
 from kvc.runtime.delegates.qnn.ranges import REACHES, Reach, gated, reach_of
-from kvc.runtime.delegates.qnn.steps import Made, Step
 from kvc.schema.backends.grids import Grid, Stored, asymmetric
-from kvc.schema.backends.qnn_fixed import LARGEST, LINEAR
+from kvc.schema.backends.qnn_fixed import LARGEST
 from kvc.schema.calibration import Range
 
 Known = TypeVar("Known", Grid, Reach)
@@ -42,8 +41,6 @@ class FixedEmitter(Emitter):
     Attributes:
         grids: grids of 16-bit tensors, by name.
     """
-
-    is_fixed = True
 
     def __init__(self, own: Mapping[str, Grid]) -> None:
         """Set the grids of the tensors in `own`; a node's grid is set when added."""
@@ -100,8 +97,9 @@ class FixedEmitter(Emitter):
         if op in _MOVES:
             return self.grids[inputs[0]], [*inputs]
         if op == "Concat":
-            union = REACHES[op](*(reach_of(self.grids[name]) for name in inputs))
-            grid = own or grid_of(union)
+            known = {self.grids[name] for name in inputs}
+            union = REACHES[op](*map(reach_of, known))
+            grid = own or (known.pop() if len(known) == 1 else grid_of(union))
             return grid, [
                 self.converted(name, f"{output}_in{number}", grid)
                 for number, name in enumerate(inputs)
@@ -211,9 +209,31 @@ class FixedEmitter(Emitter):
         """Return the range of a tensor that is added later and whose grid is known."""
         return reach_of(self._known(name, self._own.get(name)))
 
-    def gated(self, name: str, kind: str) -> Reach | None:
-        """Return the range of the result of the activation `kind`."""
-        return gated(kind, reach_of(self.grids[name]))
+    def on_own_grid(self, name: str, output: str) -> str:
+        """Return a tensor, converted to the grid that `output` must have."""
+        return self.converted(name, output, self._own[output])
+
+    def has_grid(self, name: str) -> bool:
+        """Tell whether a tensor is a value of the program, which has a known grid."""
+        return name in self._own
+
+    def curve(self, kind: str, output: str, x: str, *more: str) -> str:
+        """Add an activation or a softmax; the device's own are exact to a few steps."""
+        shape, reach = self.shapes[x], reach_of(self.grids[x])
+        if kind == "sigmoid":
+            return self.node("Sigmoid", (x,), output, shape)
+        if kind == "silu":
+            y = self.node("Sigmoid", (x,), f"{output}_sigmoid", shape)
+            return self.node("Mul", (x, y), output, shape, reach=gated(kind, reach))
+        if kind == "softmax":
+            if not more:
+                return self.node("Softmax", (x,), output, shape, axis=-1)
+            y = self.node("Softmax", (x,), f"{output}_all", shape, axis=-1)
+            return self.node("Mul", (y, *more), output, shape)
+        if kind not in ("gelu", "gelu_tanh"):
+            raise NotTaken(f"{kind} on integers")
+        made, how = gated(kind, reach), "tanh" if kind == "gelu_tanh" else "none"
+        return self.node("Gelu", (x,), output, shape, reach=made, approximate=how)
 
     def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
         """Multiply `x` by a number's reciprocal, since the device divides inexactly.
@@ -275,68 +295,3 @@ def grid_of(reach: Reach) -> Grid:
     if not all(math.isfinite(each) and abs(each) < LARGEST**3 for each in reach):
         raise NotTaken(f"numbers from {reach[0]} to {reach[1]}")
     return asymmetric(Range(*reach), Stored.UINT16)
-
-
-# Operators whose nodes differ between integers and float16.
-
-
-def _linear(step: Step, x: object, weight: object, scale: object, bias: object) -> Made:
-    """Multiply by an int8 matrix, then add the bias.
-
-    The range of the product is derived from the ranges of the sum and the bias.
-    """
-    assert step.channels is not None
-    turned, given = step.channels(weight, scale), step.read(x)
-    if bias is None:
-        return step.node("MatMul", given, turned)
-    added = step.read(bias)
-    y = step.node("MatMul", given, turned, part="product", reach=_before(step, added))
-    return step.node("Add", y, step.widened(added, len(step.shape), "bias"))
-
-
-def _before(step: Step, added: str) -> Reach:
-    """Return the range of a sum's first operand.
-
-    It is derived from the ranges of the sum, which is the result of `step`, and of the
-    second operand `added`.
-    """
-    made, more = step.emitter.reach_like(step.name), step.emitter.reach(added)
-    assert more is not None
-    return made[0] - more[1], made[1] - more[0]
-
-
-def _layer_norm(
-    step: Step, x: object, axes: object, weight: object, bias: object, eps: object
-) -> Made:
-    """Subtract the mean, then normalize by the root mean square.
-
-    The device's own layer norm is off by 20 units of the grid.
-    """
-    assert isinstance(eps, float)
-    name, emitter = step.read(x), step.emitter
-    along = emitter.integers(f"{step.name}_axes", [-1])
-    one = (*step.shape_of(name)[:-1], 1)
-    mean = emitter.node(
-        "ReduceMean", (name, along), f"{step.name}_mean", one, keepdims=1
-    )
-    apart = step.node("Sub", name, mean, part="apart", shape=step.shape_of(name))
-    added = None if bias is None else step.read(bias)
-    normed = emitter.node(
-        "RMSNormalization",
-        (apart, step.read(weight)),
-        step.name if added is None else f"{step.name}_normed",
-        step.shape,
-        reach=None if added is None else _before(step, added),
-        axis=-1,
-        epsilon=eps,
-    )
-    if added is None:
-        return normed
-    return step.node("Add", normed, step.widened(added, len(step.shape), "bias"))
-
-
-FIXED: Final[Mapping[str, Emit]] = {
-    **EMITTERS,
-    LINEAR: _linear,
-    "aten::layer_norm": _layer_norm,
-}

@@ -2,23 +2,29 @@
 
 In: a block that `kvc.schema.backends.qnn` supports, or `qnn_fixed` if there are grids.
 Out: nodes of float16 or on integers, and the host's work before and after the device
-runs. The device does not change caches: it gets a cache's old content, attends to old
-content and new rows side by side, and returns the new rows. Therefore only attention
-can read a cache's new content.
+runs. The device does not change caches: it gets the old content, attends to old content
+and new rows side by side, and returns the new rows. Therefore only attention can read a
+cache's new content.
 """
 
 from collections.abc import Mapping
-
-import numpy as np
+from typing import Final
 
 from kvc.runtime.delegates.host_checks import Writes
 from kvc.runtime.delegates.host_runs import Handed
+from kvc.runtime.delegates.lowering.attention import scale_of
+from kvc.runtime.delegates.lowering.builder import FLOAT, NotTaken
+from kvc.runtime.delegates.lowering.context import DeviceTraits, Emit
+from kvc.runtime.delegates.lowering.partition import BlockLowering
 from kvc.runtime.delegates.operands import settled
+from kvc.runtime.delegates.qnn import forms
 from kvc.runtime.delegates.qnn.attention_masks import Sight, Update, hiding, same_place
-from kvc.runtime.delegates.qnn.emitting import Emitter, NotTaken
-from kvc.runtime.delegates.qnn.fixed_emitting import FIXED, FixedEmitter, grid_of
+from kvc.runtime.delegates.qnn.curves import HalfEmitter
+from kvc.runtime.delegates.qnn.emitting import Emitter
+from kvc.runtime.delegates.qnn.fixed_emitting import FixedEmitter, grid_of
+from kvc.runtime.delegates.qnn.forms import QnnBuilder
 from kvc.runtime.delegates.qnn.model_file import Model
-from kvc.runtime.delegates.qnn.operators import EMITTERS
+from kvc.runtime.delegates.qnn.nodes import CONVERTED, NodeWriter, plain
 from kvc.runtime.delegates.qnn.plan import (
     Bias,
     Feed,
@@ -31,12 +37,37 @@ from kvc.runtime.delegates.qnn.plan import (
     Whole,
 )
 from kvc.runtime.delegates.qnn.ranges import reach_of
-from kvc.runtime.delegates.qnn.steps import Step
 from kvc.schema.backends.grids import Grid
-from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE
-from kvc.schema.backends.qnn_fixed import Grids
-from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.backends.lowered import ATTENTION
+from kvc.schema.backends.primitives import Primitive
+from kvc.schema.backends.qnn_fixed import LINEAR, Grids
+from kvc.schema.dtypes import DType
+from kvc.schema.graph import Constant, Graph, Instruction, Ref
+from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
+
+_PRODUCT: Final = "aten::scaled_dot_product_attention"
+_FORMS: Final[Mapping[str, Emit]] = {
+    "aten::rms_norm": forms.rms_norm,
+    "aten::layer_norm": forms.layer_norm,
+    "kvc::rotary_embedding": forms.rotary,
+    _PRODUCT: forms.attention_product,
+    LINEAR: forms.int8_linear,
+}
+_DTYPES: Final = {
+    DType.FLOAT32: FLOAT,
+    DType.FLOAT16: FLOAT,
+    DType.INT8: "int8",
+    DType.INT64: "int64",
+    DType.INT32: "int32",
+    DType.BOOL: "bool",
+}
+_TRAITS: Final = DeviceTraits(frozenset(Primitive), _DTYPES, wide=False, forms=_FORMS)
+_FIXED_TRAITS: Final = DeviceTraits(
+    _TRAITS.primitives,
+    _DTYPES,
+    wide=False,
+    forms={**_FORMS, "aten::layer_norm": forms.fixed_layer_norm},
+)
 
 
 def translate(
@@ -57,30 +88,27 @@ def translate(
     return _Translator(graph, sizes, grids).translate(name)
 
 
-class _Translator:
+class _Translator(BlockLowering):
     def __init__(
         self, graph: Graph, sizes: Mapping[str, int], grids: Grids | None
     ) -> None:
-        self._graph, self._sizes, self._grids = graph, sizes, grids
-        self._emitters, self._emitter = EMITTERS, Emitter()
-        if grids is not None:
-            own = {f"v{value}": grid for value, grid in grids.values.items()}
-            self._emitters, self._emitter = FIXED, FixedEmitter(own)
-        self._contents: dict[tuple[int, Sight], str] = {}
-        self._names: dict[int, str] = {}
+        traits = _TRAITS if grids is None else _FIXED_TRAITS
+        self._own = QnnBuilder(traits.primitives)
+        super().__init__(graph, sizes, traits, self._own)
+        self._grids = grids
         self._updates: dict[int, Update] = {}
-        self._host: dict[int, int] = {value: value for value in graph.inputs}
         self._feeds: dict[object, Feed] = {}
+        self._given: dict[str, Grid | None] = {}  # the grids of inputs
+        self._weights: dict[str, tuple[int, Grid | None]] = {}
         self._stored: dict[str, Stored] = {}
-        for value, each in enumerate(graph.values):
-            if isinstance(each.storage, Constant):
-                self._host[value] = value
+        self._own_grids: dict[str, Grid] = {}  # of rows, which get the cache's grid
 
     def translate(self, name: str) -> Plan:
         for instruction in self._graph.instructions:
             self._translate(instruction)
-        takes, handed = self._outputs()
-        model = self._emitter.model(name, tuple(takes))
+        writer = self._written()
+        takes, handed = self._outputs(writer)
+        model = writer.emitter.model(name, tuple(takes))
         feeds = {feed.name: feed for feed in self._feeds.values()}
         return Plan(
             model,
@@ -88,18 +116,33 @@ class _Translator:
             tuple(feeds[value.name] for value in model.inputs),
             tuple(tuple(takes[value.name]) for value in model.outputs),
             tuple(handed),
-            self._grids_of(model),
+            _grids_of(writer.emitter, model),
         )
 
-    def _grids_of(self, model: Model) -> Mapping[str, Grid]:
-        """Return the grids of a model's inputs and outputs, by name; {} in float16."""
-        if not isinstance(self._emitter, FixedEmitter):
-            return {}
-        grids = self._emitter.grids
-        return {v.name: grids[v.name] for v in (*model.inputs, *model.outputs)}
+    def _written(self) -> NodeWriter:
+        """Return the writer of the model, after it has written all nodes."""
+        emitter: Emitter = HalfEmitter()
+        if self._grids is not None:
+            grids = {plain(name): grid for name, grid in self._own_grids.items()}
+            for value, made in self._made.items():
+                if value in self._grids.values:
+                    grids.setdefault(plain(made), self._grids.values[value])
+            emitter = FixedEmitter(grids)
+        for given, grid in self._given.items():
+            emitter.input(given, self._build.shape(given), grid)
+        outputs = {name: name for name in self._made.values()}
+        function = self._build.function("", {}, outputs)
+
+        def store(tensor: str, transposed: bool) -> str:
+            return self._store(emitter, tensor, transposed)
+
+        own = self._own
+        writer = NodeWriter(function, emitter, own.numbers, own.scores, store)
+        writer.write()
+        return writer
 
     def _grid(self, value: int) -> Grid | None:
-        """Return the grid of a value; None in float16, or if the value has none."""
+        """Return the grid of a value; None in float16, or if the value has no grid."""
         return None if self._grids is None else self._grids.values.get(value)
 
     def _translate(self, instruction: Instruction) -> None:
@@ -109,93 +152,55 @@ class _Translator:
             self._attend(instruction)
         elif OPS[instruction.op].aliasing is Aliasing.CHECK:
             self._check(instruction)
-        elif self._on_host(instruction):
-            for result in instruction.results:
-                self._host[result] = result
+        elif self._views_host(instruction):
+            self._host |= {*instruction.results}
         else:
-            self._compute(instruction)
+            self._expect_scores(instruction)
+            made = self.lower(self._graph, instruction, self._read)
+            self._made.update(zip(instruction.results, made, strict=True))
+            self._own.range_of_products = None
 
-    def _check(self, instruction: Instruction) -> None:
-        """Check that the host has the operands of a check instruction."""
-        for argument in instruction.arguments:
-            if isinstance(argument, Ref):
-                self._host_value(argument)
+    def _expect_scores(self, instruction: Instruction) -> None:
+        """Tell the builder the range of an attention's scores, on integers."""
+        if self._grids is not None:
+            scores = self._grids.scores.get(instruction.results[0])
+            self._own.range_of_products = None if scores is None else reach_of(scores)
 
-    def _on_host(self, instruction: Instruction) -> bool:
-        """Tell whether an instruction is a view of a value that the host has."""
-        first = instruction.arguments[0] if instruction.arguments else None
-        is_view = OPS[instruction.op].aliasing is Aliasing.VIEW
-        return is_view and isinstance(first, Ref) and first.value in self._host
-
-    def _compute(self, instruction: Instruction) -> None:
-        emit, step = self._emitters[instruction.op], self._step(instruction)
-        arguments = [settled(each, self._sizes) for each in instruction.arguments]
-        made = emit(step, *arguments)
-        given = [made] if isinstance(made, str) else made
-        self._names.update(zip(instruction.results, given, strict=True))
-
-    def _step(self, instruction: Instruction) -> Step:
-        results = instruction.results
-        scores = None if self._grids is None else self._grids.scores.get(results[0])
-        return Step(
-            self._emitter,
-            self._read,
-            [f"v{result}" for result in results],
-            [self._shape(result) for result in results],
-            self._weight,
-            self._channels,
-            None if scores is None else reach_of(scores),
-        )
-
-    def _read(self, ref: object) -> str:
-        """Return the device's name of an operand; a host's operand becomes a feed."""
+    def _read(self, ref: object, dtype: str = FLOAT) -> str:
+        """Return the name of an operand; add a feed for it if necessary."""
         assert isinstance(ref, Ref)
         value = ref.value
         if value in self._updates:
             raise NotTaken(
                 "an instruction other than attention reads a cache's new content"
             )
-        if value in self._names:
-            return self._names[value]
-        if isinstance(self._graph.values[value].storage, Constant):
-            return self._weight(ref, False)
+        if value in self._made:
+            return self._made[value]
+        storage = self._graph.values[value].storage
+        shape = self.shape(self._graph, value)
+        if isinstance(storage, Constant):
+            own = self.dtype(self._graph, value)
+            name = self._build.weight(storage.name, own, shape)
+            self._weights.setdefault(name, (storage.name, self._grid(value)))
+            return name
         name = f"x{value}"
-        feed = Whole(name, value)
-        self._feed(("whole", value), feed, self._shape(value), self._grid(value))
-        self._names[value] = name
+        self._feed(("whole", value), Whole(name, value), shape, self._grid(value))
+        self._made[value] = name
         return name
 
-    def _weight(self, ref: object, transposed: bool) -> str:
-        """Return the device's name of a constant, with swapped axes if `transposed`."""
-        assert isinstance(ref, Ref)
-        storage = self._graph.values[ref.value].storage
-        if not isinstance(storage, Constant):
-            raise NotTaken("a weight is not a constant")
-        shape = self._shape(ref.value)
-        if transposed:
-            shape = shape[::-1]
-        name = f"w{storage.name}{'t' if transposed else ''}"
-        grid = self._grid(ref.value)
+    def _store(self, emitter: Emitter, tensor: str, transposed: bool) -> str:
+        """Add a constant to the model, and return its name there."""
+        data, grid = self._weights[tensor]
+        is_exact = tensor in self._own.unrounded
+        turned = "t" if transposed else "s" if is_exact else ""
+        name = f"w{data}{turned}"
         if name in self._stored:  # a constant of two values has the first one's grid
             return name
-        self._stored[name] = Stored(name, storage.name, transposed, grid)
-        return self._emitter.weight(name, shape, grid)
-
-    def _channels(self, ref: object, scale: object) -> str:
-        """Return the device's name of the transpose of an int8 matrix [out, in]."""
-        assert isinstance(ref, Ref)
-        assert isinstance(scale, Ref)
-        shape = self._shape(ref.value)[::-1]
-        turned, scales = self._exact(ref, True), self._exact(scale, False)
-        return self._emitter.channels(turned, scales, shape)
-
-    def _exact(self, ref: Ref, transposed: bool) -> str:
-        """Return the device's name of a constant that is stored unchanged."""
-        storage = self._graph.values[ref.value].storage
-        if not isinstance(storage, Constant):
-            raise NotTaken("a weight is not a constant")
-        name = f"w{storage.name}{'t' if transposed else 's'}"
-        self._stored[name] = Stored(name, storage.name, transposed, None, True)
+        exact = None if is_exact else grid
+        self._stored[name] = Stored(name, data, transposed, exact, is_exact)
+        shape = self._build.shape(tensor)
+        if not is_exact:
+            emitter.weight(name, shape[::-1] if transposed else shape, grid)
         return name
 
     def _feed(
@@ -207,83 +212,66 @@ class _Translator:
     ) -> str:
         found = self._feeds.setdefault(key, feed)
         if found is feed:
-            self._emitter.input(feed.name, shape, grid)
+            self._given[self._build.input(feed.name, FLOAT, shape)] = grid
         return found.name
-
-    def _shape(self, value: int) -> tuple[int, ...]:
-        shape = self._graph.values[value].type.shape(self._sizes)
-        if 0 in shape:
-            raise NotTaken(f"a tensor of {list(shape)} has no elements")
-        return shape
 
     def _update(self, instruction: Instruction) -> None:
         cache, update, start, _, mode, lengths, keep = instruction.arguments
         assert isinstance(cache, Ref)
-        assert isinstance(mode, str)
+        assert isinstance(update, Ref)
         assert isinstance(keep, int)
         if cache.value not in self._host:
             raise NotTaken("another instruction of the partition computes a cache")
-        assert isinstance(update, Ref)
-        writes = Writes(
-            self._host_value(start),
-            self._host_value(lengths),
-            self._shape(update.value)[2],
-            self._shape(cache.value)[2],
-            mode,
-            keep,
+        where = self._host_value(start), self._host_value(lengths)
+        count, slots = (
+            self.shape(self._graph, each.value)[2] for each in (update, cache)
         )
-        place = (writes.start, writes.lengths, mode, keep)
+        writes = Writes(*where, count, slots, str(mode), keep)
+        rows = self._on_grid_of(cache.value, self._read(update))
+        place = (*where, mode, keep)
         (result,) = instruction.results
-        rows = self._on_grid_of(cache.value, self._read(update), f"rows{result}")
         self._updates[result] = Update(cache.value, rows, place, writes)
 
-    def _on_grid_of(self, value: int, name: str, output: str) -> str:
+    def _on_grid_of(self, value: int, name: str) -> str:
         """Convert the tensor `name` to the grid of a value; return the new name."""
         if self._grids is None:
             return name
         grid = self._grid(value)
         if grid is None:
             raise NotTaken(f"there is no grid for value {value}")
-        return self._emitter.converted(name, output, grid)
-
-    def _host_value(self, argument: Argument) -> int | None:
-        """Return the id of a value that the host has; None if the argument is None."""
-        if argument is None:
-            return None
-        assert isinstance(argument, Ref)
-        if argument.value not in self._host:
-            raise NotTaken(
-                "the position of a cache access is computed inside the partition"
-            )
-        return argument.value
+        shape = self._build.shape(name)
+        made = self._build.operation(CONVERTED, (name,), FLOAT, shape, value=value)
+        self._own_grids[made] = grid
+        return made
 
     def _attend(self, instruction: Instruction) -> None:
         arguments = [settled(each, self._sizes) for each in instruction.arguments]
         q, k, v, _, scale, causal, left, right, softcap = arguments[:9]
         mask, slopes, _, layout, *_, keep = arguments[9:]
-        assert isinstance(q, Ref)
         assert isinstance(k, Ref)
         assert isinstance(v, Ref)
-        batch, heads, queries, width = self._shape(q.value)
+        assert isinstance(keep, int)
+        query = self._read(q)
+        batch, heads, queries, _ = self._build.shape(query)
         written = [self._updates.get(each.value) for each in (k, v)]
         writes = same_place(written, layout, keep)
         valid = self._host_value(instruction.arguments[3])
         assert valid is not None, "its signature requires it"
-        apart = slopes is not None or (
-            isinstance(mask, Ref) and self._shape(mask.value)[1] > 1
+        differ = slopes is not None or (
+            isinstance(mask, Ref) and self.shape(self._graph, mask.value)[1] > 1
         )
         sight = Sight(
             batch=batch,
-            heads=heads if apart else 1,
+            heads=heads if differ else 1,
             queries=queries,
-            slots=self._shape(k.value)[2],
+            slots=self.shape(self._graph, k.value)[2],
             total=valid,
             lengths=self._host_value(instruction.arguments[15]),
             causal=bool(causal),
             left=left if isinstance(left, int) else None,
             right=right if isinstance(right, int) else None,
             ring=layout == "circular",
-            keep=keep if isinstance(keep, int) else 0,
+            keep=keep,
             mask=self._host_value(instruction.arguments[9]),
             slopes=self._host_value(instruction.arguments[10]),
             writes=writes,
@@ -305,50 +293,40 @@ class _Translator:
             (*sight.bias_shape[:3], 1),
             grid_of((0.0, 1.0)),
         )
-        step = self._step(instruction)
-        factor = scale if isinstance(scale, float) else 1 / np.sqrt(width)
-        cap = softcap if isinstance(softcap, float) else None
-        made = step.attend(
-            self._read(q),
-            (batch, heads, queries, width),
+        self._expect_scores(instruction)
+        factor = scale if isinstance(scale, float) else None
+        made = forms.attend(
+            self._own,
+            query,
             (keys, values),
-            self._shape(k.value)[1],
-            sight.columns,
-            float(factor),
-            cap,
+            scale_of(self._own, factor, query),
+            softcap if isinstance(softcap, float) else None,
             bias,
             seeing,
         )
-        self._names[instruction.results[0]] = made
+        self._own.range_of_products = None
+        self._made[instruction.results[0]] = made
 
     def _content(self, ref: Ref, update: Update | None, sight: Sight) -> str:
-        """Return the device's name of keys or values [batch, heads, columns, width].
+        """Return the name of keys or values, [batch, heads, columns, width].
 
         After a cache update, the columns are the slots of the old content, then the new
         rows.
         """
         if update is not None:
-            old = self._past(update.cache, sight)
-            key = ref.value, sight
-            if key not in self._contents:
-                batch, heads, slots, width = self._shape(ref.value)
-                shape = (batch, heads, slots + update.writes.rows, width)
-                name = f"v{ref.value}_{len(self._contents)}"
-                given = (old, update.rows)
-                self._contents[key] = self._emitter.node(
-                    "Concat", given, name, shape, like=f"v{update.cache}", axis=2
-                )
-            return self._contents[key]
-        if ref.value in self._host:
-            return self._past(ref.value, sight)
-        return self._read(ref)
+            return self._build.concat((self._past(update.cache, sight), update.rows), 2)
+        return (
+            self._past(ref.value, sight) if ref.value in self._host else self._read(ref)
+        )
 
     def _past(self, value: int, sight: Sight) -> str:
         feed = Past(f"past{value}_{len(self._feeds)}", value, sight)
-        shape, grid = self._shape(value), self._grid(value)
+        shape, grid = self.shape(self._graph, value), self._grid(value)
         return self._feed(("past", value, sight), feed, shape, grid)
 
-    def _outputs(self) -> tuple[dict[str, list[Made | Rows]], list[Handed]]:
+    def _outputs(
+        self, writer: NodeWriter
+    ) -> tuple[dict[str, list[Made | Rows]], list[Handed]]:
         """Return the outputs of the graph, by where they come from.
 
         Returns:
@@ -360,24 +338,19 @@ class _Translator:
         for number, value in enumerate(self._graph.outputs):
             update = self._updates.get(value)
             if update is not None:
-                rows = Rows(update.rows, number, update.cache, update.writes)
-                takes.setdefault(self._given_back(update.rows), []).append(rows)
+                name = writer.result(update.rows)
+                rows = Rows(name, number, update.cache, update.writes)
+                takes.setdefault(name, []).append(rows)
             elif value in self._host:
                 handed.append(Handed(number, value))
             else:
-                name = self._given_back(self._names[value])
+                name = writer.result(self._made[value])
                 takes.setdefault(name, []).append(Made(name, number))
         return takes, handed
 
-    def _given_back(self, name: str) -> str:
-        """Return a tensor's name as an output of the model.
 
-        A tensor that no node computes, such as an input, is copied by a node.
-        """
-        if name in self._emitter.made:
-            return name
-        copy = f"{name}_out"
-        if copy not in self._emitter.made:
-            one = self._emitter.number(f"{copy}_one", 1.0)
-            self._emitter.node("Mul", (name, one), copy, self._emitter.shapes[name])
-        return copy
+def _grids_of(emitter: Emitter, model: Model) -> Mapping[str, Grid]:
+    """Return the grids of a model's inputs and outputs; none in float16."""
+    if not isinstance(emitter, FixedEmitter):
+        return {}
+    return {v.name: emitter.grids[v.name] for v in (*model.inputs, *model.outputs)}

@@ -10,11 +10,11 @@ import pytest
 
 from kvc.runtime.delegates.qnn import curves
 from kvc.runtime.delegates.qnn.context import Context
-from kvc.runtime.delegates.qnn.emitting import Emitter
+from kvc.runtime.delegates.qnn.curves import HalfEmitter
 from kvc.runtime.delegates.qnn.plan import Made, Plan, Whole
 
 Array = np.ndarray
-Curve = Callable[[Emitter, str, str], str]
+Curve = Callable[[HalfEmitter, str, str], str]
 X = np.linspace(-8, 8, 4096).astype(np.float16).reshape(1, 1, 64, 64)
 
 
@@ -28,7 +28,7 @@ def context(request: pytest.FixtureRequest) -> Iterator[Context]:
 
 
 def computed(context: Context, name: str, curve: Curve, x: Array) -> Array:
-    emitter = Emitter()
+    emitter = HalfEmitter()
     made = curve(emitter, emitter.input("x", x.shape), "y")
     model = emitter.model(name, [made])
     plan = Plan(model, (), (Whole("x", 0),), ((Made(made, 0),),), (), {})
@@ -111,7 +111,7 @@ def test_what_is_far_away_has_a_number(context: Context):
 def test_a_softmax_takes_a_factor_for_each_row(context: Context):
     x = np.array([[1, 2, 0, -1], [0, 5, 4, 3], [-0.5, 0, 0, 1]], np.float16)[None, None]
 
-    def curve(emitter: Emitter, name: str, output: str) -> str:
+    def curve(emitter: HalfEmitter, name: str, output: str) -> str:
         first = emitter.part(name, "first", 3, range(1))
         return curves.softmax(emitter, name, output, first)
 

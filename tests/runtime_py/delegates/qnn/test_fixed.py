@@ -19,9 +19,9 @@ from qnn_device import ASKED, use_numpy_device
 from qnn_operators import graph_of
 
 from kvc.runtime import load
+from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.qnn import Qnn
 from kvc.runtime.delegates.qnn.context import Context
-from kvc.runtime.delegates.qnn.emitting import NotTaken
 from kvc.runtime.delegates.qnn.evaluate import HostContext
 from kvc.runtime.delegates.qnn.fixed_emitting import grid_of
 from kvc.runtime.delegates.qnn.plan import Stored as Weight
