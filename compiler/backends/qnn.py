@@ -20,10 +20,11 @@ from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.recipes import Option
 from kvc.schema.backends import qnn, qnn_fixed
 from kvc.schema.backends.grids import Grid, Stored, asymmetric
+from kvc.schema.backends.lowered import ATTENTION
 from kvc.schema.backends.operands import WhyNot
 from kvc.schema.calibration import Range
 from kvc.schema.errors import BadOption, RangeUnbounded
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 from kvc.schema.types import Symbol
 
 # Select the grids of partitions that are computed on integers.
@@ -166,7 +167,7 @@ _ACTIVATIONS: Final = "activations"
 _KEYS, _VALUES = 1, 2  # arguments of `kvc::attention`
 # Arguments that the host reads before the device runs: a cache, where it is written and
 # how far; the valid length, mask, slopes and row lengths of attention.
-_OF_THE_HOST = {qnn.CACHE_UPDATE: (0, 2, 5), qnn.ATTENTION: (3, 9, 10, 15)}
+_OF_THE_HOST = {CACHE_UPDATE: (0, 2, 5), ATTENTION: (3, 9, 10, 15)}
 
 
 class Qnn(BlockBackend):
@@ -247,7 +248,7 @@ def _unfit(method: Method, taken: dict[int, Node]) -> frozenset[int]:
     reads but the device computes.
     """
     made_there = {value.id for node in taken.values() for value in node.outputs}
-    writers = {n.outputs[0].id: i for i, n in taken.items() if n.op == qnn.CACHE_UPDATE}
+    writers = {n.outputs[0].id: i for i, n in taken.items() if n.op == CACHE_UPDATE}
     wrong: set[int] = set()
     for index, node in enumerate(method.nodes):
         inside = index in taken
@@ -255,10 +256,10 @@ def _unfit(method: Method, taken: dict[int, Node]) -> frozenset[int]:
             for value in _values(argument):
                 if value.id not in writers:
                     continue
-                role = number in (_KEYS, _VALUES) and node.op == qnn.ATTENTION
+                role = number in (_KEYS, _VALUES) and node.op == ATTENTION
                 if not (inside and role):
                     wrong.add(writers[value.id])
-        if inside and node.op == qnn.ATTENTION and not _alike(node, taken, writers):
+        if inside and node.op == ATTENTION and not _alike(node, taken, writers):
             keys, values = node.arguments[_KEYS], node.arguments[_VALUES]
             made = [writers.get(v.id) for v in (*_values(keys), *_values(values))]
             wrong |= {each for each in made if each is not None}

@@ -7,10 +7,10 @@ runtime refuses a block with any other node.
 
 from typing import Final
 
-from kvc.schema.backends.lowered import ATTENTION, LoweredList
+from kvc.schema.backends.lowered import ATTENTION, CHECKS, LoweredList
 from kvc.schema.backends.operands import Arguments, Results, operand
 from kvc.schema.backends.primitives import Primitive
-from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
+from kvc.schema.ops import CACHE_UPDATE
 
 LARGEST_INTEGER: Final = 2**31 - 1
 _LARGEST_FLOAT: Final = 3.4028234663852886e38
@@ -50,7 +50,6 @@ ANCHORS: Final = frozenset(
 
 def why_apart(op: str) -> str:
     """Return why the compiler puts a supported node in no partition, or ""."""
-    accesses = op in (CACHE_UPDATE, ATTENTION)
-    if accesses or OPS[op].aliasing is Aliasing.CHECK:
+    if op in (CACHE_UPDATE, ATTENTION) or op in CHECKS:
         return "the method computes the index or length that the operator has to check"
     return ""

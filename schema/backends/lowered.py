@@ -29,6 +29,7 @@ INTEGERS: Final = frozenset({DType.INT64, DType.INT32})
 # Exponents that can be computed with products and square roots.
 POWERS: Final = (2, 3, 0.5, -0.5, -1)
 _POWER, _ANY_POWER = "aten::pow.Tensor_Scalar", "aten::pow.Scalar"
+CHECKS: Final = frozenset({"kvc::check_index", "kvc::check_rows", "kvc::check_size"})
 INT8_WEIGHTS: Final = frozenset({"kvc::linear_w8", "kvc::embedding_q8"})
 STORED: Final = frozenset({DType.FLOAT32, DType.FLOAT16})  # of caches and views
 
@@ -43,6 +44,8 @@ class LoweredList:
         ranks: the numbers of dims that a tensor can have.
         empty: whether tensors can have no elements.
         int8: whether the device has int8 tensors, which it casts to floats.
+        integers: whether the device computes integers and truths.
+        without: operators that the device leaves although it has their primitives.
         forms: operators of which the device has its own form, with the rule of each.
         limits: further limits of the device, by operator.
         number: returns why the device cannot represent a number among the arguments.
@@ -53,21 +56,22 @@ class LoweredList:
     ranks: range = range(1, 6)
     empty: bool = False
     int8: bool = False
+    integers: bool = True
+    without: frozenset[str] = frozenset()
     forms: Mapping[str, Rule] = MappingProxyType({})
     limits: Mapping[str, Rule] = MappingProxyType({})
     number: Callable[[object], str] = lambda _: ""
 
     def why_not(self, op: str, arguments: Arguments, results: Results) -> str:
         """Return why the device cannot run a node, or ""; see `WhyNot`."""
+        is_free = OPS[op].aliasing is Aliasing.VIEW or op in CHECKS
+        rule = accepted if is_free else self.forms.get(op) or RULES.get(op)
+        if rule is None or not (is_free or op in self.forms or self._has(op)):
+            return f"it does not run {op}"
         types = [*(each.type for each in operands_of(arguments)), *results]
         refused = self._refused(op, types)
         if refused := refused or next(filter(None, map(self.number, arguments)), ""):
             return refused
-        if OPS[op].aliasing in (Aliasing.VIEW, Aliasing.CHECK):
-            return ""
-        rule = self.forms.get(op) or RULES.get(op)
-        if rule is None or not (op in self.forms or self._has(op)):
-            return f"it does not run {op}"
         is_power = op == _POWER and op not in self.forms
         if is_power and arguments[1] not in POWERS and not self._has(_ANY_POWER):
             return f"exponent {arguments[1]}"
@@ -84,7 +88,9 @@ class LoweredList:
                 return f"{kind} has no elements"
         is_view = OPS[op].aliasing is Aliasing.VIEW
         stores = is_view or op in (CACHE_UPDATE, ATTENTION)
-        known = INTEGERS | self.floats | {DType.BOOL} | (STORED if stores else set())
+        known = self.floats | (STORED if stores else frozenset())
+        if self.integers or is_view or op in CHECKS:
+            known |= INTEGERS | {DType.BOOL}
         if self.int8 and op in INT8_WEIGHTS:
             known |= {DType.INT8}
         return "" if op in self.forms else unknown_dtypes(types, known)
@@ -97,7 +103,11 @@ class LoweredList:
     def _has(self, op: str) -> bool:
         """Tell whether the device has the primitives for an operator."""
         has_types = self.int8 or op not in INT8_WEIGHTS
-        return has_types and usable(self.primitives).issuperset(NEEDS.get(op, ()))
+        return (
+            has_types
+            and op not in self.without
+            and usable(self.primitives).issuperset(NEEDS.get(op, ()))
+        )
 
 
 # Rules of the lowering: what it cannot express, whatever primitives there are.
@@ -250,9 +260,9 @@ def attention(arguments: Arguments, results: Results) -> str:
     q, k, v = (operand(each).type for each in arguments[:3])
     if not {q.dtype, k.dtype, v.dtype} <= STORED:
         return f"attention of {q} to {k}"
-    mask, _, sinks, layout = arguments[9:13]
-    if sinks is not None:
-        return "attention with sinks"
+    mask, _, sinks, layout, scales = arguments[9:14]
+    if sinks is not None or scales is not None:
+        return "attention with sinks" if scales is None else "attention of int8 rows"
     if isinstance(mask, Operand):
         if layout != "linear":
             return "a mask over a ring"

@@ -12,19 +12,19 @@ from typing import Final
 
 from kvc.schema.backends import qnn
 from kvc.schema.backends.grids import Grid, Stored, read_grids, write_grids
+from kvc.schema.backends.lowered import ATTENTION, CHECKS, accepted
 from kvc.schema.backends.operands import (
     Arguments,
     Operand,
     Results,
     Rule,
     operand,
-    operands_of,
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.frozen import frozen
 from kvc.schema.graph import Graph
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 LINEAR: Final = "kvc::linear_w8"
 LEAST: Final = 2.0**-40  # of scales: numbers derived from them stay normal
@@ -54,17 +54,13 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
     This function is a `WhyNot`.
     """
-    for kind in [*(each.type for each in operands_of(arguments)), *results]:
-        if not 1 <= len(kind.dims) <= qnn.MAX_RANK:
-            return f"it takes tensors of 1 to {qnn.MAX_RANK} dims, and no {kind}"
-    if OPS[op].aliasing is Aliasing.VIEW or op in qnn.CHECKS:
-        return ""
-    rule = RULES.get(op)
-    return (
-        f"it does not run {op} on integers"
-        if rule is None
-        else rule(arguments, results)
-    )
+    if op == LINEAR:  # float16 has no int8 weights
+        return _linear(arguments, results)
+    is_view = OPS[op].aliasing is Aliasing.VIEW or op in CHECKS
+    rule = accepted if is_view else RULES.get(op)
+    if rule is None:
+        return f"it does not run {op} on integers"
+    return qnn.why_not(op, arguments, results) or rule(arguments, results)
 
 
 def _linear(arguments: Arguments, results: Results) -> str:
@@ -79,16 +75,12 @@ def _linear(arguments: Arguments, results: Results) -> str:
 
 
 def _over_number(arguments: Arguments, results: Results) -> str:
-    if arguments[1] == 0:
-        return "division by 0"
-    return qnn.RULES["aten::div.Scalar"](arguments, results)
+    return "division by 0" if arguments[1] == 0 else ""
 
 
 def _written(arguments: Arguments, results: Results) -> str:
     held = operand(arguments[0]).type
-    if held.dtype is not DType.FLOAT32:
-        return f"it takes no cache {held}"
-    return qnn.RULES[qnn.CACHE_UPDATE](arguments, results)
+    return "" if held.dtype is DType.FLOAT32 else f"it takes no cache {held}"
 
 
 def _attention(arguments: Arguments, results: Results) -> str:
@@ -99,13 +91,12 @@ def _attention(arguments: Arguments, results: Results) -> str:
         return "slopes, with which scores have no bounds"
     if operand(arguments[1]).type.dtype is not DType.FLOAT32:
         return f"keys {operand(arguments[1]).type}"
-    return qnn.RULES[qnn.ATTENTION](arguments, results)
+    return ""
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
-    if arguments[3] is not None:
-        return "a mask, whose numbers have no bounds"
-    return qnn.RULES["aten::scaled_dot_product_attention"](arguments, results)
+    masked = arguments[3] is not None
+    return "a mask, whose numbers have no bounds" if masked else ""
 
 
 _AS_FLOATS: Final = (
@@ -116,13 +107,14 @@ _AS_FLOATS: Final = (
     "aten::rms_norm aten::layer_norm aten::pow.Tensor_Scalar aten::softmax.int "
     "kvc::rotary_embedding kvc::glu"
 )
+# What integers demand beyond the list for float16.
 RULES: Final[Mapping[str, Rule]] = {
-    **{op: qnn.RULES[op] for op in _AS_FLOATS.split()},
+    **dict.fromkeys(_AS_FLOATS.split(), accepted),
     "aten::div.Scalar": _over_number,
     LINEAR: _linear,
-    "aten::scaled_dot_product_attention": _attention_product,
-    qnn.CACHE_UPDATE: _written,
-    qnn.ATTENTION: _attention,
+    qnn.PRODUCT: _attention_product,
+    CACHE_UPDATE: _written,
+    ATTENTION: _attention,
 }
 
 
@@ -164,7 +156,7 @@ def read_payload(raw: bytes, graph: Graph, path: str, where: str) -> Grids:
     return Grids(values, scores)
 
 
-_ATTEND: Final = (qnn.ATTENTION, "aten::scaled_dot_product_attention")
+_ATTEND: Final = (ATTENTION, qnn.PRODUCT)
 
 
 def _wrong(grid: Grid) -> str:

@@ -40,6 +40,7 @@ from kvc.runtime.delegates.qnn.ranges import reach_of
 from kvc.schema.backends.grids import Grid
 from kvc.schema.backends.lowered import ATTENTION
 from kvc.schema.backends.primitives import Primitive
+from kvc.schema.backends.qnn import PRIMITIVES
 from kvc.schema.backends.qnn_fixed import LINEAR, Grids
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Constant, Graph, Instruction, Ref
@@ -61,7 +62,9 @@ _DTYPES: Final = {
     DType.INT32: "int32",
     DType.BOOL: "bool",
 }
-_TRAITS: Final = DeviceTraits(frozenset(Primitive), _DTYPES, wide=False, forms=_FORMS)
+_TRAITS: Final = DeviceTraits(
+    PRIMITIVES | {Primitive.MEAN}, _DTYPES, wide=False, forms=_FORMS
+)
 _FIXED_TRAITS: Final = DeviceTraits(
     _TRAITS.primitives,
     _DTYPES,

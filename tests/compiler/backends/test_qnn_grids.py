@@ -13,11 +13,12 @@ from kvc.compiler import Method, compile_program
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.schema.backends.grids import Grid
-from kvc.schema.backends.qnn import ATTENTION, CACHE_UPDATE
+from kvc.schema.backends.lowered import ATTENTION
 from kvc.schema.backends.qnn_fixed import Grids, read_payload
 from kvc.schema.errors import BadOption, RangeUnbounded
 from kvc.schema.graph import Graph, Ref
 from kvc.schema.model import Program
+from kvc.schema.ops import CACHE_UPDATE
 
 
 def read(program: Program) -> dict[str, tuple[Graph, Grids]]:

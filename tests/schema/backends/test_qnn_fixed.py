@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from sample_programs import sample_program
 
-from kvc.schema.backends import qnn
 from kvc.schema.backends.grids import Grid, Stored, write_grids
+from kvc.schema.backends.lowered import ATTENTION
 from kvc.schema.backends.operands import Operand
 from kvc.schema.backends.qnn_fixed import (
     LARGEST,
@@ -32,7 +32,7 @@ ATTENDS = replace(
     GRAPH,
     instructions=(
         *GRAPH.instructions[:-1],
-        replace(GRAPH.instructions[-1], op=qnn.ATTENTION),
+        replace(GRAPH.instructions[-1], op=ATTENTION),
     ),
 )
 
@@ -50,7 +50,7 @@ HALF = tensor(1, 2, 8, 4, dtype=DType.FLOAT16)
 
 
 def attending(**changed: object) -> tuple[object, ...]:
-    given = dict.fromkeys(param.name for param in OPS[qnn.ATTENTION].params)
+    given = dict.fromkeys(param.name for param in OPS[ATTENTION].params)
     plain = {"q": ROWS, "k": CACHE, "v": CACHE, "valid_length": PLACE, "causal": True}
     return tuple({**given, **plain, "layout": "linear", "keep": 0, **changed}.values())
 
@@ -66,8 +66,8 @@ def test_what_it_takes_is_in_the_table_of_operators():
         ("kvc::linear_w8", (X, W, S, S)),
         ("aten::div.Scalar", (X, 3.0)),
         ("kvc::cache_update", (CACHE, ROWS, PLACE, 2, "linear", None, 0)),
-        (qnn.ATTENTION, attending()),
-        (qnn.ATTENTION, attending(mask=tensor(1, 1, 1, 8, dtype=DType.BOOL))),
+        (ATTENTION, attending()),
+        (ATTENTION, attending(mask=tensor(1, 1, 1, 8, dtype=DType.BOOL))),
         (
             "aten::scaled_dot_product_attention",
             (ROWS, ROWS, ROWS, None, False, None, 0),
@@ -96,10 +96,10 @@ def test_it_takes(op: str, arguments: tuple[object, ...]):
             (HALF, ROWS, PLACE, 2, "linear", None, 0),
             "no cache float16",
         ),
-        (qnn.ATTENTION, attending(k=HALF, v=HALF), "keys float16"),
-        (qnn.ATTENTION, attending(mask=tensor(1, 1, 1, 8)), "have no bounds"),
-        (qnn.ATTENTION, attending(slopes=S), "slopes"),
-        (qnn.ATTENTION, attending(sinks=S), "attention with sinks"),
+        (ATTENTION, attending(k=HALF, v=HALF), "keys float16"),
+        (ATTENTION, attending(mask=tensor(1, 1, 1, 8)), "have no bounds"),
+        (ATTENTION, attending(slopes=S), "slopes"),
+        (ATTENTION, attending(sinks=S), "attention with sinks"),
         (
             "aten::scaled_dot_product_attention",
             (ROWS, ROWS, ROWS, tensor(1, 1, 1, 1), False, None, False),
