@@ -47,6 +47,7 @@ class LoweredList:
         integers: whether the device computes integers and truths.
         without: operators that the device leaves although it has their primitives.
         forms: operators of which the device has its own form, with the rule of each.
+        rules: rules that are wider than those of `RULES`, by operator.
         limits: further limits of the device, by operator.
         number: returns why the device cannot represent a number among the arguments.
     """
@@ -59,13 +60,14 @@ class LoweredList:
     integers: bool = True
     without: frozenset[str] = frozenset()
     forms: Mapping[str, Rule] = MappingProxyType({})
+    rules: Mapping[str, Rule] = MappingProxyType({})
     limits: Mapping[str, Rule] = MappingProxyType({})
     number: Callable[[object], str] = lambda _: ""
 
     def why_not(self, op: str, arguments: Arguments, results: Results) -> str:
         """Return why the device cannot run a node, or ""; see `WhyNot`."""
         is_free = OPS[op].aliasing is Aliasing.VIEW or op in CHECKS
-        rule = accepted if is_free else self.forms.get(op) or RULES.get(op)
+        rule = accepted if is_free else self._rule(op)
         if rule is None or not (is_free or op in self.forms or self._has(op)):
             return f"it does not run {op}"
         types = [*(each.type for each in operands_of(arguments)), *results]
@@ -94,6 +96,9 @@ class LoweredList:
         if self.int8 and op in INT8_WEIGHTS:
             known |= {DType.INT8}
         return "" if op in self.forms else unknown_dtypes(types, known)
+
+    def _rule(self, op: str) -> Rule | None:
+        return self.forms.get(op) or self.rules.get(op) or RULES.get(op)
 
     @property
     def operators(self) -> frozenset[str]:

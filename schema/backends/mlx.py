@@ -1,100 +1,135 @@
 """Support list of the backend `mlx`: operators and the dtypes they accept.
 
-Except for products with int8 weights, this list is a subset of the support list of the
-backend `cpu`. The compiler selects nodes by this list; the runtime refuses a block with
-any other node.
+MLX computes float32, and caches can be float16. It casts operands of several dtypes to
+the dtype of the result, as PyTorch does. The compiler selects nodes by this list; the
+runtime refuses a block with any other node.
 """
 
 from typing import Final
 
-from kvc.schema.backends import cpu
+from kvc.schema.backends.lowered import LoweredList, floats, of_table
 from kvc.schema.backends.operands import (
     Arguments,
-    Operand,
     Results,
-    beyond_plain_attention,
+    Rule,
     in_blocks,
     operand,
     operands_of,
-    unknown_dtypes,
 )
+from kvc.schema.backends.primitives import Primitive
 from kvc.schema.dtypes import DType
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import CACHE_UPDATE
 
-_DTYPES: Final = frozenset(
-    {DType.FLOAT32, DType.FLOAT16, DType.INT64, DType.INT32, DType.BOOL}
+_P = Primitive
+PRIMITIVES: Final = frozenset(_P) - {_P.GELU, _P.RELU, _P.SILU, _P.XOR}
+LINEAR: Final = "kvc::linear_w8"
+
+
+def _found(arguments: Arguments) -> set[DType]:
+    return {each.type.dtype for each in operands_of(arguments)}
+
+
+def _computed(arguments: Arguments, results: Results) -> str:
+    """Return why operands cannot be cast to a result of numbers, or ""."""
+    made, found = results[0].dtype, _found(arguments)
+    narrowed = not made.is_floating and any(each.is_floating for each in found)
+    return f"a result of {made.label}" if narrowed or made is DType.BOOL else ""
+
+
+def _to_floats(arguments: Arguments, results: Results) -> str:
+    return floats((), results)
+
+
+def _alike(arguments: Arguments, results: Results) -> str:
+    """Return why tensors are of several dtypes, or ""."""
+    labels = sorted({each.label for each in _found(arguments)})
+    return "" if len(labels) == 1 else f"tensors of {', '.join(labels)}"
+
+
+def _compared(arguments: Arguments, results: Results) -> str:
+    numbers = [each for each in arguments[1:] if isinstance(each, int | float)]
+    if _found(arguments) == {DType.BOOL} and not {*numbers} <= {0, 1}:
+        return "numbers beside bools"
+    return _alike(arguments, results)
+
+
+def _chosen(arguments: Arguments, results: Results) -> str:
+    """Return why a condition is not bool or the values differ in dtype, or ""."""
+    condition, *rest = arguments
+    if operand(condition).type.dtype is not DType.BOOL:
+        return f"a condition {operand(condition).type}"
+    return _alike(rest, results)
+
+
+def _filled(arguments: Arguments, results: Results) -> str:
+    x, mask, value = arguments
+    if isinstance(value, float) and not operand(x).type.dtype.is_floating:
+        return "a fraction among integers"
+    return _chosen((mask, x), results)
+
+
+def _linear(arguments: Arguments, results: Results) -> str:
+    x, weight, _ = arguments
+    if len(operand(weight).type.dims) != 2 or not operand(x).type.dims:
+        return f"a weight {operand(weight).type}"
+    return floats(arguments, results)
+
+
+def _int8_linear(arguments: Arguments, results: Results) -> str:
+    if not all(operand(each).constant for each in arguments[1:3]):
+        return "a weight that is not of the model"
+    return in_blocks(arguments[2])
+
+
+def _attention_product(arguments: Arguments, results: Results) -> str:
+    q, _, _, mask = arguments[:4]
+    if not 2 <= len(operand(q).type.dims) <= 4:
+        return f"attention of {operand(q).type}"
+    is_bool = _found((mask,)) == {DType.BOOL}
+    return floats(arguments[:3] if is_bool else arguments[:4], results)
+
+
+def _written(arguments: Arguments, results: Results) -> str:
+    """Return why rows are not written along the third axis of four, or ""."""
+    held, axis = operand(arguments[0]).type, arguments[3]
+    fits = len(held.dims) == 4 and axis in (2, -2)
+    return "" if fits else f"a write along axis {axis} of {held}"
+
+
+def _along(arguments: Arguments, results: Results) -> str:
+    return "" if operand(arguments[0]).type.dims else "a scalar"
+
+
+def _table(rule: Rule, names: str) -> dict[str, Rule]:
+    return {f"aten::{name}": rule for name in names.split()}
+
+
+_RULES: Final = {
+    **_table(_computed, "add.Tensor sub.Tensor add.Scalar sub.Scalar rsub.Scalar"),
+    **_table(_computed, "mul.Tensor mul.Scalar maximum minimum neg abs clamp"),
+    **_table(_computed, "sum.dim_IntList amax amin"),
+    **_table(_to_floats, "div.Tensor div.Scalar pow.Tensor_Scalar pow.Scalar gelu erf"),
+    **_table(_to_floats, "exp log sqrt rsqrt reciprocal sin cos tanh sigmoid silu"),
+    **_table(_to_floats, "relu ceil floor mean.dim"),
+    **_table(_compared, "eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor"),
+    **_table(_compared, "eq.Scalar ne.Scalar lt.Scalar le.Scalar gt.Scalar ge.Scalar"),
+    **_table(_compared, "logical_and logical_or logical_xor"),
+    **_table(_alike, "cat stack copy"),
+    **_table(floats, "matmul mm bmm addmm"),
+    "aten::where.self": _chosen,
+    "aten::masked_fill.Scalar": _filled,
+    "aten::linear": _linear,
+    CACHE_UPDATE: _written,
+    "aten::embedding": of_table,
+    "aten::scaled_dot_product_attention": _attention_product,
+}
+LIST: Final = LoweredList(
+    PRIMITIVES,
+    ranks=range(9),
+    empty=True,
+    int8=True,
+    forms={LINEAR: _int8_linear},
+    rules=_RULES,
+    limits=_table(_along, "index_select gather embedding"),
 )
-_HALVES: Final = ("kvc::attention", "kvc::cache_update")
-INT8_WEIGHTS: Final = ("kvc::linear_w8", "kvc::embedding_q8")
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-TAKEN: Final = _names(
-    "aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar "
-    "aten::rsub.Scalar aten::mul.Tensor aten::mul.Scalar aten::div.Tensor "
-    "aten::div.Scalar aten::maximum aten::minimum aten::pow.Tensor_Scalar "
-    "aten::neg aten::abs aten::ceil aten::floor aten::sqrt aten::rsqrt "
-    "aten::reciprocal aten::exp aten::log aten::sin aten::cos aten::tanh "
-    "aten::sigmoid aten::silu aten::relu aten::gelu aten::erf aten::clamp "
-    "aten::eq.Tensor aten::ne.Tensor aten::lt.Tensor aten::le.Tensor "
-    "aten::gt.Tensor aten::ge.Tensor aten::eq.Scalar aten::ne.Scalar "
-    "aten::lt.Scalar aten::le.Scalar aten::gt.Scalar aten::ge.Scalar "
-    "aten::logical_and aten::logical_or aten::logical_not aten::where.self "
-    "aten::masked_fill.Scalar aten::_to_copy aten::clone aten::copy aten::reshape "
-    "aten::repeat aten::cat aten::stack aten::full aten::arange.start_step "
-    "aten::sum.dim_IntList aten::mean.dim aten::amax aten::amin aten::softmax.int "
-    "aten::rms_norm aten::layer_norm aten::linear aten::matmul aten::mm aten::bmm "
-    "aten::addmm aten::embedding aten::gather aten::index_select "
-    "aten::index.Tensor aten::scaled_dot_product_attention kvc::glu "
-    "kvc::rotary_embedding kvc::after kvc::attention kvc::cache_update "
-    "kvc::check_index kvc::check_rows kvc::check_size kvc::linear_w8 "
-    "kvc::embedding_q8"
-)
-
-
-def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node, or ""; this function is a `WhyNot`."""
-    if OPS[op].aliasing is Aliasing.VIEW:
-        return cpu.why_not(op, arguments, results)
-    if op not in TAKEN:
-        return f"it does not run {op}"
-    if op in INT8_WEIGHTS:
-        weights = arguments[1:3] if op == "kvc::linear_w8" else arguments[:2]
-        if not all(operand(each).constant for each in weights):
-            return "a weight that is not of the model"
-        return in_blocks(weights[1])
-    types = [*(each.type for each in operands_of(arguments)), *results]
-    return (
-        unknown_dtypes(types, _DTYPES if op in _HALVES else _DTYPES - {DType.FLOAT16})
-        or _limits(op, arguments, results)
-        or cpu.why_not(op, arguments, results)
-    )
-
-
-def _limits(op: str, arguments: Arguments, results: Results) -> str:
-    """Return which limit of the backend an instruction exceeds, or ""."""
-    if op == "kvc::attention":
-        return beyond_plain_attention(arguments)
-    if op == "kvc::cache_update":
-        held = operand(arguments[0]).type
-        other = arguments[3] not in (2, -2) or len(held.dims) != 4
-        if other or arguments[6]:
-            return f"a write along axis {arguments[3]} of {held}"
-    if op in ("aten::rms_norm", "aten::layer_norm"):
-        axes = arguments[1]
-        if not isinstance(axes, tuple) or len(axes) != 1:
-            return f"it normalises one axis, not {axes}"
-    if op == "aten::index.Tensor":
-        indices = arguments[1]
-        assert isinstance(indices, tuple)
-        first, *rest = indices
-        integers = isinstance(first, Operand) and first.type.dtype is not DType.BOOL
-        if not integers or any(each is not None for each in rest):
-            return "other indices than integers of the first axis"
-    if op == "aten::copy":
-        one, other_type = (operand(each).type for each in arguments)
-        return "" if one == other_type else f"a copy of {other_type} over {one}"
-    return ""
+why_not = LIST.why_not

@@ -87,6 +87,11 @@ class Builder:
         """Add the constant 0, 1, ..., count - 1, int32 [1, count]."""
         return self.constant(np.arange(count, dtype=np.int32)[None])
 
+    @property
+    def count(self) -> int:
+        """Return the number of operations."""
+        return len(self._operations)
+
     def operation(
         self, op: str, inputs: Sequence[str], dtype: str, shape: Shape, **facts: Fact
     ) -> str:
@@ -228,10 +233,15 @@ class Builder:
         return self.operation(Primitive.CONCAT, names, dtype, tuple(shape), axis=axis)
 
     def product(self, x: str, y: str) -> str:
-        """Multiply matrices, with broadcast batches; a vector `x` is a single row."""
+        """Multiply matrices, with broadcast batches.
+
+        A vector `x` is a matrix of one row, a vector `y` a matrix of one column.
+        """
         x, y = self.alike(x, y)
         if len(self.shape(x)) == 1:
             x = self.reshape(x, (1, *self.shape(x)))
+        if len(self.shape(y)) == 1:
+            y = self.reshape(y, (*self.shape(y), 1))
         one, other = self.shape(x), self.shape(y)
         batch = np.broadcast_shapes(one[:-2], other[:-2])
         shape, dtype = (*batch, one[-2], other[-1]), self.dtype(x)
@@ -256,8 +266,13 @@ class Builder:
         return self.unary(Primitive.NEG, turned)
 
     def rows(self, table: str, index: str) -> str:
-        """Take rows of a table; all indices are in range."""
+        """Take rows of a table; all indices are in range.
+
+        A table without rows has no index in range: the result is zeros.
+        """
         made = (*self.shape(index), *self.shape(table)[1:])
+        if not self.shape(table)[0]:
+            return self.constant(np.zeros(made, self.dtype(table)))
         return self.operation(Primitive.ROWS, (table, index), self.dtype(table), made)
 
     def along(self, x: str, index: str, axis: int) -> str:

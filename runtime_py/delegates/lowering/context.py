@@ -25,7 +25,9 @@ class DeviceTraits:
         dtypes: the device's dtype for each dtype of the program.
         half: whether products, and computations on their results, are float16.
         wide: whether sums and norms of float16 tensors are computed in float32.
-        checked: whether functions report indices that are out of range.
+        checked: whether functions replace and report indices that are out of range.
+        readable: whether the host reads, before a function computes its results, all
+            positions and indices that have to be checked, which are outputs.
         zeroed: whether a cache has numbers in all slots, so that hidden slots need not
             be replaced by zeros.
         empty: whether tensors can have no elements.
@@ -37,6 +39,7 @@ class DeviceTraits:
     half: bool = False
     wide: bool = True
     checked: bool = True
+    readable: bool = False
     zeroed: bool = False
     empty: bool = False
     forms: Mapping[str, Emit] = MappingProxyType({})
@@ -76,6 +79,14 @@ class OpContext:
         """Return the name of a tensor."""
         return self.read(argument, FLOAT)
 
+    def computed(self, argument: object) -> str:
+        """Return the name of a tensor in the result's dtype; floats can differ."""
+        return self._as(self.dtypes[0], self.get(argument))
+
+    def _as(self, dtype: str, name: str) -> str:
+        are_floats = {dtype, self.build.dtype(name)} <= {FLOAT, HALF}
+        return name if are_floats else self.build.cast(name, dtype)
+
     def optional(self, argument: object) -> str | None:
         """Return the name of a tensor; None if the argument is None."""
         return None if argument is None else self.get(argument)
@@ -86,7 +97,11 @@ class OpContext:
         return self.build.cast(self.read(argument, dtype), dtype)
 
     def operand(self, argument: object, like: str) -> str:
-        """Return the name of a tensor, or of a number in the dtype of `like`."""
+        """Return the name of a number, or of a tensor, in the dtype of `like`.
+
+        Floats stay as they are if `like` has floats, too.
+        """
+        dtype = self.build.dtype(like)
         if isinstance(argument, bool | int | float):
-            return self.build.number(argument, self.build.dtype(like))
-        return self.get(argument)
+            return self.build.number(argument, dtype)
+        return self._as(dtype, self.get(argument))

@@ -29,6 +29,8 @@ def _stack(line: OpContext, tensors: Sequence[object], axis: int) -> Made:
 
 def _repeat(line: OpContext, x: object, times: Sequence[int]) -> Made:
     build, name = line.build, line.get(x)
+    if 0 in line.shape:
+        return build.broadcast(build.number(0, build.dtype(name)), line.shape)
     name = build.reshape(
         name, (*(1,) * (len(times) - len(build.shape(name))), *build.shape(name))
     )
@@ -39,7 +41,7 @@ def _repeat(line: OpContext, x: object, times: Sequence[int]) -> Made:
 
 def _full(line: OpContext, size: object, value: float, *_: object) -> Made:
     number = line.build.number(_fits(line, value), line.dtypes[0])
-    return line.build.broadcast(number, line.shape)
+    return line.build.broadcast(number, line.shape or (1,))
 
 
 def _arange(
@@ -73,6 +75,8 @@ def _reshape(line: OpContext, x: object, *_: object) -> Made:
 
 
 def _transpose(line: OpContext, x: object, one: int, other: int) -> Made:
+    if not line.shape:
+        return line.get(x)
     order = list(range(len(line.shape)))
     order[one], order[other] = order[other], order[one]
     return line.build.transpose(line.get(x), tuple(order))

@@ -32,19 +32,25 @@ _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_nor
 
 
 def _unary(op: Primitive, line: OpContext, x: object) -> Made:
-    return line.build.unary(op, line.get(x))
+    return line.build.unary(op, line.computed(x))
 
 
 def _binary(
-    op: Primitive, line: OpContext, one: object, other: object, *_: object
+    op: Primitive, line: OpContext, one: object, other: object, alpha: float = 1
 ) -> Made:
-    x = line.get(one)
-    return line.build.binary(op, x, line.operand(other, x))
+    x = line.computed(one)
+    y = _times(line, line.operand(other, x), alpha)
+    return line.build.binary(op, x, y)
 
 
-def _reversed(line: OpContext, x: object, number: object, _: object) -> Made:
-    name = line.get(x)
-    return line.build.binary(_P.SUB, line.operand(number, name), name)
+def _reversed(line: OpContext, x: object, number: object, alpha: float) -> Made:
+    name = line.computed(x)
+    given = line.operand(number, name)
+    return line.build.binary(_P.SUB, given, _times(line, name, alpha))
+
+
+def _times(line: OpContext, name: str, factor: float) -> str:
+    return name if factor == 1 else line.build.with_number(_P.MUL, name, factor)
 
 
 def _compared(op: Primitive, line: OpContext, one: object, other: object) -> Made:
@@ -56,7 +62,7 @@ def _compared(op: Primitive, line: OpContext, one: object, other: object) -> Mad
 
 
 def _power(line: OpContext, x: object, exponent: object) -> Made:
-    name, build = line.get(x), line.build
+    name, build = line.computed(x), line.build
     if exponent in (2, 3):
         made = build.binary(_P.MUL, name, name)
         return made if exponent == 2 else build.binary(_P.MUL, made, name)
@@ -68,12 +74,12 @@ def _power(line: OpContext, x: object, exponent: object) -> Made:
 
 
 def _power_of(line: OpContext, base: object, exponent: object) -> Made:
-    name = line.get(exponent)
+    name = line.computed(exponent)
     return line.build.binary(_P.POWER, line.operand(base, name), name)
 
 
 def _clamp(line: OpContext, x: object, least: object, most: object) -> Made:
-    name = line.get(x)
+    name = line.computed(x)
     for op, bound in ((_P.MAXIMUM, least), (_P.MINIMUM, most)):
         if bound is not None:
             name = line.build.binary(op, name, line.operand(bound, name))
@@ -123,8 +129,10 @@ def _after(line: OpContext, start: object, count: object) -> Made:
 def _reduce(
     op: Primitive, line: OpContext, x: object, axes: object, keep: object
 ) -> Made:
-    name, build = line.get(x), line.build
+    name, build = line.computed(x), line.build
     before, rank = build.dtype(name), len(build.shape(name))
+    if not rank:
+        return name
     along = axes if isinstance(axes, tuple) and axes else tuple(range(rank))
     # Sums of many numbers are computed in float32.
     if line.traits.wide and before in _FLOATS:
@@ -178,7 +186,8 @@ def _weighted(
 
 
 def _softmax(line: OpContext, x: object, axis: int) -> Made:
-    return line.build.softmax(line.get(x), axis % len(line.shape))
+    shape = line.shape or (1,)
+    return line.build.softmax(line.build.reshape(line.get(x), shape), axis % len(shape))
 
 
 # Products.
@@ -206,10 +215,13 @@ def _product(line: OpContext, one: object, other: object) -> Made:
 
 
 def _added_product(
-    line: OpContext, x: object, one: object, other: object, beta: object, alpha: object
+    line: OpContext, x: object, one: object, other: object, beta: float, alpha: float
 ) -> Made:
     made = line.build.product(line.factor(one), line.factor(other))
-    return line.build.binary(_P.ADD, made, line.get(x))
+    made = _times(line, made, alpha)
+    if not beta:  # infinities and NaN in `x` are dropped, too
+        return made
+    return line.build.binary(_P.ADD, made, _times(line, line.get(x), beta))
 
 
 def _attention_product(
@@ -222,11 +234,15 @@ def _attention_product(
     scale: float | None,
     grouped: bool,
 ) -> Made:
-    operands = [line.factor(each) for each in (q, k, v)]
-    wide = (*line.shape[:-1], line.build.shape(operands[0])[-1])
-    operands[0] = line.build.broadcast(operands[0], wide)
-    given = line.optional(mask)
-    return attend_to_tokens(line, operands, given, scale, causal=causal)
+    build, missing = line.build, (1,) * (4 - len(line.shape))
+    given = [line.factor(each) for each in (q, k, v)]
+    operands = [
+        build.reshape(each, (1,) * (4 - len(build.shape(each))) + build.shape(each))
+        for each in given
+    ]
+    wide = (*missing, *line.shape[:-1], build.shape(operands[0])[-1])
+    operands[0] = build.broadcast(operands[0], wide)
+    return attend_to_tokens(line, operands, line.optional(mask), scale, causal=causal)
 
 
 def _rotary(line: OpContext, x: object, cos: object, sin: object) -> Made:
@@ -267,22 +283,25 @@ def _checked(line: OpContext, index: str, count: int, *, wraps: bool = False) ->
     return build.with_number(_P.MINIMUM, index, count - 1)
 
 
-def _rows(line: OpContext, table: str, index: object, *, wraps: bool = False) -> str:
+def _rows(line: OpContext, table: str, index: str, *, wraps: bool = False) -> str:
     count = line.build.shape(table)[0]
-    return line.build.rows(table, _checked(line, line.get(index), count, wraps=wraps))
+    return line.build.rows(table, _checked(line, index, count, wraps=wraps))
 
 
 def _embedding(line: OpContext, table: object, index: object) -> Made:
     """Look up rows of a table; a product can use the same table as its weight."""
-    return _rows(line, line.factor(table), index)
+    is_float = line.dtypes[0] in _FLOATS
+    held = line.factor(table) if is_float else line.get(table)
+    return _rows(line, held, line.get(index))
 
 
 def _embedding_q8(line: OpContext, table: object, scale: object, index: object) -> Made:
     """Look up rows of an int8 table; multiply them by their scales."""
     build, dtype = line.build, line.traits.products
-    found, scales = _rows(line, line.get(table), index), line.get(scale)
+    at, scales = line.get(index), line.get(scale)
+    found = _rows(line, line.get(table), at)
     column = build.reshape(scales, (*build.shape(scales), 1))
-    own = _rows(line, column, index)
+    own = _rows(line, column, at)
     return build.binary(_P.MUL, build.cast(found, dtype), own)
 
 
@@ -291,12 +310,14 @@ def _selected(line: OpContext, x: object, axis: int, index: object) -> Made:
     build, name = line.build, line.get(x)
     rank = len(build.shape(name))
     order = [axis % rank, *(n for n in range(rank) if n != axis % rank)]
-    made = _rows(line, build.transpose(name, tuple(order)), index)
+    turned = build.transpose(name, tuple(order))
+    at = build.reshape(line.get(index), (line.shape[axis],))
+    made = _rows(line, turned, at)
     return build.transpose(made, tuple(order.index(n) for n in range(rank)))
 
 
 def _indexed(line: OpContext, x: object, indices: Sequence[object]) -> Made:
-    return _rows(line, line.get(x), indices[0], wraps=True)
+    return _rows(line, line.get(x), line.get(indices[0]), wraps=True)
 
 
 def _gathered(line: OpContext, x: object, axis: int, index: object) -> Made:

@@ -6,6 +6,7 @@ of the function.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from kvc.runtime.delegates.host_checks import Writes
 from kvc.runtime.delegates.host_runs import Handed
@@ -21,6 +22,8 @@ from kvc.runtime.delegates.lowering.plan import (
     Looked,
     Plan,
     Take,
+    index_name,
+    value_name,
 )
 from kvc.runtime.delegates.operands import settled
 from kvc.schema.backends.primitives import Primitive
@@ -203,6 +206,8 @@ class _PartitionLowering(BlockLowering):
         super().__init__(graph, sizes, traits)
         self._called = names
         self._input_names = dict(zip(graph.inputs, names.inputs, strict=True))
+        if traits.readable:
+            self._host = set()
         self._makers = {v: i for i in graph.instructions for v in i.results}
         self._caches = {
             argument.value
@@ -212,7 +217,9 @@ class _PartitionLowering(BlockLowering):
         }
         self._feeds: dict[int, str] = {}
         self._updates: dict[int, tuple[int, Writes]] = {}
-        self._looked: list[Looked] = []
+        self._looked: dict[Looked, Looked] = {}
+        self._seen = dict[int, None]()
+        self._begins: list[int] = []
         self._indexed: dict[tuple[str, int, int], Indexed] = {}
         self._index = 0
 
@@ -220,6 +227,7 @@ class _PartitionLowering(BlockLowering):
         """Lower all instructions, and return the plan."""
         for index, instruction in enumerate(self._graph.instructions):
             self._index = index
+            self._begins.append(self._build.count)
             self._lower(instruction)
         changed = self._changed()
         after = {
@@ -227,7 +235,9 @@ class _PartitionLowering(BlockLowering):
         }
         takes, handed = self._takes({each.output for each in changed})
         outputs = {each.name: self._output(each) for each in takes}
-        if self._indexed:
+        if self._traits.readable:
+            outputs |= self._readable()
+        elif self._indexed:
             outputs[OUTSIDE] = self._outside()
         function = self._build.function(self._called.function, after, outputs)
         feeds = {name: Feed(name, value) for value, name in self._feeds.items()}
@@ -238,8 +248,9 @@ class _PartitionLowering(BlockLowering):
             tuple(takes),
             tuple(changed),
             tuple(handed),
-            tuple(self._looked),
+            tuple(self._looked.values()),
             tuple(self._indexed.values()),
+            tuple(self._begins),
         )
 
     def _lower(self, instruction: Instruction) -> None:
@@ -265,7 +276,7 @@ class _PartitionLowering(BlockLowering):
                 self.shape(self._graph, each.value)[2] for each in (update, cache)
             )
             writes = Writes(*where, count, slots, str(mode), keep)
-            self._looked.append(Looked(self._index, writes))
+            self._note_access(Looked(self._index, writes))
             self._updates[instruction.results[0]] = cache.value, writes
         elif instruction.op == _ATTENTION:
             q, k = given[:2]
@@ -280,7 +291,11 @@ class _PartitionLowering(BlockLowering):
                 queries,
                 None if given[12] == "circular" else slots,
             )
-            self._looked.append(looked)
+            self._note_access(looked)
+
+    def _note_access(self, looked: Looked) -> None:
+        """Record a cache access, unless an equal one of another instruction is."""
+        self._looked.setdefault(replace(looked, instruction=0), looked)
 
     def _read(self, ref: object, dtype: str) -> str:
         """Return the name of an operand; a constant float gets the given dtype."""
@@ -303,6 +318,13 @@ class _PartitionLowering(BlockLowering):
     def note(self, at: str, least: int, most: int) -> None:
         """Record an index that the function has to check."""
         self._indexed.setdefault((at, least, most), Indexed(self._index, least, most))
+
+    def _host_value(self, argument: Argument) -> int | None:
+        """Return the id of a value that the host has or can read; see `BlockLowering`."""
+        if self._traits.readable and isinstance(argument, Ref):
+            self._seen[argument.value] = None
+            return argument.value
+        return super()._host_value(argument)
 
     def _changed(self) -> list[Changed]:
         """Return the states: inputs of the graph whose new content is an output."""
@@ -347,7 +369,14 @@ class _PartitionLowering(BlockLowering):
     def _output(self, take: Take) -> str:
         """Return the name of a result, converted to its dtype in the graph."""
         value = self._graph.outputs[take.output]
-        return self._build.cast(self._made[value], self.dtype(self._graph, value))
+        made = self._read(Ref(value), FLOAT)
+        return self._build.cast(made, self.dtype(self._graph, value))
+
+    def _readable(self) -> dict[str, str]:
+        """Return the tensors of the outputs that the host reads to check them."""
+        found = {value_name(v): self._read(Ref(v), FLOAT) for v in self._seen}
+        names = enumerate(name for name, *_ in self._indexed)
+        return found | {index_name(number): name for number, name in names}
 
     def _outside(self) -> str:
         """Return a tensor of two numbers for each recorded index, int32 [2 * indices].
@@ -364,6 +393,13 @@ class _PartitionLowering(BlockLowering):
             for op in (_P.MIN, _P.MAX):
                 parts.append(build.reshape(build.reduce(op, worst, axes), (1,)))
         return build.concat(parts, 0)
+
+
+def known_values(graph: Graph) -> set[int]:
+    """Return the ids of the inputs and constants of a graph."""
+    stored = enumerate(graph.values)
+    constants = {i for i, each in stored if isinstance(each.storage, Constant)}
+    return constants | {*graph.inputs}
 
 
 def _caches_of(instruction: Instruction) -> Sequence[Argument]:

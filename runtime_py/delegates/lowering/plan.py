@@ -91,8 +91,10 @@ class Plan:
         changed: the function's states, which a call changes.
         handed: outputs of the partition that the host has without running the function.
         looked: cache accesses that the host checks.
-        indexed: indices that the function checks. The function's output `OUTSIDE` has,
-            for each index, the least and the greatest out-of-range value, or 0.
+        indexed: indices that have to be in range. The function's output `OUTSIDE` has,
+            for each index, the least and the greatest out-of-range value, or 0; if the
+            device is `DeviceTraits.readable`, the host reads the output `index_name`.
+        begins: for each instruction, the number of operations before its own.
     """
 
     function: Function
@@ -102,6 +104,20 @@ class Plan:
     handed: tuple[Handed, ...]
     looked: tuple[Looked, ...]
     indexed: tuple[Indexed, ...]
+    begins: tuple[int, ...] = ()
 
 
 OUTSIDE = "index_outside"
+
+
+def value_name(value: int) -> str:
+    """Return the name of the output with a value that the host checks, by its id."""
+    return f"value_{value}"
+
+
+def index_name(number: int) -> str:
+    """Return the name of the output with an index that the host checks.
+
+    `number` is the index's place in `Plan.indexed`.
+    """
+    return f"index_{number}"

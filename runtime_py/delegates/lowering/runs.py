@@ -24,7 +24,7 @@ class Bound(HostRun[Plan]):
         plan = self._call.plan
         for looked in plan.looked:
             self._at = looked.instruction
-            _look(looked, self._read)
+            check_access(looked, self._read)
         self._at = 0
         for feed in plan.feeds:
             convert_into(self._call.arrays[feed.name], self._read(feed.value))
@@ -75,7 +75,7 @@ class Bound(HostRun[Plan]):
                     raise IndexOutOfRange(place="", index=index, size=indexed.most)
 
 
-def _look(looked: Looked, read: Read) -> None:
+def check_access(looked: Looked, read: Read) -> None:
     """Check on the host the positions and lengths of one cache access.
 
     Raises:

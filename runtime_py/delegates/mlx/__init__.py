@@ -1,10 +1,9 @@
 """The run-time part of the backend `mlx`: Apple's MLX, on a Mac's GPU or any processor.
 
-backend.py                    the delegate
-library.py                    whether MLX is usable
-evaluation.py                 computes a block, instruction by instruction
-functions.py, attention.py    operators as functions of arrays of MLX
-states.py                     states as arrays of MLX
+backend.py       whether MLX is usable, and the delegate
+runs.py          a partition at fixed sizes: its inputs, checks and results
+evaluation.py    primitives as functions of arrays of MLX, and their computation
+states.py        states as arrays of MLX
 """
 
 from kvc.runtime.delegates.mlx.backend import Mlx

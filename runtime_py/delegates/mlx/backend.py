@@ -7,12 +7,11 @@ process.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.operands import refuse_payload, taken_block, where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.execution.delegate import (
@@ -23,7 +22,6 @@ from kvc.runtime.execution.delegate import (
     library_unless,
 )
 from kvc.runtime.execution.executor import Unbegun
-from kvc.runtime.memory.arrays import copy_into
 from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.backends.mlx import why_not
 from kvc.schema.errors import BadProgram, KvcError
@@ -34,6 +32,7 @@ from kvc.schema.ops import OPS, Aliasing
 
 if TYPE_CHECKING:
     from kvc.runtime.delegates.mlx.evaluation import Weights
+    from kvc.runtime.delegates.mlx.runs import Run
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -97,6 +96,7 @@ def _missing(reason: str) -> MissingLibrary:
 # The backend `mlx`.
 
 
+_MOST_SIZES: Final = 64  # sets of sizes for which a partition's function is kept
 _turn = threading.Lock()  # MLX computes with the threads of one stream
 
 
@@ -138,12 +138,11 @@ class Mlx(Delegate):
         for root, new in written_inputs(block.graph).items():
             if block.graph.values[root].type != block.graph.values[new].type:
                 wrong = f"value {new} is a part of input {root}, which it is to become"
-                where = where_of(program, partition)
-                raise BadProgram(path=path, where=where, what=wrong)
+                raise _not_taken(self._options, partition, wrong)
         if self._weights is None:
             return ReferenceHandle(program, partition, data)
         self._held |= {i: data[program.names[i].name] for i in partition.names}
-        return MlxHandle(program.methods[partition.method].name, block, self._weights)
+        return MlxHandle(self._options, partition, block, self._weights)
 
     def owner(
         self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
@@ -184,8 +183,17 @@ def written_inputs(graph: Graph) -> dict[int, int]:
 class MlxHandle(Handle):
     """A partition that runs on MLX."""
 
-    def __init__(self, method: str, block: Block, weights: "Weights") -> None:
-        self._method, self._graph, self._weights = method, block.graph, weights
+    def __init__(
+        self,
+        options: Options,
+        partition: Partition,
+        block: Block,
+        weights: "Weights",
+    ) -> None:
+        self._method = options.program.methods[partition.method].name
+        self._refuse = partial(_not_taken, options, partition)
+        self._block, self._weights = block, weights
+        self._lowered = lru_cache(_MOST_SIZES)(self._lower)
 
     def prepare(
         self,
@@ -195,19 +203,24 @@ class MlxHandle(Handle):
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Return a function that runs the partition's code; see `Handle.prepare`."""
-        graph = self._graph
-        by_value = dict(zip(graph.inputs, inputs, strict=True))
-        targets = list(zip(graph.outputs, outputs, strict=True))
-        targets += [
-            (new, by_value[root]) for root, new in written_inputs(graph).items()
-        ]
-        return partial(self._run, dict(sizes), inputs, targets)
+        run = self._lowered(tuple(sizes.items()))
+        return partial(self._run, run, inputs, outputs)
+
+    def _lower(self, sizes: tuple[tuple[str, int], ...]) -> "Run":
+        """Return the partition's code for the sizes of the program's symbols.
+
+        Raises:
+            BadProgram: a number does not fit in its dtype.
+        """
+        from kvc.runtime.delegates.mlx.runs import Run
+
+        try:
+            return Run(self._method, self._block.graph, dict(sizes), self._weights)
+        except NotTaken as error:
+            raise self._refuse(str(error)) from error
 
     def _run(
-        self,
-        sizes: Mapping[str, int],
-        inputs: Sequence[Buffer],
-        targets: Sequence[tuple[int, Buffer]],
+        self, run: "Run", inputs: Sequence[Buffer], outputs: Sequence[Buffer]
     ) -> None:
         """Compute all results, and write them once all are computed.
 
@@ -215,43 +228,17 @@ class MlxHandle(Handle):
             Unbegun: an error occurred before anything was written; the error is the
                 cause of the exception.
         """
-        from kvc.runtime.delegates.mlx.states import MlxState
-
         with _turn:
             try:
-                made = self._computed(sizes, inputs, [value for value, _ in targets])
+                write = run.compute(inputs, outputs)
             except KvcError as error:
                 raise Unbegun from error
-            for (_, target), array in zip(targets, made, strict=True):
-                if isinstance(target, MlxState):
-                    target.value = array
-                elif isinstance(target, np.ndarray):
-                    copy_into(target, np.array(array))
-
-    def _computed(
-        self, sizes: Mapping[str, int], inputs: Sequence[Buffer], wanted: Sequence[int]
-    ) -> "list[object]":
-        import mlx.core as mx
-
-        from kvc.runtime.delegates.mlx.evaluation import Evaluation
-        from kvc.runtime.delegates.mlx.states import MlxState
-
-        given = [
-            buffer.value if isinstance(buffer, MlxState) else _array(buffer)
-            for buffer in inputs
-        ]
-        run = Evaluation(self._method, self._graph, sizes, self._weights, given)
-        run.run()
-        made = [run.value(value) for value in wanted]
-        mx.eval(made)
-        return made
+            write()
 
     def close(self) -> None:
         """Do nothing: the data belongs to the backend."""
 
 
-def _array(buffer: object) -> object:
-    import mlx.core as mx
-
-    assert isinstance(buffer, np.ndarray), "the host owns all other buffers"
-    return mx.array(np.ascontiguousarray(buffer))
+def _not_taken(options: Options, partition: Partition, what: str) -> BadProgram:
+    where = where_of(options.program, partition)
+    return BadProgram(path=options.path, where=where, what=what)

@@ -1,40 +1,98 @@
-"""Compute a block with arrays of MLX: input arrays in, result arrays out.
+"""Compute a lowered function with arrays of MLX: input arrays in, output arrays out.
 
-MLX is lazy: it computes an array when the array's content is read. Indices and
-positions are read when they are checked, all other arrays at the end of the block.
-Nothing is written before all results have been computed.
+MLX is lazy: it computes an array when the array's content is read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
 
 import mlx.core as mx
 import numpy as np
 
-from kvc.runtime.delegates.host_checks import check_of
-from kvc.runtime.delegates.mlx.functions import (
-    FUNCTIONS,
-    VIEWS,
-    Packed,
-    Result,
-    checked,
-    packed,
-)
-from kvc.runtime.execution.executor import fail
+from kvc.runtime.delegates.lowering.context import DeviceTraits, Made, OpContext
+from kvc.runtime.delegates.lowering.function import Function, Operation, Tensor
 from kvc.runtime.memory.arrays import Array
+from kvc.schema.backends.mlx import LINEAR, PRIMITIVES
+from kvc.schema.backends.primitives import Primitive
 from kvc.schema.dtypes import DType
-from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
-from kvc.schema.ops import OPS, Aliasing
-from kvc.schema.types import Affine, evaluate
+from kvc.schema.frozen import frozen
 
-DTYPES: Mapping[DType, mx.Dtype] = {
-    DType.FLOAT32: mx.float32,
-    DType.FLOAT16: mx.float16,
-    DType.INT64: mx.int64,
-    DType.INT32: mx.int32,
-    DType.INT8: mx.int8,
-    DType.BOOL: mx.bool_,
+_P = Primitive
+_GROUPS: Final = (128, 64, 32)  # group sizes of MLX: weights that share a scale
+_DTYPES: Final = {
+    DType.FLOAT32: "float32",
+    DType.FLOAT16: "float16",
+    DType.INT64: "int64",
+    DType.INT32: "int32",
+    DType.INT8: "int8",
+    DType.BOOL: "bool",
 }
-_SPLIT = "aten::split_with_sizes"
+
+# Products by int8 weights.
+
+
+@frozen
+class Packed:
+    """An int8 matrix [out, in] with its scales, in the layout of MLX's products.
+
+    Attributes:
+        weight: uint32 [out, in / 4], each element of which has four weights, plus 128
+            each; or int8 [out, in] if rows cannot be divided into groups.
+        scales: float32 [out, groups], one for each group; float32 [out] for int8.
+        biases: float32 [out, groups], -128 times the scales; None for int8.
+        group: the number of weights that share a scale, 0 for int8.
+    """
+
+    weight: mx.array
+    scales: mx.array
+    biases: mx.array | None
+    group: int
+
+    def times(self, x: mx.array) -> mx.array:
+        """Multiply x [..., in] by the transpose of the matrix."""
+        if self.biases is None:
+            return (x @ self.weight.astype(mx.float32).T) * self.scales
+        return mx.quantized_matmul(
+            x,
+            self.weight,
+            scales=self.scales,
+            biases=self.biases,
+            transpose=True,
+            group_size=self.group,
+            bits=8,
+        )
+
+
+def packed(weight: np.ndarray, scale: np.ndarray) -> Packed:
+    """Rearrange an int8 matrix for MLX's products."""
+    rows, columns = weight.shape
+    group = next((one for one in _GROUPS if columns % one == 0 and rows), 0)
+    if not (group and columns):
+        return Packed(mx.array(weight), mx.array(scale), None, 0)
+    raised = (weight.view(np.uint8) ^ 128).view(np.uint32)
+    scales = np.repeat(scale[:, None], columns // group, axis=1)
+    return Packed(mx.array(raised), mx.array(scales), mx.array(-128 * scales), group)
+
+
+def _linear_w8(
+    line: OpContext, x: object, weight: object, scale: object, bias: object
+) -> Made:
+    """Multiply by an int8 matrix without widening it to float32, as MLX can."""
+    build, names = line.build, [line.get(each) for each in (x, weight, scale)]
+    made = build.operation(LINEAR, names, line.dtypes[0], line.shape)
+    return made if bias is None else build.binary(_P.ADD, made, line.get(bias))
+
+
+TRAITS: Final = DeviceTraits(
+    PRIMITIVES,
+    _DTYPES,
+    checked=False,
+    readable=True,
+    zeroed=True,
+    empty=True,
+    forms={LINEAR: _linear_w8},
+)
 
 
 class Weights:
@@ -55,12 +113,12 @@ class Weights:
             self._plain[name] = mx.array(self._read(name))
         return self._plain[name]
 
-    def packed(self, weight: int, scale: int) -> Packed:
-        """Return an int8 matrix with its scales, rearranged for MLX's products."""
+    def times(self, weight: int, scale: int, x: mx.array) -> mx.array:
+        """Multiply x [..., in] by the transpose of an int8 matrix [out, in]."""
         if (weight, scale) not in self._packed:
             values = np.ascontiguousarray(self._read(weight))
             self._packed[weight, scale] = packed(values, self._read(scale))
-        return self._packed[weight, scale]
+        return self._packed[weight, scale].times(x)
 
     def nbytes(self) -> Mapping[int, int]:
         """Return the number of bytes of the created arrays, by id of the named data."""
@@ -75,120 +133,98 @@ class Weights:
         self._packed.clear()
 
 
+# Functions.
+
+
 class Evaluation:
-    """One run of a block at some sizes.
+    """A function that is ready to be computed.
 
     Args:
-        method: name of the block's method, for messages.
-        graph: the block's code.
-        sizes: the sizes of the program's symbols.
+        function: the function.
         weights: the named data of the partitions.
-        given: the graph's inputs.
+
+    Attributes:
+        done: the number of operations that the last call has begun.
     """
 
-    def __init__(
-        self,
-        method: str,
-        graph: Graph,
-        sizes: Mapping[str, int],
-        weights: Weights,
-        given: Sequence[mx.array],
-    ) -> None:
-        self._method, self._graph, self._sizes = method, graph, sizes
-        self._weights = weights
-        self._values = dict(zip(graph.inputs, given, strict=True))
+    def __init__(self, function: Function, weights: Weights) -> None:
+        self._function, self._weights, self.done = function, weights, 0
+        self._named = {each.name: each.data for each in function.weights}
+        self._steps = [self._step(each) for each in function.operations]
+        read = {name for _, inputs, _ in self._steps for name in inputs}
+        read |= {*function.outputs.values(), *(each.after for each in function.states)}
+        self._plain = [each for each in self._named.items() if each[0] in read]
+        self._constants = {
+            n: mx.array(array) for n, array in function.constants.items()
+        }
 
-    def run(self) -> None:
-        """Compute all instructions.
+    def __call__(self, given: Mapping[str, mx.array]) -> Mapping[str, mx.array]:
+        """Return the outputs, and the new contents of states by the states' names."""
+        found = {**given, **self._constants}
+        found |= {name: self._weights.plain(number) for name, number in self._plain}
+        for number, (apply, inputs, output) in enumerate(self._steps):
+            self.done = number
+            found[output] = apply(*[found[name] for name in inputs])
+        outputs = {name: found[made] for name, made in self._function.outputs.items()}
+        return outputs | {e.name: found[e.after] for e in self._function.states}
 
-        Raises:
-            KvcError: an instruction fails.
-        """
-        for index, step in enumerate(self._graph.instructions):
-            try:
-                self._run(step)
-            except Exception as error:
-                fail(self._method, index, step, error)
+    def _step(
+        self, each: Operation
+    ) -> tuple[Callable[..., mx.array], Sequence[str], str]:
+        """Return the function of an operation, its operands, and its result."""
+        if each.op == LINEAR:
+            x, *names = each.inputs
+            numbers = [self._named[name] for name in names]
+            return partial(self._weights.times, *numbers), (x,), each.output
+        if each.op in PLAIN:
+            return PLAIN[each.op], each.inputs, each.output
+        made = SET[each.op](self._function.tensors[each.output], **each.facts)
+        return made, each.inputs, each.output
 
-    def value(self, value: int) -> mx.array:
-        """Return the array of a value that is a constant or has been computed."""
-        storage = self._graph.values[value].storage
-        if isinstance(storage, Constant) and value not in self._values:
-            return self._weights.plain(storage.name)
-        return self._values[value]
 
-    def _run(self, step: Instruction) -> None:
-        if OPS[step.op].aliasing is Aliasing.CHECK:
-            self._check(step)
-        elif step.op == _SPLIT:
-            self._split(step)
-        else:
-            (result,) = step.results
-            made = self._made(result)
-            found = self._computed(step, made).astype(made.dtype)
-            if 0 in made.shape:  # checked, but MLX does not compute empty arrays
-                found = mx.zeros(made.shape, dtype=made.dtype)
-            self._values[result] = found.reshape(made.shape)
+def _slice(
+    kind: Tensor, axis: int, start: int, end: int, by: int
+) -> Callable[..., mx.array]:
+    where = (*(slice(None),) * axis, slice(start, end, by))
+    return lambda x: x[where]
 
-    def _computed(self, step: Instruction, made: Result) -> mx.array:
-        if step.op == "kvc::linear_w8":
-            x, weight, scale, bias = step.arguments
-            found = self._packed(weight, scale).times(self._tensor(x))
-            return found if bias is None else found + self._tensor(bias)
-        if step.op == "kvc::embedding_q8":
-            weight, scale, at = step.arguments
-            table, scales = self._tensor(weight), self._tensor(scale)
-            rows = checked(self._tensor(at), table.shape[0])
-            wide = mx.take(table, rows, axis=0).astype(mx.float32)
-            return wide * mx.take(scales, rows, axis=0)[..., None]
-        arguments = [self._argument(each) for each in step.arguments]
-        function = VIEWS.get(step.op) or FUNCTIONS[step.op]
-        return function(made, *arguments)
 
-    def _packed(self, weight: Argument, scale: Argument) -> Packed:
-        names = [self._name(each) for each in (weight, scale)]
-        return self._weights.packed(*names)
+def _reduced(
+    function: Callable[..., mx.array],
+) -> Callable[..., Callable[..., mx.array]]:
+    return lambda kind, axes: partial(function, axis=axes, keepdims=True)
 
-    def _name(self, argument: Argument) -> int:
-        assert isinstance(argument, Ref)
-        storage = self._graph.values[argument.value].storage
-        assert isinstance(storage, Constant), "the list has checked this"
-        return storage.name
 
-    def _made(self, value: int) -> Result:
-        kind = self._graph.values[value].type
-        return Result(kind.shape(self._sizes), DTYPES[kind.dtype])
-
-    def _split(self, step: Instruction) -> None:
-        x, counts, axis = step.arguments
-        held, start = self._tensor(x), 0
-        assert isinstance(counts, tuple)
-        assert isinstance(axis, int)
-        for result, count in zip(step.results, counts, strict=True):
-            assert isinstance(count, int | Affine)
-            size = evaluate(count, self._sizes)
-            where = [slice(None)] * held.ndim
-            where[axis] = slice(start, start + size)
-            self._values[result] = held[tuple(where)]
-            start += size
-
-    def _check(self, step: Instruction) -> None:
-        check = check_of(self._graph, step, self._sizes)
-        assert check is not None, step.op
-        given = (self._argument(each) for each in step.arguments)
-        check(*(np.array(x) if isinstance(x, mx.array) else x for x in given))
-
-    def _argument(self, argument: Argument) -> object:
-        match argument:
-            case tuple():
-                return tuple(self._argument(item) for item in argument)
-            case Ref():
-                return self.value(argument.value)
-            case Affine():
-                return argument.evaluate(self._sizes)
-            case _:
-                return argument
-
-    def _tensor(self, argument: Argument) -> mx.array:
-        assert isinstance(argument, Ref)
-        return self.value(argument.value)
+_SAME_NAMES: Final = (
+    "add divide power maximum minimum equal not_equal greater greater_equal less "
+    "less_equal where matmul abs ceil floor exp log sqrt rsqrt reciprocal sin cos tanh "
+    "sigmoid erf"
+)
+# Operations that have no settings, and functions that take the result's type and the
+# settings of an operation, and return the operation's function.
+PLAIN: Final[Mapping[str, Callable[..., mx.array]]] = {
+    **{_P(name): getattr(mx, name) for name in _SAME_NAMES.split()},
+    _P.ROWS: partial(mx.take, axis=0),
+    _P.SUB: mx.subtract,
+    _P.MUL: mx.multiply,
+    _P.MODULO: mx.remainder,
+    _P.AND: mx.logical_and,
+    _P.OR: mx.logical_or,
+    _P.NOT: mx.logical_not,
+    _P.NEG: mx.negative,
+}
+SET: Final[Mapping[str, Callable[..., Callable[..., mx.array]]]] = {
+    _P.CAST: lambda kind: lambda x: x.astype(getattr(mx, kind.dtype, mx.bool_)),
+    _P.RESHAPE: lambda kind: lambda x: x.reshape(kind.shape),
+    _P.BROADCAST: lambda kind: lambda x: mx.broadcast_to(x, kind.shape),
+    _P.TRANSPOSE: lambda kind, order: lambda x: x.transpose(order),
+    _P.SLICE: _slice,
+    _P.CONCAT: lambda kind, axis: lambda *parts: mx.concatenate(parts, axis),
+    _P.ALONG: lambda kind, axis: lambda x, at: mx.take_along_axis(x, at, axis),
+    _P.WRITE: lambda kind, axis: partial(mx.slice_update, axes=(axis,)),
+    _P.SOFTMAX: lambda kind, axis: partial(mx.softmax, axis=axis, precise=True),
+    _P.SUM: _reduced(mx.sum),
+    _P.MEAN: _reduced(mx.mean),
+    _P.MAX: _reduced(mx.max),
+    _P.MIN: _reduced(mx.min),
+}
