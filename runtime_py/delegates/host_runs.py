@@ -31,6 +31,13 @@ from kvc.schema.ops import OPS, Aliasing
 Check = tuple[int, Callable[[], None]]
 
 
+def known_values(graph: Graph) -> set[int]:
+    """Return the ids of the inputs and constants of a graph."""
+    stored = enumerate(graph.values)
+    constants = {i for i, each in stored if isinstance(each.storage, Constant)}
+    return constants | {*graph.inputs}
+
+
 def host_values(
     graph: Graph,
     sizes: Mapping[str, int],
@@ -51,9 +58,7 @@ def host_values(
     """
     memory = partition_memory(graph, sizes, inputs, outputs, arena, constant)
     values = Values(graph, sizes, memory)
-    # Views of values that the host has.
-    constants = (isinstance(each.storage, Constant) for each in graph.values)
-    known = {*graph.inputs, *(i for i, constant in enumerate(constants) if constant)}
+    known = known_values(graph)  # and views of these
     for instruction in graph.instructions:
         first = instruction.arguments[0] if instruction.arguments else None
         view = OPS[instruction.op].aliasing is Aliasing.VIEW

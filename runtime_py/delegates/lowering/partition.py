@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kvc.runtime.delegates.host_checks import Writes
-from kvc.runtime.delegates.host_runs import Handed
+from kvc.runtime.delegates.host_runs import Handed, known_values
 from kvc.runtime.delegates.lowering.builder import FLOAT, HALF, INT, Builder, NotTaken
 from kvc.runtime.delegates.lowering.context import DeviceTraits, Made, OpContext
 from kvc.runtime.delegates.lowering.function import Shape
@@ -393,13 +393,6 @@ class _PartitionLowering(BlockLowering):
             for op in (_P.MIN, _P.MAX):
                 parts.append(build.reshape(build.reduce(op, worst, axes), (1,)))
         return build.concat(parts, 0)
-
-
-def known_values(graph: Graph) -> set[int]:
-    """Return the ids of the inputs and constants of a graph."""
-    stored = enumerate(graph.values)
-    constants = {i for i, each in stored if isinstance(each.storage, Constant)}
-    return constants | {*graph.inputs}
 
 
 def _caches_of(instruction: Instruction) -> Sequence[Argument]:
