@@ -165,11 +165,7 @@ class BlockLowering(GraphLowering):
         super().__init__(sizes, traits, build)
         self._graph = graph
         self._made: dict[int, str] = {}
-        constants = (isinstance(each.storage, Constant) for each in graph.values)
-        self._host = {
-            *graph.inputs,
-            *(i for i, is_data in enumerate(constants) if is_data),
-        }
+        self._host = set[int]() if traits.readable else known_values(graph)
 
     def _views_host(self, instruction: Instruction) -> bool:
         """Tell whether an instruction is a view of a value that the host has."""
@@ -206,8 +202,6 @@ class _PartitionLowering(BlockLowering):
         super().__init__(graph, sizes, traits)
         self._called = names
         self._input_names = dict(zip(graph.inputs, names.inputs, strict=True))
-        if traits.readable:
-            self._host = set()
         self._makers = {v: i for i in graph.instructions for v in i.results}
         self._caches = {
             argument.value
@@ -320,7 +314,7 @@ class _PartitionLowering(BlockLowering):
         self._indexed.setdefault((at, least, most), Indexed(self._index, least, most))
 
     def _host_value(self, argument: Argument) -> int | None:
-        """Return the id of a value that the host has or can read; see `BlockLowering`."""
+        """Return the id of a value that the host has or reads; see `BlockLowering`."""
         if self._traits.readable and isinstance(argument, Ref):
             self._seen[argument.value] = None
             return argument.value
