@@ -271,7 +271,7 @@ def attention(arguments: Arguments, results: Results) -> str:
     if isinstance(mask, Operand):
         if layout != "linear":
             return "a mask over a ring"
-        if mask.type.dtype not in (DType.BOOL, DType.FLOAT32):
+        if mask.type.dtype not in {DType.BOOL, *STORED}:
             return f"a mask {mask.type}"
     return ""
 
@@ -306,7 +306,8 @@ RULES: Final[Mapping[str, Rule]] = {
     **_table(floats, f"{_ALONE} ceil floor softmax.int mean.dim"),
     **_table(_of_one_kind, "sum.dim_IntList amax amin"),
     **_table(_truths, "logical_and logical_or logical_xor logical_not"),
-    **_table(_truths, "bitwise_and.Tensor bitwise_or.Tensor bitwise_not"),
+    **_table(_truths, "bitwise_and.Tensor bitwise_or.Tensor"),
+    **_table(_truths, "bitwise_xor.Tensor bitwise_not"),
     **_table(_compared, " ".join(f"{op}.Tensor" for op in _COMPARISONS)),
     **_table(_compared, " ".join(f"{op}.Scalar" for op in _COMPARISONS)),
     **_table(accepted, "clone reshape arange.start_step full repeat _to_copy"),
@@ -366,7 +367,7 @@ NEEDS: Final[Mapping[str, tuple[Primitive, ...]]] = {
     },
     **_needed("logical_and bitwise_and.Tensor", _P.AND),
     **_needed("logical_or bitwise_or.Tensor", _P.OR),
-    **_needed("logical_xor", _P.XOR),
+    **_needed("logical_xor bitwise_xor.Tensor", _P.XOR),
     **_needed("logical_not bitwise_not", _P.NOT),
     **_needed("where.self masked_fill.Scalar", _P.WHERE),
     **_needed("sum.dim_IntList", _P.SUM),

@@ -23,9 +23,10 @@ import pytest
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.coreml import backend, worker
 from kvc.runtime.delegates.coreml.functions import _sizes_of, function_name
-from kvc.runtime.delegates.coreml.mil import Function, NotTaken
+from kvc.runtime.delegates.coreml.mil import Function
 from kvc.runtime.delegates.coreml.package import write_job
 from kvc.runtime.delegates.coreml.translation import translate
+from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.runtime.execution.delegate import Handle
 from kvc.schema.model import Delegate as Partition

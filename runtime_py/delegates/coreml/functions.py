@@ -7,8 +7,9 @@ is zeros.
 
 from collections.abc import Mapping, Sequence
 
-from kvc.runtime.delegates.coreml.mil import Function, NotTaken
+from kvc.runtime.delegates.coreml.mil import Function
 from kvc.runtime.delegates.coreml.translation import translate
+from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Method, Program

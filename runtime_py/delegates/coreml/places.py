@@ -1,4 +1,4 @@
-"""Inputs, states and outputs of a function of MIL.
+"""Inputs, states and outputs of a method that is lowered for Core ML.
 
 Core ML keeps float16 states whose initial content is zeros in its own memory. Every
 other state is an input of the function, and its new content is an output whose name
@@ -9,30 +9,30 @@ the cursor.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
-from kvc.runtime.delegates.coreml.mil import Emitter, NotTaken, Number, Tensor, Var
+from kvc.runtime.delegates.coreml.calls import UPDATE
+from kvc.runtime.delegates.lowering.builder import BOOL, HALF, INT, Builder, NotTaken
+from kvc.runtime.delegates.lowering.context import DeviceTraits
+from kvc.runtime.delegates.lowering.function import Function
+from kvc.schema.backends.primitives import Primitive
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import CursorField, CursorSlot, Graph, StateSlot, Value
 from kvc.schema.model import Cursor, CursorKind, Program
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import TensorType, evaluate
 
-_INPUTS = {
-    DType.FLOAT32: "fp32",
-    DType.FLOAT16: "fp16",
-    DType.INT64: "int32",
-    DType.INT32: "int32",
-    DType.BOOL: "int32",
-}
+_P = Primitive
 
 
 class Places:
     """The inputs, states and outputs of a function; extended during translation.
 
+    Methods take and return names of the builder's tensors.
+
     Attributes:
-        inputs, states: inputs and states in order.
         given: values of the method's graph that exist before its first instruction.
         roots: the id of the state, by each value of the method's graph that is a state.
         exact: ids of Core ML's states that were assigned a value that is not float16.
@@ -44,16 +44,17 @@ class Places:
         method: int,
         sizes: Mapping[str, int],
         kept: frozenset[int],
-        emitter: Emitter,
+        build: Builder,
+        traits: DeviceTraits,
     ) -> None:
         self._program, self._method = program, program.methods[method]
-        self._sizes, self._kept, self._emitter = sizes, kept, emitter
-        self.inputs: list[Var] = []
-        self.states: list[Var] = []
+        self._sizes, self._kept, self._build = sizes, kept, build
+        self._dtypes = traits.dtypes
         self.exact: set[int] = set()
-        self._of_states: dict[int, Var] = {}
-        self._after: dict[int, Tensor] = {}
-        self._cursors: dict[int, Tensor] = {}
+        self._writes = 0
+        self._of_states: dict[int, str] = {}
+        self._after: dict[int, str] = {}
+        self._cursors: dict[int, str] = {}
         graph = self._method.graph
         self.roots = {
             number: value.storage.state
@@ -74,7 +75,7 @@ class Places:
             self._add_state(state, words[state])
         self.given = [*graph.inputs, *self.roots, *slots]
 
-    def value(self, value: int) -> Tensor:
+    def value(self, value: int) -> str:
         """Return the tensor of a value that exists before the first instruction."""
         graph = self._method.graph
         if value in self._inputs:
@@ -83,17 +84,18 @@ class Places:
             return self._content(self.roots[value])
         return self._field(graph.values[value])
 
-    def write(self, state: int, made: Tensor) -> Tensor:
+    def write(self, state: int, made: str) -> str:
         """Assign a new content to a state, and return the state's tensor after it."""
-        var = self._of_states[state]
+        build, name = self._build, self._of_states[state]
         if state not in self._kept:
-            self._after[state] = self._emitter.cast(made, var.dtype)
+            self._after[state] = build.cast(made, build.dtype(name))
             return made
-        if made.dtype != "fp16":
+        if build.dtype(made) != HALF:
             self.exact.add(state)
-        value = self._emitter.cast(made, "fp16")
-        return self._emitter.act(
-            "coreml_update_state", "fp16", made.shape, state=var, value=value
+        given = name, build.cast(made, HALF)
+        self._writes += 1  # equal assignments are different operations
+        return build.operation(
+            UPDATE, given, HALF, build.shape(name), number=self._writes
         )
 
     def refuse_writes(self, inner: Graph, value: int, state: int) -> None:
@@ -113,52 +115,46 @@ class Places:
                 name = self._program.states[state].name
                 raise NotTaken(f"a part of the state {name!r} is written")
 
-    def outputs(self, made: Sequence[Tensor]) -> tuple[Var, ...]:
-        """Return the outputs of the function, in dtypes that MIL allows for outputs."""
-        names = (
+    def function(self, name: str, made: Sequence[str]) -> Function:
+        """Return the function, given the method's results.
+
+        Raises:
+            NotTaken: the function has no outputs.
+        """
+        words = (
             ["output"] if len(made) == 1 else [f"output{i}" for i in range(len(made))]
         )
-        found = [self._output(n, t) for n, t in zip(names, made, strict=True)]
+        found = {self._name(w): each for w, each in zip(words, made, strict=True)}
         for state, tensor in sorted(self._after.items()):
-            found.append(self._output(f"{self._of_states[state].name}_after", tensor))
+            found[self._name(f"{self._of_states[state]}_after")] = tensor
         if not found:
             raise NotTaken("it has no outputs")
-        return tuple(found)
+        kept = (word for n, word in self._of_states.items() if n in self._kept)
+        return self._build.function(name, {word: word for word in kept}, found)
 
-    def _output(self, name: str, made: Tensor) -> Var:
-        dtype = {"fp16": "fp32", "bool": "int32"}.get(made.dtype, made.dtype)
-        own = self._name(name)
-        if dtype == made.dtype:
-            return self._emitter.act("identity", dtype, made.shape, own, x=made)
-        return self._emitter.act("cast", dtype, made.shape, own, x=made, dtype=dtype)
-
-    def _input(self, word: str, kind: TensorType) -> Var:
-        if kind.dtype not in _INPUTS:
+    def _input(self, word: str, kind: TensorType) -> str:
+        if kind.dtype not in self._dtypes or kind.dtype is DType.INT8:
             raise NotTaken(f"an input {kind}")
         shape = kind.shape(self._sizes) or (1,)
         if 0 in shape:
             raise NotTaken(f"an input of {list(shape)} has no elements")
-        var = Var(word, _INPUTS[kind.dtype], shape)
-        self.inputs.append(var)
-        return var
+        dtype = INT if kind.dtype is DType.BOOL else self._dtypes[kind.dtype]
+        return self._build.input(word, dtype, shape)
 
-    def _as_value(self, var: Var, kind: TensorType) -> Tensor:
-        return self._emitter.cast(var, "bool") if kind.dtype is DType.BOOL else var
+    def _as_value(self, name: str, kind: TensorType) -> str:
+        return self._build.cast(name, BOOL) if kind.dtype is DType.BOOL else name
 
     def _add_state(self, state: int, word: str) -> None:
         told = self._program.states[state]
         if state not in self._kept:
             self._of_states[state] = self._input(word, told.type)
             return
-        var = Var(word, "fp16", told.type.shape(self._sizes) or (1,))
-        self.states.append(var)
-        self._of_states[state] = var
+        shape = told.type.shape(self._sizes) or (1,)
+        self._of_states[state] = self._build.input(word, HALF, shape)
 
-    def _content(self, state: int) -> Tensor:
-        var = self._of_states[state]
-        if state in self._kept:
-            return self._emitter.call("read_state", "fp16", var.shape, input=var)
-        return self._as_value(var, self._program.states[state].type)
+    def _content(self, state: int) -> str:
+        name = self._of_states[state]
+        return self._as_value(name, self._program.states[state].type)
 
     def _states_of_cursors(self, slots: Sequence[int]) -> set[int]:
         cursors = {self._slot(value).cursor for value in slots}
@@ -170,60 +166,58 @@ class Places:
         assert isinstance(slot, CursorSlot)
         return slot
 
-    def _field(self, value: Value) -> Tensor:
+    def _field(self, value: Value) -> str:
         """Return a value that is a field of a cursor, in the value's shape."""
-        slot, emitter = value.storage, self._emitter
+        slot, build = value.storage, self._build
         assert isinstance(slot, CursorSlot)
         shape = value.type.shape(self._sizes) or (1,)
         found = self._number(slot, shape)
-        if isinstance(found, Number):
-            return emitter.numbers(np.full(shape, found.value), "int32")
-        if found.shape == (1,):
-            return emitter.spread(found, shape)
-        return emitter.reshape(found, shape)
+        if build.shape(found) == (1,):
+            return build.broadcast(found, shape)
+        return build.reshape(found, shape)
 
-    def _number(self, slot: CursorSlot, shape: Sequence[int]) -> Tensor | Number:
+    def _number(self, slot: CursorSlot, shape: Sequence[int]) -> str:
         """Return a field of a cursor: one number for all rows, or one per row."""
-        emitter = self._emitter
+        build = self._build
         match slot.field:
             case CursorField.START:
                 return self._start(slot.cursor)
             case CursorField.END:
                 lengths = self._lengths(slot.cursor)
-                return emitter.pair("add", self._start(slot.cursor), lengths)
+                return build.binary(_P.ADD, self._start(slot.cursor), lengths)
             case CursorField.LENGTHS:
                 return self._lengths(slot.cursor)
             case CursorField.PLACES:
-                numbers = emitter.numbers(np.arange(*shape), "int32")
-                return emitter.pair("add", self._start(slot.cursor), numbers)
+                places = build.constant(np.arange(*shape, dtype=np.int32))
+                return build.binary(_P.ADD, self._start(slot.cursor), places)
 
-    def _start(self, number: int) -> Tensor:
+    def _start(self, number: int) -> str:
         if number not in self._cursors:
             self._cursors[number] = self._begin(number, self._program.cursors[number])
         return self._cursors[number]
 
-    def _begin(self, number: int, cursor: Cursor) -> Tensor:
+    def _begin(self, number: int, cursor: Cursor) -> str:
         if cursor.kind is CursorKind.LENGTH:
             raise NotTaken("states that become longer")
         if cursor.state is not None:
-            held = self._content(cursor.state)
-            return self._emitter.reshape(held, (int(np.prod(held.shape)),))
+            return self._flat(self._content(cursor.state))
         rows = 1 if cursor.rows is None else evaluate(cursor.rows, self._sizes)
-        var = Var(self._name(cursor.name or f"position{number}"), "int32", (rows,))
-        self.inputs.append(var)
-        return var
+        word = self._name(cursor.name or f"position{number}")
+        return self._build.input(word, INT, (rows,))
 
-    def _lengths(self, number: int) -> Tensor | Number:
+    def _flat(self, name: str) -> str:
+        return self._build.reshape(name, (prod(self._build.shape(name)),))
+
+    def _lengths(self, number: int) -> str:
         """Return the number of real tokens in each batch row."""
         advance = self._method.advance_of(number)
         if advance is None:
-            return Number(0, "int32")
+            return self._build.number(0, INT)
         if advance.lengths is not None:
-            var = self._inputs[self._method.graph.inputs[advance.lengths]]
-            return self._emitter.reshape(var, (int(np.prod(var.shape)),))
+            return self._flat(self._inputs[self._method.graph.inputs[advance.lengths]])
         if advance.tokens is None:
             raise NotTaken("loops decide how many tokens count")
-        return Number(evaluate(advance.tokens, self._sizes), "int32")
+        return self._build.number(evaluate(advance.tokens, self._sizes), INT)
 
     def _name(self, name: str) -> str:
         """Return a unique identifier for `name`, which the caller sees."""

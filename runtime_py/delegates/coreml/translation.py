@@ -3,32 +3,28 @@
 In: a verified program, and a method that Core ML can run completely, since the method
 has only partitions of this backend, and views. Out: a function whose inputs are those
 of the method, and whose states are kept by Core ML or passed by the caller. Other
-instructions raise `NotTaken`.
+instructions raise `NotTaken`. Which floats are float16 follows from the graph alone,
+since the host rounds the same values.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from kvc.runtime.delegates.coreml.mil import (
-    Data,
-    Emitter,
-    Function,
-    NotTaken,
-    Shape,
-    Step,
-    Tensor,
-)
-from kvc.runtime.delegates.coreml.operators import EMITTERS
+from kvc.runtime.delegates.coreml.calls import function_of
+from kvc.runtime.delegates.coreml.forms import FORMS
+from kvc.runtime.delegates.coreml.mil import Function
 from kvc.runtime.delegates.coreml.places import Places
-from kvc.runtime.delegates.operands import settled
-from kvc.schema.backends.coreml import ANCHORS, CACHE_UPDATE, why_not
+from kvc.runtime.delegates.lowering.builder import FLOAT, HALF, NotTaken
+from kvc.runtime.delegates.lowering.context import DeviceTraits
+from kvc.runtime.delegates.lowering.function import Shape
+from kvc.runtime.delegates.lowering.partition import GraphLowering
+from kvc.schema.backends.coreml import ANCHORS, PRIMITIVES, why_not
 from kvc.schema.backends.operands import arguments_of
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
-from kvc.schema.graph import Constant, Graph, Instruction, Ref
+from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.model import Program
-from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.ops import CACHE_UPDATE, DELEGATE, OPS, Aliasing
 
 # Float16 values of a block, and exact ones.
 
@@ -77,15 +73,34 @@ def _read(step: Instruction) -> set[int]:
 
     An update of a cache computes nothing from the cache itself.
     """
-    given = step.arguments[1:2] if step.op == CACHE_UPDATE else step.arguments
-    items = [i for a in given for i in (a if isinstance(a, tuple) else (a,))]
+    return _refs(step.arguments[1:2] if step.op == CACHE_UPDATE else step.arguments)
+
+
+def _refs(arguments: Sequence[Argument]) -> set[int]:
+    """Return the ids of the values among arguments, and within those that are lists."""
+    items = [i for a in arguments for i in (a if isinstance(a, tuple) else (a,))]
     return {item.value for item in items if isinstance(item, Ref)}
 
 
 # Translation of a method, at one combination of sizes.
 
 
-_DTYPES = {DType.INT64: "int32", DType.INT32: "int32", DType.BOOL: "bool"}
+TRAITS = DeviceTraits(
+    PRIMITIVES,
+    {
+        DType.FLOAT32: FLOAT,
+        DType.FLOAT16: HALF,
+        DType.INT64: "int32",
+        DType.INT32: "int32",
+        DType.INT8: "int8",
+        DType.BOOL: "bool",
+    },
+    half=True,
+    wide=False,
+    checked=False,
+    zeroed=True,
+    forms=FORMS,
+)
 
 
 def translate(
@@ -111,40 +126,39 @@ def translate(
     Raises:
         NotTaken: the method cannot be expressed in MIL.
     """
-    emitter = Emitter()
-    places = Places(program, method, sizes, kept, emitter)
-    whole = _Code(program, method, sizes, places, emitter)
-    own = program.methods[method].graph
-    found = whole.run(own, {v: places.value(v) for v in places.given}, places.roots)
-    outputs = places.outputs([found[value] for value in own.outputs])
-    function = Function(
-        name,
-        tuple(places.inputs),
-        tuple(places.states),
-        tuple(emitter.calls),
-        outputs,
-    )
-    return function, frozenset(places.exact)
+    return _MethodLowering(program, method, sizes, kept).function(name)
 
 
-class _Code:
-    """Translates graphs and the blocks within them."""
+class _MethodLowering(GraphLowering):
+    """Lowers graphs and the blocks within them."""
 
     def __init__(
         self,
         program: Program,
         method: int,
         sizes: Mapping[str, int],
-        places: Places,
-        emitter: Emitter,
+        kept: frozenset[int],
     ) -> None:
+        super().__init__(sizes, TRAITS)
         self._program, self._method = program, program.methods[method]
-        self._sizes, self._places, self._emitter = sizes, places, emitter
+        self._places = Places(program, method, sizes, kept, self._build, TRAITS)
 
-    def run(
-        self, graph: Graph, given: Mapping[int, Tensor], roots: Mapping[int, int]
-    ) -> dict[int, Tensor]:
-        """Translate a graph, and return the tensors of its values by value id.
+    def function(self, name: str) -> tuple[Function, frozenset[int]]:
+        """Return what `translate` does."""
+        places, own = self._places, self._method.graph
+        found = self._run(own, {v: places.value(v) for v in places.given}, places.roots)
+        made = places.function(name, [found[value] for value in own.outputs])
+        names = [each.name for each in self._program.names]
+        return function_of(made, names), frozenset(places.exact)
+
+    def shape(self, graph: Graph, value: int) -> Shape:
+        """Return the shape of a value in MIL, where a number has one axis."""
+        return super().shape(graph, value) or (1,)
+
+    def _run(
+        self, graph: Graph, given: Mapping[int, str], roots: Mapping[int, int]
+    ) -> dict[int, str]:
+        """Lower a graph, and return the tensors of its values by value id.
 
         Args:
             graph: the graph of the method, or of a block.
@@ -157,29 +171,29 @@ class _Code:
             if step.op == DELEGATE:
                 self._enter(graph, step, values, roots)
             elif OPS[step.op].aliasing is not Aliasing.CHECK:
-                self._translate(graph, step, values, halves, roots)
+                self._lower(graph, step, values, halves, roots)
         return values
 
     def _enter(
         self,
         graph: Graph,
         step: Instruction,
-        values: dict[int, Tensor],
+        values: dict[int, str],
         roots: Mapping[int, int],
     ) -> None:
-        """Translate a partition's block where it is run; results go to `values`."""
+        """Lower a partition's block where it is run; results go to `values`."""
         control = read_control(step.op, step.arguments)
         (block,) = control.blocks
         inner = self._method.blocks[block].graph
-        given, own = dict[int, Tensor](), dict[int, int]()
+        given, own = dict[int, str](), dict[int, int]()
         for value, operand in zip(inner.inputs, control.operands, strict=True):
             assert isinstance(operand, Ref)
-            given[value] = self._read(graph, values, operand, "")
+            given[value] = self._tensor(graph, values, operand.value, FLOAT)
             if operand.value in roots:
                 own[value] = roots[operand.value]
             elif (state := roots.get(graph.root_of(operand.value))) is not None:
                 self._places.refuse_writes(inner, value, state)
-        made = self.run(inner, given, own)
+        made = self._run(inner, given, own)
         for outer, value in zip(step.results, inner.outputs, strict=True):
             state = roots.get(graph.root_of(outer))
             copied = state is not None and inner.root_of(value) not in own
@@ -189,11 +203,11 @@ class _Code:
                 else made[value]
             )
 
-    def _translate(
+    def _lower(
         self,
         graph: Graph,
         step: Instruction,
-        values: dict[int, Tensor],
+        values: dict[int, str],
         halves: frozenset[int],
         roots: Mapping[int, int],
     ) -> None:
@@ -202,29 +216,39 @@ class _Code:
         if reason:
             of = "" if step.op in reason else f"{step.op}: "
             raise NotTaken(f"Core ML does not run all of the method: {of}{reason}")
-        own = Step(
-            self._emitter,
-            partial(self._read, graph, values),
-            partial(self._constant, graph),
-            partial(self._common, graph, halves),
-            self._dtype(graph, step.results[0], halves),
-            [self._shape(graph, value) for value in step.results],
-        )
-        arguments = [settled(each, self._sizes) for each in step.arguments]
-        made = EMITTERS[step.op](own, *arguments)
-        results = made if isinstance(made, list) else [made]
-        for value, tensor in zip(step.results, results, strict=True):
-            assert tensor.shape == self._shape(graph, value), (step.op, tensor)
-            values[value] = self._written(graph, step, value, tensor, roots)
+        self._check_rows(graph, step)
+        read = partial(self._read, graph, step, values, halves)
+        for value, made in zip(
+            step.results, self.lower(graph, step, read), strict=True
+        ):
+            if graph.values[value].type.dtype in _FLOATS:
+                dtype = self._build.dtype(made)
+                assert dtype == (HALF if value in halves else FLOAT), step
+            values[value] = self._written(graph, step, value, made, roots)
+
+    def _check_rows(self, graph: Graph, step: Instruction) -> None:
+        """Check that a cache has slots for all rows that are always written to it.
+
+        Raises:
+            NotTaken: it has fewer.
+        """
+        if step.op != CACHE_UPDATE:
+            return
+        cache, update, *_, mode, lengths, _ = step.arguments
+        assert isinstance(cache, Ref)
+        assert isinstance(update, Ref)
+        slots, count = (self.shape(graph, each.value)[2] for each in (cache, update))
+        if lengths is None and mode == "linear" and count > slots:
+            raise NotTaken(f"{count} rows are written to a cache of {slots}")
 
     def _written(
         self,
         graph: Graph,
         step: Instruction,
         value: int,
-        made: Tensor,
+        made: str,
         roots: Mapping[int, int],
-    ) -> Tensor:
+    ) -> str:
         """Return the tensor of a result.
 
         If the result shares the memory of a state, it is first assigned to this state.
@@ -236,51 +260,54 @@ class _Code:
             if graph is self._method.graph and root in graph.inputs:
                 raise NotTaken("a caller's array is written")
             return made
-        if self._shape(graph, root) != made.shape:
+        if self.shape(graph, root) != self._build.shape(made):
             raise NotTaken("a part of a state is written")
         return self._places.write(roots[root], made)
 
     def _read(
-        self, graph: Graph, values: dict[int, Tensor], ref: object, dtype: str
-    ) -> Tensor:
-        """Return an operand's tensor, converted to `dtype`; "" means no conversion."""
+        self,
+        graph: Graph,
+        step: Instruction,
+        values: Mapping[int, str],
+        halves: frozenset[int],
+        ref: object,
+        dtype: str,
+    ) -> str:
+        """Return an operand; a float is float16 where the host rounds it.
+
+        A tensor that is overwritten is read as it is written. A comparison is of
+        float32, if any operand is.
+        """
         assert isinstance(ref, Ref)
-        kind = graph.values[ref.value]
-        if isinstance(kind.storage, Constant):
-            exact = "fp32" if kind.type.dtype in _FLOATS else _DTYPES[kind.type.dtype]
-            return self._emitter.cast(self._constant(graph, ref, exact), dtype or exact)
-        found = values.get(ref.value)
-        if found is None:
+        value, kind = ref.value, graph.values[ref.value].type.dtype
+        result = graph.values[step.results[0]].type.dtype
+        is_half = value in halves
+        if isinstance(graph.values[value].storage, Constant):
+            stored = kind is DType.FLOAT16 and halves >= {*step.results}
+            return self._tensor(graph, values, value, HALF if stored else dtype)
+        if OPS[step.op].aliasing is Aliasing.UPDATE and ref == step.arguments[0]:
+            is_half = step.results[0] in halves
+        elif result not in _FLOATS:
+            is_half = all(
+                each in halves or graph.values[each].type.dtype not in _FLOATS
+                for each in _refs(step.arguments)
+            )
+        found = self._tensor(graph, values, value, dtype)
+        if kind not in _FLOATS:
+            return found
+        return self._build.cast(found, HALF if is_half or dtype == HALF else FLOAT)
+
+    def _tensor(
+        self, graph: Graph, values: Mapping[int, str], value: int, dtype: str
+    ) -> str:
+        """Return the tensor of a value; a constant float gets the given dtype."""
+        storage = graph.values[value].storage
+        if isinstance(storage, Constant):
+            kind = graph.values[value].type.dtype
+            wanted = dtype if kind in _FLOATS else self.dtype(graph, value)
+            return self._build.weight(storage.name, wanted, self.shape(graph, value))
+        if value not in values:
             raise NotTaken(
                 "its operand is computed by an instruction outside of Core ML"
             )
-        return self._emitter.cast(found, dtype) if dtype else found
-
-    def _constant(self, graph: Graph, ref: object, dtype: str) -> Data:
-        assert isinstance(ref, Ref)
-        storage = graph.values[ref.value].storage
-        assert isinstance(storage, Constant), "the list has checked this"
-        name = self._program.names[storage.name].name
-        shape = self._shape(graph, ref.value)
-        word = re.sub(r"\W", "_", name, flags=re.ASCII)
-        return Data(f"w{storage.name}_{word}_{dtype}", storage.name, dtype, shape)
-
-    def _common(
-        self, graph: Graph, halves: frozenset[int], operands: Sequence[object]
-    ) -> str:
-        """Return the dtype to compare operands in: the most exact of their dtypes."""
-        found = [
-            self._dtype(graph, each.value, halves)
-            for each in operands
-            if isinstance(each, Ref)
-        ]
-        return "fp32" if "fp32" in found else found[0]
-
-    def _dtype(self, graph: Graph, value: int, halves: frozenset[int]) -> str:
-        dtype = graph.values[value].type.dtype
-        if dtype in _FLOATS:
-            return "fp16" if value in halves else "fp32"
-        return _DTYPES[dtype]
-
-    def _shape(self, graph: Graph, value: int) -> Shape:
-        return graph.values[value].type.shape(self._sizes) or (1,)
+        return values[value]

@@ -86,6 +86,8 @@ def attend(
         slope = build.reshape(slope, (1, build.shape(slope)[0], 1, 1))
         bias = build.binary(_P.MUL, slope, build.cast(ahead, FLOAT))
     if added is not None:
+        if build.dtype(added) != BOOL:
+            added = build.cast(added, FLOAT)
         allowed, added = masked(build, allowed, added, ring.slots)
         if added is not None:
             bias = added if bias is None else build.binary(_P.ADD, bias, added)

@@ -31,8 +31,21 @@ LEAST: Final = {  # the value of a hidden score
 }
 
 
+_MOST_INTEGER: Final = 2**31
+
+
 class NotTaken(Exception):
     """Code cannot be lowered for the device; the message has the reason."""
+
+
+def check_fits(value: float, dtype: str) -> None:
+    """Check that a number that is to be int32 has at most 32 bits.
+
+    Raises:
+        NotTaken: it has more.
+    """
+    if dtype == INT and not -_MOST_INTEGER <= value < _MOST_INTEGER:
+        raise NotTaken(f"{value} has more than 32 bits")
 
 
 class Builder:
@@ -79,7 +92,12 @@ class Builder:
         return name
 
     def number(self, value: float, dtype: str) -> str:
-        """Add a number as a constant [1]."""
+        """Add a number as a constant [1].
+
+        Raises:
+            NotTaken: the number is to be int32, and needs more bits.
+        """
+        check_fits(value, dtype)
         with np.errstate(over="ignore"):
             return self.constant(np.array([value]).astype(dtype))
 

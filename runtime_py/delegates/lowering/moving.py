@@ -8,14 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.delegates.lowering.builder import INT, NotTaken
+from kvc.runtime.delegates.lowering.builder import check_fits
 from kvc.runtime.delegates.lowering.context import Emit, Made, OpContext
-
-_MOST_INTEGER: Final = 2**31
 
 
 def _cat(line: OpContext, tensors: Sequence[object], axis: int) -> Made:
-    names = [line.get(each) for each in tensors]
+    names = [line.computed(each) for each in tensors]
     kept = [n for n in names if 0 not in line.build.shape(n)] or names[:1]
     return line.build.concat(kept, axis % len(line.shape))
 
@@ -23,7 +21,7 @@ def _cat(line: OpContext, tensors: Sequence[object], axis: int) -> Made:
 def _stack(line: OpContext, tensors: Sequence[object], axis: int) -> Made:
     along = axis % len(line.shape)
     one = tuple(1 if n == along else size for n, size in enumerate(line.shape))
-    parts = [line.build.reshape(line.get(each), one) for each in tensors]
+    parts = [line.build.reshape(line.computed(each), one) for each in tensors]
     return line.build.concat(parts, along)
 
 
@@ -40,7 +38,7 @@ def _repeat(line: OpContext, x: object, times: Sequence[int]) -> Made:
 
 
 def _full(line: OpContext, size: object, value: float, *_: object) -> Made:
-    number = line.build.number(_fits(line, value), line.dtypes[0])
+    number = line.build.number(value, line.dtypes[0])
     return line.build.broadcast(number, line.shape or (1,))
 
 
@@ -49,19 +47,8 @@ def _arange(
 ) -> Made:
     numbers = start + step * np.arange(line.shape[0])
     for number in numbers[[0, -1]] if numbers.size else ():
-        _fits(line, number.item())
+        check_fits(number.item(), line.dtypes[0])
     return line.build.constant(numbers.astype(line.dtypes[0]))
-
-
-def _fits(line: OpContext, value: float) -> float:
-    """Return a number that the dtype of the result can represent.
-
-    Raises:
-        NotTaken: an integer needs more than 32 bits.
-    """
-    if line.dtypes[0] == INT and not -_MOST_INTEGER <= value < _MOST_INTEGER:
-        raise NotTaken(f"{value} has more than 32 bits")
-    return value
 
 
 def _copy(line: OpContext, x: object, source: object) -> Made:

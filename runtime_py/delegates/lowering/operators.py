@@ -87,24 +87,24 @@ def _clamp(line: OpContext, x: object, least: object, most: object) -> Made:
 
 
 def _gelu(line: OpContext, x: object, approximate: object) -> Made:
-    return line.build.gelu(line.get(x), str(approximate))
+    return line.build.gelu(line.computed(x), str(approximate))
 
 
 def _glu(line: OpContext, gate: object, up: object, activation: object) -> Made:
-    build, x = line.build, line.get(gate)
+    build, x = line.build, line.computed(gate)
     if activation == "silu":
         opened = build.unary(_P.SILU, x)
     else:
         opened = build.gelu(x, "tanh" if activation == "gelu_tanh" else "none")
-    return build.binary(_P.MUL, opened, line.get(up))
+    return build.binary(_P.MUL, opened, line.computed(up))
 
 
 def _where(line: OpContext, condition: object, one: object, other: object) -> Made:
-    return line.build.where(*map(line.get, (condition, one, other)))
+    return line.build.where(line.get(condition), *map(line.computed, (one, other)))
 
 
 def _filled(line: OpContext, x: object, mask: object, value: object) -> Made:
-    name = line.get(x)
+    name = line.computed(x)
     return line.build.where(line.get(mask), line.operand(value, name), name)
 
 
@@ -187,7 +187,9 @@ def _weighted(
 
 def _softmax(line: OpContext, x: object, axis: int) -> Made:
     shape = line.shape or (1,)
-    return line.build.softmax(line.build.reshape(line.get(x), shape), axis % len(shape))
+    return line.build.softmax(
+        line.build.reshape(line.computed(x), shape), axis % len(shape)
+    )
 
 
 # Products.

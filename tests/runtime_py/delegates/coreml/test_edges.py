@@ -19,9 +19,12 @@ from torch import nn
 from kvc.compiler import Method, compile_program
 from kvc.runtime import load
 from kvc.runtime.delegates.coreml import worker
+from kvc.runtime.delegates.coreml.calls import function_of as written
 from kvc.runtime.delegates.coreml.functions import CannotExport
 from kvc.runtime.delegates.coreml.mil import Data, Emitter, Function
 from kvc.runtime.delegates.coreml.package import stored, write_job
+from kvc.runtime.delegates.coreml.translation import TRAITS
+from kvc.runtime.delegates.lowering.builder import Builder
 from kvc.schema.backends.coreml import why_not
 from kvc.schema.backends.operands import Operand
 from kvc.schema.dtypes import DType
@@ -78,14 +81,17 @@ def test_a_view_of_what_core_ml_has_no_tensors_of_is_not_taken():
 
 
 def test_a_constant_is_converted_as_a_tensor_is():
-    emitter = Emitter()
-    whole = Data("w0_x_int32", 0, "int32", (2,))
-    assert emitter.cast(Data("w0_x_fp32", 0, "fp32", (2,)), "fp16") == Data(
-        "w0_x_fp16", 0, "fp16", (2,)
-    )
-    made = emitter.cast(whole, "fp16")
-    assert [call.kind for call in emitter.calls] == ["cast"]
-    assert made.dtype == "fp16"
+    build = Builder(TRAITS.primitives)
+    weights = (build.weight(0, dtype, (2,)) for dtype in ("float32", "int32"))
+    outputs = {f"y{n}": build.cast(each, "float16") for n, each in enumerate(weights)}
+    function = written(build.function("f", {}, outputs), ["x"])
+    assert [call.kind for call in function.calls] == ["cast"] * 3
+    half, whole = function.constants.values()
+    assert {half, whole} == {
+        Data("w0_x_fp16", 0, "fp16", (2,)),
+        Data("w0_x_int32", 0, "int32", (2,)),
+    }
+    whole = function.constants["w0_x_int32"]
     held = np.array([2049, -5])  # the first is no float16
     assert stored(whole, lambda name: held, "coreml").tolist() == [2049, -5]
 
@@ -97,7 +103,7 @@ def test_a_constant_may_have_a_name_that_no_file_can_have(tmp_path: Path):
     assert isinstance(weight, Data)
     emitter = Emitter()
     long = Data("w" * 300, weight.data, weight.dtype, weight.shape)
-    emitter.same("abs", long)
+    emitter.call("abs", long.dtype, long.shape, x=long)
     function = Function("f", (), (), tuple(emitter.calls), ())
     write_job(tmp_path, [function], lambda name: np.ones((3, 4)), "coreml")
     assert len([*tmp_path.glob("*.bin")]) == 1
