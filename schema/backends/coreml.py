@@ -19,6 +19,7 @@ from kvc.schema.backends.lowered import (
     floats,
     int8_table,
     normed,
+    of_table,
 )
 from kvc.schema.backends.operands import (
     Arguments,
@@ -87,13 +88,14 @@ def _of(known: AbstractSet[DType], rule: Rule) -> Rule:
     return refuse
 
 
-# Rules for operands of one kind, and those that Core ML's list has in their place.
+# Rules for floats or operands of one kind, and those that Core ML's list has instead.
 _MIXED: Final = {
     RULES["aten::add.Tensor"]: _sum,
     RULES["aten::mul.Tensor"]: _numbers,
     floats: _float_results,
     **{RULES[f"aten::{op}"]: accepted for op in ("where.self", "cat")},
     RULES["aten::masked_fill.Scalar"]: accepted,
+    RULES["aten::embedding"]: of_table,
 }
 _INT8: Final = _DTYPES | {DType.INT8}
 # The forms that `runtime_py/delegates/coreml/forms.py` has.
@@ -105,15 +107,14 @@ FORMS: Final = {
     "kvc::linear_w8": _of(_INT8, _over_int8),
     "kvc::embedding_q8": _of(_INT8, int8_table),
 }
+_INDEXED: Final = ("embedding", "index.Tensor", "index_select", "gather")
 LIST: Final = LoweredList(
     PRIMITIVES,
     _FLOATS,
     range(6),
     forms=FORMS,
     rules={op: _MIXED.get(rule, rule) for op, rule in RULES.items()},
-    limits={
-        f"aten::{op}": _numbers for op in ("index.Tensor", "index_select", "gather")
-    },
+    limits={f"aten::{op}": _numbers for op in _INDEXED},
 )
 why_not = LIST.why_not
 # Operators with float16 results; computation on these results is float16, too.

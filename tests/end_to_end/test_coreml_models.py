@@ -13,6 +13,7 @@ import torch
 from click.testing import CliRunner
 from coreml_programs import functions, interpreter, near, recipe
 from hf_models import build
+from ring_models import VOCAB, RingDecoder, Shape, ring_methods, text
 from torch import nn
 
 from kvc.compiler import CacheConfig, Dim, Method, compile_program, export_hf
@@ -127,6 +128,24 @@ def test_sizes_need_buckets():
     own = replace(load_recipe("coreml_fp16"), sizes="any")
     with pytest.raises(BadBuckets):
         compile_program(Left(), [method], recipe=own)
+
+
+def test_a_ring_that_keeps_its_first_positions_is_exported(tmp_path: Path):
+    shape, path = Shape(keep=2), tmp_path / "ring.kvc"
+    model, sized = RingDecoder(shape), recipe("coreml_fp16", seq=(4,))
+    compile_program(model, ring_methods(shape.longest), recipe=sized).save(path)
+    tokens, start = text(40), np.zeros(1, np.int32)
+    wanted = model.reference(tokens)[0]
+    with load(path) as program:
+        run = interpreter(program)
+        for end in (4, 8, *range(9, 13), 16, *range(17, 27), 30, 34, 38, 39, 40):
+            part = tokens[:, int(start[0]) : end]
+            called, name = (
+                ("decode", "token") if part.shape[1] == 1 else ("score", "tokens")
+            )
+            found = run(called, position=start, **{name: part})
+            assert near(found["output"].reshape(-1, VOCAB)[-1], wanted[end - 1], 1e-2)
+            start = found["position_after"]
 
 
 def hf_calls(rows: int, chunk: int) -> Iterator[tuple[str, dict[str, np.ndarray]]]:

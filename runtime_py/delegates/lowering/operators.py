@@ -292,9 +292,8 @@ def _rows(line: OpContext, table: str, index: str, *, wraps: bool = False) -> st
 
 def _embedding(line: OpContext, table: object, index: object) -> Made:
     """Look up rows of a table; a product can use the same table as its weight."""
-    is_float = line.dtypes[0] in _FLOATS
-    held = line.factor(table) if is_float else line.get(table)
-    return _rows(line, held, line.get(index))
+    read = line.factor if line.dtypes[0] in _FLOATS else line.get
+    return _rows(line, read(table), line.get(index))
 
 
 def _embedding_q8(line: OpContext, table: object, scale: object, index: object) -> Made:

@@ -39,7 +39,27 @@ def masked(q: tuple[int, ...], k: tuple[int, ...], *mask: int) -> Case:
     return Case("aten::scaled_dot_product_attention", arguments)
 
 
+def kept(start: int, count: int, *lengths: int) -> Case:
+    """Return a write to a ring of 8 slots that keeps its first 3 positions."""
+    starts, counted = index(start, start + 1), index(*lengths) if lengths else None
+    written = rand(2, 1, 8, 4), rand(2, 1, count, 4), starts, 2, "circular", counted, 3
+    return Case("kvc::cache_update", written)
+
+
 EDGES = {
+    "a ring that keeps, at its beginning": kept(0, 4),
+    "a ring that keeps, over its end": kept(6, 4),
+    "a ring that keeps, often round": kept(21, 1),
+    "a ring that keeps, rows of several lengths": kept(2, 5, 1, 4),
+    "truths among numbers": Case(
+        "aten::cat", ((index([1, 2]) > 1, index([3, 4]), rand(1, 2)), 0)
+    ),
+    "truths or numbers": Case(
+        "aten::where.self", (index(0, 1) > 0, index(1, 0) > 0, rand(2))
+    ),
+    "a sum of integers and floats": Case("aten::add.Tensor", (index(1, 2), rand(2), 1)),
+    "the sine of integers": Case("aten::sin", (index(1, 2),)),
+    "a table of integers": Case("aten::embedding", (index([7, 8], [9, 5]), index(1))),
     "one row of a mask for all queries": masked((2, 4, 5, 8), (2, 2, 7, 8), 1, 1, 1, 7),
     "one for each head": masked((2, 4, 5, 8), (2, 2, 7, 8), 2, 4, 1, 7),
     "queries of one head": masked((1, 1, 5, 8), (1, 4, 7, 8)),
