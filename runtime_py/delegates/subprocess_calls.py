@@ -3,7 +3,7 @@
 In: plans. Out: calls. Weights are written once, into one file of the subprocess's
 folder. The subprocess builds a plan when a call first needs the plan. If the subprocess
 has been lost, the next call starts a new subprocess, which builds the call's plan
-again. Subclasses define how to build.
+again. Subclasses define how to build, and what a plan passes to the library.
 """
 
 import contextlib
@@ -13,10 +13,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any, Final, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from kvc.runtime.delegates.library_package import LibraryPackage
 from kvc.runtime.delegates.subprocesses import RUNNING_S, Process
 from kvc.runtime.memory.arenas import align_up
 from kvc.runtime.memory.arrays import Array
@@ -92,36 +94,59 @@ class OfData(Protocol):
 
 PlanT = TypeVar("PlanT")
 WeightT = TypeVar("WeightT", bound=OfData)
-CallT = TypeVar("CallT", bound="ApartCall[Any]")
-ArrayPlaces = list[
-    tuple[str, object, int, tuple[int, ...]]
-]  # name, dtype, offset, shape
+HowT = TypeVar("HowT")
+# The dtype and shape of each array by name, for each use, such as "inputs".
+Passed = Mapping[str, Mapping[str, ArrayKind]]
 
 
-class ApartContext(ABC, Generic[WeightT, CallT]):
-    """The plans of a program in a library's subprocess; used by several threads."""
+class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
+    """The plans of a program in a library's subprocess; used by several threads.
 
-    def __init__(self, start: Callable[[], Process]) -> None:
-        """Set the function that starts a subprocess; it is not called yet."""
-        self._start = start
+    Attributes:
+        package: the library.
+        work: path of the script with the class `Work`; see `serving.py`.
+    """
+
+    package: ClassVar[LibraryPackage]
+    work: ClassVar[Path]
+
+    def __init__(self) -> None:
+        """Initialize without starting a subprocess."""
         self._lock = threading.Lock()
         self._process: Process | None = None
         self._built: set[str] = set()
         self._offsets: dict[WeightT, tuple[int, int]] = {}
         self._numbers = count()
 
+    def call(
+        self, plan: PlanT, read: Callable[[WeightT], Array], how: HowT
+    ) -> "ApartCall[PlanT, WeightT, HowT]":
+        """Return a call of a plan, bound to new memory.
+
+        Args:
+            plan: the plan to run.
+            read: returns a weight's elements, in the library's dtype.
+            how: how to build the plan.
+        """
+        call = ApartCall(self, plan, read, how, next(self._numbers))
+        with self._lock:
+            try:
+                self._ready(call)
+            except BaseException:
+                call.memory.close()
+                raise
+        return call
+
     def packed(self, names: tuple[NamedData, ...]) -> Mapping[str, int]:
         """Return the number of bytes written for each weight, by the weight's name."""
         found: dict[str, int] = {}
-        for weight, (
-            _,
-            nbytes,
-        ) in self._offsets.copy().items():  # other threads may add entries
+        # Other threads may add entries.
+        for weight, (_, nbytes) in self._offsets.copy().items():
             name = names[weight.data].name
             found[name] = found.get(name, 0) + nbytes
         return found
 
-    def run(self, call: CallT) -> None:
+    def run(self, call: "ApartCall[PlanT, WeightT, HowT]") -> None:
         """Run a call.
 
         Raises:
@@ -129,10 +154,9 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
             WorkerLost: the library ended its process, or took too long.
         """
         with self._lock:
-            process = self._ready(call)
-            process.ask("run", RUNNING_S, number=call.number)
+            self._ready(call).ask("run", RUNNING_S, number=call.number)
 
-    def forget(self, call: CallT) -> None:
+    def forget(self, call: "ApartCall[PlanT, WeightT, HowT]") -> None:
         """Release a call's memory and its binding in the subprocess."""
         with self._lock:
             process = self._process
@@ -149,37 +173,40 @@ class ApartContext(ABC, Generic[WeightT, CallT]):
                 self._process = None
 
     @abstractmethod
-    def _build(self, process: Process, call: CallT) -> Iterable[str]:
+    def describe(self, plan: PlanT) -> tuple[str, Passed]:
+        """Return a plan's name in the subprocess, and the arrays of a call of it."""
+
+    @abstractmethod
+    def _build(
+        self, process: Process, call: "ApartCall[PlanT, WeightT, HowT]"
+    ) -> Iterable[str]:
         """Build the plan of a call; return the names of all plans that were built."""
 
-    def _bound(self, call: CallT) -> CallT:
-        """Bind a new call and return it; free the call's memory if binding fails."""
-        with self._lock:
-            try:
-                self._ready(call)
-            except BaseException:
-                call.memory.close()
-                raise
-            return call
-
-    def _ready(self, call: CallT) -> Process:
+    def _ready(self, call: "ApartCall[PlanT, WeightT, HowT]") -> Process:
         """Return the subprocess, with the call bound in it."""
-        process = self._alive()
+        process, memory = self._alive(), call.memory
         if call.process is process:
             return process
         if call.name not in self._built:
             self._built.update(self._build(process, call))
+        places = {
+            use: [(n, dtype, memory.places[n], shape) for n, (dtype, shape) in some]
+            for use, some in ((u, each.items()) for u, each in call.passed.items())
+        }
         process.ask(
             "bind",
             RUNNING_S,
-            call.memory.descriptor,
+            memory.descriptor,
             name=call.name,
             number=call.number,
-            nbytes=call.memory.nbytes,
-            **call.placed(),
+            nbytes=memory.nbytes,
+            places=places,
         )
         call.process = process
         return process
+
+    def _start(self) -> Process:
+        return Process(self.work, self.package.library, f"kvc-{self.package.extra}-")
 
     def _alive(self) -> Process:
         if self._process is None or self._process.is_lost:
@@ -218,32 +245,33 @@ def ended_if_broken(process: Process) -> Iterator[None]:
         raise
 
 
-class ApartCall(ABC, Generic[PlanT]):
+class ApartCall(Generic[PlanT, WeightT, HowT]):
     """A plan bound to memory that is shared with the subprocess.
 
     Attributes:
         plan: the plan to run.
-        name: the plan's name in the subprocess.
+        read: returns a weight's elements.
+        how: how to build the plan; see the subclass of `ApartContext`.
         number: number of the call in its context.
+        name: the plan's name in the subprocess.
+        passed: the arrays that the call shares with the library.
         memory: shared memory of the call's arrays.
         process: the subprocess in which the call is bound; None before binding.
     """
 
     def __init__(
         self,
-        context: "ApartContext[Any, Any]",
+        context: ApartContext[PlanT, WeightT, HowT],
         plan: PlanT,
-        name: str,
+        read: Callable[[WeightT], Array],
+        how: HowT,
         number: int,
-        memory: tuple[str, Mapping[str, ArrayKind]],
     ) -> None:
-        """Allocate memory.
-
-        `memory` has a name that debuggers see, and the dtype and shape of each array by
-        its name.
-        """
-        self._context, self.plan, self.name = context, plan, name
-        self.number, self.memory = number, SharedArrays(*memory)
+        """Allocate memory."""
+        self._context, self.plan, self.read, self.how = context, plan, read, how
+        self.number, (self.name, self.passed) = number, context.describe(plan)
+        kinds = {n: kind for some in self.passed.values() for n, kind in some.items()}
+        self.memory = SharedArrays(f"kvc-{context.package.extra}", kinds)
         self.process: Process | None = None
 
     @property
@@ -252,10 +280,6 @@ class ApartCall(ABC, Generic[PlanT]):
         if self.memory.renew():
             self.process = None
         return self.memory.arrays
-
-    @abstractmethod
-    def placed(self) -> Mapping[str, ArrayPlaces]:
-        """Return the locations of arrays by use, such as "inputs" and "outputs"."""
 
     def run(self) -> None:
         """Run the plan; see `ApartContext.run` for errors."""

@@ -228,7 +228,7 @@ def test_without_the_library_the_reference_runs_with_a_warning(
     from importlib.metadata import PackageNotFoundError
 
     from kvc.runtime import ReferenceUsed
-    from kvc.runtime.delegates.coreai import context
+    from kvc.runtime.delegates import library_package
     from kvc.runtime.execution import delegate
 
     monkeypatch.setattr(delegate, "_warned", set())
@@ -237,7 +237,7 @@ def test_without_the_library_the_reference_runs_with_a_warning(
         raise PackageNotFoundError(package)
 
     for find, told in ((missing, "is not installed"), (lambda _: "9", "version 9")):
-        monkeypatch.setattr(context, "version", find)
+        monkeypatch.setattr(library_package, "version", find)
         delegate._warned.clear()
         warned = pytest.warns(ReferenceUsed, match=f"{told}.*kvc.coreai")
         with warned, load(paths[name]) as program, program.session() as session:
@@ -246,9 +246,9 @@ def test_without_the_library_the_reference_runs_with_a_warning(
             load(paths[name], reference=False)
         with load(paths[name]) as program, pytest.raises(BadSetting, match="here none"):
             program.pack(target="coreai")
-    monkeypatch.setattr(context.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(library_package.platform, "machine", lambda: "riscv64")
     with pytest.raises(MissingLibrary, match="riscv64"):
-        context.check_installed()
+        load(paths[name], reference=False)
 
 
 def test_functions_are_built_together_unless_they_are_many(

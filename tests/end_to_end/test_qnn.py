@@ -187,13 +187,13 @@ def test_without_the_library_the_reference_runs_and_says_so(
     from importlib.metadata import PackageNotFoundError
 
     from kvc.runtime import ReferenceUsed
-    from kvc.runtime.delegates.qnn import library
+    from kvc.runtime.delegates import library_package
     from kvc.schema.errors import MissingLibrary
 
     def version(package: str) -> str:
         raise PackageNotFoundError(package)
 
-    monkeypatch.setattr(library, "version", version)
+    monkeypatch.setattr(library_package, "version", version)
     monkeypatch.setattr(delegate, "_warned", set())
     with pytest.raises(MissingLibrary, match=r"pip install 'kvc\[qnn\]'"):
         load(paths[0], reference=False)
@@ -203,10 +203,10 @@ def test_without_the_library_the_reference_runs_and_says_so(
         with here, plain.session() as there:
             for found, wanted in zip(answers(here), answers(there), strict=True):
                 np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
-    monkeypatch.setattr(library, "version", lambda package: "1.0")
+    monkeypatch.setattr(library_package, "version", lambda package: "1.0")
     with pytest.raises(MissingLibrary, match=r"of version 1\.0, where 2\.7\.0"):
         load(paths[0], reference=False)
-    monkeypatch.setattr(library.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(library_package.platform, "machine", lambda: "aarch64")
     with pytest.raises(MissingLibrary, match="this is aarch64"):
         load(paths[0], reference=False)
 

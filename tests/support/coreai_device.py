@@ -8,13 +8,15 @@ requests. An asset that it stores is a copy of the functions.
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy_lowering import OPERATIONS
 from numpy_process import NumpyProcess
 
-from kvc.runtime.delegates.coreai import backend, context
+from kvc.runtime.delegates.coreai.backend import CoreAI
+from kvc.runtime.delegates.coreai.context import CORE_AI, Context
 from kvc.runtime.delegates.subprocess_calls import WEIGHTS
 
 ASKED: list[str] = []
@@ -76,5 +78,6 @@ def run_function(function: dict, given: Arrays, weights: bytes) -> Arrays:
 def use_numpy_core_ai(patch: pytest.MonkeyPatch) -> None:
     """Make the backend use numpy instead of the library, installed or not."""
     ASKED.clear()
-    patch.setattr(context, "Process", NumpyCoreAI)
-    patch.setattr(backend, "check_installed", lambda: None)
+    patch.setattr(Context, "_start", NumpyCoreAI)
+    here = replace(CORE_AI, versions={}, linux_only=False)
+    patch.setattr(CoreAI, "package", here)

@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from kvc.runtime.delegates.coreai.context import check_installed as check_coreai
+from kvc.runtime.delegates.coreai.context import CORE_AI
 from kvc.runtime.delegates.coreml.package import check_coremltools
 from kvc.runtime.delegates.mlx.backend import check_installed as check_mlx
-from kvc.runtime.delegates.qnn.library import check_installed as check_qnn
+from kvc.runtime.delegates.qnn.library import QNN
 from kvc.schema.errors import MissingLibrary
 
 _CHECKS: Mapping[str, Callable[[], object]] = {
-    "coreai": check_coreai,
+    "coreai": CORE_AI.check,
     "coreml": check_coremltools,
     "mlx": check_mlx,
-    "qnn": check_qnn,
+    "qnn": QNN.check,
 }
 
 

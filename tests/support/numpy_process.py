@@ -21,7 +21,6 @@ class NumpyProcess:
     """
 
     asked: ClassVar[list[str]]
-    kinds: ClassVar[Mapping[int, type] | None] = None  # dtypes by numbers
 
     def __init__(self, *_: object) -> None:
         self._held = tempfile.TemporaryDirectory()
@@ -36,17 +35,19 @@ class NumpyProcess:
         self.asked.append(do)
         return getattr(self, f"_{do}")(descriptor, **facts)
 
-    def _bind(self, descriptor, name, number, nbytes, **places: list[tuple]) -> None:
+    def _bind(
+        self,
+        descriptor: int,
+        name: str,
+        number: int,
+        nbytes: int,
+        places: Mapping[str, list[tuple]],
+    ) -> None:
         """Map the memory of a descriptor, and bind arrays in it to a built model.
 
         `places` lists arrays as (name, dtype, offset, shape).
         """
         held = mmap.mmap(os.dup(descriptor), nbytes)
-        if self.kinds is not None:
-            places = {
-                key: [(n, self.kinds[kind], *rest) for n, kind, *rest in some]
-                for key, some in places.items()
-            }
         arrays = (
             {n: np.ndarray(shape, dtype, held, at) for n, dtype, at, shape in some}
             for some in places.values()

@@ -6,21 +6,22 @@ lists the requests that it has got.
 """
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from numpy_process import NumpyProcess
 from onnx_models import read_model, run_model
 
-from kvc.runtime.delegates.qnn import backend, context
+from kvc.runtime.delegates.qnn import Qnn, backend
+from kvc.runtime.delegates.qnn.context import Context
 from kvc.runtime.delegates.subprocess_calls import WEIGHTS
 
 ASKED: list[str] = []
 
 
 class NumpyDevice(NumpyProcess):
-    asked, kinds = ASKED, {4: np.uint16, 5: np.int16, 10: np.float16}
+    asked = ASKED
 
     def _build(self, descriptor: int | None, name: str, model: str, arch: int) -> None:
         raw = (self.folder / model).read_bytes()
@@ -55,5 +56,7 @@ class NumpyDevice(NumpyProcess):
 def use_numpy_device(patch: pytest.MonkeyPatch) -> None:
     """Let the backend `qnn` run on this device, with Qualcomm's library or without."""
     ASKED.clear()
-    patch.setattr(context, "Process", NumpyDevice)
-    patch.setattr(backend, "check_installed", lambda: None)
+    patch.setattr(Context, "_start", NumpyDevice)
+    here = replace(backend.QNN, versions={}, linux_only=False)
+    patch.setattr(backend, "QNN", here)  # `devices`
+    patch.setattr(Qnn, "package", here)

@@ -1,57 +1,50 @@
-"""Requests to the subprocess that calls Core AI; see `serving.py`.
+"""Requests to the subprocess that calls Core AI; see `serving.py` for the others.
 
-    open    load the library: paths of Python's packages, the work folder
     build   read functions from a file in the work folder, make an asset, and load it
     store   write functions from a file as an asset, a folder; return the asset's files
-    bind    set the locations of a function's tensors in shared memory
-    run     run a bound function
-    forget  release a bound function
 
 The functions are those of `function.py`, in a file of JSON. Weights lie in a second
 file of the same folder. Operators compute like numpy's functions of the same names;
 `_Builder` has a method for each. A crash of the library ends only the subprocess. This
-module imports nothing of kvc.
+module imports nothing of kvc, and kvc's process does not import it.
 """
 
 import asyncio
 import json
-import mmap
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+from coreai import authoring, runtime  # before the modules that it imports
+from coreai._compiler.dialects import coreai as ops
+from coreai._compiler.ir import (
+    ArrayAttr,
+    DenseResourceElementsAttr,
+    DictAttr,
+    Location,
+    StringAttr,
+)
 
 WEIGHTS: Final = "weights.bin"
 MINIMUM_OS: Final = "v27"
 _SMALL: Final = 64  # elements of a constant that is written out
 _MUTATION: Final = "MutableBuffers.buffer_mutation"
 
-Request = dict[str, Any]
 Value = Any  # a tensor under construction
 Thing = Any  # another object of the library, or of numpy
-Placed = tuple[str, str, int, list[int]]
+Arrays = Mapping[str, Any]  # over shared memory, by the tensors' names
 
 
 class Work:
-    """The functions that the library has loaded, and their bindings to memory."""
+    """The functions that the library has loaded."""
 
     def __init__(self) -> None:
-        self.folder = ""
         self._loop = asyncio.new_event_loop()
         self._models: list[tuple[Any, Any]] = []
         self._functions: dict[str, Any] = {}
-        self._bound: dict[int, _Bound] = {}
-
-    def open(self, paths: list[str], folder: str) -> None:
-        """Load the library; its temporary files are within the folder."""
-        sys.path[:] = paths
-        os.chdir(folder)
-        self.folder = tempfile.tempdir = folder
-        import coreai.authoring
-        import coreai.runtime  # noqa: F401  # errors of loading are reported now
 
     def build(self, file: str) -> None:
         """Make an asset of the functions in a file, and load them."""
@@ -73,71 +66,32 @@ class Work:
         return sorted(path.relative_to(root).as_posix() for path in found)
 
     def bind(
-        self,
-        memory: int,
-        name: str,
-        number: int,
-        nbytes: int,
-        inputs: list[Placed],
-        states: list[Placed],
-        outputs: list[Placed],
-    ) -> None:
-        """Bind a function to tensors, given as name, dtype, offset and shape."""
-        held = mmap.mmap(memory, nbytes)
-        os.close(memory)
-        places = [_arrays(held, placed) for placed in (inputs, states, outputs)]
-        self._bound[number] = _Bound(self._functions[name], *places)
-
-    def run(self, number: int) -> None:
-        """Run a bound function."""
-        self._loop.run_until_complete(self._bound[number].run())
-
-    def forget(self, number: int) -> None:
-        """Release a bound function, if there is one."""
-        self._bound.pop(number, None)
+        self, name: str, inputs: Arrays, states: Arrays, outputs: Arrays
+    ) -> Callable[[], None]:
+        """Return a function that runs a loaded function on arrays."""
+        function = self._functions[name]
+        used = {*function.desc.input_names}
+        # The library drops inputs that nothing reads.
+        given = {name: array for name, array in inputs.items() if name in used}
+        return lambda: self._loop.run_until_complete(
+            _run(function, given, states, outputs)
+        )
 
 
-def _arrays(held: mmap.mmap, placed: Sequence[Placed]) -> dict[str, Any]:
-    import numpy as np
+async def _run(
+    function: Thing, inputs: Arrays, states: Arrays, outputs: Arrays
+) -> None:
+    """Copy inputs to the library, run the function, and copy outputs back.
 
-    return {
-        name: np.ndarray(tuple(shape), dtype, held, offset)
-        for name, dtype, offset, shape in placed
-    }
-
-
-class _Bound:
-    """A function, and arrays over shared memory for its tensors, by name."""
-
-    def __init__(
-        self,
-        function: Thing,
-        inputs: dict[str, Any],
-        states: dict[str, Any],
-        outputs: dict[str, Any],
-    ) -> None:
-        self._function = function
-        used = {
-            *function.desc.input_names
-        }  # the library drops inputs that nothing reads
-        self._inputs = {name: a for name, a in inputs.items() if name in used}
-        self._states, self._outputs = states, outputs
-
-    async def run(self) -> None:
-        """Copy inputs to the library, run the function, and copy outputs back.
-
-        Each run creates new arrays of the library, since the library does not see
-        writes to an array that it has used.
-        """
-        from coreai.runtime import NDArray
-
-        inputs = {name: NDArray(array) for name, array in self._inputs.items()}
-        states = {name: NDArray(array) for name, array in self._states.items()}
-        made = await self._function(inputs, states)
-        for name, array in self._outputs.items():
-            array[...] = made[name].numpy()
-        for name, array in self._states.items():
-            array[...] = states[name].numpy()
+    Each run creates new arrays of the library, since the library does not see writes to
+    an array that it has used.
+    """
+    given = {name: runtime.NDArray(array) for name, array in inputs.items()}
+    changed = {name: runtime.NDArray(array) for name, array in states.items()}
+    made = await function(given, changed)
+    for found, targets in ((made, outputs), (changed, states)):
+        for name, array in targets.items():
+            array[...] = found[name].numpy()
 
 
 def make_asset(functions: Sequence[Mapping[str, Any]], path: Path) -> Thing:
@@ -145,16 +99,15 @@ def make_asset(functions: Sequence[Mapping[str, Any]], path: Path) -> Thing:
 
     Equal functions give equal bytes.
     """
-    from coreai._compiler.ir import Location
-    from coreai.authoring import AIProgram, Context, Module, OSVersion
-
-    with Context(), Location.unknown():
-        module = Module.create()
+    with authoring.Context(), Location.unknown():
+        module = authoring.Module.create()
         resources: dict[str, Thing] = {}
         with module, Location.unknown():
             for function in functions:
                 _Builder(function, resources).build()
-        asset = AIProgram(module).save_asset(path, minimum_os=OSVersion(MINIMUM_OS))
+        asset = authoring.AIProgram(module).save_asset(
+            path, minimum_os=authoring.OSVersion(MINIMUM_OS)
+        )
     _undate(path / "metadata.json")
     return asset
 
@@ -176,14 +129,12 @@ class _Builder:
     def __init__(
         self, function: Mapping[str, Any], resources: dict[str, Thing]
     ) -> None:
-        from coreai._compiler.dialects import coreai
-
-        self._function, self._ops, self._resources = function, coreai, resources
+        self._function, self._resources = function, resources
         self._values: dict[str, Value] = {}
 
     def build(self) -> None:
         """Add the graph to the open module."""
-        function, ops = self._function, self._ops
+        function = self._function
         states = dict(function["states"])
         names = [*function["inputs"], *states]
         types = [self._type(name) for name in names]
@@ -196,8 +147,6 @@ class _Builder:
             after = {f"{n}_after": self._get(each) for n, each in states.items()}
         graph.outputs_spec = [*made.items(), *after.items()]
         # The states, and the names of their new contents.
-        from coreai._compiler.ir import ArrayAttr, DictAttr, StringAttr
-
         marked = []
         for name, given in zip(names, graph.arg_attrs, strict=True):
             found = {each.name: each.attr for each in given}
@@ -207,11 +156,8 @@ class _Builder:
         graph.arg_attrs = ArrayAttr.get(marked)
 
     def _type(self, name: str) -> Thing:
-        import numpy as np
-        from coreai.authoring import TensorType
-
         dtype, shape = self._function["tensors"][name]
-        return TensorType(shape, np.dtype(dtype).type)._to_mlir()
+        return authoring.TensorType(shape, np.dtype(dtype).type)._to_mlir()
 
     def _shape(self, name: str) -> list[int]:
         shape: list[int] = self._function["tensors"][name][1]
@@ -222,16 +168,14 @@ class _Builder:
         if name not in self._values:
             array = self._constant(name)
             if array.size > _SMALL:
-                made = self._ops.ConstantOp(value=self._resource(name, array)).result
+                made = ops.ConstantOp(value=self._resource(name, array)).result
             else:
-                made = self._ops.constant(array)
+                made = ops.constant(array)
             self._values[name] = made
         return self._values[name]
 
     def _resource(self, name: str, array: Thing) -> Thing:
         """Return a resource of the module, shared by all functions that use it."""
-        from coreai._compiler.ir import DenseResourceElementsAttr
-
         is_weight = name in self._function["weights"]
         plain = name.removeprefix("%")
         own = plain if is_weight else f"{self._function['name']}_{plain}"
@@ -242,8 +186,6 @@ class _Builder:
         return self._resources[own]
 
     def _constant(self, name: str) -> Thing:
-        import numpy as np
-
         dtype, shape = self._function["tensors"][name]
         if name in self._function["constants"]:
             numbers = self._function["constants"][name]
@@ -260,32 +202,31 @@ class _Builder:
         if special is not None:
             made = special(output, *given, **facts)
         elif op in _BY_NAME:
-            made = getattr(self._ops, _BY_NAME[op])(*given)
+            made = getattr(ops, _BY_NAME[op])(*given)
+        elif op in _REDUCTIONS:
+            reduced = getattr(ops, f"reduce_{op}")(*given, self._numbers(facts["axes"]))
+            made = ops.reshape(reduced, self._shape(output))
         else:
             raise ValueError(f"no operator {op!r}")
         self._values[output] = made
 
     def _numbers(self, values: Sequence[int], *, signed: bool = True) -> Value:
-        import numpy as np
-
-        return self._ops.constant(np.array(values, np.int32 if signed else np.uint32))
+        return ops.constant(np.array(values, np.int32 if signed else np.uint32))
 
     def _make_gelu(self, output: str, x: Value, approximate: str) -> Value:
-        return self._ops.gelu(x, approximate=approximate)
+        return ops.gelu(x, approximate=approximate)
 
     def _make_softmax(self, output: str, x: Value, axis: int) -> Value:
-        return self._ops.softmax(x, axis)
+        return ops.softmax(x, axis)
 
     def _make_cast(self, output: str, x: Value) -> Value:
-        import numpy as np
-
-        return self._ops.cast(x, np.dtype(self._function["tensors"][output][0]).type)
+        return ops.cast(x, np.dtype(self._function["tensors"][output][0]).type)
 
     def _make_reshape(self, output: str, x: Value) -> Value:
-        return self._ops.reshape(x, self._shape(output))
+        return ops.reshape(x, self._shape(output))
 
     def _make_transpose(self, output: str, x: Value, order: list[int]) -> Value:
-        return self._ops.transpose(x, self._numbers(order, signed=False))
+        return ops.transpose(x, self._numbers(order, signed=False))
 
     def _make_slice(
         self, output: str, x: Value, axis: int, start: int, end: int, by: int
@@ -293,20 +234,20 @@ class _Builder:
         ends = list(x.type.shape)
         starts, strides = [0] * len(ends), [1] * len(ends)
         starts[axis], ends[axis], strides[axis] = start, end, by
-        return self._ops.slice_(x, *map(self._numbers, (starts, ends, strides)))
+        return ops.slice_(x, *map(self._numbers, (starts, ends, strides)))
 
     def _make_broadcast(self, output: str, x: Value) -> Value:
-        return self._ops.broadcast_to(x, self._shape(output))
+        return ops.broadcast_to(x, self._shape(output))
 
     def _make_concat(self, output: str, *parts: Value, axis: int) -> Value:
-        return self._ops.concat(axis, list(parts))
+        return ops.concat(axis, list(parts))
 
     def _make_rows(self, output: str, table: Value, index: Value) -> Value:
-        at = self._ops.expand_dims(index, [index.type.rank])
-        return self._ops.gather_nd(table, at)
+        at = ops.expand_dims(index, [index.type.rank])
+        return ops.gather_nd(table, at)
 
     def _make_along(self, output: str, x: Value, index: Value, axis: int) -> Value:
-        return self._ops.gather_along_axis(x, index, axis)
+        return ops.gather_along_axis(x, index, axis)
 
     def _make_write(
         self, output: str, x: Value, update: Value, at: Value, axis: int
@@ -314,31 +255,15 @@ class _Builder:
         """Write the rows of `update` to `x`, starting at index `at` of an axis."""
         shape, rows = list(x.type.shape), update.type.shape[axis]
         before, after = shape[:axis], shape[axis + 1 :]
-        end = self._ops.broadcasting_add(at, self._numbers([rows]))
+        end = ops.broadcasting_add(at, self._numbers([rows]))
         zeros = [self._numbers([0] * len(part)) for part in (before, after)]
-        starts = self._ops.concat(0, [zeros[0], at, zeros[1]])
-        ends = self._ops.concat(0, [self._numbers(before), end, self._numbers(after)])
+        starts = ops.concat(0, [zeros[0], at, zeros[1]])
+        ends = ops.concat(0, [self._numbers(before), end, self._numbers(after)])
         ones = self._numbers([1] * len(shape))
-        return self._ops.slice_update(x, starts, ends, ones, update)
-
-    def _make_mean(self, output: str, x: Value, axes: list[int]) -> Value:
-        return self._reduced(self._ops.reduce_mean, output, x, axes)
-
-    def _make_sum(self, output: str, x: Value, axes: list[int]) -> Value:
-        return self._reduced(self._ops.reduce_sum, output, x, axes)
-
-    def _make_max(self, output: str, x: Value, axes: list[int]) -> Value:
-        return self._reduced(self._ops.reduce_max, output, x, axes)
-
-    def _make_min(self, output: str, x: Value, axes: list[int]) -> Value:
-        return self._reduced(self._ops.reduce_min, output, x, axes)
-
-    def _reduced(
-        self, op: Callable[..., Value], output: str, x: Value, axes: list[int]
-    ) -> Value:
-        return self._ops.reshape(op(x, self._numbers(axes)), self._shape(output))
+        return ops.slice_update(x, starts, ends, ones, update)
 
 
+_REDUCTIONS: Final = ("mean", "sum", "max", "min")
 _BY_NAME: Final = {
     **{name: name for name in ("exp", "log", "sqrt", "rsqrt", "cos", "sin", "tanh")},
     **{name: name for name in ("sigmoid", "silu", "relu", "erf")},

@@ -1,23 +1,18 @@
 """Graphs on the device, and calls bound to memory: one `Context` per program.
 
 In: plans. Out: calls. All graphs of a program share one context of the device. A graph
-is built when a call first needs it, or comes from the bundle. `subprocess_calls.py` has
-the code that this module shares with other backends whose library runs in a subprocess.
+is built when a call first needs it, or comes from the bundle.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
-from kvc.runtime.delegates.qnn import worker
-from kvc.runtime.delegates.qnn.library import LIBRARY
+from kvc.runtime.delegates.qnn.library import QNN
 from kvc.runtime.delegates.qnn.model_file import (
-    KINDS,
     Attribute,
     Model,
     Node,
-    Value,
     encode_model,
 )
 from kvc.runtime.delegates.qnn.plan import Plan, Stored
@@ -25,53 +20,55 @@ from kvc.runtime.delegates.subprocess_calls import (
     WEIGHTS,
     ApartCall,
     ApartContext,
-    ArrayPlaces,
+    Passed,
     ended_if_broken,
 )
 from kvc.runtime.delegates.subprocesses import BUILDING_S, Process
 from kvc.runtime.memory.arrays import Array
 
-_WORK: Final = Path(worker.__file__)
-
 Read = Callable[[Stored], Array]  # the elements of a weight, in the device's dtype
 Graph = tuple[str, bytes]  # its name in a context, and the context
+Call = ApartCall[Plan, Stored, Graph | None]
 
 
-class Context(ApartContext[Stored, "Call"]):
-    """The graphs of a program on the device; used by several threads."""
+class Context(ApartContext[Plan, Stored, Graph | None]):
+    """The graphs of a program on the device; used by several threads.
+
+    A call gets the prebuilt graph of its plan, or None to build the graph.
+    """
+
+    package, work = QNN, Path(__file__).with_name("worker.py")
 
     def __init__(self, architecture: int) -> None:
         """Set the architecture to build graphs for; start no subprocess yet."""
-        super().__init__(lambda: Process(_WORK, LIBRARY, "kvc-qnn-"))
+        super().__init__()
         self._architecture = architecture
 
-    def call(self, plan: Plan, read: Read, found: Graph | None) -> "Call":
-        """Return a call of a plan, bound to new memory.
+    def describe(self, plan: Plan) -> tuple[str, Passed]:
+        """Return the model's name, and its inputs and outputs."""
+        uses = {"inputs": plan.model.inputs, "outputs": plan.model.outputs}
+        return plan.model.name, {
+            use: {value.name: (value.dtype, value.shape) for value in values}
+            for use, values in uses.items()
+        }
 
-        Args:
-            plan: the plan to run.
-            read: returns a weight's elements.
-            found: the prebuilt graph; None to build the graph.
-        """
-        return self._bound(Call(self, plan, read, found, next(self._numbers)))
-
-    def _build(self, process: Process, call: "Call") -> Iterable[str]:
-        model, file = call.plan.model, _file_of(call.plan.model)
+    def _build(self, process: Process, call: Call) -> Iterable[str]:
         # An unfinished graph stays in the shared context, and the library then refuses
         # to build others there.
         with ended_if_broken(process):
             do = self._write_graph(process, call)
-            process.ask(
-                do, BUILDING_S, name=model.name, model=file, arch=self._architecture
-            )
-        return [model.name]
+            self._ask(process, do, call.plan.model)
+        return [call.name]
 
-    def _write_graph(self, process: Process, call: "Call") -> str:
-        model = call.plan.model
-        if call.found is None:
+    def _ask(self, process: Process, do: str, model: Model) -> object:
+        file, arch = _file_of(model), self._architecture
+        return process.ask(do, BUILDING_S, name=model.name, model=file, arch=arch)
+
+    def _write_graph(self, process: Process, call: Call) -> str:
+        if call.how is None:
             self._write(process, call.plan, call.read)
             return "build"
-        own_name, content = call.found
+        model, (own_name, content) = call.plan.model, call.how
         (process.folder / _context_of(model)).write_bytes(content)
         wrapped = encode_model(_within(model, own_name))
         (process.folder / _file_of(model)).write_bytes(wrapped)
@@ -96,20 +93,11 @@ class Context(ApartContext[Stored, "Call"]):
         Equal plans give equal bytes, whatever graphs were built before.
         """
         with self._lock:
-            return self._store(self._alive(), plan, read)
-
-    def _store(self, process: Process, plan: Plan, read: Read) -> Graph:
-        model = plan.model
-        with ended_if_broken(process):
-            self._write(process, plan, read)
-        name = process.ask(
-            "store",
-            BUILDING_S,
-            name=model.name,
-            model=_file_of(model),
-            arch=self._architecture,
-        )
-        return str(name), (process.folder / _context_of(model)).read_bytes()
+            process, model = self._alive(), plan.model
+            with ended_if_broken(process):
+                self._write(process, plan, read)
+            name = self._ask(process, "store", model)
+            return str(name), (process.folder / _context_of(model)).read_bytes()
 
 
 def _file_of(model: Model) -> str:
@@ -136,40 +124,3 @@ def _within(model: Model, own_name: str) -> Model:
     outputs = tuple(value.name for value in model.outputs)
     node = Node("EPContext", inputs, outputs, facts, "com.microsoft")
     return Model(model.name, (node,), model.inputs, model.outputs)
-
-
-class Call(ApartCall[Plan]):
-    """A plan bound to memory.
-
-    Attributes:
-        read: returns a weight's elements.
-        found: the prebuilt graph, or None to build the graph.
-    """
-
-    def __init__(
-        self,
-        context: Context,
-        plan: Plan,
-        read: Read,
-        found: Graph | None,
-        number: int,
-    ) -> None:
-        """Allocate memory for inputs and outputs."""
-        self.read, self.found = read, found
-        passed = (*plan.model.inputs, *plan.model.outputs)
-        kinds = {value.name: (value.dtype, value.shape) for value in passed}
-        super().__init__(context, plan, plan.model.name, number, ("kvc-qnn", kinds))
-
-    def placed(self) -> Mapping[str, ArrayPlaces]:
-        """Return the locations of inputs and outputs; dtypes are ONNX's numbers."""
-        model = self.plan.model
-        return {
-            "inputs": self._placed(model.inputs),
-            "outputs": self._placed(model.outputs),
-        }
-
-    def _placed(self, values: Iterable[Value]) -> ArrayPlaces:
-        return [
-            (v.name, KINDS[v.dtype], self.memory.places[v.name], v.shape)
-            for v in values
-        ]

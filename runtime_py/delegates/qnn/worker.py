@@ -1,48 +1,32 @@
-"""Requests to the subprocess that calls Qualcomm's library; see `serving.py`.
+"""Requests to the subprocess that calls Qualcomm's library; `serving.py` has others.
 
-    open    load the library: paths of Python's packages, the folder to work in
     build   make a graph of a model in the folder, in the context shared by all graphs
     store   make a separate context of a model, as a file of the folder
     load    load a graph from a context in the folder
-    bind    set the locations of a graph's inputs and outputs in shared memory
-    run     run a bound graph
-    forget  release a bound graph
 
-This module imports nothing of kvc, so a crash of the library ends only the subprocess.
+This module imports nothing of kvc, and kvc's process does not import it, so a crash of
+the library ends only the subprocess.
 """
 
-import mmap
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import onnxruntime
+import onnxruntime_qnn
+
 _PROVIDER: Final = "QNNExecutionProvider"
-Place = tuple[str, int, int, list[int]]  # of a tensor, see `bind`
-Request = dict[str, Any]
+_CONTEXT: Final = {"ep.context_enable": "1", "ep.context_embed_mode": "0"}
+Arrays = Mapping[str, Any]  # over shared memory, by name
 
 
 class Work:
-    """Graphs that the library has loaded, and their bindings."""
+    """Graphs that the library has loaded."""
 
     def __init__(self) -> None:
-        self.folder = ""
-        self._runtime: Any = None
-        self._devices: Sequence[Any] = ()
-        self._library = ""
-        self._sessions: dict[str, Any] = {}
-        self._bound: dict[int, tuple[Any, Any, mmap.mmap]] = {}
-
-    def open(self, paths: list[str], folder: str) -> None:
         """Load the library."""
-        sys.path[:] = paths
-        os.chdir(folder)
-        self.folder = folder
-        import onnxruntime
-        import onnxruntime_qnn
-
-        self._runtime, self._library = onnxruntime, onnxruntime_qnn.get_qnn_htp_path()
+        self._sessions: dict[str, Any] = {}
         onnxruntime.register_execution_provider_library(
             _PROVIDER, onnxruntime_qnn.get_library_path()
         )
@@ -53,63 +37,30 @@ class Work:
 
     def build(self, name: str, model: str, arch: int) -> None:
         """Build a graph in the context that all graphs of this process share."""
-        entries = {
-            "ep.context_enable": "1",
-            "ep.context_embed_mode": "0",
-            "ep.context_file_path": f"{name}.shared.onnx",
-            "ep.share_ep_contexts": "1",
-        }
-        self._sessions[name] = self._session(model, arch, entries)
+        file = {"ep.context_file_path": f"{name}.shared.onnx"}
+        shared = _CONTEXT | file | {"ep.share_ep_contexts": "1"}
+        self._sessions[name] = self._session(model, arch, shared)
 
     def store(self, name: str, model: str, arch: int) -> str:
         """Build a separate context, `NAME_qnn.bin`; return the graph's name in it."""
-        entries = {
-            "ep.context_enable": "1",
-            "ep.context_embed_mode": "0",
-            "ep.context_file_path": f"{name}.onnx",
-        }
-        self._session(model, arch, entries)
+        file = {"ep.context_file_path": f"{name}.onnx"}
+        self._session(model, arch, _CONTEXT | file)
         return graph_name(Path(f"{name}.onnx").read_bytes())
 
     def load(self, name: str, model: str, arch: int) -> None:
         """Load a graph from a context."""
         self._sessions[name] = self._session(model, arch, {})
 
-    def bind(
-        self,
-        memory: int,
-        name: str,
-        number: int,
-        nbytes: int,
-        inputs: list[Place],
-        outputs: list[Place],
-    ) -> None:
-        """Set the locations of inputs and outputs.
-
-        Each input and output is given by name, dtype (a number of
-        `TensorProto.DataType`), offset and shape.
-        """
-        import ctypes
-
+    def bind(self, name: str, inputs: Arrays, outputs: Arrays) -> Callable[[], None]:
+        """Return a function that runs a graph on arrays, which the caller keeps."""
         session = self._sessions[name]
-        held = mmap.mmap(memory, nbytes)
-        os.close(memory)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(held))
         binding = session.io_binding()
-        for each, kind, offset, shape in inputs:
-            binding.bind_input(each, "cpu", 0, kind, shape, base + offset)
-        for each, kind, offset, shape in outputs:
-            binding.bind_output(each, "cpu", 0, kind, shape, base + offset)
-        self._bound[number] = session, binding, held
-
-    def run(self, number: int) -> None:
-        """Run a bound graph."""
-        session, binding, _ = self._bound[number]
-        session.run_with_iobinding(binding)
-
-    def forget(self, number: int) -> None:
-        """Release a bound graph."""
-        self._bound.pop(number, None)
+        pairs = (inputs, binding.bind_input), (outputs, binding.bind_output)
+        for arrays, bind in pairs:
+            for each, array in arrays.items():
+                place = array.dtype.type, array.shape, array.ctypes.data
+                bind(each, "cpu", 0, *place)
+        return partial(session.run_with_iobinding, binding)
 
     def _session(self, model: str, arch: int, entries: Mapping[str, str]) -> Any:  # noqa: ANN401  # a class of the library
         """Return a session in which the library, not ONNX Runtime, computes all nodes.
@@ -117,39 +68,34 @@ class Work:
         If there is no device, the library's emulator of the device runs on this
         processor.
         """
-        options = self._runtime.SessionOptions()
+        options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         for key, value in entries.items():
             options.add_session_config_entry(key, value)
-        settings = {"backend_path": self._library, "htp_arch": str(arch)}
+        library = onnxruntime_qnn.get_qnn_htp_path()
+        settings = {"backend_path": library, "htp_arch": str(arch)}
         options.add_provider_for_devices(self._devices, settings)
-        return self._runtime.InferenceSession(model, options)
+        return onnxruntime.InferenceSession(model, options)
 
 
 def graph_name(model: bytes) -> str:
     """Return the name of a graph, from the bytes of its context's model."""
-    for number, graph in _fields(model):
-        if number == 7:
-            for inner, node in _fields(graph):
-                if inner == 1:
-                    found = _attribute(node, b"partition_name")
-                    if found:
-                        return found.decode()
+    for attribute in _parts(_parts(_parts([model], 7), 1), 5):
+        facts = dict(_fields(attribute))
+        if facts.get(1) == b"partition_name" and facts.get(4):
+            return facts[4].decode()
     raise RuntimeError("the library has not written a graph's name")
 
 
-def _attribute(node: bytes, wanted: bytes) -> bytes:
-    for number, attribute in _fields(node):
-        if number == 5:
-            parts = dict(_fields(attribute))
-            if parts.get(1) == wanted:
-                return parts.get(4, b"")
-    return b""
+def _parts(messages: Iterable[bytes], wanted: int) -> list[bytes]:
+    """Return the contents of all fields with a number in some messages."""
+    fields = (field for message in messages for field in _fields(message))
+    return [content for number, content in fields if number == wanted]
 
 
-def _fields(message: bytes) -> "list[tuple[int, bytes]]":
+def _fields(message: bytes) -> list[tuple[int, bytes]]:
     """Return (number, content) of each length-delimited field; skip others."""
     at, found = 0, []
     while at < len(message):

@@ -28,11 +28,7 @@ def script(tmp_path: Path) -> Path:
             """
             import os, sys, time
             class Work:
-                folder = ""
-                def open(self, paths, folder):
-                    os.chdir(folder)
-                    self.folder = folder
-                def run(self, number):
+                def work(self, number):
                     if number == 1:
                         os.abort()
                     if number == 2:
@@ -63,7 +59,7 @@ def is_gone(pid: int) -> bool:
 
 def test_a_request_is_answered_in_another_process(script: Path):
     process = started(script)
-    pid = process.ask("run", 20, number=0)
+    pid = process.ask("work", 20, number=0)
     assert pid != os.getpid()
     folder = process.folder
     process.close()
@@ -75,7 +71,7 @@ def test_a_library_that_cannot_be_loaded_leaves_no_process(
     script: Path, monkeypatch: pytest.MonkeyPatch
 ):
     text = script.read_text()
-    script.write_text(text.replace("os.chdir(folder)", "raise OSError('no device')"))
+    script.write_text(text + "raise OSError('no device')\n")
     ended: list[Process] = []
     end = Process.end
     monkeypatch.setattr(Process, "end", lambda self: (ended.append(self), end(self)))
@@ -89,10 +85,10 @@ def test_a_library_that_cannot_be_loaded_leaves_no_process(
 
 def test_a_refusal_is_told_and_the_process_goes_on(script: Path):
     process = started(script)
-    with pytest.raises(NativeCallFailed, match="run: no such graph"):
-        process.ask("run", 20, number=3)
+    with pytest.raises(NativeCallFailed, match="work: no such graph"):
+        process.ask("work", 20, number=3)
     assert not process.is_lost
-    assert process.ask("run", 20, number=0)
+    assert process.ask("work", 20, number=0)
     process.close()
 
 
@@ -108,9 +104,9 @@ def test_a_process_that_is_lost_is_told_of(
     script: Path, number: int, limit_s: float, what: str
 ):
     process = started(script)
-    pid = process.ask("run", 20, number=0)
+    pid = process.ask("work", 20, number=0)
     with pytest.raises(WorkerLost, match=f"{what}.*the next call starts another"):
-        process.ask("run", limit_s, number=number)
+        process.ask("work", limit_s, number=number)
     assert process.is_lost
     assert is_gone(pid)
     assert not process.folder.exists()
@@ -125,7 +121,7 @@ def test_an_interrupt_ends_it(script: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(module.serving, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        process.ask("run", 20, number=0)
+        process.ask("work", 20, number=0)
     assert process.is_lost
 
 
@@ -137,7 +133,7 @@ def test_a_fork_leaves_its_parents_process_alone(script: Path):
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     assert process.folder.exists()
-    assert process.ask("run", 20, number=0)
+    assert process.ask("work", 20, number=0)
     process.close()
 
 
@@ -158,10 +154,10 @@ import os, sys, threading, time
 from pathlib import Path
 from kvc.runtime.delegates.subprocesses import (Process)
 made = Process(Path(sys.argv[1]), "a library", "kvc-test-")
-print(made.folder, made.ask("run", 20, number=0), flush=True)
+print(made.folder, made.ask("work", 20, number=0), flush=True)
 """
 AT_WORK = """
-work = threading.Thread(target=made.ask, args=("run", 20), kwargs={"number": 5})
+work = threading.Thread(target=made.ask, args=("work", 20), kwargs={"number": 5})
 work.start()
 while not (made.folder / "begun").exists():
     time.sleep(0.01)
@@ -186,9 +182,9 @@ def test_a_process_that_cannot_be_asked_is_ended(
     """It waits for what has never been sent."""
     monkeypatch.setattr(module, "_ENDING_S", 0.1)
     process = started(script)
-    pid = process.ask("run", 20, number=0)
+    pid = process.ask("work", 20, number=0)
     with pytest.raises(WorkerLost, match="could not be asked"):
-        process.ask("run", 20, descriptor=1 << 20, number=0)  # there is none
+        process.ask("work", 20, descriptor=1 << 20, number=0)  # there is none
     assert is_gone(pid)
 
 
@@ -204,8 +200,8 @@ def test_a_message_that_ends_early_is_the_end(nbytes: int):
 def test_messages_of_any_length_arrive(script: Path):
     process = started(script)
     with pytest.raises(NativeCallFailed):
-        process.ask("run", 20, number=3, more="x" * 3_000_000)
-    assert process.ask("run", 20, number=0)
+        process.ask("work", 20, number=3, more="x" * 3_000_000)
+    assert process.ask("work", 20, number=0)
     process.close()
 
 

@@ -23,7 +23,7 @@ from kvc.runtime.delegates.coreai.naming import name_partition
 from kvc.runtime.delegates.lowering.builder import Builder
 from kvc.runtime.delegates.lowering.plan import Plan
 from kvc.runtime.delegates.lowering.runs import convert_into
-from kvc.runtime.delegates.subprocess_calls import WEIGHTS
+from kvc.runtime.delegates.subprocess_calls import WEIGHTS, ApartCall
 from kvc.runtime.execution.delegate import Options
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.errors import (
@@ -197,7 +197,7 @@ def test_weights_that_were_not_written_whole_are_written_again(
             raise OSError(ENOSPC, "no space")
         return dumps(found)
 
-    monkeypatch.setattr(context, "Process", Counted)
+    monkeypatch.setattr(context.Context, "_start", Counted)
     with load(path) as program, program.session() as session:
         wanted = session.decode(TOKENS[:, :1])
     monkeypatch.setattr(context.json, "dumps", full)
@@ -235,7 +235,7 @@ def test_a_weight_of_which_a_part_was_written_is_written_again(
 
     with load(path) as program, program.session() as session:
         wanted = session.decode(TOKENS[:, :1])
-    monkeypatch.setattr(context, "Process", Stopped)
+    monkeypatch.setattr(context.Context, "_start", Stopped)
     with load(path) as program, program.session() as session:
         with pytest.raises(KeyboardInterrupt):
             session.decode(TOKENS[:, :1])
@@ -271,7 +271,7 @@ def test_all_functions_share_one_process_and_weights_are_written_once(
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr(context, "Process", Counted)
+    monkeypatch.setattr(context.Context, "_start", Counted)
     monkeypatch.setattr(context, "MOST_TOGETHER", 1)
     with load(path) as program, program.session() as session:
         session.prefill(TOKENS[:, :4])
@@ -290,9 +290,7 @@ def test_a_fork_writes_to_memory_of_its_own():
     build.input("x", "float32", (2,))
     function = build.function("f", {}, {"y": "x"})
     plan = Plan(function, (), (), (), (), (), ())
-    call = context.Call(
-        context.Context(), plan, lambda _: None, lambda _: np.zeros(2), 0
-    )
+    call = ApartCall(context.Context(), plan, lambda _: np.zeros(2), lambda _: None, 0)
     pid = os.fork()
     if pid == 0:
         call.arrays["x"][:] = 1

@@ -112,7 +112,7 @@ def test_an_operator_equals_eager(context: Context, number: int, half: bool) -> 
         array = tensor_as_array(tensors[weight.data - first])
         return array.astype(weight.dtype)
 
-    call = context.call(plan, lambda _: None, read)
+    call = context.call(plan, read, lambda _: None)
     for feed in plan.feeds:
         convert_into(call.arrays[feed.name], tensor_as_array(tensors[feed.value]))
     call.run()

@@ -19,7 +19,7 @@ from kvc.runtime.delegates.qnn import Qnn, context
 from kvc.runtime.delegates.qnn.context_file import read_contexts, write_contexts
 from kvc.runtime.delegates.qnn.model_file import Model, Value
 from kvc.runtime.delegates.qnn.plan import Plan
-from kvc.runtime.delegates.subprocess_calls import WEIGHTS
+from kvc.runtime.delegates.subprocess_calls import WEIGHTS, ApartCall
 from kvc.runtime.execution.delegate import Options
 from kvc.schema.errors import BadProgram, KernelFailed, NativeCallFailed, WorkerLost
 from kvc.schema.graph import Graph, Ref
@@ -333,7 +333,7 @@ def test_a_call_that_cannot_be_bound_keeps_no_memory(
 
 def test_a_fork_writes_to_memory_of_its_own(path: Path):
     plan = Plan(Model("m", (), (Value("x", "float16", (2,)),), ()), (), (), (), ())
-    call = context.Call(context.Context(75), plan, lambda _: np.zeros(2), None, 0)
+    call = ApartCall(context.Context(75), plan, lambda _: np.zeros(2), None, 0)
     pid = os.fork()
     if pid == 0:
         call.arrays["x"][:] = 1
@@ -353,7 +353,7 @@ def test_all_graphs_share_one_process_and_weights_are_written_once(
             super().__init__()
             made.append(self)
 
-    monkeypatch.setattr(context, "Process", Counted)
+    monkeypatch.setattr(context.Context, "_start", Counted)
     with load(path) as program, program.session() as session:
         session.prefill(TOKENS[:, :4])
         alone = (made[0].folder / WEIGHTS).stat().st_size
