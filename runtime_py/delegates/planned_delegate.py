@@ -113,16 +113,16 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
 
     def export(self, target: str, handles: Mapping[int, Handle]) -> Packing:
         """Return a file with the plans of all partitions; see `Delegate.export`."""
-        context = self._context_of(target)
-        with contextlib.closing(context):
+        with contextlib.closing(self._context_of(target)) as context:
             raw = self._exported(target, context)
         numbers, key = tuple(sorted(handles)), f"{self.backend} {target}"
         return Packing(key, "", numbers, len(raw), lambda: raw, self.exports_folder)
 
     def packed(self) -> Mapping[str, int]:
         """Return the number of bytes written to the subprocess, by weight name."""
-        found = self._context
-        return {} if found is None else found.packed(self._program.names)
+        if self._context is None:
+            return {}
+        return self._context.packed(self._program.names)
 
     def close(self) -> None:
         """Free the data that the host has read, and end the library's subprocess."""
@@ -153,12 +153,6 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
     def wrong(self, where: str, what: str) -> BadProgram:
         """Return the error that a part of the bundle is not for this backend."""
         return BadProgram(path=self._options.path, where=where, what=what)
-
-    def not_taken(self, where: str, error: Exception) -> BadProgram:
-        """Return the error that the backend does not take a part of the bundle."""
-        return self.wrong(
-            where, f"the backend {self.backend} does not take it: {error}"
-        )
 
     def _found(self) -> ContextT:
         """Check that the library is installed, and return the context of all calls.
@@ -276,7 +270,8 @@ class PlannedHandle(Handle, Generic[PlanT]):
                     self._block.graph, self.sizes[at], self.names[at]
                 )
             except self._delegate.refusal as error:
-                raise self._delegate.not_taken(self._where, error) from error
+                what = f"the backend {self._delegate.backend} does not take it: {error}"
+                raise self._delegate.wrong(self._where, what) from error
             self._plans.setdefault(at, plan)
         return self._plans[at]
 

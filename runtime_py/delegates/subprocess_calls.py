@@ -25,62 +25,6 @@ from kvc.runtime.memory.arrays import Array
 from kvc.schema.errors import NativeCallFailed, WorkerLost
 from kvc.schema.model import NamedData
 
-# `SharedArrays`: arrays in memory that a subprocess maps by its descriptor.
-
-
-ArrayKind = tuple[str, tuple[int, ...]]  # dtype, shape
-
-
-class SharedArrays:
-    """The arrays of one call, in shared memory.
-
-    Attributes:
-        arrays: the arrays, by name.
-        places: the byte offset of each array, by name.
-        nbytes: the size of the memory in bytes.
-        descriptor: file descriptor of the memory; replaced in a forked child process.
-    """
-
-    def __init__(self, name: str, kinds: Mapping[str, ArrayKind]) -> None:
-        """Allocate memory for arrays; debuggers see the memory by its name `name`."""
-        self._name, self._kinds = name, kinds
-        self.places: dict[str, int] = {}
-        end = 0
-        for key, (dtype, shape) in kinds.items():
-            self.places[key] = end
-            end = align_up(end + np.dtype(dtype).itemsize * int(np.prod(shape)))
-        self.nbytes = end
-        self._allocate()
-
-    def _allocate(self) -> None:
-        self._owner = os.getpid()
-        self.descriptor = os.memfd_create(self._name)
-        os.ftruncate(self.descriptor, self.nbytes)
-        memory = mmap.mmap(self.descriptor, self.nbytes)
-        self.arrays: Mapping[str, Array] = {
-            key: np.ndarray(shape, dtype, memory, self.places[key])
-            for key, (dtype, shape) in self._kinds.items()
-        }
-
-    def renew(self) -> bool:
-        """Allocate new memory if this process is a forked child; tell whether it is.
-
-        Otherwise parent and child would share the memory.
-        """
-        if self._owner == os.getpid():
-            return False
-        os.close(self.descriptor)
-        self._allocate()
-        return True
-
-    def close(self) -> None:
-        """Release the memory; the caller must not use the arrays afterwards."""
-        os.close(self.descriptor)
-
-
-# Plans that a library's subprocess runs, and calls bound to shared memory.
-
-
 WEIGHTS: Final = "weights.bin"
 
 
@@ -96,7 +40,7 @@ PlanT = TypeVar("PlanT")
 WeightT = TypeVar("WeightT", bound=OfData)
 HowT = TypeVar("HowT")
 # The dtype and shape of each array by name, for each use, such as "inputs".
-Passed = Mapping[str, Mapping[str, ArrayKind]]
+Passed = Mapping[str, Mapping[str, tuple[str, tuple[int, ...]]]]
 
 
 class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
@@ -133,7 +77,7 @@ class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
             try:
                 self._ready(call)
             except BaseException:
-                call.memory.close()
+                call.free()
                 raise
         return call
 
@@ -184,23 +128,19 @@ class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
 
     def _ready(self, call: "ApartCall[PlanT, WeightT, HowT]") -> Process:
         """Return the subprocess, with the call bound in it."""
-        process, memory = self._alive(), call.memory
+        process = self._alive()
         if call.process is process:
             return process
         if call.name not in self._built:
             self._built.update(self._build(process, call))
-        places = {
-            use: [(n, dtype, memory.places[n], shape) for n, (dtype, shape) in some]
-            for use, some in ((u, each.items()) for u, each in call.passed.items())
-        }
         process.ask(
             "bind",
             RUNNING_S,
-            memory.descriptor,
+            call.descriptor,
             name=call.name,
             number=call.number,
-            nbytes=memory.nbytes,
-            places=places,
+            nbytes=call.nbytes,
+            places=call.places,
         )
         call.process = process
         return process
@@ -254,8 +194,10 @@ class ApartCall(Generic[PlanT, WeightT, HowT]):
         how: how to build the plan; see the subclass of `ApartContext`.
         number: number of the call in its context.
         name: the plan's name in the subprocess.
-        passed: the arrays that the call shares with the library.
-        memory: shared memory of the call's arrays.
+        places: for each use, such as "inputs", the name, dtype, byte offset and shape
+            of each array.
+        nbytes: the size of the memory in bytes.
+        descriptor: file descriptor of the memory; replaced in a forked child process.
         process: the subprocess in which the call is bound; None before binding.
     """
 
@@ -267,27 +209,53 @@ class ApartCall(Generic[PlanT, WeightT, HowT]):
         how: HowT,
         number: int,
     ) -> None:
-        """Allocate memory."""
+        """Allocate memory for all arrays."""
         self._context, self.plan, self.read, self.how = context, plan, read, how
-        self.number, (self.name, self.passed) = number, context.describe(plan)
-        kinds = {n: kind for some in self.passed.values() for n, kind in some.items()}
-        self.memory = SharedArrays(f"kvc-{context.package.extra}", kinds)
+        self.number, (self.name, passed) = number, context.describe(plan)
+        self.places: dict[str, list[tuple[str, str, int, tuple[int, ...]]]] = {}
+        self.nbytes = 0
+        for use, kinds in passed.items():
+            self.places[use] = []
+            for name, (dtype, shape) in kinds.items():
+                self.places[use].append((name, dtype, self.nbytes, shape))
+                nbytes = np.dtype(dtype).itemsize * int(np.prod(shape))
+                self.nbytes = align_up(self.nbytes + nbytes)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        self._owner = os.getpid()
         self.process: Process | None = None
+        self.descriptor = os.memfd_create(f"kvc-{self._context.package.extra}")
+        os.ftruncate(self.descriptor, self.nbytes)
+        memory = mmap.mmap(self.descriptor, self.nbytes)
+        self._arrays = {
+            name: np.ndarray(shape, dtype, memory, at)
+            for some in self.places.values()
+            for name, dtype, at, shape in some
+        }
 
     @property
     def arrays(self) -> Mapping[str, Array]:
-        """Return arrays over the shared memory, by name."""
-        if self.memory.renew():
-            self.process = None
-        return self.memory.arrays
+        """Return arrays over the shared memory, by name.
+
+        A forked child process gets new memory, which it does not share with its parent.
+        """
+        if self._owner != os.getpid():
+            self.free()
+            self._allocate()
+        return self._arrays
 
     def run(self) -> None:
         """Run the plan; see `ApartContext.run` for errors."""
         self._context.run(self)
+
+    def free(self) -> None:
+        """Release the memory, but not the binding in the subprocess."""
+        os.close(self.descriptor)
 
     def close(self) -> None:
         """Release the call; the caller must not use its arrays afterwards."""
         try:
             self._context.forget(self)
         finally:
-            self.memory.close()
+            self.free()

@@ -113,8 +113,9 @@ class CoreAI(PlannedDelegate[Plan, Weight, Context]):
         try:
             convert_into(made, array)
         except ValueError as error:
-            name = self._program.names[weight.data].name
-            raise self.not_taken(f"the constant {name!r}", error) from error
+            where = f"the constant {self._program.names[weight.data].name!r}"
+            what = f"the backend coreai does not take it: {error}"
+            raise self.wrong(where, what) from error
         return made
 
     def _exported(self, target: str, context: Context) -> bytes:
@@ -131,9 +132,5 @@ def _remark(program: Program) -> str:
         if number not in mine
         or [step.op for step in method.graph.instructions] != [DELEGATE]
     ]
-    if not parts:
-        return ""
-    return (
-        f"the asset has not all of: {listing(parts)}; "
-        "kvc dump --delegates lists what others run"
-    )
+    advice = "kvc dump --delegates lists what others run"
+    return f"the asset has not all of: {listing(parts)}; {advice}" if parts else ""

@@ -59,14 +59,11 @@ def name_functions(
     found = {}
     for number, some in sorted(sizes.items()):
         base = _function(program, number)
-        names = [_with_sizes(base, each) if len(some) > 1 else base for each in some]
+        sized = ([f"{key}{size}" for key, size in each.items()] for each in some)
+        parts = sized if len(some) > 1 else [[]]
+        names = (plain("_".join([base, *each])) for each in parts)
         found[number] = [_unique(name, taken) for name in names]
     return found
-
-
-def _with_sizes(name: str, sizes: Mapping[str, int]) -> str:
-    parts = [f"{symbol}{size}" for symbol, size in sizes.items()]
-    return plain("_".join([name, *parts]))
 
 
 def plain(name: str) -> str:
@@ -118,15 +115,10 @@ def _output_names(graph: Graph, call: Instruction, usual: Sequence[str]) -> list
     An output that is a result of the method is `result`, or `result_0`, `result_1`, ...
     if the method has several results. Other outputs get their name in `usual`.
     """
-    single = len(graph.outputs) == 1
-    names = []
-    for value, name in zip(call.results, usual, strict=True):
-        own = "result" if single else None
-        if value in graph.outputs:
-            names.append(own or f"result_{graph.outputs.index(value)}")
-        else:
-            names.append(name)
-    return names
+    several = len(graph.outputs) > 1
+    places = {value: graph.outputs.index(value) for value in graph.outputs}
+    own = {v: f"result_{at}" if several else "result" for v, at in places.items()}
+    return [own.get(v, name) for v, name in zip(call.results, usual, strict=True)]
 
 
 def _unique(name: str, taken: set[str]) -> str:

@@ -5,8 +5,8 @@
 
 The functions are those of `function.py`, in a file of JSON. Weights lie in a second
 file of the same folder. Operators compute like numpy's functions of the same names;
-`_Builder` has a method for each. A crash of the library ends only the subprocess. This
-module imports nothing of kvc, and kvc's process does not import it.
+`_BY_NAME` and `_FORMS` list them. This module imports nothing of kvc, and kvc's process
+does not import it, so a crash of the library ends only the subprocess.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ _MUTATION: Final = "MutableBuffers.buffer_mutation"
 
 Value = Any  # a tensor under construction
 Thing = Any  # another object of the library, or of numpy
+Tensor = tuple[type, list[int]]  # dtype and shape
 Arrays = Mapping[str, Any]  # over shared memory, by the tensors' names
 
 
@@ -53,9 +55,8 @@ class Work:
         loading = asset.executable()
         model = self._loop.run_until_complete(loading.__aenter__())
         self._models.append((loading, model))
-        for function in functions:
-            name = function["name"]
-            self._functions[name] = model.load_function(name)
+        names = (function["name"] for function in functions)
+        self._functions |= {name: model.load_function(name) for name in names}
         shutil.rmtree(asset.path.parent)
 
     def store(self, file: str, folder: str) -> list[str]:
@@ -159,10 +160,6 @@ class _Builder:
         dtype, shape = self._function["tensors"][name]
         return authoring.TensorType(shape, np.dtype(dtype).type)._to_mlir()
 
-    def _shape(self, name: str) -> list[int]:
-        shape: list[int] = self._function["tensors"][name][1]
-        return shape
-
     def _get(self, name: str) -> Value:
         """Return the tensor with a name; a constant is created on first use."""
         if name not in self._values:
@@ -198,72 +195,63 @@ class _Builder:
     ) -> None:
         """Add an operator, whose result has a known shape."""
         given = [self._get(name) for name in inputs]
-        special = getattr(self, f"_make_{op}", None)
-        if special is not None:
-            made = special(output, *given, **facts)
-        elif op in _BY_NAME:
+        if op in _BY_NAME:
             made = getattr(ops, _BY_NAME[op])(*given)
-        elif op in _REDUCTIONS:
-            reduced = getattr(ops, f"reduce_{op}")(*given, self._numbers(facts["axes"]))
-            made = ops.reshape(reduced, self._shape(output))
+        elif op in _FORMS:
+            dtype, shape = self._function["tensors"][output]
+            made = _FORMS[op]((np.dtype(dtype).type, shape), *given, **facts)
         else:
             raise ValueError(f"no operator {op!r}")
         self._values[output] = made
 
-    def _numbers(self, values: Sequence[int], *, signed: bool = True) -> Value:
-        return ops.constant(np.array(values, np.int32 if signed else np.uint32))
 
-    def _make_gelu(self, output: str, x: Value, approximate: str) -> Value:
-        return ops.gelu(x, approximate=approximate)
-
-    def _make_softmax(self, output: str, x: Value, axis: int) -> Value:
-        return ops.softmax(x, axis)
-
-    def _make_cast(self, output: str, x: Value) -> Value:
-        return ops.cast(x, np.dtype(self._function["tensors"][output][0]).type)
-
-    def _make_reshape(self, output: str, x: Value) -> Value:
-        return ops.reshape(x, self._shape(output))
-
-    def _make_transpose(self, output: str, x: Value, order: list[int]) -> Value:
-        return ops.transpose(x, self._numbers(order, signed=False))
-
-    def _make_slice(
-        self, output: str, x: Value, axis: int, start: int, end: int, by: int
-    ) -> Value:
-        ends = list(x.type.shape)
-        starts, strides = [0] * len(ends), [1] * len(ends)
-        starts[axis], ends[axis], strides[axis] = start, end, by
-        return ops.slice_(x, *map(self._numbers, (starts, ends, strides)))
-
-    def _make_broadcast(self, output: str, x: Value) -> Value:
-        return ops.broadcast_to(x, self._shape(output))
-
-    def _make_concat(self, output: str, *parts: Value, axis: int) -> Value:
-        return ops.concat(axis, list(parts))
-
-    def _make_rows(self, output: str, table: Value, index: Value) -> Value:
-        at = ops.expand_dims(index, [index.type.rank])
-        return ops.gather_nd(table, at)
-
-    def _make_along(self, output: str, x: Value, index: Value, axis: int) -> Value:
-        return ops.gather_along_axis(x, index, axis)
-
-    def _make_write(
-        self, output: str, x: Value, update: Value, at: Value, axis: int
-    ) -> Value:
-        """Write the rows of `update` to `x`, starting at index `at` of an axis."""
-        shape, rows = list(x.type.shape), update.type.shape[axis]
-        before, after = shape[:axis], shape[axis + 1 :]
-        end = ops.broadcasting_add(at, self._numbers([rows]))
-        zeros = [self._numbers([0] * len(part)) for part in (before, after)]
-        starts = ops.concat(0, [zeros[0], at, zeros[1]])
-        ends = ops.concat(0, [self._numbers(before), end, self._numbers(after)])
-        ones = self._numbers([1] * len(shape))
-        return ops.slice_update(x, starts, ends, ones, update)
+def _numbers(values: Sequence[int], *, signed: bool = True) -> Value:
+    return ops.constant(np.array(values, np.int32 if signed else np.uint32))
 
 
-_REDUCTIONS: Final = ("mean", "sum", "max", "min")
+def _slice(to: Tensor, x: Value, axis: int, start: int, end: int, by: int) -> Value:
+    ends = list(x.type.shape)
+    starts, strides = [0] * len(ends), [1] * len(ends)
+    starts[axis], ends[axis], strides[axis] = start, end, by
+    return ops.slice_(x, *map(_numbers, (starts, ends, strides)))
+
+
+def _write(to: Tensor, x: Value, update: Value, at: Value, axis: int) -> Value:
+    """Write the rows of `update` to `x`, starting at index `at` of an axis."""
+    shape, rows = list(x.type.shape), update.type.shape[axis]
+    before, after = shape[:axis], shape[axis + 1 :]
+    end = ops.broadcasting_add(at, _numbers([rows]))
+    zeros = [_numbers([0] * len(part)) for part in (before, after)]
+    starts = ops.concat(0, [zeros[0], at, zeros[1]])
+    ends = ops.concat(0, [_numbers(before), end, _numbers(after)])
+    ones = _numbers([1] * len(shape))
+    return ops.slice_update(x, starts, ends, ones, update)
+
+
+def _reduce(name: str, to: Tensor, x: Value, axes: list[int]) -> Value:
+    return ops.reshape(getattr(ops, name)(x, _numbers(axes)), to[1])
+
+
+# Functions of the result's dtype and shape, the operands, and the facts.
+_FORMS: Final[Mapping[str, Callable[..., Value]]] = {
+    **{
+        name: partial(_reduce, f"reduce_{name}")
+        for name in ("mean", "sum", "max", "min")
+    },
+    "slice": _slice,
+    "write": _write,
+    "gelu": lambda to, x, approximate: ops.gelu(x, approximate=approximate),
+    "softmax": lambda to, x, axis: ops.softmax(x, axis),
+    "cast": lambda to, x: ops.cast(x, to[0]),
+    "reshape": lambda to, x: ops.reshape(x, to[1]),
+    "transpose": lambda to, x, order: ops.transpose(x, _numbers(order, signed=False)),
+    "broadcast": lambda to, x: ops.broadcast_to(x, to[1]),
+    "concat": lambda to, *parts, axis: ops.concat(axis, list(parts)),
+    "rows": lambda to, table, index: ops.gather_nd(
+        table, ops.expand_dims(index, [index.type.rank])
+    ),
+    "along": lambda to, x, index, axis: ops.gather_along_axis(x, index, axis),
+}
 _BY_NAME: Final = {
     **{name: name for name in ("exp", "log", "sqrt", "rsqrt", "cos", "sin", "tanh")},
     **{name: name for name in ("sigmoid", "silu", "relu", "erf")},

@@ -88,11 +88,9 @@ class Qnn(PlannedDelegate[Plan, Weight, Context]):
                 built from a model that is not the plan's.
         """
         device, names = self._options.device, self._program.names
-        if device is None:
-            return None
-        form = f"qnn:{self.all_targets[device]}"
+        form = None if device is None else f"qnn:{self.all_targets[device]}"
         mine = [number for number in partition.names if names[number].format == form]
-        if not mine:
+        if device is None or not mine:
             return None
         if mine[0] not in self._prebuilt:
             self._prebuilt[mine[0]] = self._read_contexts(names[mine[0]].name, device)

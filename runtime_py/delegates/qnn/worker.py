@@ -30,8 +30,9 @@ class Work:
         onnxruntime.register_execution_provider_library(
             _PROVIDER, onnxruntime_qnn.get_library_path()
         )
-        found = onnxruntime.get_ep_devices()
-        self._devices = [one for one in found if one.ep_name == _PROVIDER]
+        self._devices = [
+            one for one in onnxruntime.get_ep_devices() if one.ep_name == _PROVIDER
+        ]
         if not self._devices:
             raise RuntimeError("the library finds no device")
 
@@ -57,9 +58,8 @@ class Work:
         binding = session.io_binding()
         pairs = (inputs, binding.bind_input), (outputs, binding.bind_output)
         for arrays, bind in pairs:
-            for each, array in arrays.items():
-                place = array.dtype.type, array.shape, array.ctypes.data
-                bind(each, "cpu", 0, *place)
+            for each, a in arrays.items():
+                bind(each, "cpu", 0, a.dtype.type, a.shape, a.ctypes.data)
         return partial(session.run_with_iobinding, binding)
 
     def _session(self, model: str, arch: int, entries: Mapping[str, str]) -> Any:  # noqa: ANN401  # a class of the library
