@@ -51,14 +51,12 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
         backend: name of the backend.
         package: the library.
         all_targets: the targets that the library can export for.
-        refusal: the error that `translator`'s function raises if it has no plan.
         run: the class that binds a call of a plan to arrays.
     """
 
     backend: ClassVar[str]
     package: ClassVar[LibraryPackage]
     all_targets: ClassVar[Sequence[str]]
-    refusal: ClassVar[type[Exception]] = NotTaken
     run: ClassVar[type[HostRun[Any]]]
 
     def __init__(self, options: Options) -> None:
@@ -269,7 +267,7 @@ class PlannedHandle(Handle, Generic[PlanT]):
                 plan = self._translate(
                     self._block.graph, self.sizes[at], self.names[at]
                 )
-            except self._delegate.refusal as error:
+            except NotTaken as error:
                 what = f"the backend {self._delegate.backend} does not take it: {error}"
                 raise self._delegate.wrong(self._where, what) from error
             self._plans.setdefault(at, plan)

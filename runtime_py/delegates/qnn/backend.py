@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.delegates.host_runs import PlanCall
-from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.operands import where_of
 from kvc.runtime.delegates.planned_delegate import PlannedDelegate, Sizes, Translate
 from kvc.runtime.delegates.qnn.calls import Bound, rounded
@@ -48,7 +47,6 @@ class Qnn(PlannedDelegate[Plan, Weight, Context]):
 
     runs_on = "the HTP of a Snapdragon"
     backend, package, all_targets, run = "qnn", QNN, tuple(ARCHITECTURES), Bound
-    refusal = NotTaken
 
     def __init__(self, options: Options) -> None:
         """Check all partitions, and find the library; see `PlannedDelegate`."""
