@@ -24,7 +24,7 @@ from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.runtime.delegates.ethosu.backend import EthosUHandle
 from kvc.runtime.delegates.ethosu.tosa_file import tosa_bytes
-from kvc.runtime.delegates.ethosu.vela import check_vela
+from kvc.runtime.delegates.ethosu.vela import VELA
 from kvc.tools.commands.eval import evaluate
 from kvc.tools.dev.train_demo import read_library
 
@@ -117,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kilobytes", type=int, default=3)
     kilobytes = parser.parse_args().kilobytes
-    check_vela()
+    VELA.check()
     texts = read_library()
     train = texts[0][:SAMPLE_NBYTES].decode(errors="ignore").encode()
     lines = [

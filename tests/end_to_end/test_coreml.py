@@ -21,6 +21,7 @@ from daily import only
 from tiny_runs import compiled
 
 from kvc.runtime import Program, generate, load
+from kvc.runtime.delegates import library_package
 from kvc.runtime.delegates.coreml import backend, package
 from kvc.runtime.delegates.coreml.mil import Data
 from kvc.schema.container import BundleFile
@@ -232,11 +233,11 @@ def test_a_package_takes_no_place_of_another_file(
 def test_another_version_of_coremltools_is_refused(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(package, "version", lambda name: "8.1")
+    monkeypatch.setattr(library_package, "version", lambda name: "8.1")
     with load(bundle) as program, pytest.raises(MissingLibrary) as told:
         program.pack("coreml")
     assert "coremltools 9.0" in str(told.value)
-    assert "8.1 is installed" in str(told.value)
+    assert "8.1, where 9.0 is needed" in str(told.value)
     assert "pip install 'kvc[coreml]'" in str(told.value)
 
 
@@ -250,7 +251,7 @@ def test_what_coremltools_refuses_is_told_in_its_words(
 ):
     worker = tmp_path / "worker.py"
     worker.write_text("import sys\nsys.exit('no such operator')\n")
-    monkeypatch.setattr(package, "check_coremltools", lambda: None)
+    monkeypatch.setattr(library_package.LibraryPackage, "check", lambda self: None)
     monkeypatch.setattr(package.worker, "__file__", str(worker))
     with load(bundle) as program, pytest.raises(ExportFailed, match="no such operator"):
         program.pack("coreml")
@@ -261,7 +262,7 @@ def test_coremltools_is_found_where_this_process_finds_it(
 ):
     (tmp_path / "coremltools.py").write_text("raise SystemExit('found by its path')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(package, "check_coremltools", lambda: None)
+    monkeypatch.setattr(library_package.LibraryPackage, "check", lambda self: None)
     with load(bundle) as program, pytest.raises(ExportFailed, match="found by its"):
         program.pack("coreml")
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from ethosu_models import MODELS, RECIPES, compiled, decoder, stream
 
 from kvc.runtime import load
+from kvc.runtime.delegates import library_package
 from kvc.runtime.delegates.ethosu import vela
 from kvc.schema.errors import BadSetting, ExportFailed, MissingLibrary
 from kvc.tools.cli import main
@@ -127,15 +128,15 @@ def test_an_unknown_target_is_refused_with_those_that_there_are(tmp_path: Path):
 def test_a_missing_or_other_vela_is_refused_in_words(tmp_path, monkeypatch, found):
     def version(name: str) -> str:
         if found is None:
-            raise vela.PackageNotFoundError(name)
+            raise library_package.PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr(vela, "version", version)
+    monkeypatch.setattr(library_package, "version", version)
     _, path, _ = stream(tmp_path)
     with load(path) as program, pytest.raises(MissingLibrary) as error:
         program.pack(U85)
     assert "pip install 'kvc[ethosu]'" in str(error.value)
-    assert (found or "it is not installed") in str(error.value)
+    assert (found or "is not installed") in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from torch import nn
 from kvc.compiler import CacheConfig, Method, compile_program, export_hf
 from kvc.recipes import load_recipe
 from kvc.runtime import Program, load
+from kvc.runtime.delegates import library_package
 from kvc.runtime.delegates.mlx import backend as mlx_backend
 from kvc.runtime.execution import delegate as interface
 from kvc.schema.container import BundleFile
@@ -224,10 +225,10 @@ def test_without_mlx_the_reference_runs(bundle: Path, monkeypatch: pytest.Monkey
 def test_another_version_of_mlx_is_none(monkeypatch: pytest.MonkeyPatch):
     from kvc.runtime.delegates.mlx import backend
 
-    monkeypatch.setattr(backend, "version", lambda name: "0.1")
-    with pytest.raises(MissingLibrary, match=r"0\.1 is installed"):
+    monkeypatch.setattr(library_package, "version", lambda name: "0.1")
+    with pytest.raises(MissingLibrary, match=r"version 0\.1"):
         backend.check_installed()
-    monkeypatch.setattr(backend, "version", lambda name: backend.VERSION)
+    monkeypatch.setattr(library_package, "version", lambda name: backend.VERSION)
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
     with pytest.raises(MissingLibrary, match="without a backend"):
         backend.check_installed()
@@ -243,7 +244,7 @@ def without_its_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [n for n in sys.modules if n.partition(".")[0] == "mlx"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    monkeypatch.setattr(backend, "version", lambda name: backend.VERSION)
+    monkeypatch.setattr(library_package, "version", lambda name: backend.VERSION)
     spec = spec_from_file_location("mlx.core", core)
     monkeypatch.setattr(backend, "find_spec", lambda name: spec)
     return core.parent

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from kvc.runtime.delegates.coreai.context import CORE_AI
-from kvc.runtime.delegates.coreml.package import check_coremltools
+from kvc.runtime.delegates.coreml.package import COREMLTOOLS
 from kvc.runtime.delegates.mlx.backend import check_installed as check_mlx
 from kvc.runtime.delegates.qnn.library import QNN
 from kvc.schema.errors import MissingLibrary
 
 _CHECKS: Mapping[str, Callable[[], object]] = {
     "coreai": CORE_AI.check,
-    "coreml": check_coremltools,
+    "coreml": COREMLTOOLS.check,
     "mlx": check_mlx,
     "qnn": QNN.check,
 }

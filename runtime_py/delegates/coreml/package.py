@@ -15,7 +15,6 @@ import tempfile
 import uuid
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -31,34 +30,20 @@ from kvc.runtime.delegates.coreml.mil import (
     Numbers,
     Var,
 )
+from kvc.runtime.delegates.library_package import LibraryPackage
 from kvc.runtime.memory.arrays import Array
-from kvc.schema.errors import ExportFailed, MissingLibrary
+from kvc.schema.errors import ExportFailed
 
 VERSION: Final = "9.0"
 PACKAGE: Final = "coremltools"
+COREMLTOOLS: Final = LibraryPackage(
+    f"{PACKAGE} {VERSION}", "coreml", {PACKAGE: VERSION}
+)
 SECONDS: Final = 1800
 _DATE: Final = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip archive
 _SPACE: Final = uuid.UUID("8f1a2f0e-6a0e-5b52-9d0c-6b7663000000")
 _LAST_LINES: Final = 6
 _MANIFEST: Final = "Manifest.json"
-
-
-def check_coremltools() -> None:
-    """Check that the required version of coremltools is installed.
-
-    Raises:
-        MissingLibrary: that version is not installed.
-    """
-    try:
-        found = version(PACKAGE)
-    except PackageNotFoundError:
-        found = ""
-    if found != VERSION:
-        raise MissingLibrary(
-            library=f"{PACKAGE} {VERSION}",
-            reason=f"{found} is installed" if found else "it is not installed",
-            install="pip install 'kvc[coreml]'",
-        )
 
 
 def package_of(
@@ -75,7 +60,7 @@ def package_of(
         MissingLibrary: coremltools is missing.
         ExportFailed: coremltools rejects the functions, crashes, or takes too long.
     """
-    check_coremltools()
+    COREMLTOOLS.check()
     with tempfile.TemporaryDirectory(prefix="kvc-coreml-") as name:
         folder = Path(name)
         write_job(folder, functions, data, target)

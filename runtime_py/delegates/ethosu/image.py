@@ -14,7 +14,7 @@ from typing import Final
 
 from kvc.runtime.delegates.ethosu.tosa import TosaGraph
 from kvc.runtime.delegates.ethosu.tosa_file import tosa_bytes
-from kvc.runtime.delegates.ethosu.vela import VERSION, check_vela, compile_graph
+from kvc.runtime.delegates.ethosu.vela import VELA, VERSION, compile_graph
 from kvc.schema.backends.grids import Grid
 from kvc.schema.errors import ExportFailed
 from kvc.schema.frozen import frozen
@@ -56,7 +56,7 @@ def image_of(target: str, units: Sequence[Unit]) -> bytes:
         MissingLibrary: Vela is missing.
         ExportFailed: Vela cannot compile a graph, or the NPU cannot run it.
     """
-    check_vela()
+    VELA.check()
     report, files = [], dict[str, bytes]()
     for unit in units:
         what = f"{unit.name} of method {unit.method!r}"

@@ -8,15 +8,16 @@ import csv
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from kvc.schema.errors import ExportFailed, MissingLibrary
+from kvc.runtime.delegates.library_package import LibraryPackage
+from kvc.schema.errors import ExportFailed
 from kvc.schema.frozen import frozen
 
 VERSION: Final = "5.2.0"
 PACKAGE: Final = "ethos-u-vela"
+VELA: Final = LibraryPackage(f"{PACKAGE} {VERSION}", "ethosu", {PACKAGE: VERSION})
 COMMAND: Final = ("-m", "ethosu.vela")
 SECONDS: Final = 600
 _NAME: Final = "partition"
@@ -40,25 +41,6 @@ class Compiled:
     other_nbytes: int
     cycles: int
     macs: int
-
-
-def check_vela() -> None:
-    """Check that the required version of Vela is installed.
-
-    Raises:
-        MissingLibrary: that version is not installed.
-    """
-    try:
-        found = version(PACKAGE)
-    except PackageNotFoundError:
-        found = ""
-    if found != VERSION:
-        reason = f"{found} is installed" if found else "it is not installed"
-        raise MissingLibrary(
-            library=f"{PACKAGE} {VERSION}",
-            reason=reason,
-            install="pip install 'kvc[ethosu]'",
-        )
 
 
 def compile_graph(raw: bytes, npu: str, target: str, what: str) -> Compiled:

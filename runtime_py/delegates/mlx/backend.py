@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.library_package import LibraryPackage
 from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.operands import refuse_payload, taken_block, where_of
 from kvc.runtime.delegates.reference import ReferenceHandle
@@ -34,18 +35,16 @@ if TYPE_CHECKING:
     from kvc.runtime.delegates.mlx.evaluation import Weights
     from kvc.runtime.delegates.mlx.runs import Run
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from kvc.schema.errors import MissingLibrary
-
 # Check that MLX is installed without importing it, and import it.
 
 
 VERSION: Final = "0.32.4"
+MLX: Final = LibraryPackage(f"mlx {VERSION}", "mlx", {"mlx": VERSION})
 
 
 def import_mlx() -> ModuleType:
@@ -58,7 +57,7 @@ def import_mlx() -> ModuleType:
     try:
         return import_module("mlx.core")
     except (ImportError, OSError) as error:
-        raise _missing(f"it cannot be loaded: {error}") from error
+        raise MLX.missing(f"it cannot be loaded: {error}") from error
 
 
 def check_installed() -> None:
@@ -67,17 +66,9 @@ def check_installed() -> None:
     Raises:
         MissingLibrary: MLX or the package is not installed.
     """
-    try:
-        found = version("mlx")
-    except PackageNotFoundError:
-        found = ""
-    reason = ""
-    if found != VERSION:
-        reason = f"{found} is installed" if found else "it is not installed"
-    elif not _computes():
-        reason = "it is installed without a backend of its own"
-    if reason:
-        raise _missing(reason)
+    MLX.check()
+    if not _computes():
+        raise MLX.missing("it is installed without a backend of its own")
 
 
 def _computes() -> bool:
@@ -86,11 +77,6 @@ def _computes() -> bool:
     if spec is None or spec.origin is None:
         return False
     return any((Path(spec.origin).parent / "lib").glob("libmlx*"))
-
-
-def _missing(reason: str) -> MissingLibrary:
-    install = "pip install 'kvc[mlx]'"
-    return MissingLibrary(library=f"mlx {VERSION}", reason=reason, install=install)
 
 
 # The backend `mlx`.
