@@ -75,22 +75,3 @@ def in_blocks(scale: object) -> str:
     """
     kind = operand(scale).type
     return f"a table with scales {kind}" if len(kind.dims) > 1 else ""
-
-
-def beyond_plain_attention(arguments: Arguments) -> str:
-    """Return which extra feature a call of `kvc::attention` uses, or "".
-
-    A call without extra features uses keys, values and perhaps a mask. Extra features
-    are sinks, the scales of an int8 cache, a ring that never overwrites its first
-    positions, and a mask over only some of the slots.
-    """
-    mask, _, sinks, layout, scale, *_ = arguments[9:]
-    if sinks is not None or scale is not None:
-        return "attention with sinks" if scale is None else "attention over int8 caches"
-    if arguments[16]:
-        return "a ring that keeps its first positions"
-    if isinstance(mask, Operand):
-        slots = operand(arguments[1]).type.dims[2]
-        if layout == "circular" or mask.type.dims[-1] != slots:
-            return f"a mask {mask.type} of {slots} slots"
-    return ""
