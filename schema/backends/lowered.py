@@ -338,7 +338,11 @@ def _needed(names: str, *parts: Primitive) -> dict[str, tuple[Primitive, ...]]:
 
 
 _NORM: Final = (_P.MUL, _P.MEAN, _P.ADD, _P.RSQRT)
-_LOOKUP: Final = (_P.ROWS, _P.MAXIMUM, _P.MINIMUM)
+# An index out of range is replaced and reported.
+_INDEX: Final = (
+    *(_P.MAXIMUM, _P.MINIMUM, _P.GREATER, _P.OR, _P.WHERE, _P.MAX, _P.MIN, _P.CONCAT),
+)
+_LOOKUP: Final = (_P.ROWS, *_INDEX)
 _ATTENDING: Final = (
     *(_P.MATMUL, _P.SOFTMAX, _P.WHERE, _P.MUL, _P.ADD, _P.SUB, _P.TANH, _P.DIVIDE),
     *(_P.GREATER, _P.EQUAL, _P.AND, _P.OR, _P.MAXIMUM, _P.MINIMUM, _P.MODULO),
@@ -380,8 +384,10 @@ NEEDS: Final[Mapping[str, tuple[Primitive, ...]]] = {
     **_needed("linear", _P.MATMUL, _P.TRANSPOSE, _P.ADD),
     **_needed("matmul mm bmm", _P.MATMUL),
     **_needed("addmm", _P.MATMUL, _P.ADD),
-    **_needed("embedding index_select index.Tensor", *_LOOKUP, _P.WHERE),
-    **_needed("gather", _P.ALONG, _P.SLICE, _P.MAXIMUM, _P.MINIMUM),
+    **_needed("embedding", *_LOOKUP),
+    **_needed("index_select", *_LOOKUP, _P.TRANSPOSE),
+    **_needed("index.Tensor", *_LOOKUP, _P.ADD),
+    **_needed("gather", _P.ALONG, _P.SLICE, *_INDEX),
     **_needed("cat stack repeat", _P.CONCAT),
     **_needed("copy full", _P.BROADCAST),
     **_needed("_to_copy", _P.CAST, _P.NOT_EQUAL),
@@ -392,6 +398,9 @@ NEEDS: Final[Mapping[str, tuple[Primitive, ...]]] = {
     "kvc::after": (_P.ADD,),
     "kvc::linear_w8": (_P.CAST, _P.MATMUL, _P.MUL, _P.TRANSPOSE, _P.ADD),
     "kvc::embedding_q8": (_P.CAST, *_LOOKUP, _P.MUL),
-    CACHE_UPDATE: (_P.WHERE, _P.ALONG, _P.GREATER, _P.AND, _P.MODULO, _P.BROADCAST),
+    CACHE_UPDATE: (
+        *(_P.WHERE, _P.ALONG, _P.GREATER, _P.AND, _P.MODULO, _P.BROADCAST, _P.CAST),
+        *(_P.ADD, _P.SUB, _P.MAXIMUM, _P.MINIMUM),
+    ),
     ATTENTION: _ATTENDING,
 }

@@ -102,7 +102,7 @@ SHORTCUTS: Final[Mapping[Primitive, tuple[Primitive, ...]]] = {
     _P.SIGMOID: (_P.EXP, _P.ADD, _P.DIVIDE, _P.MUL),
     _P.RELU: (_P.MAXIMUM,),
     _P.SILU: (_P.SIGMOID, _P.MUL),
-    _P.GELU: (_P.ERF, _P.TANH, _P.ADD, _P.MUL),
+    _P.GELU: (_P.ERF, _P.TANH, _P.ADD, _P.MUL, _P.DIVIDE),
     _P.SOFTMAX: (_P.MAX, _P.SUB, _P.EXP, _P.SUM, _P.DIVIDE),
 }
 

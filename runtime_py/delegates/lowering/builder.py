@@ -349,10 +349,16 @@ def _sigmoid(build: Builder, x: str) -> str:
 
 
 def _modulo(build: Builder, x: str, y: str) -> str:
-    """Compute x - floor(x / y) y; integers are exact up to 2 ** 24."""
+    """Compute x - floor(x / y) y of integers, which is exact up to 2 ** 24.
+
+    A product with a reciprocal can lie below the whole number that a quotient is. So a
+    device without DIVIDE computes floor((x + 1/2) / y), which is exact up to 2 ** 22.
+    """
     dtype = build.dtype(x)
     one, other = (build.cast(each, FLOAT) for each in (x, y))
-    whole = build.unary(_P.FLOOR, build.binary(_P.DIVIDE, one, other))
+    divides = _P.DIVIDE in build.primitives
+    above = one if divides else build.with_number(_P.SUB, one, -0.5)
+    whole = build.unary(_P.FLOOR, build.binary(_P.DIVIDE, above, other))
     made = build.binary(_P.SUB, one, build.binary(_P.MUL, whole, other))
     return build.cast(made, dtype)
 

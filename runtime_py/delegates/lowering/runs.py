@@ -1,8 +1,8 @@
-"""Bind a partition to arrays of the host, and run it as a function of Core AI.
+"""Bind a partition to arrays of the host, and run it as a function of a device.
 
-In: a `Call`, whose memory is shared with Core AI's subprocess, and the arrays of the
-partition's inputs and outputs. Out: a `Bound`, which converts inputs to Core AI's
-dtypes, runs the function, and writes the outputs.
+In: a call, whose memory the device reads and writes, and the arrays of the partition's
+inputs and outputs. Out: a `Bound`, which converts inputs to the device's dtypes, runs
+the function, and writes the outputs.
 """
 
 from collections.abc import Callable
@@ -98,7 +98,7 @@ def check_access(looked: Looked, read: Read) -> None:
 
 
 def convert_into(target: Array, source: Array) -> None:
-    """Copy `source` to `target`, which has a dtype of Core AI.
+    """Copy `source` to `target`, which has a dtype of the device.
 
     As float16, numbers of 65520 and more become infinite.
 
@@ -110,7 +110,7 @@ def convert_into(target: Array, source: Array) -> None:
         for number in (int(source.min()), int(source.max())):
             if not limits.min <= number <= limits.max:
                 raise ValueError(
-                    f"Core AI has integers of 32 bits, and this is {number}"
+                    f"the device has integers of 32 bits, and this is {number}"
                 )
     with np.errstate(over="ignore"):
         np.copyto(target, source, casting="same_kind")
