@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from float16_results import allow_for, with_every_size
 from greedy_backends import ByReference, Greedy, Partitions
+from lowered_device import Lowered, LoweredDelegate
 from opaque_backend import Opaque, OpaqueDelegate
 
 from kvc.compiler import pipeline
@@ -29,13 +30,15 @@ BACKENDS = {
     "greedy": (Greedy, ByReference),
     "partitions": (Partitions, ByReference),
     "opaque": (Opaque, OpaqueDelegate),
+    "lowered": (Lowered, LoweredDelegate),
 }
 RECIPES = (
     *("cpu_fp32", "xnnpack_fp32", "vulkan_fp32"),
     *("qnn_fp16", "qnn_a16w8", "coreai_fp32", "coreai_fp16", "coreml_fp16"),
 )
 FIXED = RECIPES[3:]  # shapes
-WAYS = (*BACKENDS, *RECIPES, "mlx")
+# Their order chooses which tests run daily in which way.
+WAYS = ("greedy", "partitions", "opaque", *RECIPES, "mlx", "lowered")
 # What the backend `cpu` leaves to torch, by why: control flow needs to know where it
 # writes; an array gets longer that is no state's.
 # Random functions take ops that it has not.
@@ -109,8 +112,6 @@ def compiling_with(name: str) -> Iterator[None]:
         if name in RECIPES:
             patch.setattr(pipeline, "load_recipes", other_recipes)
             patch.setattr(pipeline, "emit_program", _emit_natively)
-            if name in FIXED:
-                patch.setattr(pipeline, "with_buckets", with_every_size)
             if name in SLACK:
                 # Of a cache, Core AI's writes what it has computed with.
                 allow_for(patch, SLACK[name], rounded_caches=name == "coreai_fp16")
@@ -119,6 +120,8 @@ def compiling_with(name: str) -> Iterator[None]:
                 patch.setattr(Lowering, "partitions", _wide_partitions)
         elif name:
             patch.setattr(pipeline, "_backends_of", other_backends)
+        if name in (*FIXED, "lowered"):
+            patch.setattr(pipeline, "with_buckets", with_every_size)
         for other, (_, delegate) in BACKENDS.items():
             patch.setitem(DELEGATES, other, delegate)
         yield

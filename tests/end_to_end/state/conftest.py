@@ -76,6 +76,7 @@ _NOT_WITH = {
     **dict.fromkeys(RECIPES, _OF_THE_REFERENCE),
     "vulkan_fp32": _OF_THE_HOST + _OF_THE_REFERENCE,
     "mlx": _OF_THE_HOST + _OF_THE_REFERENCE,
+    "lowered": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32 + _OF_SIZE_0,
     "qnn_fp16": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32,
     "qnn_a16w8": _OF_THE_REFERENCE + _OF_ANY_SIZE_IN_FLOAT32 + _OF_NARROW_GRIDS,
     **dict.fromkeys(
