@@ -280,6 +280,7 @@ class Builder:
             total = self.reduce(Primitive.SUM, x, axes)
             count = prod(shape[axis] for axis in axes)
             return self.with_number(Primitive.MUL, total, 1 / count)
+        assert op is Primitive.MIN, "lists name the reductions that an operator needs"
         turned = self.reduce(Primitive.MAX, self.unary(Primitive.NEG, x), axes)
         return self.unary(Primitive.NEG, turned)
 
