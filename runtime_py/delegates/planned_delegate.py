@@ -141,6 +141,8 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
         Raises:
             BadProgram: the library's dtype cannot represent an element.
         """
+        if self._context is None:  # calls on the host read the weights again and again
+            return self._stored(weight, self.constant(weight.data))
         with self._data[self._program.names[weight.data].name] as buffer:
             return self._stored(weight, buffer.array())
 

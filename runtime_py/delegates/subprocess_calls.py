@@ -226,8 +226,12 @@ class ApartCall(Generic[PlanT, WeightT, HowT]):
         self._owner = os.getpid()
         self.process: Process | None = None
         self.descriptor = os.memfd_create(f"kvc-{self._context.package.extra}")
-        os.ftruncate(self.descriptor, self.nbytes)
-        memory = mmap.mmap(self.descriptor, self.nbytes)
+        try:
+            os.ftruncate(self.descriptor, self.nbytes)
+            memory = mmap.mmap(self.descriptor, self.nbytes)
+        except BaseException:
+            self.free()
+            raise
         self._arrays = {
             name: np.ndarray(shape, dtype, memory, at)
             for some in self.places.values()

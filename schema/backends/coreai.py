@@ -7,12 +7,17 @@ runtime refuses a block with any other node.
 
 from typing import Final
 
-from kvc.schema.backends.lowered import ATTENTION, CHECKS, LoweredList
+from kvc.schema.backends.lowered import (
+    ATTENTION,
+    CHECKS,
+    LoweredList,
+    beyond_32_bits,
+    floats,
+)
 from kvc.schema.backends.operands import Arguments, Results, operand
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.ops import CACHE_UPDATE
 
-LARGEST_INTEGER: Final = 2**31 - 1
 _LARGEST_FLOAT: Final = 3.4028234663852886e38
 _P = Primitive
 PRIMITIVES: Final = frozenset(_P) - {
@@ -23,11 +28,9 @@ PRIMITIVES: Final = frozenset(_P) - {
 
 def _large(number: object) -> str:
     """Return why a number exceeds int32 or float32, or ""."""
-    if isinstance(number, int) and abs(number) > LARGEST_INTEGER:
-        return f"{number} is no number of 32 bits"
     if isinstance(number, float) and not abs(number) <= _LARGEST_FLOAT:
         return f"{number} is no finite number of float32"
-    return ""
+    return beyond_32_bits(number)
 
 
 def _cast(arguments: Arguments, results: Results) -> str:
@@ -37,7 +40,11 @@ def _cast(arguments: Arguments, results: Results) -> str:
     return ""
 
 
-LIST: Final = LoweredList(PRIMITIVES, limits={"aten::_to_copy": _cast}, number=_large)
+LIST: Final = LoweredList(
+    PRIMITIVES,
+    limits={"aten::_to_copy": _cast, "aten::sum.dim_IntList": floats},
+    number=_large,
+)
 why_not = LIST.why_not
 # Operators that make it worth moving a method to the backend.
 ANCHORS: Final = frozenset(

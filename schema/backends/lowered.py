@@ -47,6 +47,7 @@ class LoweredList:
         integers: whether the device computes integers and truths.
         without: operators that the device leaves although it has their primitives.
         forms: operators of which the device has its own form, with the rule of each.
+            The rule checks dtypes, too.
         rules: rules that are wider than those of `RULES`, by operator.
         limits: further limits of the device, by operator.
         number: returns why the device cannot represent a number among the arguments.
@@ -197,10 +198,9 @@ def added_product(arguments: Arguments, results: Results) -> str:
 
 def weighted(arguments: Arguments, results: Results) -> str:
     """Return why a weight is no matrix of the model, or ""."""
-    x, weight = operand(arguments[0]), operand(arguments[1])
-    if not weight.constant or len(weight.type.dims) != 2:
-        return f"a weight {weight.type} that is no matrix of the model"
-    return f"the product of {x.type} and a weight" if len(x.type.dims) < 2 else ""
+    weight = operand(arguments[1])
+    is_matrix = weight.constant and len(weight.type.dims) == 2
+    return "" if is_matrix else f"a weight {weight.type} that is no matrix of the model"
 
 
 def _linear(arguments: Arguments, results: Results) -> str:
@@ -237,7 +237,9 @@ def int8_table(arguments: Arguments, results: Results) -> str:
 
 def _indexed(arguments: Arguments, results: Results) -> str:
     """Return why the index is not one tensor of integers for the first axis, or ""."""
-    indices = arguments[1]
+    x, indices = arguments
+    if not operand(x).type.dims:
+        return "a scalar"
     if not isinstance(indices, tuple) or not isinstance(indices[0], Operand):
         return "no index of the first axis"
     if any(each is not None for each in indices[1:]):
@@ -281,8 +283,28 @@ def attention_product(arguments: Arguments, results: Results) -> str:
     q, k, v, mask = arguments[:4]
     if any(len(operand(each).type.dims) != 4 for each in (q, k, v)):
         return f"attention of {operand(q).type}"
+    heads = results[0].dims[1]  # to which queries of one head are repeated
+    if not shares_heads(heads, *(operand(each).type.dims[1] for each in (k, v))):
+        return f"attention of {operand(q).type} to {operand(k).type}"
+    if isinstance(mask, Operand) and len(mask.type.dims) > 4:
+        return f"a mask {mask.type}"
     is_bool = isinstance(mask, Operand) and mask.type.dtype is DType.BOOL
     return floats((q, k, v) if is_bool else (q, k, v, mask), results)
+
+
+def shares_heads(heads: object, groups: object, others: object) -> bool:
+    """Tell whether query heads divide into groups, one for each key and value head."""
+    if groups != others:
+        return False
+    if not (isinstance(heads, int) and isinstance(groups, int) and groups):
+        return heads == groups
+    return heads >= groups and heads % groups == 0
+
+
+def beyond_32_bits(number: object) -> str:
+    """Return why an integer is none of 32 bits, or ""."""
+    is_large = isinstance(number, int) and abs(number) >= 2**31
+    return f"{number} is no number of 32 bits" if is_large else ""
 
 
 def _table(rule: Rule, names: str) -> dict[str, Rule]:

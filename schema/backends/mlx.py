@@ -7,7 +7,7 @@ runtime refuses a block with any other node.
 
 from typing import Final
 
-from kvc.schema.backends.lowered import LoweredList, floats, of_table
+from kvc.schema.backends.lowered import LoweredList, floats, of_table, shares_heads
 from kvc.schema.backends.operands import (
     Arguments,
     Results,
@@ -33,7 +33,10 @@ def _computed(arguments: Arguments, results: Results) -> str:
     """Return why operands cannot be cast to a result of numbers, or ""."""
     made, found = results[0].dtype, _found(arguments)
     narrowed = not made.is_floating and any(each.is_floating for each in found)
-    return f"a result of {made.label}" if narrowed or made is DType.BOOL else ""
+    if narrowed or made is DType.BOOL:
+        return f"a result of {made.label}"
+    fraction = any(isinstance(each, float) for each in arguments)
+    return "a fraction beside integers" if fraction and not made.is_floating else ""
 
 
 def _to_floats(arguments: Arguments, results: Results) -> str:
@@ -78,13 +81,17 @@ def _linear(arguments: Arguments, results: Results) -> str:
 def _int8_linear(arguments: Arguments, results: Results) -> str:
     if not all(operand(each).constant for each in arguments[1:3]):
         return "a weight that is not of the model"
-    return in_blocks(arguments[2])
+    return floats(arguments[:1], results) or in_blocks(arguments[2])
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
     q, _, _, mask = arguments[:4]
     if not 2 <= len(operand(q).type.dims) <= 4:
         return f"attention of {operand(q).type}"
+    if len(operand(q).type.dims) > 2:
+        groups = (operand(each).type.dims[-3] for each in arguments[1:3])
+        if not shares_heads(results[0].dims[-3], *groups):
+            return f"attention of {operand(q).type} to {operand(arguments[1]).type}"
     is_bool = _found((mask,)) == {DType.BOOL}
     return floats(arguments[:3] if is_bool else arguments[:4], results)
 

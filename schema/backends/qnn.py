@@ -14,6 +14,7 @@ from kvc.schema.backends.lowered import (
     LoweredList,
     attention_product,
     normed,
+    shares_heads,
     written,
 )
 from kvc.schema.backends.operands import (
@@ -111,12 +112,11 @@ def _scale(scale: object) -> str:
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
     """Return why attention without a cache is not of plain heads and masks, or ""."""
-    q, k, v, mask, causal, scale, _ = arguments
+    mask, causal, scale = arguments[3:6]
     if refused := attention_product(arguments, results):
         return refused
-    heads, groups, others = (operand(each).type.dims[1] for each in (q, k, v))
-    if groups != others or not _shared(heads, groups):
-        return f"attention of {operand(q).type} to {operand(k).type}"
+    if not shares_heads(*(operand(each).type.dims[1] for each in arguments[:3])):
+        return f"attention of {operand(arguments[0]).type}"
     if causal:
         return "causal attention without a cache"
     if isinstance(mask, Operand) and mask.type.dtype is not DType.FLOAT32:
@@ -125,19 +125,15 @@ def _attention_product(arguments: Arguments, results: Results) -> str:
     return why_not_float32([*types, *results]) or _scale(scale)
 
 
-def _shared(heads: object, groups: object) -> bool:
-    """Tell whether the query heads divide evenly into groups, one per key head."""
-    if not (isinstance(heads, int) and isinstance(groups, int) and groups):
-        return heads == groups
-    return heads >= groups and heads % groups == 0
-
-
 _ARITHMETIC: Final = ("add", "sub", "mul", "div")
 LIST: Final = LoweredList(
     PRIMITIVES,
     integers=False,
     without=frozenset(
-        {"aten::arange.start_step", "aten::copy", "kvc::after", "aten::reciprocal"}
+        {
+            *("aten::arange.start_step", "aten::full", "aten::copy", "kvc::after"),
+            "aten::reciprocal",
+        }
     ),
     forms={
         "aten::rms_norm": _normed,
@@ -151,7 +147,6 @@ LIST: Final = LoweredList(
         "aten::pow.Tensor_Scalar": _square,
         "aten::rsub.Scalar": _in_range,
         "aten::clamp": _in_range,
-        "aten::full": _in_range,
         **{f"aten::{op}.Scalar": _in_range for op in _ARITHMETIC},
     },
 )

@@ -1,7 +1,8 @@
 """Attention over caches and without a cache, as operations of a function.
 
 In: an `OpContext`, and the arguments of `kvc::attention`, or of torch's attention. Out:
-the name of the result. Slots that have not been written are read as zeros.
+the name of the result. Slots that have not been written are read as zeros,
+unless the device says that its caches have numbers in all slots (`zeroed`).
 """
 
 from collections.abc import Sequence

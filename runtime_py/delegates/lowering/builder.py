@@ -7,6 +7,7 @@ of tensors that are not inputs begin with a character that no input's name has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from math import pi, prod, sqrt
 from typing import Final
 
@@ -24,6 +25,7 @@ from kvc.runtime.delegates.lowering.function import (
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.primitives import TRUTHS, Primitive
 
+_P = Primitive
 FLOAT, HALF, INT, LONG, BOOL = "float32", "float16", "int32", "int64", "bool"
 LEAST: Final = {  # the value of a hidden score
     FLOAT: float(np.finfo(np.float32).min),
@@ -31,21 +33,22 @@ LEAST: Final = {  # the value of a hidden score
 }
 
 
-_MOST_INTEGER: Final = 2**31
-
-
 class NotTaken(Exception):
     """Code cannot be lowered for the device; the message has the reason."""
 
 
 def check_fits(value: float, dtype: str) -> None:
-    """Check that a number that is to be int32 has at most 32 bits.
+    """Check that an integer dtype can represent a number.
 
     Raises:
-        NotTaken: it has more.
+        NotTaken: the number is a fraction, infinite or NaN, or has too many bits.
     """
-    if dtype == INT and not -_MOST_INTEGER <= value < _MOST_INTEGER:
-        raise NotTaken(f"{value} has more than 32 bits")
+    if dtype in (INT, LONG):
+        limits = np.iinfo(dtype)
+        if not (value == value and limits.min <= value <= limits.max):
+            raise NotTaken(f"{value} has more than {limits.bits} bits")
+        if value % 1:
+            raise NotTaken(f"{value} among integers")
 
 
 class Builder:
@@ -58,6 +61,7 @@ class Builder:
         self._inputs: list[str] = []
         self._weights: dict[str, Weight] = {}
         self._constants: dict[str, Array] = {}
+        self._places: dict[int, str] = {}
         self._operations: dict[object, Operation] = {}
 
     def shape(self, name: str) -> Shape:
@@ -83,9 +87,8 @@ class Builder:
 
     def constant(self, array: Array) -> str:
         """Add a small constant."""
-        shape = "x".join(map(str, array.shape))
-        numbers = array.reshape(-1).tolist()
-        name = f"%c_{array.dtype}_{shape}_{numbers}"
+        content = sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+        name = f"%c_{array.dtype}_{array.shape}_{content}"
         if name not in self._constants:
             self._constants[name] = array
             self.tensors[name] = Tensor(str(array.dtype), array.shape)
@@ -103,7 +106,9 @@ class Builder:
 
     def places(self, count: int) -> str:
         """Add the constant 0, 1, ..., count - 1, int32 [1, count]."""
-        return self.constant(np.arange(count, dtype=np.int32)[None])
+        if count not in self._places:
+            self._places[count] = self.constant(np.arange(count, dtype=np.int32)[None])
+        return self._places[count]
 
     @property
     def count(self) -> int:
@@ -146,7 +151,7 @@ class Builder:
         if x in self._constants:
             with np.errstate(over="ignore"):
                 return self.constant(self._constants[x].astype(dtype))
-        return self.operation(Primitive.CAST, (x,), dtype, self.shape(x))
+        return self.operation(_P.CAST, (x,), dtype, self.shape(x))
 
     def unary(self, op: Primitive, x: str) -> str:
         """Apply an operation to each element."""
@@ -171,52 +176,50 @@ class Builder:
 
     def gelu(self, x: str, approximate: str) -> str:
         """Apply GELU to each element; `approximate` is "none" or "tanh"."""
-        if Primitive.GELU in self.primitives:
+        if _P.GELU in self.primitives:
             given = self.dtype(x), self.shape(x)
-            return self.operation(Primitive.GELU, (x,), *given, approximate=approximate)
-        mul, add = Primitive.MUL, Primitive.ADD
+            return self.operation(_P.GELU, (x,), *given, approximate=approximate)
+        mul, add = _P.MUL, _P.ADD
         if approximate == "none":
-            inner = self.with_number(Primitive.DIVIDE, x, sqrt(2))
-            inner = self.unary(Primitive.ERF, inner)
+            inner = self.with_number(_P.DIVIDE, x, sqrt(2))
+            inner = self.unary(_P.ERF, inner)
         else:
             cube = self.binary(
                 mul, self.binary(mul, self.with_number(mul, x, 0.044715), x), x
             )
             inner = self.with_number(mul, self.binary(add, x, cube), sqrt(2 / pi))
-            inner = self.unary(Primitive.TANH, inner)
+            inner = self.unary(_P.TANH, inner)
         made = self.binary(mul, x, self.with_number(add, inner, 1))
-        return self.with_number(Primitive.DIVIDE, made, 2)
+        return self.with_number(_P.DIVIDE, made, 2)
 
     def softmax(self, x: str, axis: int) -> str:
         """Apply the softmax along an axis."""
-        if Primitive.SOFTMAX in self.primitives:
+        if _P.SOFTMAX in self.primitives:
             given = self.dtype(x), self.shape(x)
-            return self.operation(Primitive.SOFTMAX, (x,), *given, axis=axis)
-        most = self.reduce(Primitive.MAX, x, (axis,))
-        raised = self.unary(Primitive.EXP, self.binary(Primitive.SUB, x, most))
-        total = self.reduce(Primitive.SUM, raised, (axis,))
-        return self.binary(Primitive.DIVIDE, raised, total)
+            return self.operation(_P.SOFTMAX, (x,), *given, axis=axis)
+        most = self.reduce(_P.MAX, x, (axis,))
+        raised = self.unary(_P.EXP, self.binary(_P.SUB, x, most))
+        total = self.reduce(_P.SUM, raised, (axis,))
+        return self.binary(_P.DIVIDE, raised, total)
 
     def where(self, condition: str, x: str, y: str) -> str:
         """Select elements by a condition, with broadcasting."""
         x, y = self.alike(x, y)
         shape = np.broadcast_shapes(*map(self.shape, (condition, x, y)))
-        return self.operation(Primitive.WHERE, (condition, x, y), self.dtype(x), shape)
+        return self.operation(_P.WHERE, (condition, x, y), self.dtype(x), shape)
 
     def reshape(self, x: str, shape: Shape) -> str:
         """Return the same elements in another shape."""
         if self.shape(x) == shape:
             return x
-        return self.operation(Primitive.RESHAPE, (x,), self.dtype(x), shape)
+        return self.operation(_P.RESHAPE, (x,), self.dtype(x), shape)
 
     def transpose(self, x: str, order: Shape) -> str:
         """Return a tensor with its axes in another order."""
         if order == tuple(range(len(order))):
             return x
         shape = tuple(self.shape(x)[axis] for axis in order)
-        return self.operation(
-            Primitive.TRANSPOSE, (x,), self.dtype(x), shape, order=order
-        )
+        return self.operation(_P.TRANSPOSE, (x,), self.dtype(x), shape, order=order)
 
     def turned(self, x: str) -> str:
         """Return a tensor with its last two axes swapped."""
@@ -230,7 +233,7 @@ class Builder:
             return x
         made = (*shape[:axis], len(span), *shape[axis + 1 :])
         facts = {"axis": axis, "start": span.start, "end": span.stop, "by": span.step}
-        return self.operation(Primitive.SLICE, (x,), self.dtype(x), made, **facts)
+        return self.operation(_P.SLICE, (x,), self.dtype(x), made, **facts)
 
     def broadcast(self, x: str, shape: Shape) -> str:
         """Return a tensor repeated to a shape."""
@@ -238,7 +241,7 @@ class Builder:
         x = self.reshape(x, wide)
         if wide == shape:
             return x
-        return self.operation(Primitive.BROADCAST, (x,), self.dtype(x), shape)
+        return self.operation(_P.BROADCAST, (x,), self.dtype(x), shape)
 
     def concat(self, parts: Sequence[str], axis: int) -> str:
         """Concatenate tensors along an axis."""
@@ -248,7 +251,7 @@ class Builder:
         shape = list(self.shape(names[0]))
         shape[axis] = sum(self.shape(name)[axis] for name in names)
         dtype = self.dtype(names[0])
-        return self.operation(Primitive.CONCAT, names, dtype, tuple(shape), axis=axis)
+        return self.operation(_P.CONCAT, names, dtype, tuple(shape), axis=axis)
 
     def product(self, x: str, y: str) -> str:
         """Multiply matrices, with broadcast batches.
@@ -265,24 +268,24 @@ class Builder:
         shape, dtype = (*batch, one[-2], other[-1]), self.dtype(x)
         if not one[-1]:
             return self.constant(np.zeros(shape, dtype))
-        return self.operation(Primitive.MATMUL, (x, y), dtype, shape)
+        return self.operation(_P.MATMUL, (x, y), dtype, shape)
 
     def reduce(self, op: Primitive, x: str, axes: Shape) -> str:
         """Reduce axes, which keep size 1."""
         shape = self.shape(x)
         made = tuple(1 if i in axes else n for i, n in enumerate(shape))
         if 0 in shape:
-            nothing = np.nan if op is Primitive.MEAN else 0
+            nothing = np.nan if op is _P.MEAN else 0
             return self.constant(np.full(made, nothing, self.dtype(x)))
         if op in self.primitives:
             return self.operation(op, (x,), self.dtype(x), made, axes=axes)
-        if op is Primitive.MEAN:
-            total = self.reduce(Primitive.SUM, x, axes)
+        if op is _P.MEAN:
+            total = self.reduce(_P.SUM, x, axes)
             count = prod(shape[axis] for axis in axes)
-            return self.with_number(Primitive.MUL, total, 1 / count)
-        assert op is Primitive.MIN, "lists name the reductions that an operator needs"
-        turned = self.reduce(Primitive.MAX, self.unary(Primitive.NEG, x), axes)
-        return self.unary(Primitive.NEG, turned)
+            return self.with_number(_P.MUL, total, 1 / count)
+        assert op is _P.MIN, "lists name the reductions that an operator needs"
+        turned = self.reduce(_P.MAX, self.unary(_P.NEG, x), axes)
+        return self.unary(_P.NEG, turned)
 
     def rows(self, table: str, index: str) -> str:
         """Take rows of a table; all indices are in range.
@@ -292,7 +295,7 @@ class Builder:
         made = (*self.shape(index), *self.shape(table)[1:])
         if not self.shape(table)[0]:
             return self.constant(np.zeros(made, self.dtype(table)))
-        return self.operation(Primitive.ROWS, (table, index), self.dtype(table), made)
+        return self.operation(_P.ROWS, (table, index), self.dtype(table), made)
 
     def along(self, x: str, index: str, axis: int) -> str:
         """Take elements along an axis; all indices are in range.
@@ -301,9 +304,7 @@ class Builder:
         along the axis.
         """
         shape = self.shape(index)
-        return self.operation(
-            Primitive.ALONG, (x, index), self.dtype(x), shape, axis=axis
-        )
+        return self.operation(_P.ALONG, (x, index), self.dtype(x), shape, axis=axis)
 
     def function(
         self, name: str, after: Mapping[str, str], outputs: Mapping[str, str]
@@ -339,9 +340,6 @@ class Builder:
 
 
 # How shortcuts are computed on a device that lacks them; `SHORTCUTS` has their parts.
-
-
-_P = Primitive
 
 
 def _sigmoid(build: Builder, x: str) -> str:

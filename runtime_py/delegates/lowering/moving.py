@@ -47,7 +47,7 @@ def _arange(
 ) -> Made:
     numbers = start + step * np.arange(line.shape[0])
     for number in numbers[[0, -1]] if numbers.size else ():
-        check_fits(number.item(), line.dtypes[0])
+        check_fits(int(number), line.dtypes[0])
     return line.build.constant(numbers.astype(line.dtypes[0]))
 
 

@@ -6,7 +6,7 @@ takes the arguments in the order of the operator's signature. If the device comp
 float16, products and computations on their results are float16. Views become copies.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -22,6 +22,8 @@ from kvc.runtime.delegates.lowering.builder import (
 from kvc.runtime.delegates.lowering.caches import update_cache
 from kvc.runtime.delegates.lowering.context import Emit, Made, OpContext
 from kvc.runtime.delegates.lowering.moving import MOVING
+from kvc.runtime.delegates.lowering.rows import ROWS
+from kvc.schema.backends.lowered import ATTENTION
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.ops import CACHE_UPDATE
 
@@ -268,69 +270,6 @@ def _table(line: OpContext, table: object) -> str:
     return line.build.concat((name, name), len(shape) - 1)
 
 
-# Rows and elements by index.
-
-
-def _checked(line: OpContext, index: str, count: int, *, wraps: bool = False) -> str:
-    """Return an index in range; record one that is out of range, and replace it."""
-    build = line.build
-    line.note(index, -count if wraps else 0, count)
-    if wraps:
-        back = build.with_number(_P.ADD, index, count)
-        below = build.binary(_P.GREATER, build.number(0, build.dtype(index)), index)
-        index = build.where(below, back, index)
-    if not line.traits.checked:
-        return index
-    index = build.with_number(_P.MAXIMUM, index, 0)
-    return build.with_number(_P.MINIMUM, index, count - 1)
-
-
-def _rows(line: OpContext, table: str, index: str, *, wraps: bool = False) -> str:
-    count = line.build.shape(table)[0]
-    return line.build.rows(table, _checked(line, index, count, wraps=wraps))
-
-
-def _embedding(line: OpContext, table: object, index: object) -> Made:
-    """Look up rows of a table; a product can use the same table as its weight."""
-    read = line.factor if line.dtypes[0] in _FLOATS else line.get
-    return _rows(line, read(table), line.get(index))
-
-
-def _embedding_q8(line: OpContext, table: object, scale: object, index: object) -> Made:
-    """Look up rows of an int8 table; multiply them by their scales."""
-    build, dtype = line.build, line.traits.products
-    at, scales = line.get(index), line.get(scale)
-    found = _rows(line, line.get(table), at)
-    column = build.reshape(scales, (*build.shape(scales), 1))
-    own = _rows(line, column, at)
-    return build.binary(_P.MUL, build.cast(found, dtype), own)
-
-
-def _selected(line: OpContext, x: object, axis: int, index: object) -> Made:
-    """Take slices along an axis, which becomes the first axis while they are taken."""
-    build, name = line.build, line.get(x)
-    rank = len(build.shape(name))
-    order = [axis % rank, *(n for n in range(rank) if n != axis % rank)]
-    turned = build.transpose(name, tuple(order))
-    at = build.reshape(line.get(index), (line.shape[axis],))
-    made = _rows(line, turned, at)
-    return build.transpose(made, tuple(order.index(n) for n in range(rank)))
-
-
-def _indexed(line: OpContext, x: object, indices: Sequence[object]) -> Made:
-    return _rows(line, line.get(x), line.get(indices[0]), wraps=True)
-
-
-def _gathered(line: OpContext, x: object, axis: int, index: object) -> Made:
-    build, name, at = line.build, line.get(x), line.get(index)
-    along = axis % len(line.shape)
-    for other, size in enumerate(line.shape):
-        if other != along:
-            name = build.part(name, other, range(size))
-    found = _checked(line, at, build.shape(name)[along])
-    return build.along(name, found, along)
-
-
 _FLOATS: Final = (FLOAT, HALF)
 _ALONE: Final = (
     *(_P.NEG, _P.ABS, _P.CEIL, _P.FLOOR, _P.EXP, _P.LOG, _P.SQRT, _P.RSQRT),
@@ -397,12 +336,8 @@ OPERATORS: Final[Mapping[str, Emit]] = {
     "aten::addmm": _added_product,
     "aten::scaled_dot_product_attention": _attention_product,
     "kvc::rotary_embedding": _rotary,
-    "aten::embedding": _embedding,
-    "kvc::embedding_q8": _embedding_q8,
-    "aten::index_select": _selected,
-    "aten::index.Tensor": _indexed,
-    "aten::gather": _gathered,
+    **ROWS,
     **MOVING,
     CACHE_UPDATE: update_cache,
-    "kvc::attention": attend,
+    ATTENTION: attend,
 }

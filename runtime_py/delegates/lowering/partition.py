@@ -26,6 +26,7 @@ from kvc.runtime.delegates.lowering.plan import (
     value_name,
 )
 from kvc.runtime.delegates.operands import settled
+from kvc.schema.backends.lowered import ATTENTION
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.dtypes import DType
@@ -35,7 +36,6 @@ from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 from kvc.schema.types import Affine, Symbol, TensorType
 
 Read = Callable[[object, str], str]
-_ATTENTION = "kvc::attention"
 _P = Primitive
 
 
@@ -272,7 +272,7 @@ class _PartitionLowering(BlockLowering):
             writes = Writes(*where, count, slots, str(mode), keep)
             self._note_access(Looked(self._index, writes))
             self._updates[instruction.results[0]] = cache.value, writes
-        elif instruction.op == _ATTENTION:
+        elif instruction.op == ATTENTION:
             q, k = given[:2]
             assert isinstance(q, Ref)
             assert isinstance(k, Ref)
@@ -392,4 +392,4 @@ class _PartitionLowering(BlockLowering):
 def _caches_of(instruction: Instruction) -> Sequence[Argument]:
     if instruction.op == CACHE_UPDATE:
         return instruction.arguments[:1]
-    return instruction.arguments[1:3] if instruction.op == _ATTENTION else ()
+    return instruction.arguments[1:3] if instruction.op == ATTENTION else ()

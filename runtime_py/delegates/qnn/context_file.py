@@ -17,7 +17,7 @@ from kvc.runtime.delegates.qnn.library import VERSIONS
 from kvc.runtime.memory.arenas import align_up
 from kvc.schema.frozen import frozen
 
-MAGIC: Final = b"kvc-qnn\x01"
+MAGIC: Final = b"kvc-qnn\x02"  # the last byte is the version
 _START: Final = len(MAGIC) + 4
 MAX_HEADER_NBYTES: Final = 1 << 24
 MAX_NAME: Final = 256  # characters of a graph's name
@@ -85,6 +85,8 @@ def read_contexts(raw: bytes, target: str) -> dict[str, Stored]:
 
 
 def _header(raw: bytes) -> tuple[Mapping[str, object], int]:
+    if raw[: len(MAGIC)] != MAGIC and raw.startswith(MAGIC[:-1]):
+        raise BadContexts("another version of kvc has made it; pack the bundle again")
     if raw[: len(MAGIC)] != MAGIC:
         raise BadContexts("it does not begin as such a file does")
     nbytes = int.from_bytes(raw[len(MAGIC) : _START], "little")

@@ -40,7 +40,11 @@ class QnnBuilder(Builder):
     @property
     def numbers(self) -> dict[str, float]:
         """Return the constants [1] by the names that they have in the function."""
-        return {f"%c{i}": self.exact[name] for i, name in enumerate(self._constants)}
+        return {
+            f"%c{i}": self.exact[name]
+            for i, name in enumerate(self._constants)
+            if name in self.exact
+        }
 
     def number(self, value: float, dtype: str) -> str:
         """Add a number as a constant [1]."""

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.lowering.function import Function, Operation
 from kvc.runtime.delegates.qnn.emitting import Emitter, Shape
 from kvc.runtime.delegates.qnn.forms import CHANNELS, HIDDEN_SCORES
@@ -63,6 +64,9 @@ class NodeWriter:
             scores: the range of an attention's scores, by the name of their product.
             store: adds the weight of a name, transposed if requested; returns the name
                 that it has in the model.
+
+        Raises:
+            NotTaken: a constant is no single number.
         """
         self._function, self.emitter = function, emitter
         self._numbers, self._scores, self._store = numbers, scores, store
@@ -73,6 +77,9 @@ class NodeWriter:
         for each in function.operations:
             for name in each.inputs:
                 self._users[name].append(each)
+        if others := function.constants.keys() - numbers.keys():
+            shapes = [function.tensors[name].shape for name in sorted(others)]
+            raise NotTaken(f"constants of the shapes {shapes}")
         for name, value in numbers.items():
             emitter.number(plain(name), value)
 
@@ -93,9 +100,10 @@ class NodeWriter:
     def result(self, tensor: str) -> str:
         """Return the name of a tensor as an output of the model.
 
-        A tensor that no node computes, such as an input, is copied by a node.
+        A tensor that no node computes, such as an input, is copied by a node. `tensor`
+        is a key of the function's outputs.
         """
-        emitter, name = self.emitter, self.name(tensor)
+        emitter, name = self.emitter, self.name(self._function.outputs[tensor])
         if name in emitter.made:
             return name
         copy = f"{name}_out"

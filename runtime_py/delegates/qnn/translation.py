@@ -40,18 +40,17 @@ from kvc.runtime.delegates.qnn.ranges import reach_of
 from kvc.schema.backends.grids import Grid
 from kvc.schema.backends.lowered import ATTENTION
 from kvc.schema.backends.primitives import Primitive
-from kvc.schema.backends.qnn import PRIMITIVES
+from kvc.schema.backends.qnn import PRIMITIVES, PRODUCT
 from kvc.schema.backends.qnn_fixed import LINEAR, Grids
 from kvc.schema.dtypes import DType
 from kvc.schema.graph import Constant, Graph, Instruction, Ref
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
-_PRODUCT: Final = "aten::scaled_dot_product_attention"
 _FORMS: Final[Mapping[str, Emit]] = {
     "aten::rms_norm": forms.rms_norm,
     "aten::layer_norm": forms.layer_norm,
     "kvc::rotary_embedding": forms.rotary,
-    _PRODUCT: forms.attention_product,
+    PRODUCT: forms.attention_product,
     LINEAR: forms.int8_linear,
 }
 _DTYPES: Final = {
@@ -133,7 +132,8 @@ class _Translator(BlockLowering):
             emitter = FixedEmitter(grids)
         for given, grid in self._given.items():
             emitter.input(given, self._build.shape(given), grid)
-        outputs = {name: name for name in self._made.values()}
+        rows = (each.rows for each in self._updates.values())
+        outputs = {name: name for name in (*self._made.values(), *rows)}
         function = self._build.function("", {}, outputs)
 
         def store(tensor: str, transposed: bool) -> str:

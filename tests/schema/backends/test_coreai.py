@@ -42,6 +42,7 @@ def test_what_it_takes_is_in_the_table_of_operators():
     ("op", "arguments", "result"),
     [
         ("aten::linear", (X, W, None), X),
+        ("aten::linear", (tensor(4), W, None), tensor(4)),
         ("aten::add.Tensor", (N, N, 1), N),
         ("aten::lt.Scalar", (N, 3), B),
         ("aten::where.self", (B, X, X), X),
@@ -81,7 +82,6 @@ def test_it_takes(op: str, arguments: tuple[object, ...], result: Operand):
         ("aten::masked_fill.Scalar", (X, X, 0.0), X, "a mask float32"),
         ("aten::layer_norm", (X, (2, 4), None, None, 1e-5), X, "one axis, not"),
         ("aten::linear", (X, tensor(4, 4), None), X, "no matrix of the model"),
-        ("aten::linear", (tensor(4), W, None), tensor(4), "and a weight"),
         ("aten::matmul", (tensor(4), X), tensor(2), "the product of"),
         ("aten::addmm", (X, X, W, 1, 2), X, "beta 1, alpha 2"),
         ("aten::index.Tensor", (W, (None, N)), W, "no index of the first axis"),

@@ -63,6 +63,8 @@ def test_a_wrong_header_is_refused(change: Callable[[dict], object], what: str):
 
 def test_a_wrong_beginning_is_refused(monkeypatch: pytest.MonkeyPatch):
     raw = write_contexts("v75", GRAPHS)
+    with pytest.raises(BadContexts, match="another version of kvc"):
+        read_contexts(MAGIC[:-1] + b"\x01" + write_contexts("v75", GRAPHS)[8:], "v75")
     with pytest.raises(BadContexts, match="does not begin"):
         read_contexts(b"KVC" + raw, "v75")
     for short in (b"", MAGIC, raw[:40]):

@@ -13,15 +13,20 @@ from op_cases import CASES, Case
 from qnn_device import use_numpy_device
 from qnn_operators import graph_of
 
+from kvc.runtime.delegates.lowering.builder import NotTaken
 from kvc.runtime.delegates.lowering.operators import OPERATORS
 from kvc.runtime.delegates.qnn.calls import rounded
 from kvc.runtime.delegates.qnn.context import Context
+from kvc.runtime.delegates.qnn.curves import HalfEmitter
+from kvc.runtime.delegates.qnn.forms import QnnBuilder
+from kvc.runtime.delegates.qnn.nodes import NodeWriter
 from kvc.runtime.delegates.qnn.plan import Made, Stored, Whole
 from kvc.runtime.delegates.qnn.translation import translate
 from kvc.runtime.memory.arrays import tensor_as_array
 from kvc.schema.backends.lowered import ATTENTION
 from kvc.schema.backends.operands import arguments_of
-from kvc.schema.backends.qnn import LIST, why_not
+from kvc.schema.backends.primitives import Primitive
+from kvc.schema.backends.qnn import LIST, PRIMITIVES, why_not
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 # Of caches the host does a part.
@@ -100,3 +105,12 @@ def test_all_that_is_taken_is_tried() -> None:
     tried = {case.op for case in HERE}
     assert LIST.operators - tried == {CACHE_UPDATE, ATTENTION}
     assert tried <= OPERATORS.keys()
+
+
+def test_a_constant_of_several_numbers_is_refused() -> None:
+    build = QnnBuilder(PRIMITIVES)
+    build.input("x", "float32", (2,))
+    made = build.binary(Primitive.ADD, "x", build.constant(np.ones(2, np.float32)))
+    function = build.function("", {}, {made: made})
+    with pytest.raises(NotTaken, match="constants of the shapes"):
+        NodeWriter(function, HalfEmitter(), build.numbers, {}, lambda *_: "")
