@@ -9,7 +9,9 @@ from typing import ClassVar, Final
 
 from kvc.compiler.backends.base import BlockBackend, able_nodes
 from kvc.compiler.ir import Method, Node, Value
-from kvc.schema.backends.lowered import ATTENTION
+from kvc.schema.backends.lowered_rules import (
+    ATTENTION,
+)
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 # Arguments that the host reads before the device runs: the write position and row

@@ -20,7 +20,9 @@ from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.recipes import Option
 from kvc.schema.backends import qnn, qnn_fixed
 from kvc.schema.backends.grids import Grid, Stored, asymmetric
-from kvc.schema.backends.lowered import ATTENTION
+from kvc.schema.backends.lowered_rules import (
+    ATTENTION,
+)
 from kvc.schema.backends.operands import WhyNot
 from kvc.schema.calibration import Range
 from kvc.schema.errors import BadOption, RangeUnbounded

@@ -7,10 +7,10 @@ runtime refuses a block with any other node.
 
 from typing import Final
 
-from kvc.schema.backends.lowered import (
+from kvc.schema.backends.lowered import LoweredList
+from kvc.schema.backends.lowered_rules import (
     ATTENTION,
     CHECKS,
-    LoweredList,
     beyond_32_bits,
     floats,
 )

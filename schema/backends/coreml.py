@@ -9,12 +9,12 @@ nodes by this list; the runtime refuses a block with any other node.
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from kvc.schema.backends.lowered import (
+from kvc.schema.backends.lowered import LoweredList
+from kvc.schema.backends.lowered_rules import (
     ATTENTION,
     INT8_WEIGHTS,
     INTEGERS,
     RULES,
-    LoweredList,
     accepted,
     beyond_32_bits,
     floats,

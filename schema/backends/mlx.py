@@ -7,7 +7,12 @@ runtime refuses a block with any other node.
 
 from typing import Final
 
-from kvc.schema.backends.lowered import LoweredList, floats, of_table, shares_heads
+from kvc.schema.backends.lowered import LoweredList
+from kvc.schema.backends.lowered_rules import (
+    floats,
+    of_table,
+    shares_heads,
+)
 from kvc.schema.backends.operands import (
     Arguments,
     Results,

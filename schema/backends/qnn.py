@@ -8,10 +8,10 @@ a block with any other node.
 
 from typing import Final
 
-from kvc.schema.backends.lowered import (
+from kvc.schema.backends.lowered import LoweredList
+from kvc.schema.backends.lowered_rules import (
     ATTENTION,
     STORED,
-    LoweredList,
     attention_product,
     normed,
     shares_heads,

@@ -12,7 +12,11 @@ from typing import Final
 
 from kvc.schema.backends import qnn
 from kvc.schema.backends.grids import Grid, Stored, read_grids, write_grids
-from kvc.schema.backends.lowered import ATTENTION, CHECKS, accepted
+from kvc.schema.backends.lowered_rules import (
+    ATTENTION,
+    CHECKS,
+    accepted,
+)
 from kvc.schema.backends.operands import (
     Arguments,
     Operand,

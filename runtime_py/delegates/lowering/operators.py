@@ -23,7 +23,9 @@ from kvc.runtime.delegates.lowering.caches import update_cache
 from kvc.runtime.delegates.lowering.context import Emit, Made, OpContext
 from kvc.runtime.delegates.lowering.moving import MOVING
 from kvc.runtime.delegates.lowering.rows import ROWS
-from kvc.schema.backends.lowered import ATTENTION
+from kvc.schema.backends.lowered_rules import (
+    ATTENTION,
+)
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.ops import CACHE_UPDATE
 

@@ -26,7 +26,9 @@ from kvc.runtime.delegates.lowering.plan import (
     value_name,
 )
 from kvc.runtime.delegates.operands import settled
-from kvc.schema.backends.lowered import ATTENTION
+from kvc.schema.backends.lowered_rules import (
+    ATTENTION,
+)
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.buckets import fixed_sizes
 from kvc.schema.dtypes import DType

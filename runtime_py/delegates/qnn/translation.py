@@ -38,7 +38,9 @@ from kvc.runtime.delegates.qnn.plan import (
 )
 from kvc.runtime.delegates.qnn.ranges import reach_of
 from kvc.schema.backends.grids import Grid
-from kvc.schema.backends.lowered import ATTENTION
+from kvc.schema.backends.lowered_rules import (
+    ATTENTION,
+)
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.backends.qnn import PRIMITIVES, PRODUCT
 from kvc.schema.backends.qnn_fixed import LINEAR, Grids

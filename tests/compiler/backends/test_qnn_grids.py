@@ -13,7 +13,9 @@ from kvc.compiler import Method, compile_program
 from kvc.runtime import load
 from kvc.runtime.calibration import Samples
 from kvc.schema.backends.grids import Grid
-from kvc.schema.backends.lowered import ATTENTION
+from kvc.schema.backends.lowered_rules import (
+    ATTENTION,
+)
 from kvc.schema.backends.qnn_fixed import Grids, read_payload
 from kvc.schema.errors import BadOption, RangeUnbounded
 from kvc.schema.graph import Graph, Ref

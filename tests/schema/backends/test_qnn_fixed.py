@@ -7,7 +7,9 @@ import pytest
 from sample_programs import sample_program
 
 from kvc.schema.backends.grids import Grid, Stored, write_grids
-from kvc.schema.backends.lowered import ATTENTION
+from kvc.schema.backends.lowered_rules import (
+    ATTENTION,
+)
 from kvc.schema.backends.operands import Operand
 from kvc.schema.backends.qnn_fixed import (
     LARGEST,

@@ -14,7 +14,10 @@ from op_cases import Case, kind_of
 from kvc.runtime.delegates.lowering.builder import Builder
 from kvc.runtime.delegates.lowering.context import DeviceTraits
 from kvc.runtime.delegates.lowering.partition import Names, lower_partition
-from kvc.schema.backends.lowered import RULES, LoweredList
+from kvc.schema.backends.lowered import LoweredList
+from kvc.schema.backends.lowered_rules import (
+    RULES,
+)
 from kvc.schema.backends.primitives import SHORTCUTS, Primitive, usable
 
 ALL = frozenset(Primitive)

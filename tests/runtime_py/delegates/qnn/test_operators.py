@@ -23,7 +23,9 @@ from kvc.runtime.delegates.qnn.nodes import NodeWriter
 from kvc.runtime.delegates.qnn.plan import Made, Stored, Whole
 from kvc.runtime.delegates.qnn.translation import translate
 from kvc.runtime.memory.arrays import tensor_as_array
-from kvc.schema.backends.lowered import ATTENTION
+from kvc.schema.backends.lowered_rules import (
+    ATTENTION,
+)
 from kvc.schema.backends.operands import arguments_of
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.backends.qnn import LIST, PRIMITIVES, why_not
