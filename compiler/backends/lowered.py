@@ -1,7 +1,7 @@
 """Backends whose partitions the run-time half lowers to primitives.
 
-The host checks write positions and lengths of caches before the device runs, so the
-nodes that compute these are not taken together with the cache operators.
+The host checks write positions and lengths of caches before the device runs, so a
+backend does not take cache operators whose positions or lengths the device computes.
 """
 
 from collections.abc import Mapping
@@ -23,15 +23,15 @@ class LoweredBackend(BlockBackend):
     """Takes whole methods, at fixed shapes.
 
     Attributes:
-        anchors: the operators of which a method must have one to be taken; empty if
-            any operator is enough.
+        anchors: operators of which at least one must be in a method that is taken;
+            empty if any operator is enough.
     """
 
     fixed_shapes = True
     anchors: ClassVar[frozenset[str]] = frozenset()
 
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take."""
+        """Return the indices of the nodes to take."""
         able = able_nodes(method, self.supported)
         while wrong := _unfit(able):
             able = {i: node for i, node in able.items() if i not in wrong}
@@ -39,7 +39,7 @@ class LoweredBackend(BlockBackend):
         return frozenset(able if worth else ())
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the views of tensors that the device does not support."""
+        """Return the indices of views of tensors that the device does not support."""
         able = able_nodes(method, self.supported)
         views = (
             i for i, n in enumerate(method.nodes) if OPS[n.op].aliasing is Aliasing.VIEW
@@ -50,7 +50,7 @@ class LoweredBackend(BlockBackend):
 def _unfit(taken: Mapping[int, Node]) -> frozenset[int]:
     """Return the indices of nodes whose arguments the device would compute too late.
 
-    These are arguments that the host reads before the device runs.
+    The host reads these arguments before the device runs.
     """
     made: set[int] = set()
     wrong: set[int] = set()

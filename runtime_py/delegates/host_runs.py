@@ -25,9 +25,10 @@ from kvc.schema.graph import Constant, Graph, Ref
 from kvc.schema.model import Block
 from kvc.schema.ops import OPS, Aliasing
 
-# Values of a partition that lie on the host while a subprocess runs it.
+# Values of a partition that lie on the host while a library runs the partition.
 
 
+# The index of an instruction, and a function that raises if a value is wrong.
 Check = tuple[int, Callable[[], None]]
 
 
@@ -46,7 +47,9 @@ def host_values(
     arena: Arena,
     constant: Callable[[int], Array],
 ) -> tuple[Values, Sequence[Check]]:
-    """Return the values of a partition, and the checks of its values.
+    """Return the values of a partition, and the checks of these values.
+
+    Views of inputs and constants are bound to their arrays.
 
     Args:
         graph: the graph of the partition.
@@ -55,10 +58,13 @@ def host_values(
         outputs: arrays of the graph's outputs.
         arena: scratch memory of the context, in which intermediate values lie.
         constant: returns named data by id.
+
+    Returns:
+        The values; and the checks, each with the index of its instruction.
     """
     memory = partition_memory(graph, sizes, inputs, outputs, arena, constant)
     values = Values(graph, sizes, memory)
-    known = known_values(graph)  # and views of these
+    known = known_values(graph)  # and, below, views of these
     for instruction in graph.instructions:
         first = instruction.arguments[0] if instruction.arguments else None
         view = OPS[instruction.op].aliasing is Aliasing.VIEW
@@ -79,7 +85,9 @@ Runs = Sequence[Sequence[tuple[int, int, int]]]
 class Handed:
     """A result that the host has without a run of the library.
 
-    Its output index is `output`, its value id is `value`.
+    Attributes:
+        output: index of the result among the graph's outputs.
+        value: id of the value that is the result.
     """
 
     output: int
@@ -116,7 +124,7 @@ class PlanCall(Protocol[PlanT]):
 
 
 class HostRun(ABC, Generic[PlanT]):
-    """A partition and the arrays that it is bound to."""
+    """A partition that is bound to arrays of the host."""
 
     def __init__(
         self,
@@ -178,13 +186,13 @@ class HostRun(ABC, Generic[PlanT]):
     def _compute(self) -> Callable[[], None]:
         """Check, compute, and return a function that writes the results.
 
-        Everything that can fail happens before the function is returned.
+        All that can fail happens before the function is returned.
         """
 
     def _rows(self, cache: int, writes: Writes) -> Runs:
-        """Return the slots of a cache's new rows: a list of runs per batch row.
+        """Return the runs of a cache's new rows for each batch row; see `Writes.runs`.
 
-        For a run, see `Writes.runs`.
+        `cache` is the id of the value that is the cache.
         """
         return [
             writes.runs(self._read, row) for row in range(self._read(cache).shape[0])
@@ -197,8 +205,8 @@ class HostRun(ABC, Generic[PlanT]):
             output: index of the output that is the cache's new content, [batch, heads,
                 slots, width].
             cache: id of the value that is the cache's old content, of the same shape.
-            made: the new rows, [batch, heads, rows, width].
-            runs: for each batch row, its runs; see `Writes.runs`.
+            made: a tensor with the new rows, [batch, heads, rows, width].
+            runs: the runs of each batch row: first row in `made`, first slot, count.
         """
         old, target = self._read(cache), self._outputs[output]
         if not lies_over(old, target):

@@ -1,7 +1,7 @@
 """The Python packages of a vendor's library, each of exactly one version.
 
-In: names and versions of packages. Out: a check of what is installed. Packages are
-never imported here: a subprocess, or the backend itself, imports them.
+In: names and versions of packages. Out: a check of what is installed. This module never
+imports the packages: a subprocess, or the backend itself, imports the packages.
 """
 
 import platform
@@ -50,6 +50,6 @@ class LibraryPackage:
                 raise self.missing(what)
 
     def missing(self, reason: str) -> MissingLibrary:
-        """Return the error that the library cannot be used, with the reason."""
+        """Return the error that the library cannot be used for `reason`."""
         install = f"pip install 'kvc[{self.extra}]'"
         return MissingLibrary(library=self.library, reason=reason, install=install)

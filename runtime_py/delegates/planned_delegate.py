@@ -1,9 +1,9 @@
 """Delegates whose library runs, in a subprocess, partitions of fixed shapes.
 
-In: the partitions of a program. Out: a handle for each, which has a plan for each set
-of sizes, and runs a call of the plan. Without the library, the reference runs the
-partition. Subclasses define how a partition becomes a plan, and how plans are called
-and exported. States stay in the host's memory between calls.
+In: the partitions of a program. Out: a handle for each partition. The handle has a plan
+for each set of sizes, and runs calls of the plan. Without the library, the reference
+runs the partition. Subclasses define how a partition becomes a plan, and how plans are
+called and exported. States stay in the host's memory between calls.
 """
 
 import contextlib
@@ -63,9 +63,9 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
         """Check all partitions, and find the library unless the reference is requested.
 
         Raises:
-            BadProgram: a partition is not for this backend.
+            BadProgram: the library does not take a partition of this backend.
             MissingLibrary: the library is missing, and `options.reference` is False, or
-                a device was requested.
+                is None while a device is requested.
         """
         self._options, self._program = options, options.program
         self._data: Mapping[str, FreeableBuffer] = {}
@@ -95,7 +95,7 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
 
     @classmethod
     def targets(cls) -> Sequence[str]:
-        """Return the names of all targets; none if the library is missing."""
+        """Return the names of all targets; no name if the library is missing."""
         try:
             cls.package.check()
         except MissingLibrary:
@@ -117,7 +117,7 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
         return Packing(key, "", numbers, len(raw), lambda: raw, self.exports_folder)
 
     def packed(self) -> Mapping[str, int]:
-        """Return the number of bytes written to the subprocess, by weight name."""
+        """Return the number of bytes written for the subprocess, by weight name."""
         if self._context is None:
             return {}
         return self._context.packed(self._program.names)
@@ -130,13 +130,13 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
             self._context.close()
 
     def constant(self, name: int) -> Array:
-        """Return named data that the host reads, by id, and keep it in memory."""
+        """Return named data that the host reads, by id; the data stay in memory."""
         if name not in self._buffers:
             self._buffers[name] = self._data[self._program.names[name].name]
         return self._buffers[name].array()
 
     def weight(self, weight: WeightT) -> Array:
-        """Return a weight's elements as the library stores them.
+        """Return a weight's elements as the library stores the weight.
 
         Raises:
             BadProgram: the library's dtype cannot represent an element.
@@ -151,11 +151,11 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
         return [h.plan(sizes) for h in self._handles.values() for sizes in h.sizes]
 
     def wrong(self, where: str, what: str) -> BadProgram:
-        """Return the error that a part of the bundle is not for this backend."""
+        """Return the error that the part `where` of the bundle is wrong, for `what`."""
         return BadProgram(path=self._options.path, where=where, what=what)
 
     def _found(self) -> ContextT:
-        """Check that the library is installed, and return the context of all calls.
+        """Check that the library is installed, and return a context for all calls.
 
         Raises:
             MissingLibrary: the library is not installed.
@@ -175,7 +175,7 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
 
     @abstractmethod
     def translator(self, partition: Partition) -> tuple[WhyNot, Translate[PlanT]]:
-        """Return which operators the library takes, and what makes plans of them.
+        """Return the library's support list, and a function that makes plans.
 
         Raises:
             BadProgram: the partition's payload is wrong.
@@ -187,21 +187,29 @@ class PlannedDelegate(Delegate, ABC, Generic[PlanT, WeightT, ContextT]):
 
     @abstractmethod
     def _context_of(self, target: str) -> ContextT:
-        """Return a new context that builds for a target."""
+        """Return a new context that builds plans for a target."""
 
     @abstractmethod
     def _names(
         self, sizes: Mapping[int, Sequence[Sizes]]
     ) -> Mapping[int, Sequence[str]]:
-        """Return a name for each partition, by its id, at each of its sizes."""
+        """Return the names of the plans of each partition, by the partition's index.
+
+        `sizes` has the sets of sizes of each partition, by the partition's index. The
+        result has a name for each set, in the same order.
+        """
 
     @abstractmethod
     def _stored(self, weight: WeightT, array: Array) -> Array:
-        """Return named data as the library stores a weight made from it."""
+        """Return `array`, the named data of a weight, as the library stores the weight.
+
+        Raises:
+            BadProgram: the library's dtype cannot represent an element.
+        """
 
     @abstractmethod
     def _exported(self, target: str, context: ContextT) -> bytes:
-        """Return the file of a target, built in a context of `_context_of`."""
+        """Return the file of a target; `context` is what `_context_of` returns."""
 
 
 class PlannedHandle(Handle, Generic[PlanT]):
@@ -209,7 +217,7 @@ class PlannedHandle(Handle, Generic[PlanT]):
 
     Attributes:
         sizes: all sets of sizes of the partition's symbols.
-        names: for each set of sizes, the name of its plan.
+        names: for each set of sizes, the name of the plan.
     """
 
     def __init__(
@@ -261,7 +269,7 @@ class PlannedHandle(Handle, Generic[PlanT]):
         """Return the plan for one set of sizes.
 
         Raises:
-            BadProgram: the library does not support the sizes.
+            BadProgram: the library does not support the partition at these sizes.
         """
         at = self.sizes.index({name: sizes[name] for name in self.sizes[0]})
         if at not in self._plans:

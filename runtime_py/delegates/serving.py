@@ -1,15 +1,17 @@
 """The subprocess that calls a vendor's library; `subprocesses.py` starts it.
 
-In, on a socket: requests. Each is a length and a JSON text of that length; some carry a
-file descriptor of shared memory. Out, on the same socket: an answer to each request, in
-order: `{"made": ...}`, or `{"error": "why"}`. `Server` answers these requests:
+In, on a socket: requests. A request is a length of 4 bytes, little-endian, and a JSON
+text of this length; some requests carry a file descriptor of shared memory. Out, on the
+same socket: an answer to each request, in order: `{"made": ...}`, or
+`{"error": "why"}`. `Server` answers these requests:
 
     open    run the backend's script, whose class `Work` loads the library
-    bind    map shared memory, and let `Work.bind` bind a built model to arrays in it
+    bind    map shared memory, and let `Work.bind` bind a built model to arrays
     run     call the function that `Work.bind` returned
     forget  release a bound model
 
-For another request, such as `build`, the method of `Work` with its name is called.
+For any other request, such as `build`, `Server` calls the method of `Work` with the
+request's name.
 
 This module imports nothing of kvc, so a crash of the library stays in the subprocess.
 """
@@ -47,12 +49,23 @@ class Server:
         self._bound: dict[int, tuple[Callable[[], None], object]] = {}
 
     def answer(self, do: str, descriptors: list[int], facts: dict[str, Any]) -> object:
-        """Return the result of the request `do`."""
+        """Return the result of a request.
+
+        Args:
+            do: the name of the request.
+            descriptors: the file descriptors that came with the request.
+            facts: the other arguments of the request, by name.
+        """
         handler = getattr(self if do in _SHARED else self._work, do)
         return handler(*descriptors, **facts)
 
     def open(self, paths: list[str], folder: str) -> None:
-        """Load the library, given the paths of Python's packages; work in `folder`."""
+        """Load the library.
+
+        Args:
+            paths: the folders in which Python finds packages.
+            folder: the folder to work in, also for temporary files.
+        """
         sys.path[:] = paths
         os.chdir(folder)
         self.folder = tempfile.tempdir = folder
@@ -66,8 +79,16 @@ class Server:
         nbytes: int,
         places: dict[str, list[Place]],
     ) -> None:
-        """Bind a built model to arrays, which are listed by use, such as "inputs"."""
-        import numpy as np  # only `open` tells where it is
+        """Bind a built model to arrays.
+
+        Args:
+            memory: file descriptor of the shared memory, which this method closes.
+            name: the name of the model.
+            number: the number of the bound model, for `run` and `forget`.
+            nbytes: the size of the memory in bytes.
+            places: the arrays in the memory, by use, such as "inputs".
+        """
+        import numpy as np  # `open` sets the path of numpy
 
         held = mmap.mmap(memory, nbytes)
         os.close(memory)
@@ -78,11 +99,11 @@ class Server:
         self._bound[number] = self._work.bind(name, **arrays), arrays
 
     def run(self, number: int) -> None:
-        """Run a bound model."""
+        """Run the bound model with a number."""
         self._bound[number][0]()
 
     def forget(self, number: int) -> None:
-        """Release a bound model, if there is one."""
+        """Release the bound model with a number, if there is such a model."""
         self._bound.pop(number, None)
 
 
@@ -99,12 +120,12 @@ def main(descriptor: int, script: str) -> None:
             except Exception as error:  # any error of the library
                 answer = {"error": str(error) or type(error).__name__}
             send(connection, answer)
-    if server.folder:  # a killed parent process has not removed it
+    if server.folder:  # a killed parent leaves the folder
         shutil.rmtree(server.folder, ignore_errors=True)
 
 
 def send(connection: socket.socket, message: object, fd: int | None = None) -> None:
-    """Send a message as JSON, with the file descriptor `fd` unless it is None."""
+    """Send a message as JSON, and the file descriptor `fd` if not None."""
     raw = json.dumps(message).encode()
     head = len(raw).to_bytes(LENGTH_NBYTES, "little")
     socket.send_fds(connection, [head], [] if fd is None else [fd])
@@ -112,7 +133,7 @@ def send(connection: socket.socket, message: object, fd: int | None = None) -> N
 
 
 def receive(connection: socket.socket) -> tuple[Any, list[int]] | None:
-    """Receive a message and its file descriptors; None once the socket is closed."""
+    """Receive a message and file descriptors; None once the socket is closed."""
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH_NBYTES, 1)
     head += _received(connection, LENGTH_NBYTES - len(head)) if head else b""
     if len(head) < LENGTH_NBYTES:

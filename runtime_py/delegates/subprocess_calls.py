@@ -70,7 +70,11 @@ class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
         Args:
             plan: the plan to run.
             read: returns a weight's elements, in the library's dtype.
-            how: how to build the plan.
+            how: how to build the plan; subclasses define the meaning.
+
+        Raises:
+            NativeCallFailed: the library refuses to build or bind the plan.
+            WorkerLost: the library ended its process, or took too long.
         """
         call = ApartCall(self, plan, read, how, next(self._numbers))
         with self._lock:
@@ -82,7 +86,10 @@ class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
         return call
 
     def packed(self, names: tuple[NamedData, ...]) -> Mapping[str, int]:
-        """Return the number of bytes written for each weight, by the weight's name."""
+        """Return the number of bytes written for each weight.
+
+        `names` is the program's named data; the result is by the name of the data.
+        """
         found: dict[str, int] = {}
         # Other threads may add entries.
         for weight, (_, nbytes) in self._offsets.copy().items():
@@ -101,11 +108,11 @@ class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
             self._ready(call).ask("run", RUNNING_S, number=call.number)
 
     def forget(self, call: "ApartCall[PlanT, WeightT, HowT]") -> None:
-        """Release a call's memory and its binding in the subprocess."""
+        """Release, in the subprocess, the binding and the memory map of a call."""
         with self._lock:
             process = self._process
             if process is not None and call.process is process and not process.is_lost:
-                # If the process is lost, so are the call's resources.
+                # A lost process has no resources of the call to release.
                 with contextlib.suppress(WorkerLost, NativeCallFailed):
                     process.ask("forget", RUNNING_S, number=call.number)
 
@@ -118,7 +125,7 @@ class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
 
     @abstractmethod
     def describe(self, plan: PlanT) -> tuple[str, Passed]:
-        """Return a plan's name in the subprocess, and the arrays of a call of it."""
+        """Return a plan's name in the subprocess, and the arrays of a call."""
 
     @abstractmethod
     def _build(
@@ -127,7 +134,7 @@ class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
         """Build the plan of a call; return the names of all plans that were built."""
 
     def _ready(self, call: "ApartCall[PlanT, WeightT, HowT]") -> Process:
-        """Return the subprocess, with the call bound in it."""
+        """Return the subprocess, in which the call is bound; the lock must be held."""
         process = self._alive()
         if call.process is process:
             return process
@@ -161,7 +168,7 @@ class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
         weights: Iterable[WeightT],
         read: Callable[[WeightT], Array],
     ) -> None:
-        """Write those weights that are not yet in the file of weights.
+        """Write the weights that are not yet in the file of weights.
 
         Callers wrap this in `ended_if_broken`.
         """
@@ -177,7 +184,7 @@ class ApartContext(ABC, Generic[PlanT, WeightT, HowT]):
 
 @contextlib.contextmanager
 def ended_if_broken(process: Process) -> Iterator[None]:
-    """End the subprocess if the `with` body raises: its files can be incomplete."""
+    """End the subprocess if the `with` body raises, since files can be incomplete."""
     try:
         yield
     except BaseException:
@@ -209,7 +216,7 @@ class ApartCall(Generic[PlanT, WeightT, HowT]):
         how: HowT,
         number: int,
     ) -> None:
-        """Allocate memory for all arrays."""
+        """Allocate memory for all arrays; the attributes document the arguments."""
         self._context, self.plan, self.read, self.how = context, plan, read, how
         self.number, (self.name, passed) = number, context.describe(plan)
         self.places: dict[str, list[tuple[str, str, int, tuple[int, ...]]]] = {}
@@ -242,7 +249,7 @@ class ApartCall(Generic[PlanT, WeightT, HowT]):
     def arrays(self) -> Mapping[str, Array]:
         """Return arrays over the shared memory, by name.
 
-        A forked child process gets new memory, which it does not share with its parent.
+        A forked child process gets new memory, which the parent does not share.
         """
         if self._owner != os.getpid():
             self.free()
@@ -258,7 +265,7 @@ class ApartCall(Generic[PlanT, WeightT, HowT]):
         os.close(self.descriptor)
 
     def close(self) -> None:
-        """Release the call; the caller must not use its arrays afterwards."""
+        """Release the call; the caller must not use the call's arrays afterwards."""
         try:
             self._context.forget(self)
         finally:

@@ -46,7 +46,7 @@ LIST: Final = LoweredList(
     number=_large,
 )
 why_not = LIST.why_not
-# Operators that make it worth moving a method to the backend.
+# A method without one of these operators is not worth moving to the backend.
 ANCHORS: Final = frozenset(
     {
         *("aten::linear", "aten::addmm", "aten::matmul", "aten::mm", "aten::bmm"),

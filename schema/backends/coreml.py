@@ -2,7 +2,7 @@
 
 The backend computes the inputs of products in float16. Numbers that must be exact are
 float32: positions, angles, and tables of positions and angles. Integers are int32;
-where an operator makes floats of integers, they are converted. The compiler selects
+an operator that makes floats of integers converts the integers. The compiler selects
 nodes by this list; the runtime refuses a block with any other node.
 """
 
@@ -34,8 +34,8 @@ from kvc.schema.backends.operands import (
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.dtypes import DType
 
-LARGEST: Final = 65504.0  # float16
-# MIL has no negation, and adds an epsilon to the operands of the other two.
+LARGEST: Final = 65504.0  # the greatest float16
+# MIL has no NEG, and adds an epsilon to the operands of RSQRT and RECIPROCAL.
 PRIMITIVES: Final = frozenset(Primitive) - {
     *(Primitive.NEG, Primitive.RSQRT, Primitive.RECIPROCAL),
 }
@@ -63,7 +63,7 @@ def _sum(arguments: Arguments, results: Results) -> str:
 def _linear(arguments: Arguments, results: Results) -> str:
     """Return "" if weight and bias are constants of the model, else why not.
 
-    They are operands of Core ML's `linear`, which takes constants alone.
+    Core ML's `linear` takes only constants as weight and bias.
     """
     weight, bias = operand(arguments[1]), arguments[-1]
     if not weight.constant or len(weight.type.dims) != 2:
@@ -89,7 +89,7 @@ def _of(known: AbstractSet[DType], rule: Rule) -> Rule:
     return refuse
 
 
-# Rules for floats or operands of one kind, and those that Core ML's list has instead.
+# Common rules, and the rules that replace them, since Core ML mixes dtypes.
 _MIXED: Final = {
     RULES["aten::add.Tensor"]: _sum,
     RULES["aten::mul.Tensor"]: _numbers,

@@ -1,9 +1,9 @@
 """The support list of a device for which graphs are lowered to primitives.
 
 In: the primitives, dtypes and ranks that a device has. Out: a `WhyNot`, for compiler
-and runtime. An operator is supported if its primitives are there and the lowering can
-express its arguments; a device can limit operators further, and can have forms of its
-own, which need no primitives.
+and runtime. An operator is supported if the device has the primitives that the operator
+needs, and the lowering can express the operator's arguments. A device can limit
+operators further, and can have its own forms of operators, which need no primitives.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,21 +41,23 @@ _POWER, _ANY_POWER = "aten::pow.Tensor_Scalar", "aten::pow.Scalar"
 
 @frozen
 class LoweredList:
-    """What a device has, from which its support list follows.
+    """What a device has, from which the device's support list follows.
 
     Attributes:
         primitives: the device's primitives.
         floats: dtypes of the floats that the device computes.
         ranks: the numbers of dims that a tensor can have.
         empty: whether tensors can have no elements.
-        int8: whether the device has int8 tensors, which it casts to floats.
-        integers: whether the device computes integers and truths.
-        without: operators that the device leaves although it has their primitives.
-        forms: operators of which the device has its own form, with the rule of each.
-            The rule checks dtypes, too.
-        rules: rules that are wider than those of `RULES`, by operator.
-        limits: further limits of the device, by operator.
-        number: returns why the device cannot represent a number among the arguments.
+        int8: whether the device has int8 tensors, and casts them to floats.
+        integers: whether the device computes integers and bools.
+        without: operators that the device does not run, although it has their
+            primitives.
+        forms: the rules of the operators of which the device has its own form, by
+            operator. These rules check dtypes, too.
+        rules: rules that replace those of `RULES`, by operator.
+        limits: further rules, which apply beside the others, by operator.
+        number: returns why the device cannot represent an argument that is a number, or
+            "".
     """
 
     primitives: frozenset[Primitive]
@@ -126,7 +128,7 @@ def _needed(names: str, *parts: Primitive) -> dict[str, tuple[Primitive, ...]]:
 
 
 _NORM: Final = (_P.MUL, _P.MEAN, _P.ADD, _P.RSQRT)
-# An index out of range is replaced and reported.
+# The primitives that replace and report indices out of range.
 _INDEX: Final = (
     *(_P.MAXIMUM, _P.MINIMUM, _P.GREATER, _P.OR, _P.WHERE, _P.MAX, _P.MIN, _P.CONCAT),
 )

@@ -1,4 +1,4 @@
-"""Rules of the lowering: what it cannot express, whatever primitives a device has.
+"""Rules: what the lowering cannot express, whatever primitives a device has.
 
 In: the arguments of a node, and the types of its results. Out: why the lowering cannot
 express the node, or "". `RULES` has a rule for each operator that is lowered.
@@ -23,7 +23,7 @@ ATTENTION: Final = "kvc::attention"
 INTEGERS: Final = frozenset({DType.INT64, DType.INT32})
 CHECKS: Final = frozenset({"kvc::check_index", "kvc::check_rows", "kvc::check_size"})
 INT8_WEIGHTS: Final = frozenset({"kvc::linear_w8", "kvc::embedding_q8"})
-STORED: Final = frozenset({DType.FLOAT32, DType.FLOAT16})  # of caches and views
+STORED: Final = frozenset({DType.FLOAT32, DType.FLOAT16})  # dtypes of caches and views
 
 
 def accepted(arguments: Arguments, results: Results) -> str:
@@ -32,7 +32,7 @@ def accepted(arguments: Arguments, results: Results) -> str:
 
 
 def _of_one_kind(arguments: Arguments, results: Results) -> str:
-    """Return why tensors and numbers are of several kinds, or ""."""
+    """Return why tensors and numbers are not all floats or all integers, or ""."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     kinds = {kind.dtype.is_floating for kind in types}
     dtypes = sorted({kind.dtype.label for kind in types})
@@ -88,7 +88,7 @@ def normed(arguments: Arguments, results: Results) -> str:
 
 
 def product(arguments: Arguments, results: Results) -> str:
-    """Return why two tensors are no matrices of floats, or ""."""
+    """Return why two tensors are not floats of two axes or more, or ""."""
     one, other = (operand(each).type for each in arguments[:2])
     if min(len(one.dims), len(other.dims)) < 2:
         return f"the product of {one} and {other}"
@@ -96,7 +96,7 @@ def product(arguments: Arguments, results: Results) -> str:
 
 
 def added_product(arguments: Arguments, results: Results) -> str:
-    """Return why `aten::addmm` is no plain sum with a product of floats, or ""."""
+    """Return why `aten::addmm` has other factors than 1 or no floats, or ""."""
     *tensors, beta, alpha = arguments
     if (beta, alpha) != (1, 1):
         return f"beta {beta}, alpha {alpha}"
@@ -104,7 +104,7 @@ def added_product(arguments: Arguments, results: Results) -> str:
 
 
 def weighted(arguments: Arguments, results: Results) -> str:
-    """Return why a weight is no matrix of the model, or ""."""
+    """Return why a weight is no constant matrix of the model, or ""."""
     weight = operand(arguments[1])
     is_matrix = weight.constant and len(weight.type.dims) == 2
     return "" if is_matrix else f"a weight {weight.type} that is no matrix of the model"
@@ -115,7 +115,7 @@ def _linear(arguments: Arguments, results: Results) -> str:
 
 
 def in_channels(arguments: Arguments, results: Results) -> str:
-    """Return why an int8 matrix has not one scale of the model per row, or ""."""
+    """Return why weight or scales are no constants of the right shape, or ""."""
     scale = operand(arguments[2])
     if not scale.constant or len(scale.type.dims) != 1:
         return f"scales {scale.type} that are no row of the model's"
@@ -123,7 +123,7 @@ def in_channels(arguments: Arguments, results: Results) -> str:
 
 
 def of_table(arguments: Arguments, results: Results) -> str:
-    """Return why rows of a table cannot be looked up by an index, or ""."""
+    """Return why the last argument is no index of int32 or int64, or ""."""
     index = operand(arguments[-1])
     return "" if index.type.dtype in INTEGERS else f"an index {index.type}"
 
@@ -133,7 +133,7 @@ def _embedded(arguments: Arguments, results: Results) -> str:
 
 
 def int8_table(arguments: Arguments, results: Results) -> str:
-    """Return why an int8 table has not one scale of the model per row, or ""."""
+    """Return why table or scales are no constants of the right shape, or ""."""
     table, scale = operand(arguments[0]), operand(arguments[1])
     if not (table.constant and scale.constant):
         return "a table that is not of the model"
@@ -143,7 +143,7 @@ def int8_table(arguments: Arguments, results: Results) -> str:
 
 
 def _indexed(arguments: Arguments, results: Results) -> str:
-    """Return why the index is not one tensor of integers for the first axis, or ""."""
+    """Return why an index is no single tensor of integers for the first axis, or ""."""
     x, indices = arguments
     if not operand(x).type.dims:
         return "a scalar"
@@ -159,7 +159,7 @@ def _copied(arguments: Arguments, results: Results) -> str:
 
 
 def written(arguments: Arguments, results: Results) -> str:
-    """Return why rows are not written along the third axis of four, or ""."""
+    """Return why a cache update is not of floats along the third of 4 axes, or ""."""
     cache, update, _, axis, *_ = arguments
     held, new = operand(cache).type, operand(update).type
     if not {held.dtype, new.dtype} <= STORED:
@@ -190,7 +190,7 @@ def attention_product(arguments: Arguments, results: Results) -> str:
     q, k, v, mask = arguments[:4]
     if any(len(operand(each).type.dims) != 4 for each in (q, k, v)):
         return f"attention of {operand(q).type}"
-    heads = results[0].dims[1]  # to which queries of one head are repeated
+    heads = results[0].dims[1]  # a single head of queries is repeated
     if not shares_heads(heads, *(operand(each).type.dims[1] for each in (k, v))):
         return f"attention of {operand(q).type} to {operand(k).type}"
     if isinstance(mask, Operand) and len(mask.type.dims) > 4:
@@ -200,7 +200,13 @@ def attention_product(arguments: Arguments, results: Results) -> str:
 
 
 def shares_heads(heads: object, groups: object, others: object) -> bool:
-    """Tell whether query heads divide into groups, one for each key and value head."""
+    """Tell whether query heads divide into groups that share a key and value head.
+
+    Args:
+        heads: the number of query heads, an integer or a symbolic size.
+        groups: the number of key heads.
+        others: the number of value heads.
+    """
     if groups != others:
         return False
     if not (isinstance(heads, int) and isinstance(groups, int) and groups):
@@ -209,7 +215,7 @@ def shares_heads(heads: object, groups: object, others: object) -> bool:
 
 
 def beyond_32_bits(number: object) -> str:
-    """Return why an integer is none of 32 bits, or ""."""
+    """Return why a number is an integer of size 2**31 or more, or ""."""
     is_large = isinstance(number, int) and abs(number) >= 2**31
     return f"{number} is no number of 32 bits" if is_large else ""
 

@@ -1,6 +1,6 @@
 """Support list of the backend `mlx`: operators and the dtypes they accept.
 
-MLX computes float32, and caches can be float16. It casts operands of several dtypes to
+MLX computes float32, and caches can be float16. MLX casts operands of several dtypes to
 the dtype of the result, as PyTorch does. The compiler selects nodes by this list; the
 runtime refuses a block with any other node.
 """

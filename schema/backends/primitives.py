@@ -1,7 +1,8 @@
 """Primitives: the operations that the lowering for vendors' devices makes of a graph.
 
-In: the primitives that a device has. Out: those that the lowering can use on it, which
-include shortcuts: a shortcut that the device lacks is computed by other primitives.
+In: the primitives that a device has. Out: the primitives that the lowering can use on
+the device. These include shortcuts: a shortcut is a primitive that the lowering
+computes by other primitives if the device lacks the shortcut.
 """
 
 from collections.abc import Mapping
@@ -11,13 +12,13 @@ from typing import Final
 
 
 class Primitive(StrEnum):
-    """An operation on tensors of fixed shape; elementwise ones broadcast.
+    """An operation on tensors of fixed shape; elementwise operations broadcast.
 
     Comparisons and AND, OR, XOR, NOT return bool. Reductions keep reduced axes with
     size 1. ROWS takes rows of a table [rows, ...] by indices in range. ALONG takes
     elements along an axis by an index of the result's shape. WRITE replaces a part of
-    an axis from a start index on. MODULO has the sign of either operand: the lowering
-    corrects the result.
+    an axis from a start index on. The result of MODULO can have the sign of either
+    operand; the lowering corrects the result.
     """
 
     CAST = "cast"
@@ -74,13 +75,14 @@ class Primitive(StrEnum):
 
 
 _P = Primitive
+# The primitives whose results are bool.
 TRUTHS: Final = frozenset(
     {
         *(_P.EQUAL, _P.NOT_EQUAL, _P.GREATER, _P.GREATER_EQUAL, _P.LESS),
         *(_P.LESS_EQUAL, _P.AND, _P.OR, _P.XOR, _P.NOT),
     }
 )
-# The primitives by which the lowering computes a shortcut that a device lacks.
+# The primitives by which the lowering computes each shortcut that a device lacks.
 SHORTCUTS: Final[Mapping[Primitive, tuple[Primitive, ...]]] = {
     _P.WRITE: (_P.WHERE, _P.ALONG),
     _P.MEAN: (_P.SUM, _P.MUL),
@@ -109,7 +111,10 @@ SHORTCUTS: Final[Mapping[Primitive, tuple[Primitive, ...]]] = {
 
 @cache
 def usable(own: frozenset[Primitive]) -> frozenset[Primitive]:
-    """Return the primitives that the lowering can use on a device that has `own`."""
+    """Return the primitives that the lowering can use on a device that has `own`.
+
+    The result has `own`, and all shortcuts that these primitives can compute.
+    """
     found = {*own}
     while True:
         more = {

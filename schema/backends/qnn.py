@@ -29,7 +29,7 @@ from kvc.schema.backends.primitives import Primitive
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import CACHE_UPDATE
 
-LARGEST: Final = 65504.0  # float16
+LARGEST: Final = 65504.0  # the greatest float16
 LEAST: Final = 2.0**-14  # the least normal float16
 PRODUCT: Final = "aten::scaled_dot_product_attention"
 _P = Primitive
@@ -44,12 +44,12 @@ PRIMITIVES: Final = frozenset(
 
 
 def why_not_float32(types: Results) -> str:
-    """Return why the backend does not take tensors of some types, or ""."""
+    """Return why tensors of some types are not float32, or ""."""
     return unknown_dtypes(types, {DType.FLOAT32})
 
 
 def _in_range(arguments: Arguments, results: Results) -> str:
-    """Return why a number is none of float16, or ""."""
+    """Return why a number is neither 0 nor in the range of normal float16, or ""."""
     for number in arguments:
         size = abs(number) if isinstance(number, int | float) else 0
         if size and not LEAST <= size <= LARGEST:
@@ -58,7 +58,7 @@ def _in_range(arguments: Arguments, results: Results) -> str:
 
 
 def _normed(arguments: Arguments, results: Results) -> str:
-    """Return why a norm has not one axis and a weight of the model, or ""."""
+    """Return why a norm has several axes, or no constant weight, or ""."""
     weight = arguments[2]
     if not isinstance(weight, Operand) or not weight.constant:
         return normed(arguments, results) or "there is no weight of the model's"
@@ -111,7 +111,7 @@ def _scale(scale: object) -> str:
 
 
 def _attention_product(arguments: Arguments, results: Results) -> str:
-    """Return why attention without a cache is not of plain heads and masks, or ""."""
+    """Return why the device cannot run attention without a cache, or ""."""
     mask, causal, scale = arguments[3:6]
     if refused := attention_product(arguments, results):
         return refused
@@ -151,7 +151,7 @@ LIST: Final = LoweredList(
     },
 )
 why_not = LIST.why_not
-# Products and attention. A graph without one of these is not worth moving to the
+# Products, norms and attention. A graph without one of these is not worth moving to the
 # backend; computation on their results may be float16.
 ANCHORS: Final = frozenset(
     {

@@ -3,8 +3,8 @@
     number of value grids, 4 bytes | value grids | grids of attention scores
 
 A partition with a payload computes on the grids in the payload; a partition without a
-payload computes in float16. The compiler writes payloads; the runtime reads them and
-does not trust them.
+payload computes in float16. The compiler writes payloads. The runtime reads payloads,
+and does not trust their content.
 """
 
 from collections.abc import Mapping
@@ -31,10 +31,10 @@ from kvc.schema.graph import Graph
 from kvc.schema.ops import CACHE_UPDATE, OPS, Aliasing
 
 LINEAR: Final = "kvc::linear_w8"
-LEAST: Final = 2.0**-40  # of scales: numbers derived from them stay normal
+LEAST: Final = 2.0**-40  # of scales: what is derived from scales stays normal
 LARGEST: Final = 2.0**40
-# Products of 16-bit and 8-bit integers in a sum: QNN's emulator was exact for this many
-# products of extreme values (2026-11).
+# The most products of 16-bit and 8-bit integers in a sum: QNN's emulator is exact for
+# this many products of extreme values (measured).
 MAX_DEPTH: Final = 1 << 15
 _COUNT_NBYTES: Final = 4
 
@@ -129,10 +129,10 @@ def write_payload(grids: Grids) -> bytes:
 
 
 def read_payload(raw: bytes, graph: Graph, path: str, where: str) -> Grids:
-    """Decode the grids of a partition from its payload.
+    """Decode the grids of a partition from the payload of the partition.
 
     Args:
-        raw: bytes from `write_payload`; they are not trusted.
+        raw: bytes from `write_payload`, which are not trusted.
         graph: the partition's code.
         path: path of the bundle, for messages.
         where: the part of the bundle that holds the bytes, for messages.

@@ -72,7 +72,11 @@ class CoreAI(PlannedDelegate[Plan, Weight, Context]):
     backend, package, all_targets, run = "coreai", CORE_AI, (TARGET,), Bound
 
     def translator(self, partition: Partition) -> tuple[WhyNot, Translate[Plan]]:
-        """Return what lowers a partition to functions in the payload's precision."""
+        """Return the support list, and a function that lowers partitions.
+
+        Raises:
+            BadProgram: the payload names no precision.
+        """
         program, payload = self._program, partition.payload
         if payload not in TRAITS:
             what = f"a payload of {len(payload)} bytes that is no precision"
@@ -86,7 +90,7 @@ class CoreAI(PlannedDelegate[Plan, Weight, Context]):
         return why_not, translate
 
     def call(self, partition: Partition, plan: Plan) -> Call:
-        """Return a call of a function in Core AI."""
+        """Return a call of a function in Core AI, bound to new memory."""
         assert self._context is not None
         return self._context.call(plan, self.weight, self._together)
 
@@ -124,7 +128,7 @@ class CoreAI(PlannedDelegate[Plan, Weight, Context]):
 
 
 def _remark(program: Program) -> str:
-    """Return a remark on methods that are only partly in an asset, or ""."""
+    """Return a remark that lists the methods that an asset lacks in part, or ""."""
     mine = {each.method for each in program.delegates if each.backend == "coreai"}
     parts = [
         method.name

@@ -27,11 +27,11 @@ CORE_AI: Final = LibraryPackage(
 )
 # The minimum system version of an asset.
 TARGET: Final = "v27"
-MOST_TOGETHER: Final = 8  # functions that are built when the first of them is needed
+MOST_TOGETHER: Final = 8  # the most functions that are built together
 
-# The plans that are built together, given a limit; None, each is built alone.
+# Returns the plans to build together, given the most plans; None to build each alone.
 Together = Callable[[int], Sequence[Plan] | None]
-Read = Callable[[Weight], Array]  # the elements of a weight, in its dtype
+Read = Callable[[Weight], Array]  # the elements of a weight, in the weight's dtype
 
 Call = ApartCall[Plan, Weight, Together]
 
@@ -42,7 +42,7 @@ class Context(ApartContext[Plan, Weight, Together]):
     package, work = CORE_AI, Path(__file__).with_name("worker.py")
 
     def describe(self, plan: Plan) -> tuple[str, Passed]:
-        """Return the function's name, and its inputs, states and outputs."""
+        """Return the name of a plan's function, and the inputs, states and outputs."""
         function = plan.function
         names = {
             "inputs": function.inputs,
@@ -77,7 +77,16 @@ class Context(ApartContext[Plan, Weight, Together]):
         return file
 
     def store(self, functions: Sequence[Function], read: Read) -> Mapping[str, bytes]:
-        """Return the files of an asset with `functions`, by paths in the asset."""
+        """Return the files of an asset with `functions`, by paths in the asset.
+
+        Args:
+            functions: the functions of the asset.
+            read: returns the elements of a weight.
+
+        Raises:
+            NativeCallFailed: the library refuses a function.
+            WorkerLost: the library ended its process, or took too long.
+        """
         with self._lock:
             process = self._alive()
             file = self._write(process, functions, read)

@@ -1,12 +1,12 @@
-"""Requests to the subprocess that calls Core AI; see `serving.py` for the others.
+"""Requests to the subprocess that calls Core AI; `serving.py` has the common requests.
 
-    build   read functions from a file in the work folder, make an asset, and load it
+    build   read functions from a file in the work folder, and load an asset of them
     store   write functions from a file as an asset, a folder; return the asset's files
 
-The functions are those of `function.py`, in a file of JSON. Weights lie in a second
-file of the same folder. Operators compute like numpy's functions of the same names;
-`_BY_NAME` and `_FORMS` list them. This module imports nothing of kvc, and kvc's process
-does not import it, so a crash of the library ends only the subprocess.
+The functions are those of `lowering/function.py`, in a file of JSON. Weights lie in a
+second file of the same folder. `_BY_NAME` and `_FORMS` have Core AI's operator for each
+primitive. This module imports nothing of kvc, and kvc's process does not import this
+module, so a crash of the library ends only the subprocess.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Work:
         self._functions: dict[str, Any] = {}
 
     def build(self, file: str) -> None:
-        """Make an asset of the functions in a file, and load them."""
+        """Make an asset of the functions in a file, and load the functions."""
         functions = json.loads(Path(file).read_text())
         asset = make_asset(functions, Path(tempfile.mkdtemp()) / "built.aimodel")
         loading = asset.executable()
@@ -124,7 +124,7 @@ class _Builder:
     """Builds a graph of Core AI from one function.
 
     Large constants are resources of the module, with names that kvc gives. The library
-    itself would give them different numbers in each process.
+    itself would give the resources other numbers in each process.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class _Builder:
         return authoring.TensorType(shape, np.dtype(dtype).type)._to_mlir()
 
     def _get(self, name: str) -> Value:
-        """Return the tensor with a name; a constant is created on first use."""
+        """Return the tensor with a name; create a constant when first used."""
         if name not in self._values:
             array = self._constant(name)
             if array.size > _SMALL:
@@ -193,7 +193,11 @@ class _Builder:
     def _step(
         self, op: str, inputs: list[str], output: str, facts: dict[str, Any]
     ) -> None:
-        """Add an operator, whose result has a known shape."""
+        """Add an operator.
+
+        Raises:
+            ValueError: Core AI's operator for the primitive `op` is not listed.
+        """
         given = [self._get(name) for name in inputs]
         if op in _BY_NAME:
             made = getattr(ops, _BY_NAME[op])(*given)

@@ -1,6 +1,6 @@
 """Write a lowered method as calls of MIL.
 
-In: a `Function` of the lowering; its states are those that Core ML keeps. Out: a
+In: a `Function` of the lowering, which has only the states that Core ML keeps. Out: a
 function of MIL. `_EMIT` has the call of each operation: primitives, the operations of
 `forms.py`, and `UPDATE`, which assigns a state.
 """
@@ -28,14 +28,15 @@ from kvc.runtime.delegates.lowering import function as lowered
 from kvc.schema.backends.primitives import Primitive
 from kvc.schema.frozen import frozen
 
-UPDATE: Final = "coreml_update_state"  # of a state's name and its new content
+UPDATE: Final = "coreml_update_state"  # operands: a state, and its new content
 _P = Primitive
 _DTYPES: Final = {
     "float16": "fp16",
     "float32": "fp32",
     **{name: name for name in ("int32", "int8", "bool")},
 }
-_OUTPUTS: Final = {"fp16": "fp32", "bool": "int32"}  # what MIL's outputs cannot be
+# The dtypes that MIL's outputs cannot have, and the dtypes that replace them.
+_OUTPUTS: Final = {"fp16": "fp32", "bool": "int32"}
 
 
 def function_of(given: lowered.Function, names: Sequence[str]) -> Function:
@@ -94,9 +95,10 @@ def _output(emitter: Emitter, name: str, made: Tensor) -> Var:
 
 
 def _used(given: lowered.Function) -> list[lowered.Operation]:
-    """Return the operations that the function's outputs and states are made by.
+    """Return the operations from which outputs and states are computed, in order.
 
-    A product reads a second operand that is transposed as it was before.
+    A product whose second operand is a transposed tensor reads the tensor itself, and
+    has the fact "turned".
     """
     makers = {each.output: each for each in given.operations}
     used, kept = {*given.outputs.values()}, list[lowered.Operation]()
@@ -112,7 +114,7 @@ def _used(given: lowered.Function) -> list[lowered.Operation]:
 def _turning(
     product: lowered.Operation, makers: Mapping[str, lowered.Operation]
 ) -> lowered.Operation:
-    """Return a product that transposes its second operand, if the operand is such."""
+    """Return a product that also does the transpose of its second operand, if any."""
     one, other = product.inputs
     maker = makers.get(other)
     if maker is None or maker.op != _P.TRANSPOSE:
@@ -127,7 +129,13 @@ def _turning(
 
 @frozen
 class _Line:
-    """An operation that becomes calls: the collected calls, its dtype and shape."""
+    """An operation that becomes calls.
+
+    Attributes:
+        emitter: collects the calls.
+        dtype: MIL's dtype of the operation's result.
+        shape: the shape of the result.
+    """
 
     emitter: Emitter
     dtype: str
@@ -148,20 +156,20 @@ def _pair(kind: str, line: _Line, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _scalars(x: Tensor, y: Tensor) -> tuple[Tensor | Number, Tensor | Number]:
-    """Return two operands, at most one of them as a number without axes."""
+    """Return two operands, of which at most one becomes a number without axes."""
     one = _scalar(x)
     return one, y if isinstance(one, Number) else _scalar(y)
 
 
 def _scalar(x: Tensor) -> Tensor | Number:
-    """Return a constant number [1] as one without axes, other tensors unchanged."""
+    """Return a constant number [1] without axes, and other tensors unchanged."""
     if isinstance(x, Numbers) and x.shape == (1,) and x.dtype != "bool":
         return Number(x.array.item(), x.dtype)
     return x
 
 
 def _cast(line: _Line, x: Tensor) -> Tensor:
-    """Convert; a constant of the program is stored in the other dtype."""
+    """Cast; a float constant of the program is stored in the result's dtype instead."""
     if isinstance(x, Data) and {x.dtype, line.dtype} == {"fp16", "fp32"}:
         stem = x.name.removesuffix(x.dtype)
         return Data(stem + line.dtype, x.data, line.dtype, x.shape)
@@ -201,7 +209,7 @@ def _concat(line: _Line, *parts: Tensor, axis: int) -> Tensor:
 
 
 def _where(line: _Line, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Select elements; coremltools infers the shape from `x` and `y` alone."""
+    """Select elements; MIL infers the shape of the result from `x` and `y` alone."""
     one, other = (
         each if isinstance(each, Number) else _spread(line, each)
         for each in _scalars(x, y)
@@ -218,7 +226,7 @@ def _along(line: _Line, x: Tensor, index: Tensor, axis: int) -> Tensor:
 
 
 def _write(line: _Line, x: Tensor, update: Tensor, at: Tensor, axis: int) -> Tensor:
-    """Replace the rows of `x` from the index `at` of an axis on."""
+    """Replace the rows of `x` along an axis from the index `at`, int32 [1], on."""
     emitter, shape, rows = line.emitter, x.shape, Number(update.shape[axis], "int32")
     end = emitter.call("add", "int32", (1,), x=at, y=rows)
     zeros = (0,) * len(shape)
@@ -252,12 +260,15 @@ def _gelu(line: _Line, x: Tensor, approximate: str) -> Tensor:
 
 
 def _log(line: _Line, x: Tensor) -> Tensor:
-    """Return the logarithm of `x`; MIL would add an epsilon to `x`, unless it is 0."""
+    """Return the logarithm of `x`; MIL adds an epsilon to `x`, so the epsilon is 0."""
     return line.call("log", x=x, epsilon=Number(0.0, line.dtype))
 
 
 def _linear(line: _Line, x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
-    """Multiply by a constant matrix, and add a bias or the zeros of all such calls."""
+    """Return x [..., in] times the transpose of a matrix [out, in], plus a bias [out].
+
+    Without a bias, zeros are added; all such calls of one size share the zeros.
+    """
     (added,) = bias or (numbers(np.zeros(line.shape[-1]), line.dtype),)
     return line.call("linear", x=x, weight=weight, bias=added)
 

@@ -1,8 +1,8 @@
-"""Core ML's own forms of operators, in place of those of the lowering.
+"""Core ML's own forms of operators, which replace those of `lowering/operators.py`.
 
-`FORMS` has a function for each, with the parameters that the functions of
-`lowering/operators.py` have. `calls.py` has the calls of the operations "linear",
-"layer_norm" and "widened".
+`FORMS` has a function for each such operator. The functions have the parameters and
+results that `lowering/operators.py` describes. `calls.py` has the calls of the
+operations "linear", "layer_norm" and "widened".
 """
 
 import math
@@ -18,36 +18,39 @@ from kvc.schema.backends.primitives import Primitive
 
 _P = Primitive
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
-_LEAST: Final = 6.2e-5  # above the least normal float16
+_LEAST: Final = 6.2e-5  # a divisor above the least normal float16
 _TINY: Final = 2.0**-24  # the least float16 above 0
 
 
 def _linear(line: OpContext, x: object, weight: object, bias: object) -> Made:
-    """Multiply by `linear`, whose weight stays a constant."""
+    """Multiply by Core ML's `linear`, whose weight stays a constant."""
     return _multiplied(line, x, line.factor(weight), bias)
 
 
 def _linear_w8(
     line: OpContext, x: object, weight: object, scale: object, bias: object
 ) -> Made:
-    """Multiply by `linear`, whose weight stays int8 in the package."""
+    """Multiply by Core ML's `linear`; the weight stays int8 in the package."""
     return _multiplied(line, x, _widened(line, weight, scale), bias)
 
 
 def _embedding_q8(line: OpContext, table: object, scale: object, index: object) -> Made:
-    """Look up rows of a table that stays int8 in the package."""
+    """Look up rows of a table [rows, columns], which stays int8 in the package."""
     return line.build.rows(_widened(line, table, scale), line.get(index))
 
 
 def _widened(line: OpContext, weight: object, scale: object) -> str:
-    """Return a constant int8 matrix [rows, columns] times its scales [rows]."""
+    """Return a constant int8 matrix [rows, columns] times scales [rows], in float16."""
     held, scales = line.get(weight), line.read(scale, HALF)
     shape = line.build.shape(held)
     return line.build.operation("widened", (held, scales), HALF, shape)
 
 
 def _multiplied(line: OpContext, x: object, weight: str, bias: object) -> str:
-    """Multiply x [..., in] by the transpose of a matrix [out, in], and add the bias."""
+    """Return x [..., in] times the transpose of a matrix [out, in], plus a bias [out].
+
+    The result is float16 [rows, out], with one row for each row of `x`.
+    """
     build, held = line.build, line.factor(x)
     *most, width = build.shape(held)
     flat = build.reshape(held, (math.prod(most), width))
@@ -59,7 +62,11 @@ def _multiplied(line: OpContext, x: object, weight: str, bias: object) -> str:
 def _rms_norm(
     line: OpContext, x: object, axes: object, weight: object, epsilon: object
 ) -> Made:
-    """Normalize rows divided by their greatest number, so that squares fit float16."""
+    """Normalize by the root mean square of the last axis.
+
+    Each row is first divided by its greatest absolute number, so that the squares of
+    the row fit in float16.
+    """
     build, held = line.build, line.factor(x)
     last = (len(build.shape(held)) - 1,)
     least = epsilon if isinstance(epsilon, float) else _SMALLEST
@@ -93,7 +100,7 @@ def _product(line: OpContext, one: object, other: object) -> Made:
 
 
 def _filled(line: OpContext, x: object, mask: object, value: float) -> Made:
-    """Fill with finite numbers: rows of infinite scores alone would have no softmax."""
+    """Fill with finite float16 numbers: a row of only -inf would have no softmax."""
     name = line.computed(x)
     if line.build.dtype(name) == HALF:
         value = max(-LARGEST, min(value, LARGEST))

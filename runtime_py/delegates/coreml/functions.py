@@ -1,8 +1,8 @@
 """All functions of a package: each method at each combination of sizes.
 
-A state has the same shape and location in all functions. Core ML keeps a state in its
-own memory if all functions write float16 to the state, and the state's initial content
-is zeros.
+A state has the same shape and location in all functions. Core ML keeps a state of
+floats in its own memory if all functions write float16 to the state, and the state's
+initial content is zeros.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from kvc.schema.types import symbols_in
 
 
 class CannotExport(Exception):
-    """A method cannot be exported as a function.
+    """A method or a state cannot be exported.
 
     Attributes:
-        what: description of the method.
-        reason: why it cannot be exported.
+        what: description of the method or state.
+        reason: why the method or state cannot be exported.
     """
 
     def __init__(self, what: str, reason: str) -> None:
@@ -33,7 +33,7 @@ def functions_of(program: Program) -> tuple[Function, ...]:
     """Return the functions of a program's methods.
 
     Raises:
-        CannotExport: a method cannot be exported.
+        CannotExport: a method or a state cannot be exported.
     """
     _check_states(program)
     kept = frozenset(
@@ -72,7 +72,11 @@ def function_name(method: Method, sizes: Mapping[str, int], program: Program) ->
 
 
 def _sizes_of(program: Program, method: Method) -> Sequence[Mapping[str, int]]:
-    """Return all combinations of sizes of the symbols in a method and in its states."""
+    """Return all combinations of sizes of the symbols in a method's values.
+
+    Raises:
+        CannotExport: a symbol has no buckets.
+    """
     types = [value.type for graph in method.graphs for value in graph.values]
     found = fixed_sizes(program.symbols, types)
     if found is None:

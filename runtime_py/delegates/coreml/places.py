@@ -2,9 +2,9 @@
 
 Core ML keeps float16 states whose initial content is zeros in its own memory. Every
 other state is an input of the function, and its new content is an output whose name
-ends in `_after`. A cursor is such an input and output, if the program keeps it as a
-state, or otherwise an int32 input. The function computes ends and token positions from
-the cursor.
+ends in `_after`. A cursor that the program keeps as a state is such an input and
+output; any other cursor is an int32 input [rows]. The function computes ends and token
+positions from the cursor.
 """
 
 import re
@@ -33,7 +33,7 @@ class Places:
     Methods take and return names of the builder's tensors.
 
     Attributes:
-        given: values of the method's graph that exist before its first instruction.
+        given: ids of the values that exist before the first instruction of the method.
         roots: the id of the state, by each value of the method's graph that is a state.
         exact: ids of Core ML's states that were assigned a value that is not float16.
     """
@@ -85,7 +85,7 @@ class Places:
         return self._field(graph.values[value])
 
     def write(self, state: int, made: str) -> str:
-        """Assign a new content to a state, and return the state's tensor after it."""
+        """Assign the tensor `made` to a state; return the state's tensor afterwards."""
         build, name = self._build, self._of_states[state]
         if state not in self._kept:
             self._after[state] = build.cast(made, build.dtype(name))
@@ -116,7 +116,7 @@ class Places:
                 raise NotTaken(f"a part of the state {name!r} is written")
 
     def function(self, name: str, made: Sequence[str]) -> Function:
-        """Return the function, given the method's results.
+        """Return the function; `made` has the tensors of the method's results.
 
         Raises:
             NotTaken: the function has no outputs.
@@ -177,7 +177,10 @@ class Places:
         return build.reshape(found, shape)
 
     def _number(self, slot: CursorSlot, shape: Sequence[int]) -> str:
-        """Return a field of a cursor: one number for all rows, or one per row."""
+        """Return a field of a cursor, [1], [rows], or the token positions.
+
+        `shape` is the shape of the value that is the field.
+        """
         build = self._build
         match slot.field:
             case CursorField.START:
@@ -209,7 +212,11 @@ class Places:
         return self._build.reshape(name, (prod(self._build.shape(name)),))
 
     def _lengths(self, number: int) -> str:
-        """Return the number of real tokens in each batch row."""
+        """Return the number of real tokens in each batch row, [1] or [rows].
+
+        Raises:
+            NotTaken: loops decide how many tokens count.
+        """
         advance = self._method.advance_of(number)
         if advance is None:
             return self._build.number(0, INT)
@@ -220,7 +227,7 @@ class Places:
         return self._build.number(evaluate(advance.tokens, self._sizes), INT)
 
     def _name(self, name: str) -> str:
-        """Return a unique identifier for `name`, which the caller sees."""
+        """Return `name` as a unique identifier, which the caller sees."""
         word = _new_word(name, self._names)
         self._names.add(word)
         return word

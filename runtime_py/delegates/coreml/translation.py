@@ -1,10 +1,9 @@
 """Translate a method, at one set of sizes, to a function of MIL.
 
-In: a verified program, and a method that Core ML can run completely, since the method
-has only partitions of this backend, and views. Out: a function whose inputs are those
-of the method, and whose states are kept by Core ML or passed by the caller. Other
-instructions raise `NotTaken`. Which floats are float16 follows from the graph alone,
-since the host rounds the same values.
+In: a verified program, and a method of only views and partitions of this backend. Out:
+a function whose inputs are those of the method, and whose states are kept by Core ML or
+passed by the caller. Other instructions raise `NotTaken`. Which floats are float16
+follows from the graph alone, since the host rounds the same values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +25,14 @@ from kvc.schema.graph import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.model import Program
 from kvc.schema.ops import CACHE_UPDATE, DELEGATE, OPS, Aliasing
 
-# Float16 values of a block, and exact ones.
+# Float16 values and exact values of a block.
 
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
 
 def computed_halves(graph: Graph) -> frozenset[int]:
-    """Return the values that are computed in float16."""
+    """Return the ids of the values that are computed in float16."""
     found = {
         number
         for number, value in enumerate(graph.values)
@@ -48,7 +47,7 @@ def computed_halves(graph: Graph) -> frozenset[int]:
 
 
 def stored_halves(graph: Graph) -> frozenset[int]:
-    """Return the float32 values whose numbers are rounded to float16 when computed."""
+    """Return the ids of float32 values whose numbers are rounded to float16."""
     halves = computed_halves(graph)
     exact = {value for value in graph.outputs if value not in halves}
     for step in reversed(graph.instructions):
@@ -69,7 +68,7 @@ def stored_halves(graph: Graph) -> frozenset[int]:
 
 
 def _read(step: Instruction) -> set[int]:
-    """Return the ids of the operands from which an instruction computes its result.
+    """Return the ids of the operands from which an instruction computes the result.
 
     An update of a cache computes nothing from the cache itself.
     """
@@ -77,7 +76,7 @@ def _read(step: Instruction) -> set[int]:
 
 
 def _refs(arguments: Sequence[Argument]) -> set[int]:
-    """Return the ids of the values among arguments, and within those that are lists."""
+    """Return the ids of the values among arguments and in lists among arguments."""
     items = [i for a in arguments for i in (a if isinstance(a, tuple) else (a,))]
     return {item.value for item in items if isinstance(item, Ref)}
 
@@ -130,7 +129,7 @@ def translate(
 
 
 class _MethodLowering(GraphLowering):
-    """Lowers graphs and the blocks within them."""
+    """Lowers the graph of a method, and the blocks of its partitions."""
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class _MethodLowering(GraphLowering):
         self._places = Places(program, method, sizes, kept, self._build, TRAITS)
 
     def function(self, name: str) -> tuple[Function, frozenset[int]]:
-        """Return what `translate` does."""
+        """Return what `translate` returns; `name` is the name of the function."""
         places, own = self._places, self._method.graph
         found = self._run(own, {v: places.value(v) for v in places.given}, places.roots)
         made = places.function(name, [found[value] for value in own.outputs])
@@ -158,7 +157,7 @@ class _MethodLowering(GraphLowering):
     def _run(
         self, graph: Graph, given: Mapping[int, str], roots: Mapping[int, int]
     ) -> dict[int, str]:
-        """Lower a graph, and return the tensors of its values by value id.
+        """Lower a graph, and return the tensors of the graph's values by value id.
 
         Args:
             graph: the graph of the method, or of a block.
@@ -181,7 +180,17 @@ class _MethodLowering(GraphLowering):
         values: dict[int, str],
         roots: Mapping[int, int],
     ) -> None:
-        """Lower a partition's block where it is run; results go to `values`."""
+        """Lower the block of a partition, and add the partition's results to `values`.
+
+        Args:
+            graph: the method's graph.
+            step: the instruction that runs the partition.
+            values: tensors of the graph's values, by value id.
+            roots: ids of states, by the values that are a whole state.
+
+        Raises:
+            NotTaken: the block cannot be expressed in MIL.
+        """
         control = read_control(step.op, step.arguments)
         (block,) = control.blocks
         inner = self._method.blocks[block].graph
@@ -227,10 +236,10 @@ class _MethodLowering(GraphLowering):
             values[value] = self._written(graph, step, value, made, roots)
 
     def _check_rows(self, graph: Graph, step: Instruction) -> None:
-        """Check that a cache has slots for all rows that are always written to it.
+        """Check that a linear cache has slots for all rows that an update writes.
 
         Raises:
-            NotTaken: it has fewer.
+            NotTaken: the cache has fewer slots.
         """
         if step.op != CACHE_UPDATE:
             return
@@ -251,7 +260,11 @@ class _MethodLowering(GraphLowering):
     ) -> str:
         """Return the tensor of a result.
 
-        If the result shares the memory of a state, it is first assigned to this state.
+        A result that shares the memory of a state is first assigned to the state.
+
+        Raises:
+            NotTaken: the instruction writes an array of the caller, or a part of a
+                state.
         """
         root = graph.root_of(value)
         if OPS[step.op].aliasing is Aliasing.VIEW or root == value:
@@ -273,10 +286,10 @@ class _MethodLowering(GraphLowering):
         ref: object,
         dtype: str,
     ) -> str:
-        """Return an operand; a float is float16 where the host rounds it.
+        """Return the tensor of an operand; floats that the host rounds are float16.
 
-        A tensor that is overwritten is read as it is written. A comparison is of
-        float32, if any operand is.
+        A tensor that the instruction overwrites has the dtype of the result. If the
+        result is not a float, all float operands are float16, or all are float32.
         """
         assert isinstance(ref, Ref)
         value, kind = ref.value, graph.values[ref.value].type.dtype
@@ -300,7 +313,11 @@ class _MethodLowering(GraphLowering):
     def _tensor(
         self, graph: Graph, values: Mapping[int, str], value: int, dtype: str
     ) -> str:
-        """Return the tensor of a value; a constant float gets the given dtype."""
+        """Return the tensor of a value; a constant of floats gets the given dtype.
+
+        Raises:
+            NotTaken: an instruction that Core ML does not run computes the value.
+        """
         storage = graph.values[value].storage
         if isinstance(storage, Constant):
             kind = graph.values[value].type.dtype

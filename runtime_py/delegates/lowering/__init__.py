@@ -1,4 +1,4 @@
 """One lowering for vendors' devices: graphs to functions of primitives.
 
-README.md tells how a vendor uses it.
+README.md tells how a vendor's part uses the lowering.
 """

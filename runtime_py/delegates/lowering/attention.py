@@ -1,8 +1,8 @@
 """Attention over caches and without a cache, as operations of a function.
 
 In: an `OpContext`, and the arguments of `kvc::attention`, or of torch's attention. Out:
-the name of the result. Slots that have not been written are read as zeros,
-unless the device says that its caches have numbers in all slots (`zeroed`).
+the name of the result, [batch, heads, queries, width]. Cache slots that have not been
+written are read as zeros, unless the device has the trait `DeviceTraits.zeroed`.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def attend(
     row_lengths: object,
     keep: int,
 ) -> Made:
-    """Attend to a cache; see `kvc::attention`, which documents the arguments."""
+    """Return the attention to a cache; `kvc::attention` documents the arguments."""
     build, wanted = line.build, line.traits.products
     end, lengths = line.get(total), line.optional(row_lengths)
     added, slope = line.optional(mask), line.optional(slopes)
@@ -103,7 +103,16 @@ def attend_to_tokens(
     *,
     causal: bool,
 ) -> str:
-    """Attend without a cache: `aten::scaled_dot_product_attention`."""
+    """Return the result of `aten::scaled_dot_product_attention`, without a cache.
+
+    Args:
+        line: the instruction.
+        operands: the queries [batch, heads, queries, width], and the keys and values
+            [batch, groups, columns, width].
+        mask: bool or float, of 4 axes at most, broadcast to the scores; or None.
+        scale: the factor on scores; None for 1 / sqrt(width).
+        causal: whether query number n sees only the columns up to number n.
+    """
     build = line.build
     q, keys, values = build.alike(*operands)
     queries, columns = build.shape(q)[2], build.shape(keys)[2]
@@ -130,14 +139,19 @@ def scale_of(build: Builder, scale: float | None, q: str) -> float:
 def masked(
     build: Builder, allowed: str | None, mask: str, columns: int
 ) -> tuple[str, str | None]:
-    """Return the visibility under a mask, and what the mask adds to scores, or None.
+    """Return which columns are visible under a mask, and what the mask adds to scores.
 
     Args:
         build: collects the operations.
-        allowed: the visibility without the mask; None if all columns are visible.
+        allowed: bool, the visibility without the mask; None if all columns are
+            visible.
         mask: bool or float [batch or 1, heads or 1, queries, positions].
         columns: the number of columns of the scores; columns that the mask lacks are
             hidden.
+
+    Returns:
+        The visibility, a bool tensor that broadcasts to the scores; and the addition to
+        scores, a float tensor, or None for a bool mask.
     """
     is_bool = build.dtype(mask) == BOOL
     shape = build.shape(mask)
@@ -164,7 +178,15 @@ def masked(
 def scored(
     build: Builder, q: str, keys: str, scale: float, softcap: float | None
 ) -> str:
-    """Return scores [batch, heads, queries, columns]; groups of heads share keys."""
+    """Return scores [batch, heads, queries, columns].
+
+    Args:
+        build: collects the operations.
+        q: the queries, [batch, heads, queries, width].
+        keys: [batch, groups, columns, width]; the heads of a group share keys.
+        scale: the factor on the products of queries and keys.
+        softcap: the bound of scores, as in `kvc::attention`; None for no bound.
+    """
     batch, heads, queries, width = build.shape(q)
     groups, columns = build.shape(keys)[1:3]
     x = build.with_number(_P.MUL, q, scale)
@@ -190,8 +212,10 @@ def _weighted_sum(
         build: collects the operations.
         scores: [batch, heads, queries, columns].
         values: [batch, groups, columns, width].
-        allowed: the visibility, None if all columns are visible.
-        bias: an addition to scores, or None.
+        allowed: the visibility, a bool tensor that broadcasts to the scores; None if
+            all columns are visible.
+        bias: an addition to scores, a float tensor that broadcasts to the scores; or
+            None.
     """
     dtype = build.dtype(scores)
     if bias is not None:
@@ -212,7 +236,7 @@ def mixed(build: Builder, weights: str, values: str) -> str:
     Args:
         build: collects the operations.
         weights: [batch, heads, queries, columns].
-        values: [batch, groups, columns, width]; groups of heads share values.
+        values: [batch, groups, columns, width]; the heads of a group share values.
     """
     batch, heads, queries, columns = build.shape(weights)
     groups, _, width = build.shape(values)[1:]

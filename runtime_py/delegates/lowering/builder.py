@@ -2,8 +2,8 @@
 
 In: a device, whose primitives are used; shortcuts that the device lacks are computed by
 other primitives. Out: a `Function`. Floats are float32 or float16: an operation with
-operands of both dtypes rounds its float32 operands to float16 (`Builder.alike`). Names
-of tensors that are not inputs begin with a character that no input's name has.
+operands of both dtypes rounds its float32 operands to float16 (`Builder.alike`). The
+name of a tensor that is not an input begins with "%", which no input's name has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,10 +38,10 @@ class NotTaken(Exception):
 
 
 def check_fits(value: float, dtype: str) -> None:
-    """Check that an integer dtype can represent a number.
+    """Check that a number can be stored in `dtype`, if `dtype` is an integer dtype.
 
     Raises:
-        NotTaken: the number is a fraction, infinite or NaN, or has too many bits.
+        NotTaken: the number is a fraction, infinite, NaN, or outside of the dtype.
     """
     if dtype in (INT, LONG):
         limits = np.iinfo(dtype)
@@ -52,10 +52,10 @@ def check_fits(value: float, dtype: str) -> None:
 
 
 class Builder:
-    """A function under construction; methods return names of tensors."""
+    """A function under construction; its methods return the names of tensors."""
 
     def __init__(self, primitives: frozenset[Primitive]) -> None:
-        """Begin a function of operations that are among `primitives`."""
+        """Begin a function for a device that has `primitives`."""
         self.tensors: dict[str, Tensor] = {}
         self.primitives = primitives
         self._inputs: list[str] = []
@@ -79,14 +79,14 @@ class Builder:
         return name
 
     def weight(self, data: int, dtype: str, shape: Shape) -> str:
-        """Add named data of the program as a constant, once for each dtype."""
+        """Add the named data with the id `data` as a constant, once for each dtype."""
         name = f"%w{data}_{dtype}"
         self._weights[name] = Weight(name, data, dtype)
         self.tensors[name] = Tensor(dtype, shape)
         return name
 
     def constant(self, array: Array) -> str:
-        """Add a small constant."""
+        """Add a small constant, unless a constant with equal content was added."""
         content = sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
         name = f"%c_{array.dtype}_{array.shape}_{content}"
         if name not in self._constants:
@@ -98,7 +98,7 @@ class Builder:
         """Add a number as a constant [1].
 
         Raises:
-            NotTaken: the number is to be int32, and needs more bits.
+            NotTaken: `dtype` is an integer dtype that cannot represent the number.
         """
         check_fits(value, dtype)
         with np.errstate(over="ignore"):
@@ -118,7 +118,7 @@ class Builder:
     def operation(
         self, op: str, inputs: Sequence[str], dtype: str, shape: Shape, **facts: Fact
     ) -> str:
-        """Add an operation, unless an equal one exists; return its result's name.
+        """Add an operation, unless an equal operation exists; return the result's name.
 
         A result without elements needs no operation, only a constant.
         """
@@ -145,7 +145,7 @@ class Builder:
         return [*names]
 
     def cast(self, x: str, dtype: str) -> str:
-        """Return a tensor as another dtype; a constant is stored in this dtype."""
+        """Return a tensor cast to `dtype`; a constant is stored in `dtype` instead."""
         if self.dtype(x) == dtype:
             return x
         if x in self._constants:
@@ -171,7 +171,7 @@ class Builder:
         return self.operation(op, (x, y), dtype, shape)
 
     def with_number(self, op: Primitive, x: str, value: float) -> str:
-        """Apply an operation to each element and a number."""
+        """Apply an operation to each element of a tensor and a number."""
         return self.binary(op, x, self.number(value, self.dtype(x)))
 
     def gelu(self, x: str, approximate: str) -> str:
@@ -203,7 +203,7 @@ class Builder:
         return self.binary(_P.DIVIDE, raised, total)
 
     def where(self, condition: str, x: str, y: str) -> str:
-        """Select elements by a condition, with broadcasting."""
+        """Take elements of `x` where the bool `condition` is true, else of `y`."""
         x, y = self.alike(x, y)
         shape = np.broadcast_shapes(*map(self.shape, (condition, x, y)))
         return self.operation(_P.WHERE, (condition, x, y), self.dtype(x), shape)
@@ -215,14 +215,14 @@ class Builder:
         return self.operation(_P.RESHAPE, (x,), self.dtype(x), shape)
 
     def transpose(self, x: str, order: Shape) -> str:
-        """Return a tensor with its axes in another order."""
+        """Return a tensor with the axes in another order."""
         if order == tuple(range(len(order))):
             return x
         shape = tuple(self.shape(x)[axis] for axis in order)
         return self.operation(_P.TRANSPOSE, (x,), self.dtype(x), shape, order=order)
 
     def turned(self, x: str) -> str:
-        """Return a tensor with its last two axes swapped."""
+        """Return a tensor with the last two axes swapped."""
         rank = len(self.shape(x))
         return self.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
@@ -236,7 +236,7 @@ class Builder:
         return self.operation(_P.SLICE, (x,), self.dtype(x), made, **facts)
 
     def broadcast(self, x: str, shape: Shape) -> str:
-        """Return a tensor repeated to a shape."""
+        """Return a tensor whose axes of size 1 are repeated to a shape."""
         wide = (*(1,) * (len(shape) - len(self.shape(x))), *self.shape(x))
         x = self.reshape(x, wide)
         if wide == shape:
@@ -271,7 +271,7 @@ class Builder:
         return self.operation(_P.MATMUL, (x, y), dtype, shape)
 
     def reduce(self, op: Primitive, x: str, axes: Shape) -> str:
-        """Reduce axes, which keep size 1."""
+        """Reduce axes to size 1; without elements, a mean is NaN, others are 0."""
         shape = self.shape(x)
         made = tuple(1 if i in axes else n for i, n in enumerate(shape))
         if 0 in shape:
@@ -288,9 +288,9 @@ class Builder:
         return self.unary(_P.NEG, turned)
 
     def rows(self, table: str, index: str) -> str:
-        """Take rows of a table; all indices are in range.
+        """Take rows of a table [rows, ...] by a tensor of indices, all in range.
 
-        A table without rows has no index in range: the result is zeros.
+        For a table without rows, the result is zeros.
         """
         made = (*self.shape(index), *self.shape(table)[1:])
         if not self.shape(table)[0]:
@@ -339,7 +339,7 @@ class Builder:
         )
 
 
-# How shortcuts are computed on a device that lacks them; `SHORTCUTS` has their parts.
+# How shortcuts are computed on devices without the shortcuts; see `SHORTCUTS`.
 
 
 def _sigmoid(build: Builder, x: str) -> str:
@@ -348,10 +348,10 @@ def _sigmoid(build: Builder, x: str) -> str:
 
 
 def _modulo(build: Builder, x: str, y: str) -> str:
-    """Compute x - floor(x / y) y of integers, which is exact up to 2 ** 24.
+    """Compute x - floor(x / y) y in float32; integers up to 2 ** 24 give exact results.
 
-    A product with a reciprocal can lie below the whole number that a quotient is. So a
-    device without DIVIDE computes floor((x + 1/2) / y), which is exact up to 2 ** 22.
+    A device without DIVIDE multiplies by 1 / y, and the product can be below a whole
+    quotient. Such a device computes floor((x + 1/2) / y), which is exact up to 2 ** 22.
     """
     dtype = build.dtype(x)
     one, other = (build.cast(each, FLOAT) for each in (x, y))
@@ -369,7 +369,7 @@ def _either(build: Builder, x: str, y: str) -> str:
 
 
 def _negated(op: Primitive) -> Callable[..., str]:
-    """Return the function that negates operands and the result of an operation."""
+    """Return a function that negates the operands and the result of `op`."""
 
     def apply(build: Builder, *given: str) -> str:
         turned = [build.unary(_P.NEG, each) for each in given]

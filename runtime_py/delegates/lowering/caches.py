@@ -1,8 +1,8 @@
 """Caches: where rows are written, which position each slot has, what a query sees.
 
 In: names of tensors, and the arguments of `kvc::cache_update` and `kvc::attention`.
-Out: the names of results. The operations compute, from indices that the caller passes,
-the position of the row in each slot of a cache, and which queries see that row; all
+Out: the names of results. From indices that the caller passes, the operations compute
+the position of the row in each slot of a cache, and which queries see the row. All
 layers share these operations.
 """
 
@@ -40,7 +40,7 @@ def update_cache(
     lengths: object,
     keep: int,
 ) -> Made:
-    """Return the new content of a cache [batch, heads, slots, width]."""
+    """Return the name of a cache's new content, [batch, heads, slots, width]."""
     held, rows = line.get(cache), line.get(update)
     ring = Ring(mode == "circular", line.shape[2], keep)
     return write(
@@ -64,7 +64,7 @@ def write(
         update: [batch, heads, rows, width].
         start: the first position of each batch row, an integer [batch]; None for 0.
         lengths: an integer [batch], the number of rows to write; None to write all.
-        ring: the use of slots.
+        ring: the use of the cache's slots.
     """
     update = build.cast(update, build.dtype(cache))
     batch, heads, rows, width = build.shape(update)
@@ -76,9 +76,9 @@ def write(
         shape = build.shape(cache)
         given = (cache, update, at)
         return build.operation(_P.WRITE, given, build.dtype(cache), shape, axis=2)
-    source = _sources(build, start, ring)  # of each slot, a row of the update
+    source = _sources(build, start, ring)  # the row for each slot
     most = build.number(rows, INT) if lengths is None else column(build, lengths)
-    # Tells of each element whether it is at least 0 and less than `most`.
+    # Whether each slot gets a row: whether `source` is at least 0 and below `most`.
     low = build.with_number(_P.GREATER, source, -1)
     within = build.binary(_P.AND, low, build.binary(_P.GREATER, most, source))
     if rows > 1:
@@ -102,7 +102,10 @@ def over_slots(build: Builder, x: str, shape: Shape) -> str:
 
 
 def _sources(build: Builder, start: str | None, ring: Ring) -> str:
-    """Return which row of an update each slot gets, [batch or 1, slots]."""
+    """Return the row of an update for each slot, an integer [batch or 1, slots].
+
+    A slot that gets no row has a number that is no row of the update.
+    """
     slots = build.places(ring.slots)
     first = build.number(0, INT) if start is None else start
     first = column(build, first)
@@ -132,12 +135,12 @@ def _modulo(build: Builder, x: str, ring: Ring) -> str:
 
 
 def positions(build: Builder, total: str, ring: Ring) -> str:
-    """Return the position in each slot, [batch, slots]; -1 for empty slots.
+    """Return the position in each slot, an integer [batch, slots]; -1 if empty.
 
     Args:
         build: collects the operations.
         total: an integer [batch], the number of positions in the cache.
-        ring: the use of slots.
+        ring: the use of the cache's slots.
     """
     slots, end = build.places(ring.slots), column(build, total)
     none = build.number(-1, INT)
@@ -173,8 +176,9 @@ def visible(build: Builder, ahead: str, at: str, sight: Sight) -> str:
 
     Args:
         build: collects the operations.
-        ahead: each slot's position minus each query's, [batch, 1, queries, slots].
-        at: the position in each slot, [batch, slots]; -1 for empty slots.
+        ahead: each slot's position minus each query's position, an integer
+            [batch, 1, queries, slots].
+        at: the position in each slot, an integer [batch, slots]; -1 for empty slots.
         sight: the limits of what a query sees.
     """
     queries, slots = build.shape(ahead)[2:]

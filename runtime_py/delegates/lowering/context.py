@@ -1,4 +1,4 @@
-"""`OpContext`: an instruction while it is lowered, and the traits of the device.
+"""`OpContext`: an instruction that is being lowered, and the traits of the device.
 
 In: the instruction's operands and the types of its results. Out: names of tensors.
 """
@@ -18,20 +18,21 @@ Emit = Callable[..., Made]
 
 @frozen
 class DeviceTraits:
-    """What a vendor's device has, and what it computes in which way.
+    """What a vendor's device has, and how the device computes.
 
     Attributes:
         primitives: the operations that functions can use.
         dtypes: the device's dtype for each dtype of the program.
         half: whether products, and computations on their results, are float16.
         wide: whether sums and norms of float16 tensors are computed in float32.
-        checked: whether functions replace and report indices that are out of range.
-        readable: whether the host reads, before a function computes its results, all
-            positions and indices that have to be checked, which are outputs.
-        zeroed: whether a cache has numbers in all slots, so that hidden slots need not
-            be replaced by zeros.
+        checked: whether functions clamp indices that are out of range.
+        readable: whether the positions and indices that have to be checked are outputs
+            of functions, which the host reads before the device computes the results.
+        zeroed: whether unwritten slots of a cache have finite numbers, so that
+            functions need not replace the content of hidden slots by zeros.
         empty: whether tensors can have no elements.
-        forms: the device's own forms of operators, by the operator's name.
+        forms: the functions that lower operators for this device in place of those of
+            `OPERATORS`, by the operator's name.
     """
 
     primitives: frozenset[Primitive]
@@ -46,7 +47,7 @@ class DeviceTraits:
 
     @property
     def products(self) -> str:
-        """Return the dtype in which products are computed."""
+        """Return the dtype in which the device computes products."""
         return HALF if self.half else FLOAT
 
 
@@ -56,11 +57,13 @@ class OpContext:
 
     Attributes:
         build: collects the operations of the function.
-        read: returns the name of a tensor; a constant float gets the given dtype.
+        read: returns the name of an operand's tensor, given the operand and a dtype; a
+            constant of floats gets this dtype.
         shapes: the shapes of the instruction's results.
         dtypes: the device's dtypes of the instruction's results.
         traits: the traits of the device.
-        note: records the valid range of an index: a minimum, and an exclusive maximum.
+        note: records the valid range of an index tensor, given the tensor's name, the
+            minimum, and the exclusive maximum.
     """
 
     build: Builder
@@ -76,11 +79,14 @@ class OpContext:
         return self.shapes[0]
 
     def get(self, argument: object) -> str:
-        """Return the name of a tensor."""
+        """Return the name of an operand's tensor; constants of floats are float32."""
         return self.read(argument, FLOAT)
 
     def computed(self, argument: object) -> str:
-        """Return the name of a tensor in the result's dtype; floats can differ."""
+        """Return the name of an operand's tensor, cast to the dtype of the result.
+
+        A tensor of floats keeps its dtype if the result has floats, too.
+        """
         return self._as(self.dtypes[0], self.get(argument))
 
     def _as(self, dtype: str, name: str) -> str:
@@ -99,7 +105,7 @@ class OpContext:
     def operand(self, argument: object, like: str) -> str:
         """Return the name of a number, or of a tensor, in the dtype of `like`.
 
-        Floats stay as they are if `like` has floats, too.
+        A tensor of floats keeps its dtype if `like` has floats, too.
         """
         dtype = self.build.dtype(like)
         if isinstance(argument, bool | int | float):

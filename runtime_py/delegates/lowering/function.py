@@ -47,7 +47,13 @@ class Operation:
 
 @frozen
 class Weight:
-    """A constant that is named data of the program, converted to a dtype."""
+    """A constant that is named data of the program, converted to a dtype.
+
+    Attributes:
+        name: the name of the constant's tensor.
+        data: the id of the named data.
+        dtype: the dtype of the constant.
+    """
 
     name: str
     data: int
@@ -56,10 +62,10 @@ class Weight:
 
 @frozen
 class State:
-    """Memory of the caller that a call changes.
+    """Memory that outlives a call, and that the call changes.
 
     Attributes:
-        name: the name of the old content, which is an input.
+        name: the name of the tensor that is the old content.
         after: the name of the tensor that is the new content.
     """
 
@@ -73,12 +79,12 @@ class Function:
 
     Attributes:
         name: the function's name, unique in its file.
-        tensors: all named tensors.
+        tensors: the dtype and shape of each tensor, by the tensor's name.
         inputs: the names of the inputs, in order.
         states: the states in order; their names are not among `inputs`.
         outputs: the tensor of each output, by the caller's name of the output.
-        weights: constants of the program.
-        constants: small constants, with their numbers.
+        weights: constants that are named data of the program.
+        constants: the elements of the small constants, by the constant's name.
         operations: the operations in running order.
     """
 
@@ -93,7 +99,7 @@ class Function:
 
     @property
     def passed(self) -> Mapping[str, Tensor]:
-        """Return the inputs, states and outputs of a call, by name."""
+        """Return the types of the inputs, states and outputs of a call, by name."""
         given = [*self.inputs, *(state.name for state in self.states)]
         found = {name: self.tensors[name] for name in given}
         return found | {n: self.tensors[made] for n, made in self.outputs.items()}

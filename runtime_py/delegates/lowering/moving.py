@@ -52,7 +52,7 @@ def _arange(
 
 
 def _copy(line: OpContext, x: object, source: object) -> Made:
-    """Return the content of `x` after a copy into it."""
+    """Return the content of `x` after `source` has been copied into `x`."""
     made = line.build.cast(line.get(source), line.build.dtype(line.get(x)))
     return line.build.broadcast(made, line.shape)
 

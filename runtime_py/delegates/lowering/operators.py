@@ -58,7 +58,7 @@ def _times(line: OpContext, name: str, factor: float) -> str:
 
 
 def _compared(op: Primitive, line: OpContext, one: object, other: object) -> Made:
-    """Compare; an integer tensor is compared with a fraction as float32."""
+    """Compare elements; integers are cast to float32 to be compared with a fraction."""
     x = line.get(one)
     if isinstance(other, float) and other % 1 and line.build.dtype(x) not in _FLOATS:
         x = line.build.cast(x, FLOAT)
@@ -122,7 +122,7 @@ def _cast(line: OpContext, x: object, *_: object) -> Made:
 
 
 def _after(line: OpContext, start: object, count: object) -> Made:
-    """Return the positions that lie `count` after a start."""
+    """Return the position `count` after each position of `start`."""
     name = line.get(start)
     return line.build.binary(_P.ADD, name, line.operand(count, name))
 
@@ -208,7 +208,7 @@ def _linear(line: OpContext, x: object, weight: object, bias: object) -> Made:
 def _linear_w8(
     line: OpContext, x: object, weight: object, scale: object, bias: object
 ) -> Made:
-    """Multiply by an int8 matrix [out, in], then by its scales [out]."""
+    """Multiply by the transpose of an int8 matrix [out, in], then by scales [out]."""
     build, dtype = line.build, line.traits.products
     turned = build.turned(build.cast(line.get(weight), dtype))
     made = build.product(line.factor(x), turned)
@@ -252,7 +252,7 @@ def _attention_product(
 
 
 def _rotary(line: OpContext, x: object, cos: object, sin: object) -> Made:
-    """Add x cos + [-second half, first half] sin."""
+    """Return x cos + [-second half of x, first half of x] sin."""
     build, name = line.build, line.get(x)
     axis, half = len(line.shape) - 1, line.shape[-1] // 2
     first = build.part(name, axis, range(half))
@@ -264,7 +264,7 @@ def _rotary(line: OpContext, x: object, cos: object, sin: object) -> Made:
 
 
 def _table(line: OpContext, table: object) -> str:
-    """Return cosines or sines for the whole last axis."""
+    """Return cosines or sines for the whole last axis; a half table is repeated."""
     name = line.get(table)
     shape = line.build.shape(name)
     if shape[-1] == line.shape[-1]:

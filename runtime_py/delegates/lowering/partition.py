@@ -85,20 +85,21 @@ def lower_partition(
     """Return the plan of a block.
 
     Args:
-        graph: the block's graph; the device's support list takes all its operators.
+        graph: the block's graph; the device's support list takes its operators.
         sizes: the sizes of the block's symbols.
         names: the names of the function, its inputs and its outputs.
         traits: the traits of the device.
 
     Raises:
-        NotTaken: the host would have to read an intermediate result of the device, or
-            a number does not fit.
+        NotTaken: the host would have to read an intermediate result of the device, a
+            number does not fit in the device's dtype, or the device does not take a
+            tensor without elements.
     """
     return _PartitionLowering(graph, sizes, names, traits).plan()
 
 
 class GraphLowering:
-    """Lowers the instructions of graphs; subclasses know where operands come from."""
+    """Lowers the instructions of graphs; callers and subclasses provide operands."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class GraphLowering:
         Args:
             graph: the graph of the instruction.
             instruction: the instruction, of a supported operator.
-            read: returns the name of an operand; a constant float gets the given dtype.
+            read: returns the name of an operand; constant floats get the given dtype.
         """
         results = instruction.results
         line = OpContext(
@@ -136,7 +137,7 @@ class GraphLowering:
         return [self._build.reshape(name, shape) for name, shape in pairs]
 
     def note(self, at: str, least: int, most: int) -> None:
-        """Record an index that must be at least `least` and below `most`."""
+        """Record that all indices in `at` must be at least `least` and below `most`."""
 
     def dtype(self, graph: Graph, value: int) -> str:
         """Return the device's dtype for the dtype of a value."""
@@ -155,7 +156,7 @@ class GraphLowering:
 
 
 class BlockLowering(GraphLowering):
-    """Lowers a block, part of whose values the host has: inputs, constants, views."""
+    """Lowers a block; the host has its inputs and constants, and views of these."""
 
     def __init__(
         self,
@@ -191,7 +192,7 @@ class BlockLowering(GraphLowering):
         return argument.value
 
     def _check(self, instruction: Instruction) -> None:
-        """Check that the host has the operands of a check instruction."""
+        """Raise `NotTaken` unless the host has the operands of a check instruction."""
         for argument in instruction.arguments:
             if isinstance(argument, Ref):
                 self._host_value(argument)
@@ -290,11 +291,11 @@ class _PartitionLowering(BlockLowering):
             self._note_access(looked)
 
     def _note_access(self, looked: Looked) -> None:
-        """Record a cache access, unless an equal one of another instruction is."""
+        """Record a cache access, unless an equal access has been recorded."""
         self._looked.setdefault(replace(looked, instruction=0), looked)
 
     def _read(self, ref: object, dtype: str) -> str:
-        """Return the name of an operand; a constant float gets the given dtype."""
+        """Return the name of an operand; constant floats get the given dtype."""
         assert isinstance(ref, Ref)
         value = ref.value
         storage = self._graph.values[value].storage
@@ -350,9 +351,9 @@ class _PartitionLowering(BlockLowering):
     def _takes(self, states: set[int]) -> tuple[list[Take], list[Handed]]:
         """Return the graph's outputs that are not new contents of states, in two lists.
 
-        The first list has those that the function returns; the second, those that the
-        host has without it. `states` has indices of outputs that are new contents of
-        states.
+        The first list has the outputs that the function returns; the second list has
+        the outputs that the host has without the function. `states` has the indices of
+        outputs that are new contents of states.
         """
         takes, handed = list[Take](), list[Handed]()
         for number, value in enumerate(self._graph.outputs):
@@ -363,13 +364,13 @@ class _PartitionLowering(BlockLowering):
         return takes, handed
 
     def _output(self, take: Take) -> str:
-        """Return the name of a result, converted to its dtype in the graph."""
+        """Return a result's tensor, cast to the device's dtype for the result."""
         value = self._graph.outputs[take.output]
         made = self._read(Ref(value), FLOAT)
         return self._build.cast(made, self.dtype(self._graph, value))
 
     def _readable(self) -> dict[str, str]:
-        """Return the tensors of the outputs that the host reads to check them."""
+        """Return the tensors that the host reads and checks, by output name."""
         found = {value_name(v): self._read(Ref(v), FLOAT) for v in self._seen}
         names = enumerate(name for name, *_ in self._indexed)
         return found | {index_name(number): name for number, name in names}
@@ -377,7 +378,7 @@ class _PartitionLowering(BlockLowering):
     def _outside(self) -> str:
         """Return a tensor of two numbers for each recorded index, int32 [2 * indices].
 
-        The two are the least and the greatest out-of-range value of the index, or 0.
+        The two are the least and the greatest out-of-range element, or 0.
         """
         build, parts = self._build, list[str]()
         zero = build.number(0, INT)

@@ -1,7 +1,7 @@
 """The inputs and outputs of the calls of a lowered partition.
 
-A `Plan` is made for each set of sizes. Values are given by their ids in the
-partition's graph.
+There is a `Plan` for each set of sizes. Values are given by their ids in the graph of
+the partition.
 """
 
 from kvc.runtime.delegates.host_checks import Writes
@@ -12,7 +12,12 @@ from kvc.schema.frozen import frozen
 
 @frozen
 class Feed:
-    """An input or a state: the function's name of it, and its value's id."""
+    """An input or a state of the function.
+
+    Attributes:
+        name: the function's name of the input or state.
+        value: id of the value that the input or state gets.
+    """
 
     name: str
     value: int
@@ -20,7 +25,12 @@ class Feed:
 
 @frozen
 class Take:
-    """A result: the function's name of it, and its index among the outputs."""
+    """An output of the function.
+
+    Attributes:
+        name: the function's name of the output.
+        output: index of the result among the graph's outputs.
+    """
 
     name: str
     output: int
@@ -54,7 +64,7 @@ class Looked:
             write.
         lengths: id of the value with the number of real queries; None if all are real.
         queries: the number of queries.
-        slots: the number of slots of the cache, None for a ring.
+        slots: the number of slots of the cache; None for a write and for a ring.
     """
 
     instruction: int
@@ -70,7 +80,7 @@ class Indexed:
     """The valid range of an index that the function checks.
 
     Attributes:
-        instruction: number of the instruction that uses the index.
+        instruction: index of the instruction that uses the index.
         least: the minimum.
         most: the exclusive maximum.
     """
@@ -92,9 +102,11 @@ class Plan:
         handed: outputs of the partition that the host has without running the function.
         looked: cache accesses that the host checks.
         indexed: indices that have to be in range. The function's output `OUTSIDE` has,
-            for each index, the least and the greatest out-of-range value, or 0; if the
-            device is `DeviceTraits.readable`, the host reads the output `index_name`.
-        begins: for each instruction, the number of operations before its own.
+            for each index, the least and the greatest out-of-range element, or 0. For
+            a device with the trait `DeviceTraits.readable`, the host instead reads the
+            outputs with the names that `index_name` returns.
+        begins: for each instruction, the number of operations before those of the
+            instruction.
     """
 
     function: Function
@@ -107,16 +119,20 @@ class Plan:
     begins: tuple[int, ...] = ()
 
 
+# The output that has the out-of-range elements of indices, int32 [2 * indices].
 OUTSIDE = "index_outside"
 
 
 def value_name(value: int) -> str:
-    """Return the name of the output with a value that the host checks, by its id."""
+    """Return the name of the output that has a value that the host checks.
+
+    `value` is the value's id.
+    """
     return f"value_{value}"
 
 
 def index_name(number: int) -> str:
-    """Return the name of the output with an index that the host checks.
+    """Return the name of the output that has an index that the host checks.
 
     `number` is the index's place in `Plan.indexed`.
     """

@@ -15,7 +15,17 @@ _FLOATS: Final = (FLOAT, HALF)
 
 
 def _checked(line: OpContext, index: str, count: int, *, wraps: bool = False) -> str:
-    """Return an index in range; record one that is out of range, and replace it."""
+    """Record the valid range of an index, and return the index.
+
+    The result is clamped to the range if the device has the trait
+    `DeviceTraits.checked`.
+
+    Args:
+        line: the instruction.
+        index: a tensor of integers.
+        count: the number of rows or elements to choose from.
+        wraps: whether the indices from -count to -1 count from the end.
+    """
     build = line.build
     line.note(index, -count if wraps else 0, count)
     if wraps:
@@ -34,13 +44,16 @@ def _rows(line: OpContext, table: str, index: str, *, wraps: bool = False) -> st
 
 
 def _embedding(line: OpContext, table: object, index: object) -> Made:
-    """Look up rows of a table; a product can use the same table as its weight."""
+    """Look up rows of a table, in the dtype in which a product can share the table."""
     read = line.factor if line.dtypes[0] in _FLOATS else line.get
     return _rows(line, read(table), line.get(index))
 
 
 def _embedding_q8(line: OpContext, table: object, scale: object, index: object) -> Made:
-    """Look up rows of an int8 table; multiply them by their scales."""
+    """Look up rows of an int8 table [rows, columns], and multiply each row by a scale.
+
+    The scales are a tensor [rows].
+    """
     build, dtype = line.build, line.traits.products
     at, scales = line.get(index), line.get(scale)
     found = _rows(line, line.get(table), at)
@@ -50,7 +63,7 @@ def _embedding_q8(line: OpContext, table: object, scale: object, index: object) 
 
 
 def _selected(line: OpContext, x: object, axis: int, index: object) -> Made:
-    """Take slices along an axis, which becomes the first axis while they are taken."""
+    """Take slices along an axis, by a transpose that makes this axis the first axis."""
     build, name = line.build, line.get(x)
     rank = len(build.shape(name))
     order = [axis % rank, *(n for n in range(rank) if n != axis % rank)]

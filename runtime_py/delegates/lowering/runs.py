@@ -18,7 +18,7 @@ from kvc.schema.errors import IndexOutOfRange
 
 
 class Bound(HostRun[Plan]):
-    """A partition and the arrays that it is bound to."""
+    """A partition that is bound to arrays of the host, and runs as a function."""
 
     def _compute(self) -> Callable[[], None]:
         plan = self._call.plan
@@ -78,6 +78,10 @@ class Bound(HostRun[Plan]):
 def check_access(looked: Looked, read: Read) -> None:
     """Check on the host the positions and lengths of one cache access.
 
+    Args:
+        looked: the cache access.
+        read: returns the array of a value by the value's id.
+
     Raises:
         IndexOutOfRange, CacheOverflow, RowLengthOutOfRange, ValueError: a position or a
             length is out of range.
@@ -98,12 +102,12 @@ def check_access(looked: Looked, read: Read) -> None:
 
 
 def convert_into(target: Array, source: Array) -> None:
-    """Copy `source` to `target`, which has a dtype of the device.
+    """Copy `source` to `target` of the same shape, which has a dtype of the device.
 
-    As float16, numbers of 65520 and more become infinite.
+    In a float16 target, numbers of 65520 and more become infinite.
 
     Raises:
-        ValueError: an integer needs more than 32 bits.
+        ValueError: an int64 of `source` needs more than 32 bits.
     """
     if source.dtype == np.int64 and source.size:
         limits = np.iinfo(np.int32)

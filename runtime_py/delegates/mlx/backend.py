@@ -40,7 +40,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-# Check that MLX is installed without importing it, and import it.
+# Check without an import that MLX is installed, and import MLX.
 
 
 VERSION: Final = "0.32.4"
@@ -61,7 +61,7 @@ def import_mlx() -> ModuleType:
 
 
 def check_installed() -> None:
-    """Check that the required MLX is installed, and a package with its code.
+    """Check that the required version of MLX and a package with MLX's code are there.
 
     Raises:
         MissingLibrary: MLX or the package is not installed.
@@ -112,7 +112,7 @@ class Mlx(Delegate):
         import_mlx()
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check a partition, and return its handle.
+        """Check a partition, and return the partition's handle.
 
         Raises:
             BadProgram: the backend does not support an operator, or the code writes a
@@ -196,7 +196,7 @@ class MlxHandle(Handle):
         """Return the partition's code for the sizes of the program's symbols.
 
         Raises:
-            BadProgram: a number does not fit in its dtype.
+            BadProgram: a number does not fit in the dtype of a tensor.
         """
         from kvc.runtime.delegates.mlx.runs import Run
 
@@ -208,7 +208,7 @@ class MlxHandle(Handle):
     def _run(
         self, run: "Run", inputs: Sequence[Buffer], outputs: Sequence[Buffer]
     ) -> None:
-        """Compute all results, and write them once all are computed.
+        """Compute all results, and write the results once all are computed.
 
         Raises:
             Unbegun: an error occurred before anything was written; the error is the

@@ -1,6 +1,8 @@
-"""Compute a lowered function with arrays of MLX: input arrays in, output arrays out.
+"""Compute a lowered function with arrays of MLX.
 
-MLX is lazy: it computes an array when the array's content is read.
+In: a `Function`, and arrays of its inputs and states. Out: arrays of its outputs and of
+the new contents of states. MLX is lazy: MLX computes an array when the content of the
+array is read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +39,8 @@ class Packed:
     """An int8 matrix [out, in] with its scales, in the layout of MLX's products.
 
     Attributes:
-        weight: uint32 [out, in / 4], each element of which has four weights, plus 128
-            each; or int8 [out, in] if rows cannot be divided into groups.
+        weight: uint32 [out, in / 4]; an element packs four weights, each raised by 128.
+            Or int8 [out, in] if rows cannot be divided into groups.
         scales: float32 [out, groups], one for each group; float32 [out] for int8.
         biases: float32 [out, groups], -128 times the scales; None for int8.
         group: the number of weights that share a scale, 0 for int8.
@@ -50,7 +52,7 @@ class Packed:
     group: int
 
     def times(self, x: mx.array) -> mx.array:
-        """Multiply x [..., in] by the transpose of the matrix."""
+        """Return x [..., in] times the transpose of the matrix, [..., out]."""
         if self.biases is None:
             return (x @ self.weight.astype(mx.float32).T) * self.scales
         return mx.quantized_matmul(
@@ -65,7 +67,7 @@ class Packed:
 
 
 def packed(weight: np.ndarray, scale: np.ndarray) -> Packed:
-    """Rearrange an int8 matrix for MLX's products."""
+    """Rearrange an int8 matrix [out, in], with float32 scales [out], for MLX."""
     rows, columns = weight.shape
     group = next((one for one in _GROUPS if columns % one == 0 and rows), 0)
     if not (group and columns):
@@ -78,7 +80,7 @@ def packed(weight: np.ndarray, scale: np.ndarray) -> Packed:
 def _linear_w8(
     line: OpContext, x: object, weight: object, scale: object, bias: object
 ) -> Made:
-    """Multiply by an int8 matrix without widening it to float32, as MLX can."""
+    """Multiply by the transpose of an int8 matrix [out, in], which stays int8."""
     build, names = line.build, [line.get(each) for each in (x, weight, scale)]
     made = build.operation(LINEAR, names, line.dtypes[0], line.shape)
     return made if bias is None else build.binary(_P.ADD, made, line.get(bias))
@@ -114,7 +116,13 @@ class Weights:
         return self._plain[name]
 
     def times(self, weight: int, scale: int, x: mx.array) -> mx.array:
-        """Multiply x [..., in] by the transpose of an int8 matrix [out, in]."""
+        """Return x [..., in] times the transpose of an int8 matrix, [..., out].
+
+        Args:
+            weight: the id of the matrix, int8 [out, in].
+            scale: the id of the scales, float32 [out].
+            x: float32 [..., in].
+        """
         if (weight, scale) not in self._packed:
             values = np.ascontiguousarray(self._read(weight))
             self._packed[weight, scale] = packed(values, self._read(scale))
@@ -144,7 +152,7 @@ class Evaluation:
         weights: the named data of the partitions.
 
     Attributes:
-        done: the number of operations that the last call has begun.
+        done: the index of the operation that the last call began last.
     """
 
     def __init__(self, function: Function, weights: Weights) -> None:
@@ -171,7 +179,7 @@ class Evaluation:
     def _step(
         self, each: Operation
     ) -> tuple[Callable[..., mx.array], Sequence[str], str]:
-        """Return the function of an operation, its operands, and its result."""
+        """Return the function, operand names and result name of an operation."""
         if each.op == LINEAR:
             x, *names = each.inputs
             numbers = [self._named[name] for name in names]
@@ -200,8 +208,7 @@ _SAME_NAMES: Final = (
     "less_equal where matmul abs ceil floor exp log sqrt rsqrt reciprocal sin cos tanh "
     "sigmoid erf"
 )
-# Operations that have no settings, and functions that take the result's type and the
-# settings of an operation, and return the operation's function.
+# The functions of operations that have no settings.
 PLAIN: Final[Mapping[str, Callable[..., mx.array]]] = {
     **{_P(name): getattr(mx, name) for name in _SAME_NAMES.split()},
     _P.ROWS: partial(mx.take, axis=0),
@@ -213,6 +220,8 @@ PLAIN: Final[Mapping[str, Callable[..., mx.array]]] = {
     _P.NOT: mx.logical_not,
     _P.NEG: mx.negative,
 }
+# Functions that return the function of an operation, given the type of the result and
+# the settings of the operation.
 SET: Final[Mapping[str, Callable[..., Callable[..., mx.array]]]] = {
     _P.CAST: lambda kind: lambda x: x.astype(getattr(mx, kind.dtype, mx.bool_)),
     _P.RESHAPE: lambda kind: lambda x: x.reshape(kind.shape),

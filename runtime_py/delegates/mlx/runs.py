@@ -2,8 +2,8 @@
 
 In: buffers of the partition's inputs and outputs. Out: a function that writes the
 outputs and states. The host reads and checks positions and indices, in the order of the
-instructions, before MLX computes what depends on them, since MLX silently reads and
-writes out of bounds.
+instructions, before MLX computes what depends on the positions and indices, since MLX
+silently reads and writes out of bounds.
 """
 
 from bisect import bisect_right
@@ -55,7 +55,11 @@ class Run:
     def compute(
         self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]
     ) -> Callable[[], None]:
-        """Compute all results, and return a function that writes them.
+        """Compute all results, and return a function that writes the results.
+
+        Args:
+            inputs: buffers of the graph's inputs.
+            outputs: buffers of the graph's outputs.
 
         Raises:
             KvcError: an operation or a check fails.
@@ -118,7 +122,7 @@ def _read(made: _Arrays, value: int) -> Array:
 def _check_values(
     check: Callable[..., None], arguments: Sequence[object], made: _Arrays
 ) -> None:
-    """Run a check instruction."""
+    """Run the check of a check instruction on the values that the host reads."""
     check(*(_read(made, x.value) if isinstance(x, Ref) else x for x in arguments))
 
 

@@ -3,8 +3,8 @@
 In: an emitter of float16, the name of a tensor. Out: nodes. The device's own `Sigmoid`,
 `Gelu` and `Softmax` are off by more than a rounding error; its `Tanh`, and its `Exp` of
 small numbers, are not (measured on the device's emulator). Models on integers use the
-device's own `Sigmoid`, `Gelu` and `Softmax`: on integers they are exact to a few units
-of the grid, and need fewer nodes.
+device's own `Sigmoid`, `Gelu` and `Softmax`: on integers these operators are exact to a
+few steps of the grid, and need fewer nodes.
 """
 
 import math
@@ -15,16 +15,16 @@ from typing import Final
 from kvc.runtime.delegates.qnn.emitting import Emitter
 
 # The emulator's exponential is NaN above 11.09, and for numbers such as -300.
-EXPONENTS: Final = -20.0, 11.0859375  # of 0, and of 65248
+EXPONENTS: Final = -20.0, 11.0859375  # their powers: 0 and 65248
 # gelu(x) = x / 2 (1 + tanh(x (a + b x^2 + ...))). The first polynomial is exact, since
-# it defines that GELU. The second is a least-squares fit to the error function, by its
-# effect on the result: 3e-5 at most, a sixteenth of a rounding around 1.
+# the polynomial defines "gelu_tanh". The second is a least-squares fit to the error
+# function, by the effect on the result: 3e-5 at most, a sixteenth of a rounding near 1.
 _ROOT: Final = math.sqrt(2 / math.pi)
 _GELUS: Final = {
     "gelu_tanh": (_ROOT, _ROOT * 0.044715),
     "gelu": (0.797457904, 0.0370509492, -0.000358852354),
 }
-_FAR: Final = 4.0  # beyond it both are x or 0 after rounding; the fit fails at 7
+_FAR: Final = 4.0  # beyond -4 and 4, GELU rounds to 0 and x; the fit fails at 7
 
 
 def sigmoid(emitter: Emitter, x: str, output: str) -> str:

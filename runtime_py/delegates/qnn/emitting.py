@@ -59,11 +59,11 @@ class Emitter(ABC):
             output: the name of the result.
             shape: shape of the result.
             reach: the least and the greatest number of the result. A model on integers
-                needs them if they cannot be derived from the operands.
+                needs this range if the operands do not tell the range.
             like: name of a tensor whose grid the result gets, in place of a grid
                 for `reach`.
             row_sum: the greatest sum of absolute numbers in a row of a product's first
-                operand; infinity if it is unknown.
+                operand; infinity if the sum is unknown.
             attributes: attributes of the operator.
         """
         return self._add(op, inputs, output, shape, attributes)
@@ -82,7 +82,7 @@ class Emitter(ABC):
         return output
 
     def kind(self, name: str) -> str:
-        """Return the dtype of a tensor."""
+        """Return the model's dtype of a tensor."""
         return "float16"
 
     def on_own_grid(self, name: str, output: str) -> str:
@@ -98,7 +98,7 @@ class Emitter(ABC):
         raise NotTaken("float16 numbers have no known range")
 
     def has_grid(self, name: str) -> bool:
-        """Tell whether a tensor must have a certain grid; in float16, none has."""
+        """Tell whether a tensor must have a certain grid; never true in float16."""
         return False
 
     @abstractmethod
@@ -110,6 +110,9 @@ class Emitter(ABC):
             output: the name of the result.
             x: the name of the operand.
             more: for a softmax, the name of a factor [..., 1] on each row, if any.
+
+        Raises:
+            NotTaken: a model on integers has no such activation.
         """
 
     def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
@@ -118,13 +121,13 @@ class Emitter(ABC):
         return self.node("Div", (x, divisor), output, shape)
 
     def input(self, name: str, shape: Shape, grid: Grid | None = None) -> str:
-        """Add an input."""
+        """Add an input; only models on integers use `grid`."""
         self._inputs.append(Value(name, self.kind(name), shape))
         self.shapes[name] = shape
         return name
 
     def weight(self, name: str, shape: Shape, grid: Grid | None = None) -> str:
-        """Add a weight unless it exists; its offset in the file is set later."""
+        """Add a weight; the writer of the file sets the weight's offset later."""
         self._weights[name] = Weight(name, self.kind(name), shape, 0, 0)
         self.shapes[name] = shape
         return name
@@ -152,7 +155,7 @@ class Emitter(ABC):
         return self.node("Reshape", (x, sizes), output, shape)
 
     def part(self, x: str, output: str, axis: int, span: range) -> str:
-        """Add a slice along an axis."""
+        """Add a slice along an axis, unless `span` is the whole axis."""
         shape = self.shapes[x]
         if span == range(shape[axis]):
             return x

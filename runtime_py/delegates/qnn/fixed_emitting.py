@@ -4,9 +4,9 @@ In: the arguments of `Emitter`, and the grids of values. Out: nodes in ONNX's fo
 integer computation: before each node, `DequantizeLinear` nodes widen the node's
 operands, and after it a `QuantizeLinear` node rounds the node's result. Tensors are
 uint16. In a product of two 16-bit tensors, the device uses only the upper 8 bits of the
-second tensor, or 14 bits if it is int16 (measured on the emulator); products of 16 by 8
-bits are exact. The second tensor is therefore divided into two tensors of 8 bits. The
-first tensor is multiplied by each of the two, and the products are added.
+second tensor, or 14 bits of an int16 tensor (measured on the emulator); products of 16
+by 8 bits are exact. The second tensor is therefore split into two tensors of 8 bits.
+The first tensor is multiplied by each of the two, and the products are added.
 """
 
 import math
@@ -43,7 +43,7 @@ class FixedEmitter(Emitter):
     """
 
     def __init__(self, own: Mapping[str, Grid]) -> None:
-        """Set the grids of the tensors in `own`; a node's grid is set when added."""
+        """Set the grids that the tensors in `own` must have, by name."""
         super().__init__()
         self.grids: dict[str, Grid] = {}
         self._own = own
@@ -64,7 +64,11 @@ class FixedEmitter(Emitter):
         row_sum: float = math.inf,
         **attributes: Attribute,
     ) -> str:
-        """Add a node whose result is on a grid; see `Emitter.node`."""
+        """Add a node whose result is on a grid; see `Emitter.node`.
+
+        Raises:
+            NotTaken: there is no grid for the result.
+        """
         own = self._own.get(like or output)
         if op == "MatMul" and inputs[1] not in self._channels:
             grid = own or grid_of(self._known(output, reach))
@@ -138,7 +142,7 @@ class FixedEmitter(Emitter):
     def _halves_of(self, name: str) -> tuple[str, str]:
         """Return the names of two 8-bit tensors whose sum is the tensor `name`.
 
-        The first has multiples of 256 units, the second the remainders.
+        The first tensor has multiples of 256 steps, the second the remainders.
         """
         if name in self._halves:
             return self._halves[name]
@@ -196,7 +200,7 @@ class FixedEmitter(Emitter):
         return f"{name}_scale", f"{name}_zero"
 
     def converted(self, name: str, output: str, grid: Grid) -> str:
-        """Return a tensor, converted to `grid`."""
+        """Return the tensor `name`, converted to `grid`; a new tensor is `output`."""
         if self.grids[name] == grid:
             return name
         return self._rounded(self._real(name), output, grid)
@@ -218,7 +222,10 @@ class FixedEmitter(Emitter):
         return name in self._own
 
     def curve(self, kind: str, output: str, x: str, *more: str) -> str:
-        """Add an activation or a softmax; the device's own are exact to a few steps."""
+        """Add an activation or a softmax; see `Emitter.curve`.
+
+        The results of the device's own operators are exact to a few steps of a grid.
+        """
         shape, reach = self.shapes[x], reach_of(self.grids[x])
         if kind == "sigmoid":
             return self.node("Sigmoid", (x,), output, shape)
@@ -238,7 +245,7 @@ class FixedEmitter(Emitter):
     def divided(self, x: str, number: float, output: str, shape: Shape) -> str:
         """Multiply `x` by a number's reciprocal, since the device divides inexactly.
 
-        A result of the device's division is off by 12 units of the grid.
+        A result of the device's division is off by 12 steps of the grid.
         """
         factor = self.number(f"{output}_factor", 1 / number)
         return self.node("Mul", (x, factor), output, shape)
@@ -272,7 +279,7 @@ class FixedEmitter(Emitter):
         return name
 
     def kind(self, name: str) -> str:
-        """Return the dtype of a tensor."""
+        """Return the dtype of a tensor's integers."""
         return kind_of(self.grids[name]).name
 
     def _known(self, name: str, found: Known | None) -> Known:
@@ -290,7 +297,7 @@ def grid_of(reach: Reach) -> Grid:
     """Return the grid of uint16 that covers a range.
 
     Raises:
-        NotTaken: the range is too wide.
+        NotTaken: an end of the range is not finite, or too large.
     """
     if not all(math.isfinite(each) and abs(each) < LARGEST**3 for each in reach):
         raise NotTaken(f"numbers from {reach[0]} to {reach[1]}")

@@ -1,8 +1,8 @@
-"""QNN's own forms of operators, where its device's numbers demand it.
+"""QNN's own forms of operators, which suit the numbers of QNN's device.
 
 In: an `OpContext`, and an operator's arguments. Out: the name of the result. Norms are
 operators of the device. Halves are rotated separately, since on integers each half has
-a range of its own. Attention adds numbers to scores, which the host computes.
+a range of its own. Attention adds to the scores a bias that the host computes.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ from kvc.schema.backends.primitives import Primitive
 
 _P = Primitive
 _SMALLEST: Final = float(np.finfo(np.float32).eps)  # torch's default of rms_norm
-CHANNELS, HIDDEN_SCORES = "channels", "hidden_scores"  # operations of these forms
+CHANNELS, HIDDEN_SCORES = "channels", "hidden_scores"  # operations of the forms
 
 
 class QnnBuilder(Builder):
@@ -26,8 +26,9 @@ class QnnBuilder(Builder):
     Attributes:
         exact: constants [1] as Python numbers, by name.
         scores: the range of an attention's scores, by the name of their product.
-        range_of_products: the range of the products that are now added, if it is known.
-        unrounded: the names of weights that are stored as they are.
+        range_of_products: the range of the results of `product` from now on; None if
+            the range is not known.
+        unrounded: the names of weights that the model stores without rounding.
     """
 
     def __init__(self, primitives: frozenset[Primitive]) -> None:
@@ -39,7 +40,7 @@ class QnnBuilder(Builder):
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Return the constants [1] by the names that they have in the function."""
+        """Return the constants [1] by their names in the finished function."""
         return {
             f"%c{i}": self.exact[name]
             for i, name in enumerate(self._constants)
@@ -53,7 +54,7 @@ class QnnBuilder(Builder):
         return name
 
     def product(self, x: str, y: str) -> str:
-        """Multiply matrices; note the range of the product if it is known."""
+        """Multiply matrices; record the current `range_of_products`."""
         name = super().product(x, y)
         if self.range_of_products is not None:
             self.scores.setdefault(name, self.range_of_products)
@@ -72,7 +73,7 @@ def rms_norm(
 def layer_norm(
     line: OpContext, x: object, axes: object, weight: object, bias: object, eps: float
 ) -> Made:
-    """Normalize the last axis."""
+    """Normalize the last axis, by the device's own operator."""
     given = [line.get(each) for each in (x, weight, bias) if each is not None]
     facts = {"axis": -1, "epsilon": eps}
     return line.build.operation("LayerNormalization", given, FLOAT, line.shape, **facts)
@@ -81,7 +82,10 @@ def layer_norm(
 def fixed_layer_norm(
     line: OpContext, x: object, axes: object, weight: object, bias: object, eps: float
 ) -> Made:
-    """Subtract the mean and normalize: the device's own operator is 20 steps off."""
+    """Subtract the mean and normalize: the device's LayerNormalization is inexact.
+
+    On integers, the device's own operator is off by 20 steps of the grid.
+    """
     build, name = line.build, line.get(x)
     mean = build.reduce(_P.MEAN, name, (len(line.shape) - 1,))
     given = build.binary(_P.SUB, name, mean), line.get(weight)
@@ -116,7 +120,7 @@ def _half(build: Builder, table: str, span: range) -> str:
 def int8_linear(
     line: OpContext, x: object, weight: object, scale: object, bias: object
 ) -> Made:
-    """Multiply by an int8 matrix [out, in], whose scales [out] belong to it."""
+    """Multiply by a transposed int8 matrix [out, in] with float32 scales [out]."""
     build, scales, matrix = line.build, line.get(scale), line.get(weight)
     assert isinstance(build, QnnBuilder)
     build.unrounded |= {scales, matrix}
@@ -136,7 +140,7 @@ def attention_product(
     scale: float | None,
     grouped: bool,
 ) -> Made:
-    """Attend without a cache; a row of only `-inf` in the mask would give NaN."""
+    """Attend without a cache; numbers of the mask are bounded: -inf gives NaN."""
     build = line.build
     given = [line.get(each) for each in (q, k, v)]
     bias = None
@@ -162,11 +166,11 @@ def attend(
         q: the queries, [batch, heads, queries, width].
         content: keys and values, [batch, groups, columns, width].
         scale: the factor on the scores.
-        softcap: the bound of scores, as in `kvc::attention`.
+        softcap: the bound of scores, as in `kvc::attention`; None for no bound.
         bias: the addition to scores, [batch, heads, queries, columns], or None.
-        seeing: a factor on the attention weights of each query, or None. The factor is
-            not applied to the products with the values: the library built a program
-            that crashes for such a model.
+        seeing: a factor on the attention weights of each query, [batch, heads or 1,
+            queries, 1], or None. The factor is not applied to the products with the
+            values: the library's program for such a model crashes.
     """
     keys, values = content
     x = scored(build, q, keys, scale, softcap)

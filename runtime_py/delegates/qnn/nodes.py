@@ -1,8 +1,8 @@
 """Nodes of ONNX for the operations of a lowered function.
 
 In: a function, and an emitter of float16 or of integers. Out: nodes. A transposed
-weight is stored transposed. On integers, the result of an operation that is no value of
-the program gets a grid from what uses it, or from its operands.
+weight is stored transposed. On integers, a result that is no value of the program gets
+a grid from the operation that uses the result, or from the operands of the result.
 """
 
 import math
@@ -18,8 +18,8 @@ from kvc.runtime.delegates.qnn.ranges import HIDING, Reach
 from kvc.schema.backends.primitives import Primitive
 
 _P = Primitive
-CONVERTED: Final = "converted"  # to the grid that the result has
-_SHARES: Final = 1.25  # bound of a softmax's sum, whose terms are rounded
+CONVERTED: Final = "converted"  # operation: convert to the result's grid
+_SHARES: Final = 1.25  # bound of a row sum of a softmax with rounded terms
 _NAMES: Final = {
     _P.ADD: "Add",
     _P.SUB: "Sub",
@@ -40,7 +40,7 @@ _MOVES: Final = (_P.RESHAPE, _P.TRANSPOSE, _P.CONCAT)
 
 
 def plain(name: str) -> str:
-    """Return the name in a model of a tensor of the function."""
+    """Return the name that a tensor of the function has in the model."""
     return name.replace("%", "t_")
 
 
@@ -62,11 +62,11 @@ class NodeWriter:
             emitter: collects the nodes; the function's inputs have been added.
             numbers: the constants [1], by name.
             scores: the range of an attention's scores, by the name of their product.
-            store: adds the weight of a name, transposed if requested; returns the name
-                that it has in the model.
+            store: adds the weight with a name, transposed if requested; returns the
+                weight's name in the model.
 
         Raises:
-            NotTaken: a constant is no single number.
+            NotTaken: a constant is not one number [1].
         """
         self._function, self.emitter = function, emitter
         self._numbers, self._scores, self._store = numbers, scores, store
@@ -84,7 +84,7 @@ class NodeWriter:
             emitter.number(plain(name), value)
 
     def name(self, tensor: str) -> str:
-        """Return the name in the model of a tensor; a weight is stored when asked."""
+        """Return a tensor's name in the model; a weight is first added to the model."""
         is_weight = tensor in self._weights
         return self._store(tensor, False) if is_weight else self._names[tensor]
 
@@ -187,7 +187,10 @@ class NodeWriter:
         return self.emitter.reshape(name, output, (*(1,) * (rank - len(shape)), *shape))
 
     def _like(self, tensor: str) -> str:
-        """Return the name of the value whose grid a tensor gets, by what it becomes."""
+        """Return the name of the value that a tensor is or is moved into, or "".
+
+        The tensor gets the grid of this value.
+        """
         while not self.emitter.has_grid(self._names[tensor]):
             users = self._users[tensor]
             if len(users) != 1 or users[0].op not in _MOVES:
@@ -196,7 +199,7 @@ class NodeWriter:
         return self._names[tensor]
 
     def _reach(self, each: Operation, inputs: Sequence[str]) -> Reach | None:
-        """Return the range of a result, where the operation's use tells it."""
+        """Return the range of a result, or None if the result's use does not tell."""
         if each.output in self._scores:
             return self._scores[each.output]
         if each.op == HIDDEN_SCORES:
@@ -206,7 +209,7 @@ class NodeWriter:
         is_unknown = each.op in (_P.MATMUL, "RMSNormalization")
         if not is_unknown or [user.op for user in users] != [_P.ADD]:
             return None
-        # The range of a sum's first operand follows from those of sum and addend.
+        # The range of a sum's first operand follows from the ranges of sum and addend.
         one, other = users[0].inputs
         output = self._names[users[0].output]
         is_bias = one == each.output and other in self._weights
@@ -217,7 +220,7 @@ class NodeWriter:
         return None if more is None else (made[0] - more[1], made[1] - more[0])
 
     def _are_shares(self, tensor: str) -> bool:
-        """Tell whether a tensor's rows are those of a softmax."""
+        """Tell whether the rows of a tensor are rows of a softmax."""
         made = self._makers.get(tensor)
         while made is not None and made.op == _P.RESHAPE:
             source = made.inputs[0]

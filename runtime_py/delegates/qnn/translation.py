@@ -1,10 +1,10 @@
 """Translate a partition, at one set of sizes, to a model of ONNX and a `Plan`.
 
-In: a block that `kvc.schema.backends.qnn` supports, or `qnn_fixed` if there are grids.
-Out: nodes of float16 or on integers, and the host's work before and after the device
-runs. The device does not change caches: it gets the old content, attends to old content
-and new rows side by side, and returns the new rows. Therefore only attention can read a
-cache's new content.
+In: a block that `kvc.schema.backends.qnn` supports; if grids are given, a block that
+`kvc.schema.backends.qnn_fixed` supports. Out: nodes of float16 or on integers, and the
+host's work before and after the device runs. The device does not change caches. The
+device gets the old content, attends to old content and new rows side by side, and
+returns the new rows. Therefore only attention can read a cache's new content.
 """
 
 from collections.abc import Mapping
@@ -86,8 +86,9 @@ def translate(
         grids: the grids to compute on; None for float16.
 
     Raises:
-        NotTaken: an instruction that is not attention reads a cache's new content, a
-            tensor has no elements, or a value has no grid.
+        NotTaken: an instruction that is not attention reads a cache's new content, the
+            partition computes a cache or a position of a cache access, a tensor has no
+            elements, a value has no grid, or QNN cannot express a constant.
     """
     return _Translator(graph, sizes, grids).translate(name)
 
@@ -105,7 +106,7 @@ class _Translator(BlockLowering):
         self._given: dict[str, Grid | None] = {}  # the grids of inputs
         self._weights: dict[str, tuple[int, Grid | None]] = {}
         self._stored: dict[str, Stored] = {}
-        self._own_grids: dict[str, Grid] = {}  # of rows, which get the cache's grid
+        self._own_grids: dict[str, Grid] = {}  # of a cache's new rows
 
     def translate(self, name: str) -> Plan:
         for instruction in self._graph.instructions:
@@ -124,7 +125,7 @@ class _Translator(BlockLowering):
         )
 
     def _written(self) -> NodeWriter:
-        """Return the writer of the model, after it has written all nodes."""
+        """Write all nodes of the model, and return the writer."""
         emitter: Emitter = HalfEmitter()
         if self._grids is not None:
             grids = {plain(name): grid for name, grid in self._own_grids.items()}
@@ -166,13 +167,17 @@ class _Translator(BlockLowering):
             self._own.range_of_products = None
 
     def _expect_scores(self, instruction: Instruction) -> None:
-        """Tell the builder the range of an attention's scores, on integers."""
+        """On integers, tell the builder the range of the scores of an attention."""
         if self._grids is not None:
             scores = self._grids.scores.get(instruction.results[0])
             self._own.range_of_products = None if scores is None else reach_of(scores)
 
     def _read(self, ref: object, dtype: str = FLOAT) -> str:
-        """Return the name of an operand; add a feed for it if necessary."""
+        """Return the name of an operand; add a feed for the operand if necessary.
+
+        Raises:
+            NotTaken: the operand is a cache's new content.
+        """
         assert isinstance(ref, Ref)
         value = ref.value
         if value in self._updates:
@@ -194,7 +199,13 @@ class _Translator(BlockLowering):
         return name
 
     def _store(self, emitter: Emitter, tensor: str, transposed: bool) -> str:
-        """Add a constant to the model, and return its name there."""
+        """Add a constant to the model, and return the constant's name in the model.
+
+        Args:
+            emitter: collects the nodes.
+            tensor: the name of the constant in the function.
+            transposed: whether the model stores the matrix transposed.
+        """
         data, grid = self._weights[tensor]
         is_exact = tensor in self._own.unrounded
         turned = "t" if transposed else "s" if is_exact else ""
@@ -332,7 +343,7 @@ class _Translator(BlockLowering):
     def _outputs(
         self, writer: NodeWriter
     ) -> tuple[dict[str, list[Made | Rows]], list[Handed]]:
-        """Return the outputs of the graph, by where they come from.
+        """Return the outputs of the graph, in two parts.
 
         Returns:
             The uses of each of the device's results, by the result's name; and the
@@ -355,7 +366,7 @@ class _Translator(BlockLowering):
 
 
 def _grids_of(emitter: Emitter, model: Model) -> Mapping[str, Grid]:
-    """Return the grids of a model's inputs and outputs; none in float16."""
+    """Return the grids of a model's inputs and outputs; no grids in float16."""
     if not isinstance(emitter, FixedEmitter):
         return {}
     return {v.name: emitter.grids[v.name] for v in (*model.inputs, *model.outputs)}
