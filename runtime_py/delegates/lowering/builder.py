@@ -45,10 +45,10 @@ def check_fits(value: float, dtype: str) -> None:
     """
     if dtype in (INT, LONG):
         limits = np.iinfo(dtype)
-        if not (value == value and limits.min <= value <= limits.max):
-            raise NotTaken(f"{value} has more than {limits.bits} bits")
-        if value % 1:
+        if value % 1 != 0:  # also if it is infinite or NaN
             raise NotTaken(f"{value} among integers")
+        if not limits.min <= value <= limits.max:
+            raise NotTaken(f"{value} has more than {limits.bits} bits")
 
 
 class Builder:
