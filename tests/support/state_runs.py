@@ -1,6 +1,7 @@
 """Run a session beside the eager model: results, states and arguments of every call."""
 
 import copy
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -41,10 +42,15 @@ def agree(session: Session, model: nn.Module, calls: Sequence[Call]) -> None:
 
 
 def states_agree(session: Session, model: nn.Module) -> None:
-    """Assert that every state equals the model's buffer of the same name."""
+    """Assert that every state equals the model's buffer of the same name.
+
+    A state `d[1]` is the second part of the buffer `d`, which the compiler has divided.
+    """
     buffers = dict(model.named_buffers(remove_duplicate=False))
     for name, found in session.state.items():
-        same(as_tensors(np.array(found)), buffers[name].detach())
+        whole, *places = re.findall(r"[^\[\]]+", name)
+        wanted = buffers[whole].detach()[tuple(map(int, places))]
+        same(as_tensors(np.array(found)), wanted)
 
 
 def as_tensors(results: object) -> object:
