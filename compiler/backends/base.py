@@ -14,6 +14,7 @@ from kvc.compiler.ir.partitions import Lowered, Partition
 from kvc.recipes import Option
 from kvc.schema.backends.operands import Operand, WhyNot
 from kvc.schema.errors import BadOption
+from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Symbol
 
 
@@ -100,6 +101,16 @@ def able_nodes(method: Method, why_not: WhyNot) -> dict[int, Node]:
         if not why_not(node.op, operands_of(node, constants), results):
             able[index] = node
     return able
+
+
+def views_left(method: Method, why_not: WhyNot) -> frozenset[int]:
+    """Return the indices of a method's views that a backend cannot run."""
+    able = able_nodes(method, why_not)
+    return frozenset(
+        index
+        for index, node in enumerate(method.nodes)
+        if index not in able and OPS[node.op].aliasing is Aliasing.VIEW
+    )
 
 
 def operands_of(node: Node, constants: set[int]) -> list[object]:

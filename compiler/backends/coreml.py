@@ -2,11 +2,10 @@
 
 from typing import ClassVar
 
-from kvc.compiler.backends.base import BlockBackend, able_nodes
+from kvc.compiler.backends.base import BlockBackend, views_left
 from kvc.compiler.ir import Method
 from kvc.schema.backends import coreml
 from kvc.schema.backends.operands import WhyNot
-from kvc.schema.ops import OPS, Aliasing
 
 
 class CoreMl(BlockBackend):
@@ -25,9 +24,4 @@ class CoreMl(BlockBackend):
 
     def foreign_views(self, method: Method) -> frozenset[int]:
         """Return the indices of views that Core ML cannot make."""
-        able = able_nodes(method, self.supported)
-        return frozenset(
-            i
-            for i, node in enumerate(method.nodes)
-            if i not in able and OPS[node.op].aliasing is Aliasing.VIEW
-        )
+        return views_left(method, self.supported)

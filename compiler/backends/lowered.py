@@ -7,7 +7,7 @@ backend does not take cache operators whose positions or lengths the device comp
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from kvc.compiler.backends.base import BlockBackend, able_nodes
+from kvc.compiler.backends.base import BlockBackend, able_nodes, views_left
 from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.backends.lowered_rules import (
     ATTENTION,
@@ -39,12 +39,8 @@ class LoweredBackend(BlockBackend):
         return frozenset(able if worth else ())
 
     def foreign_views(self, method: Method) -> frozenset[int]:
-        """Return the indices of views of tensors that the device does not support."""
-        able = able_nodes(method, self.supported)
-        views = (
-            i for i, n in enumerate(method.nodes) if OPS[n.op].aliasing is Aliasing.VIEW
-        )
-        return frozenset(i for i in views if i not in able)
+        """Return the indices of views that the device does not support."""
+        return views_left(method, self.supported)
 
 
 def _unfit(taken: Mapping[int, Node]) -> frozenset[int]:

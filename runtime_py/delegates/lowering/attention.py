@@ -20,7 +20,7 @@ from kvc.runtime.delegates.lowering.builder import (
 )
 from kvc.runtime.delegates.lowering.caches import (
     Ring,
-    Sight,
+    Visibility,
     column,
     over_slots,
     positions,
@@ -80,8 +80,8 @@ def attend(
         over_slots(build, at, (-1, 1, 1, ring.slots)),
         build.reshape(own, (build.shape(own)[0], 1, queries, 1)),
     )
-    sight = Sight(causal, left, right, keep, lengths)
-    allowed = visible(build, ahead, at, sight)
+    limits = Visibility(causal, left, right, keep, lengths)
+    allowed = visible(build, ahead, at, limits)
     bias = None
     if slope is not None:
         slope = build.reshape(slope, (1, build.shape(slope)[0], 1, 1))

@@ -155,7 +155,7 @@ def positions(build: Builder, total: str, ring: Ring) -> str:
 
 
 @frozen
-class Sight:
+class Visibility:
     """Which positions of a cache a query sees, without a mask.
 
     Attributes:
@@ -171,7 +171,7 @@ class Sight:
     lengths: str | None
 
 
-def visible(build: Builder, ahead: str, at: str, sight: Sight) -> str:
+def visible(build: Builder, ahead: str, at: str, limits: Visibility) -> str:
     """Return which queries see which slots, bool [batch, 1, queries, slots].
 
     Args:
@@ -179,24 +179,24 @@ def visible(build: Builder, ahead: str, at: str, sight: Sight) -> str:
         ahead: each slot's position minus each query's position, an integer
             [batch, 1, queries, slots].
         at: the position in each slot, an integer [batch, slots]; -1 for empty slots.
-        sight: the limits of what a query sees.
+        limits: the limits of what a query sees.
     """
     queries, slots = build.shape(ahead)[2:]
     place = over_slots(build, at, (-1, 1, 1, slots))
     allowed = build.with_number(_P.GREATER, place, -1)
-    limit = 0 if sight.causal else sight.right
+    limit = 0 if limits.causal else limits.right
     if limit is not None:
         near = build.binary(_P.GREATER, build.number(limit + 1, INT), ahead)
         allowed = build.binary(_P.AND, allowed, near)
-    if sight.left is not None:
-        near = build.with_number(_P.GREATER, ahead, -sight.left - 1)
-        if sight.keep:
-            kept = build.binary(_P.GREATER, build.number(sight.keep, INT), place)
+    if limits.left is not None:
+        near = build.with_number(_P.GREATER, ahead, -limits.left - 1)
+        if limits.keep:
+            kept = build.binary(_P.GREATER, build.number(limits.keep, INT), place)
             near = build.binary(_P.OR, near, kept)
         allowed = build.binary(_P.AND, allowed, near)
-    if sight.lengths is not None:
+    if limits.lengths is not None:
         real = build.binary(
-            _P.GREATER, column(build, sight.lengths), build.places(queries)
+            _P.GREATER, column(build, limits.lengths), build.places(queries)
         )
         real = build.reshape(real, (build.shape(real)[0], 1, queries, 1))
         allowed = build.binary(_P.AND, allowed, real)
