@@ -10,7 +10,7 @@ stream.
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from kvc.compiler.backends.base import Backend, able_nodes
+from kvc.compiler.backends.base import Backend, able_nodes, views_left
 from kvc.compiler.emit.graph import value_numbers
 from kvc.compiler.ir import Constant, Method, Node
 from kvc.compiler.ir.partitions import Lowered, Partition
@@ -169,12 +169,7 @@ class EthosU(Backend):
 
     def foreign_views(self, method: Method) -> frozenset[int]:
         """Return the indices of views that TOSA does not support."""
-        able = able_nodes(method, self._why_not)
-        return frozenset(
-            i
-            for i, node in enumerate(method.nodes)
-            if i not in able and OPS[node.op].aliasing is Aliasing.VIEW
-        )
+        return views_left(method, self._why_not)
 
     def lower(
         self,
