@@ -1,0 +1,313 @@
+"""Rules on the operands of kvc's own kernels: which dtypes and ranks they accept.
+
+`kvc.schema.backends.cpu` and the lists beside it give each operator one of these rules.
+"""
+
+from typing import Final
+
+from kvc.schema.backends.operands import (
+    Arguments,
+    Operand,
+    Results,
+    Rule,
+    operand,
+    operands_of,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Dim, TensorType
+
+MAX_RANK: Final = 8
+MAX_SHARE: Final = 24  # query heads for one head of keys
+
+FLOATS: Final = (DType.FLOAT32, DType.FLOAT64)
+INDEX: Final = (DType.INT32, DType.INT64)
+NUMBERS: Final = (*FLOATS, *INDEX)
+ALL: Final = (*NUMBERS, DType.INT16, DType.INT8, DType.UINT8, DType.BOOL)
+
+
+def computed(*dtypes: DType) -> Rule:
+    """Return a rule for operators whose operands are cast to the result's dtype.
+
+    The rule accepts results of the given dtypes, and operands that can be cast to the
+    result's dtype.
+    """
+
+    def rule(arguments: Arguments, results: Results) -> str:
+        found = {each.type.dtype for each in operands_of(arguments)}
+        (made,) = results
+        known = made.dtype in dtypes and found <= {*NUMBERS, DType.BOOL}
+        narrowed = made.dtype not in FLOATS and found & {*FLOATS}
+        if not known or narrowed:
+            return takes_none_of({*found, made.dtype})
+        return _fraction(arguments, made.dtype)
+
+    return rule
+
+
+def alike(*dtypes: DType) -> Rule:
+    """Return a rule that accepts operands and results of one dtype out of `dtypes`."""
+
+    def rule(arguments: Arguments, results: Results) -> str:
+        found = {each.type.dtype for each in operands_of(arguments)}
+        found |= {each.dtype for each in results}
+        if len(found) != 1 or not found <= {*dtypes}:
+            return takes_none_of(found)
+        return _fraction(arguments, *found)
+
+    return rule
+
+
+def _fraction(arguments: Arguments, dtype: DType) -> str:
+    fraction = any(isinstance(argument, float) for argument in arguments)
+    return "a fraction beside integers" if fraction and dtype not in FLOATS else ""
+
+
+def comparison(arguments: Arguments, results: Results) -> str:
+    """Return "" if two operands of one dtype can be compared, else why not."""
+    found = {each.type.dtype for each in operands_of(arguments)}
+    if len(found) != 1 or not found <= {*NUMBERS, DType.BOOL}:
+        return takes_none_of(found)
+    (dtype,) = found
+    numbers = [each for each in arguments if not isinstance(each, Operand)]
+    if dtype is DType.BOOL:
+        return "numbers beside bools" if any(n not in (0, 1) for n in numbers) else ""
+    return _fraction(arguments, dtype)
+
+
+def truth(arguments: Arguments, results: Results) -> str:
+    """Return "" if bool tensors are reduced along some axes, else why not.
+
+    An empty tuple of axes is refused.
+    """
+    empty = len(arguments) > 1 and arguments[1] == ()
+    return "no axes" if empty else alike(DType.BOOL)(arguments, results)
+
+
+def choice(arguments: Arguments, results: Results) -> str:
+    """Return "" if a bool tensor selects from tensors of one dtype, else why not."""
+    condition, *others = operands_of(arguments)
+    if condition.type.dtype is not DType.BOOL:
+        return takes_none_of({condition.type.dtype})
+    return one_dtype(others, results)
+
+
+def fill(arguments: Arguments, results: Results) -> str:
+    """Return "" if a number can fill where a bool mask is true, else why not."""
+    x, mask, value = arguments
+    condition = operand(mask).type.dtype
+    if condition is not DType.BOOL:
+        return takes_none_of({condition})
+    return filled((x, value), results)
+
+
+def filled(arguments: Arguments, results: Results) -> str:
+    """Return "" if the number can fill elements of the result's dtype, else why not."""
+    x, value = arguments
+    if isinstance(value, float) and results[0].dtype not in FLOATS:
+        return "a fraction among integers"
+    return alike(*ALL)((x,), results)
+
+
+def cast(arguments: Arguments, results: Results) -> str:
+    """Return "" if the kernels can convert between two dtypes, else why not."""
+    found = {operand(arguments[0]).type.dtype, results[0].dtype}
+    return (
+        "" if found <= {*NUMBERS, DType.BFLOAT16, DType.BOOL} else takes_none_of(found)
+    )
+
+
+def one_dtype(arguments: Arguments, results: Results) -> str:
+    """Return "" if all tensors have the same dtype, which can be any, else why not."""
+    found = {each.type.dtype for each in operands_of(arguments)}
+    found |= {each.dtype for each in results}
+    return "" if len(found) == 1 else takes_none_of(found)
+
+
+def triangle(arguments: Arguments, results: Results) -> str:
+    """Return "" if a triangle of matrices can be copied, else why not."""
+    rank = len(results[0].dims)
+    return f"{rank} dims" if rank < 2 else one_dtype(arguments, results)
+
+
+def made(arguments: Arguments, results: Results) -> str:
+    """Return "" if a tensor of the dtype can be filled with a number, else why not."""
+    dtype = results[0].dtype
+    return "" if dtype in ALL else takes_none_of({dtype})
+
+
+def counted(arguments: Arguments, results: Results) -> str:
+    """Return "" if a range of numbers can be made, else why not."""
+    dtype, fraction = results[0].dtype, any(isinstance(a, float) for a in arguments)
+    known = dtype in FLOATS or (dtype in INDEX and not fraction)
+    return "" if known else takes_none_of({dtype})
+
+
+def anything(arguments: Arguments, results: Results) -> str:
+    """Return "": the kernel accepts all operands."""
+    return ""
+
+
+def along(arguments: Arguments, results: Results) -> str:
+    """Return "" if the first operand has an axis, else why not."""
+    return "" if operand(arguments[0]).type.dims else "a scalar"
+
+
+def summed(arguments: Arguments, results: Results) -> str:
+    """Return "" if elements can be added up in the result's dtype, else why not."""
+    found = operand(arguments[0]).type.dtype, results[0].dtype
+    floats = found[0] is found[1] and found[0] in FLOATS
+    whole = (*INDEX, DType.BOOL, DType.UINT8)
+    return (
+        ""
+        if floats or (found[0] in whole and found[1] is DType.INT64)
+        else takes_none_of(found)
+    )
+
+
+def rows(arguments: Arguments, results: Results) -> str:
+    """Return "" if float32 rows are computed along the last axes, else why not."""
+    x, axes, *_ = arguments
+    rank = len(operand(x).type.dims)
+    if not isinstance(axes, tuple) and axes not in (-1, rank - 1):
+        return f"axis {axes} of {rank}"
+    if isinstance(axes, tuple) and not all(isinstance(size, int) for size in axes):
+        return f"normalising over {axes}"
+    return "a scalar" if rank == 0 else alike(DType.FLOAT32)(arguments, results)
+
+
+def linear(arguments: Arguments, results: Results) -> str:
+    """Return "" if rows can be multiplied by a matrix, else why not."""
+    x, weight, _ = arguments
+    if len(operand(weight).type.dims) != 2 or not operand(x).type.dims:
+        return f"a weight {operand(weight).type}"
+    return alike(DType.FLOAT32, DType.BFLOAT16)(arguments, results)
+
+
+def experts(arguments: Arguments, results: Results) -> str:
+    """Return "" if rows can be multiplied by matrices of experts, else why not."""
+    x, weight, _, bias, _ = arguments
+    return alike(DType.FLOAT32, DType.BFLOAT16)((x, weight, bias), results)
+
+
+def chosen(*dtypes: DType) -> Rule:
+    """Return a rule for operators that select elements by their order, such as topk.
+
+    The rule accepts a first operand of one of the given dtypes. Results after the first
+    are indices.
+    """
+
+    def rule(arguments: Arguments, results: Results) -> str:
+        dtype = operand(arguments[0]).type.dtype
+        return "" if dtype in dtypes else takes_none_of({dtype})
+
+    return rule
+
+
+def indexed(arguments: Arguments, results: Results) -> str:
+    """Return "" if all index tensors are of integers, else why not."""
+    indices = arguments[1]
+    assert isinstance(indices, tuple)
+    types = {each.type.dtype for each in operands_of(indices)}
+    return "" if types <= {*INDEX} else takes_none_of(types)
+
+
+def put(arguments: Arguments, results: Results) -> str:
+    """Return "" if values can be written at several indices, else why not."""
+    x, _, values, accumulate = arguments
+    rule = NUMERIC if accumulate else one_dtype
+    return (
+        indexed(arguments, results)
+        or _selected(arguments)
+        or rule((x, values), results)
+    )
+
+
+def _selected(arguments: Arguments) -> str:
+    """Return why the result of an index operation has too many dims, or ""."""
+    x, indices = operand(arguments[0]).type, arguments[1]
+    assert isinstance(indices, tuple)
+    given = [*operands_of(indices)]
+    widest = max(len(each.type.dims) for each in given)
+    rank = len(x.dims) - len(given) + widest
+    return f"{rank} dims are selected" if rank > MAX_RANK else ""
+
+
+def written(rule: Rule) -> Rule:
+    """Return a rule for operators that write values at indices along an axis.
+
+    `rule` checks the dtypes of the tensor and the values. A tensor without axes is
+    refused.
+    """
+
+    def both(arguments: Arguments, results: Results) -> str:
+        x, _, _, *values = arguments
+        return along(arguments, results) or rule((x, *values), results)
+
+    return both
+
+
+def attention(arguments: Arguments, results: Results) -> str:
+    """Return "" if attention to a cache can run, else why not."""
+    q, k, v = (operand(each).type for each in arguments[:3])
+    mask = arguments[9]
+    scaled = isinstance(arguments[13], Operand)
+    cached = {DType.INT8} if scaled else {DType.FLOAT32, DType.FLOAT16}
+    if q.dtype is not DType.FLOAT32 or k.dtype is not v.dtype or k.dtype not in cached:
+        return takes_none_of({q.dtype, k.dtype, v.dtype})
+    floats = [each.type.dtype for each in operands_of(arguments[10:12])]
+    if isinstance(mask, Operand) and mask.type.dtype is not DType.BOOL:
+        floats.append(mask.type.dtype)
+    if any(dtype is not DType.FLOAT32 for dtype in floats):
+        return takes_none_of(floats)
+    return _grouped(q, k)
+
+
+def attention_product(arguments: Arguments, results: Results) -> str:
+    """Return "" if attention without a cache can run, else why not.
+
+    The kernel of `kvc::attention` runs it.
+    """
+    q, k = (operand(each).type for each in arguments[:2])
+    mask, causal = arguments[3:5]
+    floats = [*arguments[:3]]
+    if isinstance(mask, Operand) and mask.type.dtype is not DType.BOOL:
+        floats.append(mask)
+    if len(q.dims) > 4:
+        return f"queries {q}"
+    if causal and not _at_most(q.dims[-2], k.dims[-2]):
+        return f"causal attention of {q} to {k}"
+    return _grouped(results[0], k) or FLOAT32(floats, results)
+
+
+def _at_most(first: Dim, second: Dim) -> bool:
+    if isinstance(first, int) and isinstance(second, int):
+        return first <= second
+    return first == second
+
+
+def _grouped(q: TensorType, k: TensorType) -> str:
+    """Return why too many query heads share one key head, or ""."""
+    heads, groups = (kind.dims[-3] if len(kind.dims) > 2 else 1 for kind in (q, k))
+    if isinstance(heads, int) and isinstance(groups, int) and groups:
+        return "" if heads // groups <= MAX_SHARE else f"{heads} heads over {groups}"
+    return f"{heads} heads over {groups}"
+
+
+def takes_none_of(dtypes: object) -> str:
+    """Return the reason that kernels take no tensors of some dtypes."""
+    assert isinstance(dtypes, set | tuple | list)
+    return "it takes no tensors of " + ", ".join(
+        sorted({dtype.label for dtype in dtypes})
+    )
+
+
+ARITHMETIC: Final = computed(*NUMBERS)
+FLOATING: Final = computed(*FLOATS)
+NUMERIC: Final = alike(*NUMBERS)
+LOGIC: Final = alike(*INDEX, DType.BOOL)
+FLOAT32: Final = alike(DType.FLOAT32)
+
+
+def rules(rule: Rule, names: str) -> dict[str, Rule]:
+    """Return a table that gives one rule to several operators, separated by spaces."""
+    return dict.fromkeys(names.split(), rule)
