@@ -18,6 +18,13 @@ _GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda gate: functional.gelu(gate, approximate="tanh"),
 }
+_ENDINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    **_GATES,
+    "identity": lambda x: x,
+    "sigmoid": torch.sigmoid,
+    "hard_swish": functional.hardswish,
+    "hard_sigmoid": functional.hardsigmoid,
+}
 
 
 def _rotary_embedding(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
@@ -31,6 +38,30 @@ def _rotary_embedding(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 def _glu(out: Tensor, gate: Tensor, up: Tensor, activation: str) -> None:
     torch.mul(_GATES[activation](gate), up, out=out)
+
+
+def _ended_convolution(
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    ending: str,
+    low: float | None,
+    high: float | None,
+) -> None:
+    made = torch.convolution(
+        x, weight, bias, stride, padding, dilation, False, (0,) * len(stride), groups
+    )
+    made = made if residual is None else made + residual
+    if ending == "clamp":
+        torch.clamp(made, low, high, out=out)
+    else:
+        out.copy_(_ENDINGS[ending](made))
 
 
 def _sdpa(
@@ -71,6 +102,7 @@ def _batch_norm(
 
 
 KERNELS: dict[str, Kernel] = {
+    "kvc::convolution": _ended_convolution,
     "kvc::glu": _glu,
     "kvc::rotary_embedding": _rotary_embedding,
     "aten::scaled_dot_product_attention": _sdpa,

@@ -19,7 +19,7 @@ const std::vector<Entry>& kernels() {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
          {kElementwise, kFused, kCopies, kIndices, kReductions, kCaches, kProducts,
-          kQuantizedProducts, kExperts, kAttention, kLibraries}) {
+          kQuantizedProducts, kExperts, kAttention, kConvolutions, kLibraries}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }
     return found;

@@ -93,6 +93,7 @@ extern const Entry kProducts[];
 extern const Entry kQuantizedProducts[];
 extern const Entry kExperts[];
 extern const Entry kAttention[];
+extern const Entry kConvolutions[];
 extern const Entry kLibraries[];
 
 }  // namespace kvc

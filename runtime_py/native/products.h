@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "convolution.h"
 #include "types.h"
 
 namespace kvc {
@@ -169,6 +170,7 @@ struct ProductKernels {
   void (*narrow)(const float* x, int64_t n, Half* y);
   void (*widen)(const Half* x, int64_t n, float* y);
   void (*widen_bfloat16)(const BFloat16* x, int64_t n, float* y);
+  ConvolutionKernels convolution;
 };
 
 // The instruction sets that GCC can make, 12 or later, and others cannot.

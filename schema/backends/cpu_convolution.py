@@ -2,6 +2,20 @@
 
 from typing import Final
 
-from kvc.schema.backends.operands import Rule
+from kvc.schema.backends.cpu_rules import FLOAT32, rules
+from kvc.schema.backends.operands import Arguments, Results, Rule, operand
 
-CONVOLUTIONS: Final[dict[str, Rule]] = {}
+MAX_AXES: Final = 3
+
+
+def _convolution(arguments: Arguments, results: Results) -> str:
+    """Return "" if float32 is convolved over at most three axes, else why not."""
+    axes = len(operand(arguments[1]).type.dims) - 2
+    return f"{axes} axes" if axes > MAX_AXES else FLOAT32(arguments, results)
+
+
+CONVOLUTIONS: Final[dict[str, Rule]] = rules(
+    _convolution,
+    "aten::convolution aten::conv_transpose1d aten::conv_transpose2d.input "
+    "aten::conv_transpose3d.input kvc::convolution",
+)

@@ -1,10 +1,15 @@
 """Shape rules of fused operators; a compiler pass makes one from several operators."""
 
 from kvc.schema.dtypes import DType
+from kvc.schema.ops.products import convolution
 from kvc.schema.ops.shapes import Rule, broadcast_shapes, require, shape_of
 from kvc.schema.types import TensorType
 
 GATES = ("silu", "gelu", "gelu_tanh")
+ENDINGS = (
+    *("identity", "clamp", "silu", "gelu", "gelu_tanh", "sigmoid"),
+    *("hard_swish", "hard_sigmoid"),
+)
 
 
 def rotary_embedding(x: TensorType, cos: TensorType, sin: TensorType) -> Rule:
@@ -28,3 +33,30 @@ def glu(gate: TensorType, up: TensorType, activation: str) -> Rule:
     require(activation in GATES, "a gate by {}", activation)
     require(gate == up and gate.dtype is DType.FLOAT32, "{} gates {}", gate, up)
     return ((gate.dtype, shape_of(gate)),)
+
+
+def ended_convolution(
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None,
+    residual: TensorType | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    ending: str,
+    *bounds: float | None,
+) -> Rule:
+    """Apply an elementwise function to a convolution's result plus a residual.
+
+    A hard sigmoid of x is clamp(x + 3, 0, 6) / 6, a hard swish x times that. `bounds`
+    are those of "clamp": the least and the greatest value, None for no bound.
+    """
+    made = convolution(x, weight, bias, stride, padding, dilation, groups)
+    require(ending in ENDINGS, "a convolution ends with {}", ending)
+    fits = ending == "clamp" or bounds == (None, None)
+    require(fits, "bounds of {}", ending)
+    require(x.dtype is DType.FLOAT32, "convolution of {}", x)
+    same = residual is None or (residual.dtype, shape_of(residual)) == made[0]
+    require(same, "a residual {}", residual)
+    return made

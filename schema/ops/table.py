@@ -302,6 +302,7 @@ _FRESH: dict[str, ShapeRule] = {
     f"{AFTER}(Tensor start, int count) -> Tensor": c.after,
     "kvc::quantize_cache(Tensor x) -> Tensor, Tensor": c.quantize_cache,
     "kvc::rotary_embedding(Tensor x, Tensor cos, Tensor sin) -> Tensor": f.rotary_embedding,
+    "kvc::convolution(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, int[] dilation, int groups, str ending, float? low, float? high) -> Tensor": f.ended_convolution,
     "kvc::glu(Tensor gate, Tensor up, str activation) -> Tensor": f.glu,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,

@@ -290,6 +290,7 @@ OTHERWISE = {
 }  # fmt: skip
 # What only recipes make; `test_quantize_weights` and the kernels' tests have them.
 MADE_BY_PASSES = {
+    "kvc::convolution",
     "kvc::glu",
     "kvc::rotary_embedding",
     "kvc::quantize_rows",

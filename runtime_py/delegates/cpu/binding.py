@@ -49,12 +49,18 @@ _ATTENTION_PRODUCT = "aten::scaled_dot_product_attention"
 _TEXTS = {
     "linear": 0, "circular": 1,
     "none": 0, "tanh": 1,
-    "silu": 0, "gelu": 1, "gelu_tanh": 2,
+    "silu": 0, "gelu": 1, "gelu_tanh": 2, "identity": 3, "clamp": 4, "sigmoid": 5,
+    "hard_swish": 6, "hard_sigmoid": 7,
 }  # fmt: skip
 # Operands whose rows must be contiguous, by index among a kernel's tensors after its
 # results; the whole array is made contiguous, to keep it simple.
 _PACKED = {
     "aten::linear": (2,),
+    "aten::convolution": (1, 2),
+    "aten::conv_transpose1d": (1, 2),
+    "aten::conv_transpose2d.input": (1, 2),
+    "aten::conv_transpose3d.input": (1, 2),
+    "kvc::convolution": (1, 2, 3),
     "aten::rms_norm": (0, 1),
     "aten::layer_norm": (0, 1, 2),
     "aten::softmax.int": (0,),

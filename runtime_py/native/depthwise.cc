@@ -1,0 +1,99 @@
+// Depthwise convolutions: a plane of the input is copied with its padding, and taps multiply
+// whole lines of it.
+//
+// Where the last axis has a stride s, the elements of a line that are s apart lie side by side
+// in the copy, so that every tap reads a line without gaps.
+#include "depthwise.h"
+
+#include <algorithm>
+
+#include "pool.h"
+#include "products.h"
+
+namespace kvc {
+namespace {
+
+constexpr int64_t kMostTaps = 1024;  // of a kernel that is made here
+constexpr int64_t kSlack = 16;       // elements after a plane, which vectors may read
+constexpr int64_t kMostPhases = 16;  // strides of the last axis
+constexpr int kPlaneSlot = 0, kOffsetSlot = 1;
+
+// The copy of a plane: lines of `phases` runs of `run` elements.
+struct Plane {
+  int64_t lines, phases, run;
+
+  int64_t line() const { return phases * run; }
+  size_t nbytes() const { return (lines * line() + kSlack) * sizeof(float); }
+};
+
+Plane plane_of(const Patches& patches) {
+  const WindowAxis &middle = patches.axes[1], &inner = patches.axes[2];
+  const int64_t reach = (inner.taps - 1) * inner.apart / inner.step;
+  return {(middle.out - 1) * middle.step + (middle.taps - 1) * middle.apart + 1, inner.step,
+          inner.out + reach};
+}
+
+void find_offsets(const Patches& patches, const Plane& plane, int64_t* offsets) {
+  const WindowAxis &middle = patches.axes[1], &inner = patches.axes[2];
+  for (int64_t b = 0; b < middle.taps; ++b) {
+    for (int64_t c = 0; c < inner.taps; ++c) {
+      const int64_t place = c * inner.apart;
+      *offsets++ = b * middle.apart * plane.line() + place % plane.phases * plane.run +
+                   place / plane.phases;
+    }
+  }
+}
+
+void copy_plane(const float* x, const Patches& patches, const Plane& plane, float* to) {
+  const auto& kernels = product_kernels().convolution;
+  const WindowAxis &middle = patches.axes[1], &inner = patches.axes[2];
+  for (int64_t line = 0; line < plane.lines; ++line) {
+    const int64_t at = middle.first + line;
+    const int64_t length = at < 0 || at >= middle.in ? 0 : inner.in;
+    for (int64_t phase = 0; phase < plane.phases; ++phase, to += plane.run) {
+      kernels.gather(x + (length != 0 ? at * middle.stride : 0), length, inner.stride,
+                     inner.first + phase, inner.step, plane.run, to);
+    }
+  }
+  std::fill(to, to + kSlack, 0.0f);
+}
+
+}  // namespace
+
+bool is_depthwise(int64_t inputs, const Patches& patches) {
+  const WindowAxis& outer = patches.axes[0];
+  return inputs == 1 && outer.taps == 1 && outer.first == 0 && outer.step == 1 &&
+         patches.axes[2].step <= kMostPhases && patches.taps() <= kMostTaps;
+}
+
+bool convolve_planes(const DepthwiseConvolution& c, const Context& context) {
+  const auto& kernels = product_kernels().convolution;
+  const Patches& patches = c.patches;
+  const WindowAxis &outer = patches.axes[0], &middle = patches.axes[1], &inner = patches.axes[2];
+  const Plane plane = plane_of(patches);
+  const int64_t taps = patches.taps(), size = middle.out * inner.out;
+  auto* offsets = static_cast<int64_t*>(context.workspace(taps * sizeof(int64_t), kOffsetSlot));
+  if (offsets == nullptr) return context.complete();
+  find_offsets(patches, plane, offsets);
+  const int64_t inputs = c.channels / c.multiplier, planes = c.images * inputs * outer.out;
+  parallel(planes, 1 + 16384 / (size * taps + 1), context.threads, [&](int64_t begin, int64_t end, int) {
+    auto* copy = static_cast<float*>(context.workspace(plane.nbytes(), kPlaneSlot));
+    for (int64_t i = begin; copy != nullptr && i < end; ++i) {
+      const int64_t slice = i % outer.out, channel = i / outer.out % inputs;
+      const int64_t image = i / outer.out / inputs;
+      const float* x = patches.x + image * c.image_stride + channel * patches.channel_stride;
+      copy_plane(x + slice * outer.stride, patches, plane, copy);
+      for (int64_t k = 0; k < c.multiplier; ++k) {
+        const int64_t own = channel * c.multiplier + k;
+        const int64_t at = ((image * c.channels + own) * outer.out + slice) * size;
+        float* out = c.out.as<float>() + at;
+        kernels.plane({copy, middle.step * plane.line(), c.w + own * taps, offsets, taps,
+                       c.bias != nullptr ? c.bias[own] : 0, out, middle.out, inner.out});
+        kernels.finish(c.ending, c.residual != nullptr ? c.residual + at : nullptr, size, out);
+      }
+    }
+  });
+  return context.complete();
+}
+
+}  // namespace kvc
