@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kMostTaps = 1024;  // of a kernel that is made here
 constexpr int64_t kSlack = 16;       // elements after a plane, which vectors may read
 constexpr int64_t kMostPhases = 16;  // strides of the last axis
+constexpr int64_t kMostElements = int64_t{1} << 31;  // of the copy of a plane
 constexpr int kPlaneSlot = 0, kOffsetSlot = 1;
 
 // The copy of a plane: lines of `phases` runs of `run` elements.
@@ -62,8 +63,10 @@ void copy_plane(const float* x, const Patches& patches, const Plane& plane, floa
 
 bool is_depthwise(int64_t inputs, const Patches& patches) {
   const WindowAxis& outer = patches.axes[0];
-  return inputs == 1 && outer.taps == 1 && outer.first == 0 && outer.step == 1 &&
-         patches.axes[2].step <= kMostPhases && patches.taps() <= kMostTaps;
+  if (inputs != 1 || outer.taps != 1 || outer.first != 0 || outer.step != 1) return false;
+  if (patches.axes[2].step > kMostPhases || patches.taps() > kMostTaps) return false;
+  const Plane plane = plane_of(patches);
+  return plane.run <= kMostElements / kMostPhases && plane.lines <= kMostElements / plane.line();
 }
 
 bool convolve_planes(const DepthwiseConvolution& c, const Context& context) {

@@ -54,7 +54,7 @@ def ended_convolution(
     """
     made = convolution(x, weight, bias, stride, padding, dilation, groups)
     require(ending in ENDINGS, "a convolution ends with {}", ending)
-    fits = ending == "clamp" or bounds == (None, None)
+    fits = (ending == "clamp") != (bounds == (None, None))
     require(fits, "bounds of {}", ending)
     require(x.dtype is DType.FLOAT32, "convolution of {}", x)
     same = residual is None or (residual.dtype, shape_of(residual)) == made[0]
