@@ -136,9 +136,10 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
   const auto& kernels = product_kernels().convolution;
   const int64_t plane = c.plane(), row = piece.group * c.outputs() + piece.begin;
   const int64_t width = (piece.count + kernels.panel - 1) / kernels.panel * kernels.panel;
-  const int64_t together = std::min(part.depth, kDepthTogether);
-  auto* packed = static_cast<float*>(
-      context.workspace((width * std::max<int64_t>(1, together)) * sizeof(float), kPanelSlot));
+  // At least one, so that sums of nothing end, too.
+  const int64_t together = std::max<int64_t>(1, std::min(part.depth, kDepthTogether));
+  auto* packed =
+      static_cast<float*>(context.workspace(width * together * sizeof(float), kPanelSlot));
   if (packed == nullptr) return false;
   const int64_t rows = piece.end - piece.begin;
   float* planes = c.out.as<float>() + (piece.image * c.out.dims[1] + row) * plane;
