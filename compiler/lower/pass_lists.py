@@ -7,6 +7,7 @@ from typing import Final
 from kvc.compiler.backends import Backend
 from kvc.compiler.passes.base import Pass
 from kvc.compiler.passes.cache_writes import AppendToCaches, RecognizeCacheWrites
+from kvc.compiler.passes.convolutions import EndConvolutions, FoldBatchNorms
 from kvc.compiler.passes.fusions import (
     FuseGlus,
     FuseRmsNorms,
@@ -98,7 +99,7 @@ def passes_for(
     if _fuses(backends):
         passes += [FuseRotaryEmbeddings(), DropDeadCode()]
     if _fuses(own):
-        passes += [FuseGlus(), GatherProducts()]
+        passes += [FuseGlus(), GatherProducts(), FoldBatchNorms(), EndConvolutions()]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
 
