@@ -19,7 +19,8 @@ const std::vector<Entry>& kernels() {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
          {kElementwise, kFused, kCopies, kIndices, kReductions, kCaches, kProducts,
-          kQuantizedProducts, kExperts, kAttention, kConvolutions, kLibraries}) {
+          kQuantizedProducts, kExperts, kAttention, kConvolutions, kPools, kResizing,
+          kSampling, kChannelNorms, kLibraries}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }
     return found;

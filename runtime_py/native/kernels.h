@@ -94,6 +94,10 @@ extern const Entry kQuantizedProducts[];
 extern const Entry kExperts[];
 extern const Entry kAttention[];
 extern const Entry kConvolutions[];
+extern const Entry kPools[];
+extern const Entry kResizing[];
+extern const Entry kSampling[];
+extern const Entry kChannelNorms[];
 extern const Entry kLibraries[];
 
 }  // namespace kvc

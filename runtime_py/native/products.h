@@ -172,6 +172,10 @@ struct ProductKernels {
   void (*narrow)(const float* x, int64_t n, Half* y);
   void (*widen)(const Half* x, int64_t n, float* y);
   void (*widen_bfloat16)(const BFloat16* x, int64_t n, float* y);
+  // The mean of a short run, and the sum of squares of the distances from it.
+  void (*moments)(const float* x, int64_t n, float* mean, float* squares);
+  // y = x * factor + offset.
+  void (*line)(const float* x, int64_t n, float factor, float offset, float* y);
   ConvolutionKernels convolution;
 };
 

@@ -79,6 +79,13 @@ inline int64_t itemsize(DType dtype) {
   }
 }
 
+// Calls function with a value of the C++ type of a dtype of floats, double or float.
+template <class F>
+void with_float(DType dtype, const F& function) {
+  if (dtype == DType::kFloat64) return function(double{});
+  function(float{});
+}
+
 // Calls function with a value of the C++ type of a dtype that is computed with.
 template <class F>
 void with_number(DType dtype, const F& function) {

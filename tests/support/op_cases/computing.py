@@ -121,6 +121,34 @@ CHANNEL_NORMS = (
         for groups in (1, 2, 4)
         for w, b in ((None, None), (rand(4), rand(4)))
     ),
+    *(
+        Case(
+            "aten::batch_norm",
+            (
+                rand(*shape, dtype=dtype),
+                *(rand(3, dtype=dtype).abs() for _ in range(4)),
+                1e-3,
+            ),
+        )
+        for shape in ((0, 3), (2, 3, 0), (2, 3, 7, 7), (2, 3, 2, 3, 4))
+        for dtype in (torch.float32, torch.float64)
+    ),
+    *(
+        Case(
+            "aten::group_norm",
+            (
+                rand(*shape, dtype=dtype) + 3,
+                groups,
+                rand(6, dtype=dtype),
+                rand(6, dtype=dtype),
+                1e-3,
+            ),
+        )
+        # Groups of several pieces too, shared among threads.
+        for shape in ((0, 6, 4), (2, 6), (1, 6, 33, 41), (1, 6, 50, 60))
+        for groups in (1, 3)
+        for dtype in (torch.float32, torch.float64)
+    ),
 )
 
 NORMS = (
