@@ -2,6 +2,7 @@
 
 `python tests/benchmarks/modules.py [NAMES]` compiles each case of
 `tests/support/torch_modules.py` by `fp32`, saves it, loads it, runs it and compares.
+With `--recipe cpu_fp32` also tells which operators a recipe leaves to PyTorch.
 With `--samples` also torch's own, `module_db` (needs `pip install expecttest`). Prints
 a line for each that is not equal, and what it all comes to. The exit code tells whether
 none was wrong or failed otherwise than in a `KvcError`.
@@ -53,6 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of classes; all where none is given")
     parser.add_argument("--samples", action="store_true")
+    parser.add_argument("--recipe", default="fp32", help="[default: fp32]")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     found = Counter[str]()
@@ -60,7 +62,8 @@ def main() -> None:
         for name, module, args, kwargs in samples() if options.samples else own():
             if options.names and type(module).__name__ not in options.names:
                 continue
-            result = outcome(module, args, kwargs, Path(folder) / "module.kvc")
+            path = Path(folder) / "module.kvc"
+            result = outcome(module, args, kwargs, path, options.recipe)
             found[result.kind] += 1
             if result.kind != "equal":
                 print(f"{result.kind} {name}: {result.reason[:300]}", flush=True)

@@ -9,6 +9,13 @@ SAMPLE = (
     nn.Softshrink, nn.RReLU, nn.AdaptiveAvgPool2d, nn.Bilinear, nn.EmbeddingBag,
     nn.MultiLabelMarginLoss, nn.PixelShuffle, nn.GroupNorm, nn.GRUCell, nn.LPPool2d,
 )  # fmt: skip
+# Their operators are pools, resizing and norms of channels.
+SPATIAL = (
+    nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d,
+    nn.AdaptiveMaxPool3d, nn.AvgPool1d, nn.AvgPool3d, nn.GroupNorm, nn.InstanceNorm2d,
+    nn.MaxPool2d, nn.MaxPool3d, nn.Upsample, nn.UpsamplingBilinear2d,
+    nn.UpsamplingNearest2d,
+)  # fmt: skip
 REFUSED = {
     nn.FractionalMaxPool2d: "random numbers",
     nn.DataParallel: "it takes *args",
@@ -32,6 +39,15 @@ def test_a_module_of_torch_equals_eager(case, tmp_path):
     module, inputs = case.make()
 
     assert outcome(module, inputs, {}, tmp_path / "module.kvc").kind == "equal"
+
+
+@pytest.mark.parametrize("case", _cases(SPATIAL), ids=str)
+def test_a_module_over_planes_needs_no_pytorch_at_run_time(case, tmp_path):
+    module, inputs = case.make()
+
+    found = outcome(module, inputs, {}, tmp_path / "module.kvc", "cpu_fp32")
+
+    assert (found.kind, found.reason) == ("equal", "")
 
 
 @pytest.mark.parametrize("case", _cases(REFUSED), ids=str)

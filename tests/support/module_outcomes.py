@@ -1,5 +1,7 @@
 """Compile a module, run it, and compare its results with eager."""
 
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kvc.compiler import Method, compile_program
+from kvc.compiler.lower.left_to_pytorch import LeftToPyTorch, left_in
 from kvc.runtime import load
 from kvc.schema.errors import KvcError
 
@@ -21,11 +24,12 @@ class Outcome:
     """The result of one comparison.
 
     Attributes:
-        kind: "" where eager itself fails, so that there is nothing to compare.
+        kind: "" where eager itself fails, so that there is nothing to compare; "left"
+            where results are equal, but a recipe's backend leaves operators to PyTorch.
         reason: why the results are not equal.
     """
 
-    kind: Literal["", "equal", "wrong", "refused", "error"]
+    kind: Literal["", "equal", "wrong", "left", "refused", "error"]
     reason: str = ""
 
 
@@ -39,14 +43,18 @@ class Applied(nn.Module):
         return self.function(x)
 
 
-def outcome(module, args, kwargs, path) -> Outcome:
-    """Compile a module by `fp32`, run it and compare; arguments are not changed."""
+def outcome(module, args, kwargs, path, recipe="fp32") -> Outcome:
+    """Compile a module by a recipe, run it and compare; arguments are not changed."""
     try:
         with torch.no_grad():
             expected = _tensors(deepcopy(module)(*_copied(args), **_copied(kwargs)))
     except Exception as error:
         return Outcome("", repr(error))
-    return compared(lambda: _run(module, args, kwargs, path), expected)
+    left: Counter[str] = Counter()
+    found = compared(lambda: _run(module, args, kwargs, path, recipe, left), expected)
+    if found.kind == "equal" and recipe != "fp32" and left:
+        return Outcome("left", ", ".join(sorted(left)))
+    return found
 
 
 def compared(run: Callable[[], list[Tensor]], expected: list[Tensor]) -> Outcome:
@@ -64,9 +72,14 @@ def compared(run: Callable[[], list[Tensor]], expected: list[Tensor]) -> Outcome
     return Outcome("equal")
 
 
-def _run(module, args, kwargs, path) -> list[Tensor]:
+def _run(module, args, kwargs, path, recipe, left) -> list[Tensor]:
+    """Return the results; count in `left` the operators that no backend runs."""
     method = Method("forward", args=_copied(args), kwargs=_copied(dict(kwargs)))
-    compile_program(module, [method], "fp32").save(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeftToPyTorch)
+        bundle = compile_program(module, [method], recipe)
+    left.update(left_in(bundle.program).get("forward", {}))
+    bundle.save(path)
     with load(path) as program, program.session() as session:
         return _tensors(session.call("forward", *_copied(args), **_copied(kwargs)))
 
