@@ -82,9 +82,10 @@ struct ConvolutionKernels {
   void (*pack)(const Patches& patches, int64_t begin, int64_t end, int64_t first, int64_t columns,
                float* to);
   void (*panels)(const PanelProduct& product);
-  // Elements `first`, `first + step`, ... of a line of `in` elements; zeros outside of it.
-  void (*gather)(const float* line, int64_t in, int64_t stride, int64_t first, int64_t step,
-                 int64_t count, float* to);
+  // `count` lines of a plane, with zeros around it; of each line runs of `run` elements, those
+  // that are a stride of `inner` apart side by side.
+  void (*copy_plane)(const float* x, const WindowAxis& lines, const WindowAxis& inner, int64_t count,
+                     int64_t run, float* to);
   void (*plane)(const PlaneProduct& product);
   // x = activation(x + residual); `residual` may be null.
   void (*finish)(const Ending& ending, const float* residual, int64_t n, float* x);

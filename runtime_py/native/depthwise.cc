@@ -14,7 +14,8 @@ namespace kvc {
 namespace {
 
 constexpr int64_t kMostTaps = 1024;  // of a kernel that is made here
-constexpr int64_t kSlack = 16;       // elements after a plane, which vectors may read
+constexpr int64_t kSlack = 32;       // elements after a plane, which vectors may read
+constexpr int64_t kRowsTogether = 4;  // which stay in the nearest cache until they are finished
 constexpr int64_t kMostPhases = 16;  // strides of the last axis
 constexpr int64_t kMostElements = int64_t{1} << 31;  // of the copy of a plane
 constexpr int kPlaneSlot = 0, kOffsetSlot = 1;
@@ -45,18 +46,18 @@ void find_offsets(const Patches& patches, const Plane& plane, int64_t* offsets) 
   }
 }
 
-void copy_plane(const float* x, const Patches& patches, const Plane& plane, float* to) {
+// A plane of the result, some rows after the others.
+void make_plane(const DepthwiseConvolution& c, PlaneProduct product, const float* residual) {
   const auto& kernels = product_kernels().convolution;
-  const WindowAxis &middle = patches.axes[1], &inner = patches.axes[2];
-  for (int64_t line = 0; line < plane.lines; ++line) {
-    const int64_t at = middle.first + line;
-    const int64_t length = at < 0 || at >= middle.in ? 0 : inner.in;
-    for (int64_t phase = 0; phase < plane.phases; ++phase, to += plane.run) {
-      kernels.gather(x + (length != 0 ? at * middle.stride : 0), length, inner.stride,
-                     inner.first + phase, inner.step, plane.run, to);
-    }
+  for (int64_t left = product.rows; left > 0; left -= product.rows) {
+    product.rows = std::min(left, kRowsTogether);
+    const int64_t n = product.rows * product.columns;
+    kernels.plane(product);
+    kernels.finish(c.ending, residual, n, product.out);
+    product.x += product.rows * product.row_step;
+    product.out += n;
+    residual = residual != nullptr ? residual + n : nullptr;
   }
-  std::fill(to, to + kSlack, 0.0f);
 }
 
 }  // namespace
@@ -85,14 +86,15 @@ bool convolve_planes(const DepthwiseConvolution& c, const Context& context) {
       const int64_t slice = i % outer.out, channel = i / outer.out % inputs;
       const int64_t image = i / outer.out / inputs;
       const float* x = patches.x + image * c.image_stride + channel * patches.channel_stride;
-      copy_plane(x + slice * outer.stride, patches, plane, copy);
+      kernels.copy_plane(x + slice * outer.stride, middle, inner, plane.lines, plane.run, copy);
+      std::fill_n(copy + plane.lines * plane.line(), kSlack, 0.0f);
       for (int64_t k = 0; k < c.multiplier; ++k) {
         const int64_t own = channel * c.multiplier + k;
         const int64_t at = ((image * c.channels + own) * outer.out + slice) * size;
-        float* out = c.out.as<float>() + at;
-        kernels.plane({copy, middle.step * plane.line(), c.w + own * taps, offsets, taps,
-                       c.bias != nullptr ? c.bias[own] : 0, out, middle.out, inner.out});
-        kernels.finish(c.ending, c.residual != nullptr ? c.residual + at : nullptr, size, out);
+        make_plane(c, {copy, middle.step * plane.line(), c.w + own * taps, offsets, taps,
+                       c.bias != nullptr ? c.bias[own] : 0, c.out.as<float>() + at, middle.out,
+                       inner.out},
+                   c.residual != nullptr ? c.residual + at : nullptr);
       }
     }
   });
