@@ -325,13 +325,13 @@ KVC_UNARY(Sqrt, std::sqrt(x))
 KVC_UNARY(Tan, std::tan(x))
 KVC_UNARY(Tanh, std::tanh(x))
 KVC_UNARY(Trunc, std::trunc(x))
-KVC_UNARY(GeluErf, x * T(0.5) * (T(1) + std::erf(x * T(0.70710678118654752440))))
+KVC_UNARY(Gelu, gelu_of(x))
 // 1 + tanh(y) = 2 / (1 + exp(-2 y))
 KVC_UNARY(GeluTanh, x / (T(1) + exp_of(T(-1.59576912160573071176) * (x + T(0.044715) * x * x * x))))
 #undef KVC_UNARY
 
 bool gelu(const Step& step, const Context& context) {
-  if (step.integers[0] == 0) return unary<GeluErf>(step, context);
+  if (step.integers[0] == 0) return unary_rows<Gelu, &ProductKernels::gelu>(step, context);
   return unary_rows<GeluTanh, &ProductKernels::gelu_tanh>(step, context);
 }
 

@@ -1,6 +1,5 @@
 // Kernels of ops that stand for several; each element is rounded as by those.
 #include <algorithm>
-#include <cmath>
 
 #include "elements.h"
 #include "kernels.h"
@@ -54,12 +53,6 @@ bool rotary_embedding(const Step& step, const Context& context) {
   return true;
 }
 
-void gelu(const float* x, int64_t n, float* y) {
-  for (int64_t i = 0; i < n; ++i) {
-    y[i] = x[i] * 0.5f * (1.0f + std::erf(x[i] * 0.70710678118654752440f));
-  }
-}
-
 // The result may lie in the memory of either operand.
 bool glu(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &gate = step.tensors[1], &up = step.tensors[2];
@@ -92,7 +85,7 @@ bool glu(const Step& step, const Context& context) {
 
 void gate_row(int64_t activation, const float* gate, const float* up, int64_t n, float* y) {
   const ProductKernels& kernels = product_kernels();
-  const auto activate = activation == 0 ? kernels.silu : (activation == 1 ? gelu : kernels.gelu_tanh);
+  const auto activate = activation == 0 ? kernels.silu : (activation == 1 ? kernels.gelu : kernels.gelu_tanh);
   constexpr int64_t kPiece = 512;
   float active[kPiece];
   for (int64_t begin = 0; begin < n; begin += kPiece) {

@@ -156,10 +156,12 @@ struct ProductKernels {
   BlockLayout int8_blocks, int4_blocks;
   int64_t columns;  // of a product of blocks, computed together
   int64_t (*scratch_size)(const RowShape& shape);
-  // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)), x (1 + tanh(a (x + b x^3))) / 2.
+  // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)), x (1 + erf(x / sqrt(2))) / 2,
+  // x (1 + tanh(a (x + b x^3))) / 2.
   void (*exp)(const float* x, int64_t n, float* y);
   void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*silu)(const float* x, int64_t n, float* y);
+  void (*gelu)(const float* x, int64_t n, float* y);
   void (*gelu_tanh)(const float* x, int64_t n, float* y);
   // Turns pairs a, b, the halves of a row: a cos - b sin, b cos + a sin; those for the second
   // half begin at `second` of cos and sin.

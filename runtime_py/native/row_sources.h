@@ -39,8 +39,8 @@ struct RowSource {
 
   // Makes all rows with all threads.
   void make_all(int threads, float* to) const {
-    const int64_t piece = kind == kGlu ? std::min(grain(), width) : width;
-    const int64_t pieces = (width + piece - 1) / piece, together = std::max<int64_t>(1, grain() / piece);
+    const int64_t piece = kind == kGlu ? std::min(kGrain, width) : width;
+    const int64_t pieces = (width + piece - 1) / piece, together = std::max<int64_t>(1, kGrain / piece);
     parallel(rows * pieces, together, threads, [&](int64_t first, int64_t last, int) {
       for (int64_t i = first; i < last; ++i) {
         const int64_t row = i / pieces, begin = i % pieces * piece;
@@ -56,12 +56,8 @@ struct RowSource {
     const int64_t pairs = (rows + 2 * kTokens - 1) / (2 * kTokens);
     const int64_t most = std::min(rows, (pairs + threads - 1) / threads * 2 * kTokens);
     const int64_t share = rows / threads, over = most - share;
-    return 4 * over >= share && over * width >= 2 * grain();
+    return 4 * over >= share && over * width >= 2 * kGrain;
   }
-
- private:
-  // Elements that are worth another thread; the exact gelu of one takes as long as several.
-  int64_t grain() const { return kind == kGlu && activation == 1 ? kGrain / 8 : kGrain; }
 };
 
 }  // namespace kvc

@@ -83,6 +83,38 @@ def test_float_products_differ_by_how_sums_are_rounded(
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+WIDE = torch.cat(
+    (
+        torch.linspace(-15, 15, 4001),
+        torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0, 1e-40, 1e38, -1e38]),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [Case("aten::gelu", (WIDE, "none")), Case("aten::gelu", (WIDE, "tanh"))],
+    ids=lambda case: f"{case.op} {case.arguments[1:]}",
+)
+def test_functions_have_the_same_bits_anywhere_on_all(results_by, case):
+    expected = results_by(LEAST, case, WIDE)
+    for processor in OTHERS:
+        bits = results_by(processor, case, WIDE).view(torch.int32)
+        assert torch.equal(bits, expected.view(torch.int32))
+    for strided in (False, True):
+        some = Case(case.op, (WIDE[5:], *case.arguments[1:]))
+        some = some.strided() if strided else some
+        found = results_by(LEAST, some, WIDE[5:])
+        assert torch.equal(found.view(torch.int32), expected[5:].view(torch.int32))
+
+
+def test_gelu_is_exact_but_for_its_last_bits(results_by):
+    x = WIDE[:4001]
+    exact = x.double() / 2 * torch.special.erfc(-x.double() / 2**0.5)
+    found = results_by(LEAST, Case("aten::gelu", (x, "none")), x)
+    torch.testing.assert_close(found.double(), exact, rtol=5e-7, atol=1e-44)
+
+
 def test_avx512_has_the_bits_of_avx2(results_by):
     if "avx512_vnni" not in OTHERS:
         pytest.skip("this processor has no AVX-512 VNNI; see tools/dev/emulate.sh")
