@@ -275,12 +275,11 @@ bool unary(const Step& step, const Context& context) {
 
 // As `unary`, with a loop made for this processor where elements lie side by side; the
 // arithmetic is the same.
-using Rows = void (*)(const float* x, int64_t n, float* y);
-template <class F, Rows ProductKernels::*kRows>
-bool unary_rows(const Step& step, const Context& context) {
+template <class F, ProductKernels::Run ProductKernels::*kRun>
+bool unary_runs(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
   if (a.dtype != DType::kFloat32 || !out.packed() || !a.packed()) return unary<F>(step, context);
-  const Rows run = product_kernels().*kRows;
+  const ProductKernels::Run run = product_kernels().*kRun;
   parallel(out.count(), kGrain, context.threads, [&](int64_t begin, int64_t end, int) {
     run(a.as<const float>() + begin, end - begin, out.as<float>() + begin);
   });
@@ -301,15 +300,15 @@ KVC_UNARY(Asinh, std::asinh(x))
 KVC_UNARY(Atan, std::atan(x))
 KVC_UNARY(Atanh, std::atanh(x))
 KVC_UNARY(Ceil, std::ceil(x))
-KVC_UNARY(Cos, std::cos(x))
+KVC_UNARY(Cos, cos_of(x))
 KVC_UNARY(Cosh, std::cosh(x))
-KVC_UNARY(Erf, std::erf(x))
+KVC_UNARY(Erf, erf_of(x))
 KVC_UNARY(Erfc, std::erfc(x))
 KVC_UNARY(Exp, exp_of(x))
 KVC_UNARY(Exp2, std::exp2(x))
-KVC_UNARY(Expm1, std::expm1(x))
+KVC_UNARY(Expm1, expm1_of(x))
 KVC_UNARY(Floor, std::floor(x))
-KVC_UNARY(Log, std::log(x))
+KVC_UNARY(Log, log_of(x))
 KVC_UNARY(Log10, std::log10(x))
 KVC_UNARY(Log1p, std::log1p(x))
 KVC_UNARY(Log2, std::log2(x))
@@ -319,11 +318,11 @@ KVC_UNARY(Round, std::nearbyint(x))
 KVC_UNARY(Rsqrt, T(1) / std::sqrt(x))
 KVC_UNARY(Sigmoid, T(1) / (T(1) + exp_of(-x)))
 KVC_UNARY(Silu, x / (T(1) + exp_of(-x)))
-KVC_UNARY(Sin, std::sin(x))
+KVC_UNARY(Sin, sin_of(x))
 KVC_UNARY(Sinh, std::sinh(x))
 KVC_UNARY(Sqrt, std::sqrt(x))
 KVC_UNARY(Tan, std::tan(x))
-KVC_UNARY(Tanh, std::tanh(x))
+KVC_UNARY(Tanh, tanh_of(x))
 KVC_UNARY(Trunc, std::trunc(x))
 KVC_UNARY(Gelu, gelu_of(x))
 // 1 + tanh(y) = 2 / (1 + exp(-2 y))
@@ -331,8 +330,8 @@ KVC_UNARY(GeluTanh, x / (T(1) + exp_of(T(-1.59576912160573071176) * (x + T(0.044
 #undef KVC_UNARY
 
 bool gelu(const Step& step, const Context& context) {
-  if (step.integers[0] == 0) return unary_rows<Gelu, &ProductKernels::gelu>(step, context);
-  return unary_rows<GeluTanh, &ProductKernels::gelu_tanh>(step, context);
+  if (step.integers[0] == 0) return unary_runs<Gelu, &ProductKernels::gelu>(step, context);
+  return unary_runs<GeluTanh, &ProductKernels::gelu_tanh>(step, context);
 }
 
 struct Neg {
@@ -551,24 +550,24 @@ const Entry kElementwise[] = {
     {"aten::sinh", unary<Sinh>},
     {"aten::tan", unary<Tan>},
     {"aten::ceil", unary<Ceil>},
-    {"aten::cos", unary<Cos>},
-    {"aten::erf", unary<Erf>},
-    {"aten::exp", unary_rows<Exp, &ProductKernels::exp>},
-    {"aten::expm1", unary<Expm1>},
+    {"aten::cos", unary_runs<Cos, &ProductKernels::cos>},
+    {"aten::erf", unary_runs<Erf, &ProductKernels::erf>},
+    {"aten::exp", unary_runs<Exp, &ProductKernels::exp>},
+    {"aten::expm1", unary_runs<Expm1, &ProductKernels::expm1>},
     {"aten::floor", unary<Floor>},
     {"aten::gelu", gelu},
-    {"aten::log", unary<Log>},
+    {"aten::log", unary_runs<Log, &ProductKernels::log>},
     {"aten::log1p", unary<Log1p>},
     {"aten::log2", unary<Log2>},
     {"aten::reciprocal", unary<Reciprocal>},
     {"aten::relu", unary<Relu>},
     {"aten::round", unary<Round>},
     {"aten::rsqrt", unary<Rsqrt>},
-    {"aten::sigmoid", unary_rows<Sigmoid, &ProductKernels::sigmoid>},
-    {"aten::silu", unary_rows<Silu, &ProductKernels::silu>},
-    {"aten::sin", unary<Sin>},
+    {"aten::sigmoid", unary_runs<Sigmoid, &ProductKernels::sigmoid>},
+    {"aten::silu", unary_runs<Silu, &ProductKernels::silu>},
+    {"aten::sin", unary_runs<Sin, &ProductKernels::sin>},
     {"aten::sqrt", unary<Sqrt>},
-    {"aten::tanh", unary<Tanh>},
+    {"aten::tanh", unary_runs<Tanh, &ProductKernels::tanh>},
     {"aten::trunc", unary<Trunc>},
     {nullptr, nullptr},
 };

@@ -156,13 +156,11 @@ struct ProductKernels {
   BlockLayout int8_blocks, int4_blocks;
   int64_t columns;  // of a product of blocks, computed together
   int64_t (*scratch_size)(const RowShape& shape);
-  // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)), x (1 + erf(x / sqrt(2))) / 2,
-  // x (1 + tanh(a (x + b x^3))) / 2.
-  void (*exp)(const float* x, int64_t n, float* y);
-  void (*sigmoid)(const float* x, int64_t n, float* y);
-  void (*silu)(const float* x, int64_t n, float* y);
-  void (*gelu)(const float* x, int64_t n, float* y);
-  void (*gelu_tanh)(const float* x, int64_t n, float* y);
+  // Of each element: exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)), x (1 + tanh(a (x + b x^3))) / 2,
+  // and the functions of vector_math.h.
+  using Run = void (*)(const float* x, int64_t n, float* y);
+  Run exp, sigmoid, silu, gelu_tanh;
+  Run gelu, erf, tanh, expm1, log, sin, cos;
   // Turns pairs a, b, the halves of a row: a cos - b sin, b cos + a sin; those for the second
   // half begin at `second` of cos and sin.
   void (*turn)(const float* x, const float* cos, const float* sin, int64_t half, int64_t second,

@@ -86,14 +86,19 @@ def test_float_products_differ_by_how_sums_are_rounded(
 WIDE = torch.cat(
     (
         torch.linspace(-15, 15, 4001),
-        torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0, 1e-40, 1e38, -1e38]),
+        torch.tensor([torch.inf, -torch.inf, torch.nan, -0.0, 0.0, 1e-40, -1e-45]),
+        torch.tensor([1e38, -1e38, 1e6, 2.0**20, 1e7, 88.5, 88.8, -104.0]),
     )
 )
+FUNCTIONS = "exp sigmoid silu erf tanh expm1 log sin cos".split()
 
 
 @pytest.mark.parametrize(
     "case",
-    [Case("aten::gelu", (WIDE, "none")), Case("aten::gelu", (WIDE, "tanh"))],
+    [
+        *(Case(f"aten::{name}", (WIDE,)) for name in FUNCTIONS),
+        *(Case("aten::gelu", (WIDE, kind)) for kind in ("none", "tanh")),
+    ],
     ids=lambda case: f"{case.op} {case.arguments[1:]}",
 )
 def test_functions_have_the_same_bits_anywhere_on_all(results_by, case):
@@ -106,6 +111,18 @@ def test_functions_have_the_same_bits_anywhere_on_all(results_by, case):
         some = some.strided() if strided else some
         found = results_by(LEAST, some, WIDE[5:])
         assert torch.equal(found.view(torch.int32), expected[5:].view(torch.int32))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_exact_but_for_their_last_bits(results_by, name):
+    exact = getattr(torch.nn.functional if name == "silu" else torch, name)(
+        WIDE.double()
+    )
+    found = results_by(LEAST, Case(f"aten::{name}", (WIDE,)), WIDE)
+    rounded = exact.float()
+    torch.testing.assert_close(found, rounded, rtol=5e-7, atol=1e-43, equal_nan=True)
+    zeros = rounded == 0
+    assert torch.equal(found[zeros].signbit(), rounded[zeros].signbit())
 
 
 def test_gelu_is_exact_but_for_its_last_bits(results_by):
