@@ -39,6 +39,7 @@ def same(found: Tensor, expected: Tensor, atol: float) -> None:
 
 # Those of test_int8.py, test_int4.py and test_faults.py.
 ELSEWHERE = {
+    "aten::_assert_async.msg",
     "kvc::after",
     "kvc::append",
     "kvc::check_index",
@@ -203,6 +204,19 @@ def test_rows_of_an_expanded_view_are_read_where_they_lie(op: str):
 
 
 def test_what_torch_refuses_is_not_taken():
+    x, truth = torch.ones(3, dtype=torch.int8), torch.ones(3, dtype=torch.bool)
+    for case in (
+        Case("aten::sub.Tensor", (truth, truth, 1)),
+        Case("aten::relu", (truth,)),
+        Case("aten::pow.Tensor_Scalar", (x, -1)),
+        Case("aten::mul.Scalar", (x, 128)),
+        Case("aten::gcd", (truth, truth)),
+        Case("aten::round.decimals", (x, 1)),
+        Case("aten::hardtanh", (x, -torch.inf, 1.0)),
+        Case("aten::masked_fill.Tensor", (x, truth, torch.tensor(0.5))),
+    ):
+        like = case.arguments[0]
+        assert native_graph(case, (like,)) is None, case
     for op in ("aten::tril", "aten::triu"):
         for shape in ((), (4,)):
             x = torch.ones(shape)
