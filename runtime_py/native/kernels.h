@@ -89,6 +89,8 @@ extern const Entry kElementwise[];
 extern const Entry kUnary[];
 extern const Entry kBinary[];
 extern const Entry kActivations[];
+extern const Entry kBessel[];
+extern const Entry kSpecial[];
 extern const Entry kFused[];
 extern const Entry kCopies[];
 extern const Entry kReductions[];

@@ -36,6 +36,7 @@ from kvc.schema.backends.cpu_rules import (
     comparison,
     computed,
     counted,
+    derivative,
     experts,
     fill,
     fill_one,
@@ -109,6 +110,18 @@ _COMPUTED = {
         "aten::leaky_relu aten::elu aten::softplus aten::round.decimals aten::atan2 "
         "aten::copysign.Tensor aten::copysign.Scalar aten::hypot aten::nextafter",
     ),
+    **rules(
+        FLOATING,
+        "aten::lgamma aten::digamma aten::erfinv aten::i0 aten::igamma aten::igammac "
+        "aten::special_airy_ai aten::special_bessel_j0 aten::special_bessel_j1 "
+        "aten::special_bessel_y0 aten::special_bessel_y1 aten::special_erfcx "
+        "aten::special_i0e aten::special_i1 aten::special_i1e aten::special_ndtri "
+        "aten::special_modified_bessel_i0 aten::special_modified_bessel_i1 "
+        "aten::special_modified_bessel_k0 aten::special_modified_bessel_k1 "
+        "aten::special_scaled_modified_bessel_k0 aten::special_zeta "
+        "aten::special_scaled_modified_bessel_k1 aten::special_spherical_bessel_j0",
+    ),
+    "aten::polygamma": derivative,
     "aten::cumsum": computed(DType.FLOAT32, DType.INT64),
 }
 # Operators whose operands are cast to the dtype of the result.

@@ -120,6 +120,13 @@ def power(arguments: Arguments, results: Results) -> str:
     return REAL(arguments, results)
 
 
+def derivative(arguments: Arguments, results: Results) -> str:
+    """Return "" if a derivative of digamma can be computed, else why not."""
+    order = arguments[0]
+    known = isinstance(order, int) and order >= 0
+    return FLOATING(arguments, results) if known else f"the derivative {order}"
+
+
 def scaled_by_powers(arguments: Arguments, results: Results) -> str:
     """Return "" if elements can be scaled by powers of two, else why not."""
     x, exponent = (each.type.dtype for each in operands_of(arguments))

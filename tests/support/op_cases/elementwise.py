@@ -365,4 +365,33 @@ EDGES = (
     ),
 )
 
-CASES = (*UNARY, *BINARY, *ACTIVATION, *SELECTION, *EDGES)
+_EVERYWHERE = torch.cat((torch.linspace(-13, 13, 61), torch.tensor([0.01, 1e-3, 31.0])))
+_GAMMAS = torch.tensor(
+    [0.0, 0.01, 0.3, 1.0, 2.5, 9.0, 30.0, 250.0, math.inf, math.nan, -1.0]
+)
+SPECIAL = (
+    *(
+        Case(f"aten::{op}", (x,))
+        for op in (*(f"special_{rare}" for rare in _RARE.split()), *_SPECIAL.split())
+        for x in (_EVERYWHERE, _EVERYWHERE.double(), _ODD.double(), rand(0, 3))
+    ),
+    *(
+        Case(f"aten::{op}", (x / 13.01,))
+        for op in ("erfinv", "special_ndtri")
+        for x in (_EVERYWHERE, _EVERYWHERE.double())
+    ),
+    *(
+        Case(f"aten::{op}", (x[:, None] * scale, x))
+        for op in ("igamma", "igammac", "special_zeta")
+        for x in (_GAMMAS, _GAMMAS.double())
+        for scale in (1, 1.1)
+    ),
+    Case("aten::special_zeta", (torch.tensor([2.0, 3.0, 2.5]), torch.tensor(-3.25))),
+    *(
+        Case("aten::polygamma", (n, x))
+        for n in (0, 1, 2, 3, 7)
+        for x in (_EVERYWHERE + 0.3, _EVERYWHERE.double().abs() + 0.3, rand(0, 3))
+    ),
+)
+
+CASES = (*UNARY, *BINARY, *ACTIVATION, *SELECTION, *EDGES, *SPECIAL)
