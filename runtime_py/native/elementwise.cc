@@ -119,14 +119,12 @@ R cast(A x) {
     return cast<R>(static_cast<float>(x));
   } else if constexpr (std::is_same_v<R, bool>) {
     return x != A(0);
-  } else if constexpr (std::is_floating_point_v<A> && std::is_same_v<R, uint8_t>) {
-    return static_cast<R>(cast<int64_t>(x));
-  } else if constexpr (std::is_floating_point_v<A> && sizeof(R) < sizeof(int32_t)) {
-    return static_cast<R>(cast<int32_t>(x));
   } else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>) {
-    constexpr double kLeast = static_cast<double>(std::numeric_limits<R>::min());
+    using Narrow = std::conditional_t<std::is_signed_v<R>, int32_t, int64_t>;
+    using Whole = std::conditional_t<sizeof(R) < sizeof(int32_t), Narrow, R>;
+    constexpr double kLeast = static_cast<double>(std::numeric_limits<Whole>::min());
     const double whole = std::trunc(static_cast<double>(x));
-    return whole >= kLeast && whole < -kLeast ? static_cast<R>(whole) : R(0);
+    return static_cast<R>(whole >= kLeast && whole < -kLeast ? static_cast<Whole>(whole) : 0);
   } else {
     return static_cast<R>(x);
   }
