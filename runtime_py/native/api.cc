@@ -18,9 +18,9 @@ const std::vector<Entry>& kernels() {
   static const std::vector<Entry>* const all = [] {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
-         {kElementwise, kFused, kCopies, kIndices, kReductions, kCaches, kProducts,
-          kQuantizedProducts, kExperts, kAttention, kConvolutions, kPools, kResizing,
-          kSampling, kChannelNorms, kLibraries}) {
+         {kElementwise, kUnary, kBinary, kActivations, kBessel, kSpecial, kFused, kCopies,
+          kIndices, kReductions, kCaches, kProducts, kQuantizedProducts, kExperts, kAttention,
+          kConvolutions, kPools, kResizing, kSampling, kChannelNorms, kLibraries}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }
     return found;

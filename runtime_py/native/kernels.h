@@ -21,6 +21,8 @@ enum class Fault : int32_t {
   kNoMemory = 5,         // bytes
   kNothingToReduce = 6,
   kLibraryFailed = 7,    // its status
+  kDivisionByZero = 8,
+  kNotTrue = 9,
 };
 
 struct Failure {
@@ -84,6 +86,11 @@ struct Entry {
 
 // The kernels of each family, ended by an entry without a name.
 extern const Entry kElementwise[];
+extern const Entry kUnary[];
+extern const Entry kBinary[];
+extern const Entry kActivations[];
+extern const Entry kBessel[];
+extern const Entry kSpecial[];
 extern const Entry kFused[];
 extern const Entry kCopies[];
 extern const Entry kReductions[];

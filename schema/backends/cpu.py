@@ -14,6 +14,7 @@ from kvc.schema.backends.cpu_rows import (
     quantized_table,
 )
 from kvc.schema.backends.cpu_rules import (
+    ANY,
     ARITHMETIC,
     FLOAT32,
     FLOATING,
@@ -22,27 +23,34 @@ from kvc.schema.backends.cpu_rules import (
     MAX_RANK,
     NUMBERS,
     NUMERIC,
-    alike,
+    REAL,
+    WHOLE,
     along,
     anything,
     attention,
     attention_product,
+    bounded,
     cast,
     choice,
     chosen,
     comparison,
     computed,
     counted,
+    derivative,
     experts,
     fill,
+    fill_one,
     filled,
     indexed,
     linear,
     made,
     one_dtype,
+    power,
+    predicate,
     put,
     rows,
     rules,
+    scaled_by_powers,
     summed,
     triangle,
     truth,
@@ -67,22 +75,53 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
 
 _COMPUTED = {
     **rules(
-        ARITHMETIC,
-        "aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar "
-        "aten::rsub.Scalar aten::mul.Tensor aten::mul.Scalar aten::maximum "
-        "aten::minimum aten::neg aten::abs aten::clamp aten::clamp.Tensor aten::amax "
-        "aten::amin",
+        ANY,
+        "aten::add.Tensor aten::add.Scalar aten::mul.Tensor aten::mul.Scalar "
+        "aten::maximum aten::minimum aten::fmax aten::fmin aten::sign",
+    ),
+    **rules(
+        REAL,
+        "aten::sub.Tensor aten::sub.Scalar aten::rsub.Scalar aten::neg aten::abs "
+        "aten::clamp aten::clamp.Tensor aten::relu aten::ceil aten::floor aten::round "
+        "aten::trunc aten::div.Tensor_mode aten::div.Scalar_mode aten::floor_divide "
+        "aten::fmod.Tensor aten::fmod.Scalar aten::remainder.Tensor "
+        "aten::remainder.Scalar aten::pow.Tensor_Tensor aten::pow.Scalar",
+    ),
+    **rules(power, "aten::pow.Tensor_Scalar"),
+    **rules(
+        LOGIC,
+        "aten::bitwise_and.Tensor aten::bitwise_or.Tensor aten::bitwise_xor.Tensor "
+        "aten::bitwise_and.Scalar aten::bitwise_or.Scalar aten::bitwise_xor.Scalar "
+        "aten::bitwise_not",
+    ),
+    **rules(
+        WHOLE,
+        "aten::gcd aten::lcm aten::bitwise_left_shift.Tensor "
+        "aten::bitwise_right_shift.Tensor",
+    ),
+    **rules(ARITHMETIC, "aten::amax aten::amin"),
+    **rules(
+        FLOATING,
+        "aten::div.Tensor aten::div.Scalar aten::acos aten::acosh aten::asin "
+        "aten::asinh aten::atan aten::atanh aten::cosh aten::erfc aten::exp2 "
+        "aten::log10 aten::sinh aten::tan aten::cos aten::erf aten::exp aten::expm1 "
+        "aten::gelu aten::log aten::log1p aten::log2 aten::reciprocal aten::rsqrt "
+        "aten::sigmoid aten::silu aten::sin aten::sqrt aten::tanh aten::mean.dim "
+        "aten::leaky_relu aten::elu aten::softplus aten::round.decimals aten::atan2 "
+        "aten::copysign.Tensor aten::copysign.Scalar aten::hypot aten::nextafter",
     ),
     **rules(
         FLOATING,
-        "aten::div.Tensor aten::div.Scalar aten::pow.Tensor_Scalar aten::pow.Scalar "
-        "aten::acos aten::acosh aten::asin aten::asinh aten::atan aten::atanh "
-        "aten::cosh aten::erfc aten::exp2 aten::log10 aten::sinh aten::tan "
-        "aten::ceil aten::cos aten::erf aten::exp aten::expm1 aten::floor aten::gelu "
-        "aten::log aten::log1p aten::log2 aten::reciprocal aten::relu aten::round "
-        "aten::rsqrt aten::sigmoid aten::silu aten::sin aten::sqrt aten::tanh "
-        "aten::trunc aten::mean.dim",
+        "aten::lgamma aten::digamma aten::erfinv aten::i0 aten::igamma aten::igammac "
+        "aten::special_airy_ai aten::special_bessel_j0 aten::special_bessel_j1 "
+        "aten::special_bessel_y0 aten::special_bessel_y1 aten::special_erfcx "
+        "aten::special_i0e aten::special_i1 aten::special_i1e aten::special_ndtri "
+        "aten::special_modified_bessel_i0 aten::special_modified_bessel_i1 "
+        "aten::special_modified_bessel_k0 aten::special_modified_bessel_k1 "
+        "aten::special_scaled_modified_bessel_k0 aten::special_zeta "
+        "aten::special_scaled_modified_bessel_k1 aten::special_spherical_bessel_j0",
     ),
+    "aten::polygamma": derivative,
     "aten::cumsum": computed(DType.FLOAT32, DType.INT64),
 }
 # Operators whose operands are cast to the dtype of the result.
@@ -97,9 +136,9 @@ RULES: Final[dict[str, Rule]] = {
         "aten::logical_and aten::logical_or aten::logical_xor",
     ),
     **rules(
-        LOGIC,
-        "aten::bitwise_and.Tensor aten::bitwise_or.Tensor aten::bitwise_xor.Tensor "
-        "aten::bitwise_not",
+        predicate,
+        "aten::logical_not aten::isnan aten::isinf aten::signbit "
+        "aten::_assert_async.msg",
     ),
     **rules(
         truth,
@@ -130,9 +169,11 @@ RULES: Final[dict[str, Rule]] = {
     ),
     **rules(quantized_linear(4), "kvc::linear_q8 kvc::linear_q4 kvc::expert_linear_q8"),
     **rules(FLOAT32, "kvc::glu kvc::rotary_embedding"),
-    "aten::logical_not": alike(DType.BOOL),
     "aten::where.self": choice,
     "aten::masked_fill.Scalar": fill,
+    "aten::masked_fill.Tensor": fill_one,
+    "aten::hardtanh": bounded,
+    "aten::ldexp.Tensor": scaled_by_powers,
     "aten::_to_copy": cast,
     "aten::full": made,
     "aten::arange.start_step": counted,

@@ -22,7 +22,10 @@ MAX_SHARE: Final = 24  # query heads for one head of keys
 FLOATS: Final = (DType.FLOAT32, DType.FLOAT64)
 INDEX: Final = (DType.INT32, DType.INT64)
 NUMBERS: Final = (*FLOATS, *INDEX)
-ALL: Final = (*NUMBERS, DType.INT16, DType.INT8, DType.UINT8, DType.BOOL)
+NARROW: Final = (DType.INT16, DType.INT8, DType.UINT8)
+INTEGERS: Final = (*INDEX, *NARROW)
+REALS: Final = (*FLOATS, *INTEGERS)
+ALL: Final = (*REALS, DType.BOOL)
 
 
 def computed(*dtypes: DType) -> Rule:
@@ -35,11 +38,11 @@ def computed(*dtypes: DType) -> Rule:
     def rule(arguments: Arguments, results: Results) -> str:
         found = {each.type.dtype for each in operands_of(arguments)}
         (made,) = results
-        known = made.dtype in dtypes and found <= {*NUMBERS, DType.BOOL}
+        known = made.dtype in dtypes and found <= {*ALL}
         narrowed = made.dtype not in FLOATS and found & {*FLOATS}
         if not known or narrowed:
             return takes_none_of({*found, made.dtype})
-        return _fraction(arguments, made.dtype)
+        return _unfit(arguments, made.dtype)
 
     return rule
 
@@ -52,26 +55,92 @@ def alike(*dtypes: DType) -> Rule:
         found |= {each.dtype for each in results}
         if len(found) != 1 or not found <= {*dtypes}:
             return takes_none_of(found)
-        return _fraction(arguments, *found)
+        return _unfit(arguments, *found)
 
     return rule
 
 
-def _fraction(arguments: Arguments, dtype: DType) -> str:
-    fraction = any(isinstance(argument, float) for argument in arguments)
-    return "a fraction beside integers" if fraction and dtype not in FLOATS else ""
+def _unfit(arguments: Arguments, dtype: DType) -> str:
+    """Return why a number among the arguments cannot be of the dtype, or ""."""
+    if dtype not in ALL or dtype in FLOATS:
+        return ""
+    numbers = [each for each in arguments if isinstance(each, int | float)]
+    if any(isinstance(number, float) for number in numbers):
+        return "a fraction beside integers"
+    least, most = (0, 1) if dtype is DType.BOOL else _bounds(dtype)
+    beyond = [number for number in numbers if not least <= number <= most]
+    return f"{beyond[0]} beside {dtype.label}" if beyond else ""
+
+
+def _bounds(dtype: DType) -> tuple[int, int]:
+    bits = 8 * dtype.itemsize
+    return (
+        (0, 2**bits - 1)
+        if dtype is DType.UINT8
+        else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
 
 
 def comparison(arguments: Arguments, results: Results) -> str:
     """Return "" if two operands of one dtype can be compared, else why not."""
     found = {each.type.dtype for each in operands_of(arguments)}
-    if len(found) != 1 or not found <= {*NUMBERS, DType.BOOL}:
+    if len(found) != 1 or not found <= {*ALL}:
         return takes_none_of(found)
-    (dtype,) = found
-    numbers = [each for each in arguments if not isinstance(each, Operand)]
-    if dtype is DType.BOOL:
-        return "numbers beside bools" if any(n not in (0, 1) for n in numbers) else ""
-    return _fraction(arguments, dtype)
+    return _unfit(arguments, *found)
+
+
+def predicate(arguments: Arguments, results: Results) -> str:
+    """Return "" if elements can be true or not, or told something of, else why not."""
+    dtype = operand(arguments[0]).type.dtype
+    return "" if dtype in ALL else takes_none_of({dtype})
+
+
+def bounded(arguments: Arguments, results: Results) -> str:
+    """Return "" if elements can be kept within two numbers, else why not.
+
+    The bounds of integers lose their fractions.
+    """
+    x, *bounds = arguments
+    whole = [
+        int(bound)
+        for bound in bounds
+        if isinstance(bound, int | float) and abs(bound) < 2**63
+    ]
+    if results[0].dtype in INTEGERS and len(whole) != len(bounds):
+        return f"bounds {bounds}"
+    return alike(*FLOATS, *INDEX, DType.INT16, DType.INT8)((x, *whole), results)
+
+
+def power(arguments: Arguments, results: Results) -> str:
+    """Return "" if powers by one exponent can be made, else why not."""
+    exponent = arguments[1]
+    negative = isinstance(exponent, int) and exponent < 0
+    if negative and results[0].dtype not in FLOATS:
+        return "integers to a negative power"
+    return REAL(arguments, results)
+
+
+def derivative(arguments: Arguments, results: Results) -> str:
+    """Return "" if a derivative of digamma can be computed, else why not."""
+    order = arguments[0]
+    known = isinstance(order, int) and order >= 0
+    return FLOATING(arguments, results) if known else f"the derivative {order}"
+
+
+def scaled_by_powers(arguments: Arguments, results: Results) -> str:
+    """Return "" if elements can be scaled by powers of two, else why not."""
+    x, exponent = (each.type.dtype for each in operands_of(arguments))
+    known = x in FLOATS and x is results[0].dtype and exponent in ALL
+    return "" if known else takes_none_of({x, exponent})
+
+
+def fill_one(arguments: Arguments, results: Results) -> str:
+    """Return "" if one element can fill where a bool mask is true, else why not."""
+    x, mask, value = (each.type.dtype for each in operands_of(arguments))
+    known = x in ALL and mask is DType.BOOL and value in ALL
+    return (
+        "" if known and (x in FLOATS or value is x) else takes_none_of({x, mask, value})
+    )
 
 
 def truth(arguments: Arguments, results: Results) -> str:
@@ -80,7 +149,7 @@ def truth(arguments: Arguments, results: Results) -> str:
     An empty tuple of axes is refused.
     """
     empty = len(arguments) > 1 and arguments[1] == ()
-    return "no axes" if empty else alike(DType.BOOL)(arguments, results)
+    return "no axes" if empty else alike(DType.BOOL)(arguments[:1], results)
 
 
 def choice(arguments: Arguments, results: Results) -> str:
@@ -111,9 +180,7 @@ def filled(arguments: Arguments, results: Results) -> str:
 def cast(arguments: Arguments, results: Results) -> str:
     """Return "" if the kernels can convert between two dtypes, else why not."""
     found = {operand(arguments[0]).type.dtype, results[0].dtype}
-    return (
-        "" if found <= {*NUMBERS, DType.BFLOAT16, DType.BOOL} else takes_none_of(found)
-    )
+    return "" if found <= {*ALL, DType.BFLOAT16} else takes_none_of(found)
 
 
 def one_dtype(arguments: Arguments, results: Results) -> str:
@@ -302,9 +369,12 @@ def takes_none_of(dtypes: object) -> str:
 
 
 ARITHMETIC: Final = computed(*NUMBERS)
+REAL: Final = computed(*REALS)
+ANY: Final = computed(*ALL)
+WHOLE: Final = computed(*INTEGERS)
 FLOATING: Final = computed(*FLOATS)
 NUMERIC: Final = alike(*NUMBERS)
-LOGIC: Final = alike(*INDEX, DType.BOOL)
+LOGIC: Final = computed(*INTEGERS, DType.BOOL)
 FLOAT32: Final = alike(DType.FLOAT32)
 
 

@@ -51,6 +51,7 @@ _TEXTS = {
     "none": 0, "tanh": 1,
     "silu": 0, "gelu": 1, "gelu_tanh": 2, "identity": 3, "clamp": 4, "sigmoid": 5,
     "hard_swish": 6, "hard_sigmoid": 7,
+    "floor": 0, "trunc": 1,
 }  # fmt: skip
 # Operands whose rows must be contiguous, by index among a kernel's tensors after its
 # results; the whole array is made contiguous, to keep it simple.
@@ -393,7 +394,7 @@ def _write(
     if isinstance(given, tuple):
         integers += (len(given), *given)
     elif isinstance(given, str):
-        integers.append(_TEXTS[given])
+        integers.append(_TEXTS.get(given, 0))  # kernels read no messages
     elif not isinstance(given, DType):
         assert given is None or isinstance(given, int | float), "no others are left"
         if param.kind in (ParamKind.FLOAT, ParamKind.SCALAR):

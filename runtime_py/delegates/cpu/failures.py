@@ -3,7 +3,9 @@
 from kvc.runtime.native import (
     BAD_LENGTH,
     CACHE_OVERFLOW,
+    DIVISION_BY_ZERO,
     INDEX_OUT_OF_RANGE,
+    NOT_TRUE,
     NOTHING_TO_REDUCE,
     ROW_LENGTH_OUT_OF_RANGE,
     Failure,
@@ -40,4 +42,8 @@ def error_of(failure: Failure, instruction: Instruction, is_index: bool) -> Exce
         return ValueError(what)
     if fault == NOTHING_TO_REDUCE:
         return ValueError("there is no greatest or least of no elements")
+    if fault == DIVISION_BY_ZERO:
+        return RuntimeError("ZeroDivisionError")  # as torch says it
+    if fault == NOT_TRUE:
+        return RuntimeError(instruction.arguments[1])
     return OutOfMemory(what=instruction.op, nbytes=first)

@@ -70,6 +70,30 @@ def test_an_index_is_checked(index: int, fits: bool, dtype: torch.dtype):
         native("kvc::check_index", arguments)
 
 
+@pytest.mark.parametrize("op", ["floor_divide", "fmod.Tensor", "remainder.Tensor"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_integers_are_not_divided_by_zero(op: str, dtype: torch.dtype):
+    x, y = torch.full((2, 40), 7, dtype=dtype), torch.full((40,), 2, dtype=dtype)
+    y[37] = 0
+    with pytest.raises(KernelFailed, match="ZeroDivisionError"):
+        native(f"aten::{op}", (x, y), x)
+    for mode in ("floor", "trunc"):
+        with pytest.raises(KernelFailed, match="ZeroDivisionError"):
+            native("aten::div.Tensor_mode", (x, y, mode), x)
+        with pytest.raises(KernelFailed, match="ZeroDivisionError"):
+            native("aten::div.Scalar_mode", (x, 0, mode), x)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.5, torch.nan, 3, False, True])
+def test_a_number_that_must_be_true_is_checked(value: float):
+    arguments = (torch.tensor([[value]]), "rows are too long")
+    if value:
+        assert native("aten::_assert_async.msg", arguments) == []
+        return
+    with pytest.raises(KernelFailed, match="rows are too long"):
+        native("aten::_assert_async.msg", arguments)
+
+
 def test_rows_are_checked():
     assert native("kvc::check_rows", (places(3, 0), places(1, 4), 4, 4)) == []
     with pytest.raises(CacheOverflow, match="row 0 would write 2 positions from 3"):

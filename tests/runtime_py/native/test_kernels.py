@@ -5,6 +5,7 @@ import torch
 from daily import some_of_each
 from native_calls import native_graph, run_native
 from op_cases import CASES, Case, kind_of
+from op_cases.elementwise import extremes
 from torch import Tensor
 
 from kvc.runtime.native.library import find_library
@@ -39,6 +40,7 @@ def same(found: Tensor, expected: Tensor, atol: float) -> None:
 
 # Those of test_int8.py, test_int4.py and test_faults.py.
 ELSEWHERE = {
+    "aten::_assert_async.msg",
     "kvc::after",
     "kvc::append",
     "kvc::check_index",
@@ -203,6 +205,19 @@ def test_rows_of_an_expanded_view_are_read_where_they_lie(op: str):
 
 
 def test_what_torch_refuses_is_not_taken():
+    x, truth = torch.ones(3, dtype=torch.int8), torch.ones(3, dtype=torch.bool)
+    for case in (
+        Case("aten::sub.Tensor", (truth, truth, 1)),
+        Case("aten::relu", (truth,)),
+        Case("aten::pow.Tensor_Scalar", (x, -1)),
+        Case("aten::mul.Scalar", (x, 128)),
+        Case("aten::gcd", (truth, truth)),
+        Case("aten::round.decimals", (x, 1)),
+        Case("aten::hardtanh", (x, -torch.inf, 1.0)),
+        Case("aten::masked_fill.Tensor", (x, truth, torch.tensor(0.5))),
+    ):
+        like = case.arguments[0]
+        assert native_graph(case, (like,)) is None, case
     for op in ("aten::tril", "aten::triu"):
         for shape in ((), (4,)):
             x = torch.ones(shape)
@@ -220,6 +235,38 @@ def test_a_diagonal_far_away_keeps_all_or_nothing(op: str, diagonal: int):
     (found,) = run_native(*native_graph(Case(op, (x, diagonal)), (x,)), (x,), 1)
     kept = (diagonal > 0) == (op == "aten::tril")
     assert torch.equal(found, x if kept else torch.zeros(3, 4))
+
+
+LARGE = extremes(torch.int64)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(Case(f"aten::{op}", (LARGE,)) for op in ("abs", "neg", "sign", "floor")),
+        *(
+            Case(f"aten::{op}", (LARGE, LARGE.flip(0).clamp(min=3)))
+            for op in ("mul.Tensor", "gcd", "lcm", "floor_divide", "remainder.Tensor")
+        ),
+        Case("aten::pow.Tensor_Scalar", (LARGE, 5)),
+        Case("aten::pow.Tensor_Tensor", (LARGE, torch.tensor(-3))),
+        Case("aten::add.Tensor", (LARGE, LARGE, 3)),
+        Case("aten::bitwise_left_shift.Tensor", (LARGE, LARGE.flip(0))),
+        Case("aten::bitwise_right_shift.Tensor", (LARGE, LARGE.flip(0))),
+    ],
+    ids=case_id,
+)
+def test_integers_wrap_around(case: Case):
+    check(case)
+
+
+def test_the_least_integer_is_divided_by_less_than_zero():
+    """Where eager crashes."""
+    least = torch.full((3,), torch.iinfo(torch.int64).min)
+    for op, expected in (("floor_divide", least), ("remainder.Tensor", least * 0)):
+        case = Case(f"aten::{op}", (least, torch.tensor(-1)))
+        (found,) = run_native(*native_graph(case, (least,)), (least,), 1)
+        assert torch.equal(found, expected)
 
 
 ZEROS = torch.tensor([-0.0, 0.0, torch.nan, 1.0, -1.0]).repeat(5)

@@ -233,4 +233,170 @@ SELECTION = (
     Case("aten::_to_copy", (rand(3, 4).abs(), U8)),
 )
 
-CASES = (*UNARY, *BINARY, *ACTIVATION, *SELECTION)
+_WHOLE_TYPES = (I64, I32, I16, I8, U8)
+
+
+def extremes(dtype: torch.dtype) -> torch.Tensor:
+    """Return the ends of an integer type, and some numbers between them."""
+    ends = torch.iinfo(dtype)
+    return torch.tensor([ends.min, ends.max, 0, 1, 2, 5, 7, 100], dtype=dtype)
+
+
+def _extremes(dtype: torch.dtype) -> torch.Tensor:
+    # Some backends have int32 for int64.
+    return extremes(dtype).clamp(-9000, 9000) if dtype is I64 else extremes(dtype)
+
+
+_FLOAT_PAIRS = (
+    (
+        _ODD.repeat(3),
+        torch.tensor([0.0, 2.5, -1.5, math.inf, math.nan, -0.0]).repeat(5),
+    ),
+    (rand(37) * 9, rand(37)),
+    (rand(9, dtype=F64) * 9, rand(9, dtype=F64)),
+    (rand(0, 3), rand(3)),
+    (rand(), rand(5)),
+)
+_QUOTIENTS = ["floor_divide", "fmod.Tensor", "remainder.Tensor"]
+EDGES = (
+    *(
+        Case(f"aten::{op}", pair)
+        for op in (*_QUOTIENTS, "atan2", "hypot", "fmax", "fmin", "nextafter")
+        for pair in _FLOAT_PAIRS
+    ),
+    *(
+        Case("aten::div.Tensor_mode", (*pair, mode))
+        for pair in _FLOAT_PAIRS
+        for mode in ("floor", "trunc")
+    ),
+    *(
+        Case(f"aten::{op}", (_extremes(d), _extremes(d).flip(0).clamp(min=3)))
+        for op in (*_QUOTIENTS, "gcd", "lcm", "fmax", "maximum", "mul.Tensor")
+        for d in _WHOLE_TYPES
+    ),
+    *(
+        Case(f"aten::{op}", (_extremes(d), torch.full((), -3, dtype=d)))
+        for op in (*_QUOTIENTS, "gcd", "lcm", "fmin", "pow.Tensor_Tensor")
+        for d in (I64, I32, I16, I8)
+    ),
+    *(
+        Case(f"aten::{op}", (rand(0, dtype=I64), rand(1, dtype=I64) * 0))
+        for op in _QUOTIENTS
+    ),
+    *(
+        Case(f"aten::{op}.Scalar", (_extremes(d), 3))
+        for op in ("fmod", "remainder", "bitwise_and", "bitwise_or", "bitwise_xor")
+        for d in _WHOLE_TYPES
+    ),
+    *(
+        Case(f"aten::{op}", (_extremes(d), 3, 1))
+        for op in ("add.Scalar", "rsub.Scalar")
+        for d in _WHOLE_TYPES
+    ),
+    *(
+        Case(f"aten::{op}", (_extremes(d),))
+        for op in ("abs", "neg", "sign", "signbit", "isnan", "isinf", "relu", "floor")
+        for d in _WHOLE_TYPES
+    ),
+    *(
+        Case(f"aten::{op}", (rand(7, dtype=BOOL),))
+        for op in ("sign", "signbit", "isnan")
+    ),
+    *(
+        Case(f"aten::{op}", (rand(9, dtype=BOOL), rand(9, dtype=BOOL)))
+        for op in ("mul.Tensor", "maximum", "minimum", "fmax", "fmin")
+    ),
+    Case("aten::add.Tensor", (rand(9, dtype=BOOL), rand(9, dtype=BOOL), 1)),
+    *(
+        Case(
+            f"aten::bitwise_{side}_shift.Tensor", (_extremes(d)[:, None], shifts.to(d))
+        )
+        for side in ("left", "right")
+        for d in _WHOLE_TYPES
+        for shifts in (torch.tensor([0, 1, 3, 7, 8, 31, 32, 63, 64, 100]),)
+    ),
+    *(
+        Case(f"aten::bitwise_{side}_shift.Tensor", (_extremes(I64), torch.tensor(-1)))
+        for side in ("left", "right")
+    ),
+    *(
+        Case("aten::pow.Tensor_Tensor", (rand(5, 9, dtype=d), rand(9, dtype=d)))
+        for d in (*_WHOLE_TYPES, F64)
+    ),
+    *(Case("aten::pow.Tensor_Scalar", (_extremes(d), 5)) for d in _WHOLE_TYPES),
+    *(Case("aten::pow.Scalar", (-3, rand(9, dtype=d))) for d in (I64, I32)),
+    Case("aten::pow.Tensor_Tensor", (_ODD[:, None], _ODD)),
+    Case("aten::ldexp.Tensor", (rand(9), rand(9, dtype=I32) * 30)),
+    Case("aten::ldexp.Tensor", (rand(9, dtype=F64), rand(9, dtype=I64) * 60)),
+    Case("aten::ldexp.Tensor", (rand(9, dtype=F64), rand(9, dtype=F64) * 60)),
+    *(
+        Case(
+            "aten::masked_fill.Tensor",
+            (rand(4, dtype=d), rand(4, dtype=BOOL), rand(dtype=d)),
+        )
+        for d in (F64, I64, U8, BOOL)
+    ),
+    Case("aten::masked_fill.Tensor", (rand(3, 4), _MASK, torch.tensor(3))),
+    *(
+        Case("aten::round.decimals", (_ODD.to(d) * 1.234567, decimals))
+        for d in (F32, F64)
+        for decimals in (-1, 0, 3)
+    ),
+    *(
+        Case(f"aten::{op}", (x, *numbers))
+        for x in (_ODD, rand(37) * 9, rand(5, dtype=F64), rand(0, 3), rand())
+        for op, numbers in (
+            ("leaky_relu", (0.01,)),
+            ("elu", (1.0, 1, 1)),
+            ("softplus", (1, 20)),
+            ("hardtanh", (0.0, 6.0)),
+        )
+    ),
+    Case("aten::elu", (rand(37) * 1e-4, 1.5, 1.25, 0.5)),
+    *(Case("aten::hardtanh", (rand(9, dtype=d), -2.5, 3)) for d in (I64, I32, I16, I8)),
+    *(
+        Case("aten::_to_copy", (rand(9, dtype=source) * 3, target))
+        for source in (F32, F64, I64, I32, I16, I8, U8)
+        for target in (I16, I8, F32)
+    ),
+    *(
+        Case("aten::_to_copy", (torch.tensor([300.7, -5.0, 40000.0]), d))
+        for d in (I16, I8, U8)
+    ),
+    *(
+        Case(f"aten::{op}.Tensor", (_extremes(d), _extremes(d).flip(0)))
+        for op in _COMPARE
+        for d in (I16, I8, U8)
+    ),
+)
+
+_EVERYWHERE = torch.cat((torch.linspace(-13, 13, 61), torch.tensor([0.01, 1e-3, 31.0])))
+_GAMMAS = torch.tensor(
+    [0.0, 0.01, 0.3, 1.0, 2.5, 9.0, 30.0, 250.0, math.inf, math.nan, -1.0]
+)
+SPECIAL = (
+    *(
+        Case(f"aten::{op}", (x,))
+        for op in (*(f"special_{rare}" for rare in _RARE.split()), *_SPECIAL.split())
+        for x in (_EVERYWHERE, _EVERYWHERE.double(), _ODD.double(), rand(0, 3))
+    ),
+    *(
+        Case(f"aten::{op}", (x / 13.01,))
+        for op in ("erfinv", "special_ndtri")
+        for x in (_EVERYWHERE, _EVERYWHERE.double())
+    ),
+    *(
+        Case(f"aten::{op}", (x[:, None] * scale, x))
+        for op in ("igamma", "igammac", "special_zeta")
+        for x in (_GAMMAS, _GAMMAS.double())
+        for scale in (1, 1.1)
+    ),
+    Case("aten::special_zeta", (torch.tensor([2.0, 3.0, 2.5]), torch.tensor(-3.25))),
+    *(
+        Case("aten::polygamma", (n, x))
+        for n in (0, 1, 2, 3, 7)
+        for x in (_EVERYWHERE + 0.3, _EVERYWHERE.double().abs() + 0.3, rand(0, 3))
+    ),
+)
+
+CASES = (*UNARY, *BINARY, *ACTIVATION, *SELECTION, *EDGES, *SPECIAL)
