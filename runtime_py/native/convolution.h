@@ -74,6 +74,23 @@ struct PlaneProduct {
   int64_t rows, columns;
 };
 
+// As many planes of a depthwise convolution as a register has lanes, whose elements lie without
+// gaps. A lane is a channel.
+struct LaneProduct {
+  const float* x;
+  int64_t channel_stride;
+  const WindowAxis *lines, *inner;
+  int64_t copied_lines, copied_columns;  // of the planes with zeros around them
+  const float* w;                        // [channels, taps]
+  const float* bias;                     // of each channel, or null
+  Ending ending;
+  float* out;      // [channels, lines, columns]
+  float* scratch;  // [copied_lines * copied_columns + lines * columns + taps, channels]
+
+  int64_t taps() const { return lines->taps * inner->taps; }
+  int64_t size() const { return lines->out * inner->out; }
+};
+
 // Made for each instruction set, see products.h.
 struct ConvolutionKernels {
   int64_t panel;  // columns of a panel
@@ -87,6 +104,8 @@ struct ConvolutionKernels {
   void (*copy_plane)(const float* x, const WindowAxis& lines, const WindowAxis& inner, int64_t count,
                      int64_t run, float* to);
   void (*plane)(const PlaneProduct& product);
+  int64_t lanes;  // planes of a LaneProduct
+  void (*lane_planes)(const LaneProduct& product);
   // x = activation(x + residual); `residual` may be null.
   void (*finish)(const Ending& ending, const float* residual, int64_t n, float* x);
 };

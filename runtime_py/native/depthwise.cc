@@ -1,5 +1,6 @@
 // Depthwise convolutions: a plane of the input is copied with its padding, and taps multiply
-// whole lines of it.
+// whole lines of it. Small planes are taken several at a time, see lane_planes.inc: lines
+// would be too short for registers.
 //
 // Where the last axis has a stride s, the elements of a line that are s apart lie side by side
 // in the copy, so that every tap reads a line without gaps.
@@ -18,6 +19,7 @@ constexpr int64_t kSlack = 32;       // elements after a plane, which vectors ma
 constexpr int64_t kRowsTogether = 4;  // which stay in the nearest cache until they are finished
 constexpr int64_t kMostPhases = 16;  // strides of the last axis
 constexpr int64_t kMostElements = int64_t{1} << 31;  // of the copy of a plane
+constexpr int64_t kSmallPlane = 1024;  // elements of a plane that is taken with others
 constexpr int kPlaneSlot = 0, kOffsetSlot = 1;
 
 // The copy of a plane: lines of `phases` runs of `run` elements.
@@ -28,11 +30,15 @@ struct Plane {
   size_t nbytes() const { return (lines * line() + kSlack) * sizeof(float); }
 };
 
+// How many elements an axis has with the zeros around it.
+int64_t reach_of(const WindowAxis& axis) {
+  return (axis.out - 1) * axis.step + (axis.taps - 1) * axis.apart + 1;
+}
+
 Plane plane_of(const Patches& patches) {
   const WindowAxis &middle = patches.axes[1], &inner = patches.axes[2];
   const int64_t reach = (inner.taps - 1) * inner.apart / inner.step;
-  return {(middle.out - 1) * middle.step + (middle.taps - 1) * middle.apart + 1, inner.step,
-          inner.out + reach};
+  return {reach_of(middle), inner.step, inner.out + reach};
 }
 
 void find_offsets(const Patches& patches, const Plane& plane, int64_t* offsets) {
@@ -60,6 +66,39 @@ void make_plane(const DepthwiseConvolution& c, PlaneProduct product, const float
   }
 }
 
+// Whether planes are taken several at a time.
+bool takes_lanes(const DepthwiseConvolution& c) {
+  const WindowAxis &outer = c.patches.axes[0], &lines = c.patches.axes[1], &inner = c.patches.axes[2];
+  const bool whole = (inner.stride == 1 || inner.in == 1) && (lines.stride == inner.in || lines.in == 1);
+  if (!whole || outer.out != 1 || c.multiplier != 1 || c.residual != nullptr) return false;
+  return lines.in * inner.in <= kSmallPlane && lines.out * inner.out <= kSmallPlane &&
+         reach_of(lines) * reach_of(inner) <= 4 * kSmallPlane;
+}
+
+// Channels `first` and following of an image, as many as there are lanes.
+bool make_lanes(const DepthwiseConvolution& c, int64_t image, int64_t first, const Context& context) {
+  const auto& kernels = product_kernels().convolution;
+  const WindowAxis &lines = c.patches.axes[1], &inner = c.patches.axes[2];
+  const int64_t taps = c.patches.taps(), size = lines.out * inner.out;
+  LaneProduct product{c.patches.x + image * c.image_stride + first * c.patches.channel_stride,
+                      c.patches.channel_stride,
+                      &lines,
+                      &inner,
+                      reach_of(lines),
+                      reach_of(inner),
+                      c.w + first * taps,
+                      c.bias != nullptr ? c.bias + first : nullptr,
+                      c.ending,
+                      c.out.as<float>() + (image * c.channels + first) * size,
+                      nullptr};
+  const int64_t places = product.copied_lines * product.copied_columns + size + taps;
+  product.scratch = static_cast<float*>(
+      context.workspace(places * kernels.lanes * sizeof(float), kPlaneSlot));
+  if (product.scratch == nullptr) return false;
+  kernels.lane_planes(product);
+  return true;
+}
+
 }  // namespace
 
 bool is_depthwise(int64_t inputs, const Patches& patches) {
@@ -79,12 +118,21 @@ bool convolve_planes(const DepthwiseConvolution& c, const Context& context) {
   auto* offsets = static_cast<int64_t*>(context.workspace(taps * sizeof(int64_t), kOffsetSlot));
   if (offsets == nullptr) return context.complete();
   find_offsets(patches, plane, offsets);
-  const int64_t inputs = c.channels / c.multiplier, planes = c.images * inputs * outer.out;
+  const int64_t lanes = takes_lanes(c) ? kernels.lanes : 1, groups = c.channels / lanes;
+  if (lanes > 1) {
+    parallel(c.images * groups, 1, context.threads, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (!make_lanes(c, i / groups, i % groups * lanes, context)) return;
+      }
+    });
+  }
+  const int64_t inputs = c.channels / c.multiplier, done = lanes > 1 ? groups * lanes : 0;
+  const int64_t left = inputs - done, planes = c.images * left * outer.out;
   parallel(planes, 1 + 16384 / (size * taps + 1), context.threads, [&](int64_t begin, int64_t end, int) {
     auto* copy = static_cast<float*>(context.workspace(plane.nbytes(), kPlaneSlot));
     for (int64_t i = begin; copy != nullptr && i < end; ++i) {
-      const int64_t slice = i % outer.out, channel = i / outer.out % inputs;
-      const int64_t image = i / outer.out / inputs;
+      const int64_t slice = i % outer.out, channel = done + i / outer.out % left;
+      const int64_t image = i / outer.out / left;
       const float* x = patches.x + image * c.image_stride + channel * patches.channel_stride;
       kernels.copy_plane(x + slice * outer.stride, middle, inner, plane.lines, plane.run, copy);
       std::fill_n(copy + plane.lines * plane.line(), kSlack, 0.0f);
