@@ -103,6 +103,13 @@ void with_type(DType dtype, const F& function) {
   }
 }
 
+// As `with_number`, with floats alone.
+template <class F>
+void with_float(DType dtype, const F& function) {
+  if (dtype == DType::kFloat32) function(float{});
+  if (dtype == DType::kFloat64) function(double{});
+}
+
 // Calls function with a value as large as the elements of a dtype, to move them.
 template <class F>
 void with_size(DType dtype, const F& function) {

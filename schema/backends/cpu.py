@@ -8,6 +8,7 @@ not in the list.
 from typing import Final
 
 from kvc.schema.backends.cpu_convolution import CONVOLUTIONS
+from kvc.schema.backends.cpu_reductions import COMPUTED_REDUCTIONS, REDUCTIONS
 from kvc.schema.backends.cpu_rows import (
     quantized_linear,
     quantized_rows,
@@ -17,10 +18,8 @@ from kvc.schema.backends.cpu_rules import (
     ARITHMETIC,
     FLOAT32,
     FLOATING,
-    FLOATS,
     LOGIC,
     MAX_RANK,
-    NUMBERS,
     NUMERIC,
     alike,
     along,
@@ -29,9 +28,7 @@ from kvc.schema.backends.cpu_rules import (
     attention_product,
     cast,
     choice,
-    chosen,
     comparison,
-    computed,
     counted,
     experts,
     fill,
@@ -41,11 +38,8 @@ from kvc.schema.backends.cpu_rules import (
     made,
     one_dtype,
     put,
-    rows,
     rules,
-    summed,
     triangle,
-    truth,
     written,
 )
 from kvc.schema.backends.cpu_spatial import SPATIAL
@@ -70,8 +64,7 @@ _COMPUTED = {
         ARITHMETIC,
         "aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar "
         "aten::rsub.Scalar aten::mul.Tensor aten::mul.Scalar aten::maximum "
-        "aten::minimum aten::neg aten::abs aten::clamp aten::clamp.Tensor aten::amax "
-        "aten::amin",
+        "aten::minimum aten::neg aten::abs aten::clamp aten::clamp.Tensor",
     ),
     **rules(
         FLOATING,
@@ -81,9 +74,9 @@ _COMPUTED = {
         "aten::ceil aten::cos aten::erf aten::exp aten::expm1 aten::floor aten::gelu "
         "aten::log aten::log1p aten::log2 aten::reciprocal aten::relu aten::round "
         "aten::rsqrt aten::sigmoid aten::silu aten::sin aten::sqrt aten::tanh "
-        "aten::trunc aten::mean.dim",
+        "aten::trunc",
     ),
-    "aten::cumsum": computed(DType.FLOAT32, DType.INT64),
+    **COMPUTED_REDUCTIONS,
 }
 # Operators whose operands are cast to the dtype of the result.
 COMPUTED: Final = frozenset(_COMPUTED)
@@ -102,10 +95,6 @@ RULES: Final[dict[str, Rule]] = {
         "aten::bitwise_not",
     ),
     **rules(
-        truth,
-        "aten::any aten::all aten::any.dim aten::all.dim aten::any.dims aten::all.dims",
-    ),
-    **rules(
         one_dtype,
         "aten::clone aten::copy aten::reshape aten::repeat aten::cat aten::stack "
         "kvc::append kvc::replace",
@@ -118,9 +107,6 @@ RULES: Final[dict[str, Rule]] = {
     **rules(along, "aten::index_select aten::gather aten::embedding"),
     **rules(written(one_dtype), "aten::index_copy aten::scatter.src"),
     **rules(written(NUMERIC), "aten::index_add aten::scatter_add"),
-    **rules(chosen(*NUMBERS), "aten::argmax aten::argmin aten::max.dim aten::min.dim"),
-    **rules(rows, "aten::rms_norm aten::layer_norm aten::softmax.int"),
-    **rules(rows, "aten::log_softmax.int"),
     **rules(FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
     **rules(
         quantized_rows, "kvc::quantize_rows kvc::quantize_blocks kvc::quantize_cache"
@@ -136,8 +122,6 @@ RULES: Final[dict[str, Rule]] = {
     "aten::_to_copy": cast,
     "aten::full": made,
     "aten::arange.start_step": counted,
-    "aten::sum.dim_IntList": summed,
-    "aten::topk": chosen(*FLOATS),
     "aten::index.Tensor": indexed,
     "aten::index_put": put,
     "aten::scatter.value": written(filled),
@@ -147,5 +131,6 @@ RULES: Final[dict[str, Rule]] = {
     "kvc::expert_linear": experts,
     "kvc::attention": attention,
     **CONVOLUTIONS,
+    **REDUCTIONS,
     **SPATIAL,
 }

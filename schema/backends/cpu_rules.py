@@ -74,15 +74,6 @@ def comparison(arguments: Arguments, results: Results) -> str:
     return _fraction(arguments, dtype)
 
 
-def truth(arguments: Arguments, results: Results) -> str:
-    """Return "" if bool tensors are reduced along some axes, else why not.
-
-    An empty tuple of axes is refused.
-    """
-    empty = len(arguments) > 1 and arguments[1] == ()
-    return "no axes" if empty else alike(DType.BOOL)(arguments, results)
-
-
 def choice(arguments: Arguments, results: Results) -> str:
     """Return "" if a bool tensor selects from tensors of one dtype, else why not."""
     condition, *others = operands_of(arguments)
@@ -150,29 +141,6 @@ def anything(arguments: Arguments, results: Results) -> str:
 def along(arguments: Arguments, results: Results) -> str:
     """Return "" if the first operand has an axis, else why not."""
     return "" if operand(arguments[0]).type.dims else "a scalar"
-
-
-def summed(arguments: Arguments, results: Results) -> str:
-    """Return "" if elements can be added up in the result's dtype, else why not."""
-    found = operand(arguments[0]).type.dtype, results[0].dtype
-    floats = found[0] is found[1] and found[0] in FLOATS
-    whole = (*INDEX, DType.BOOL, DType.UINT8)
-    return (
-        ""
-        if floats or (found[0] in whole and found[1] is DType.INT64)
-        else takes_none_of(found)
-    )
-
-
-def rows(arguments: Arguments, results: Results) -> str:
-    """Return "" if float32 rows are computed along the last axes, else why not."""
-    x, axes, *_ = arguments
-    rank = len(operand(x).type.dims)
-    if not isinstance(axes, tuple) and axes not in (-1, rank - 1):
-        return f"axis {axes} of {rank}"
-    if isinstance(axes, tuple) and not all(isinstance(size, int) for size in axes):
-        return f"normalising over {axes}"
-    return "a scalar" if rank == 0 else alike(DType.FLOAT32)(arguments, results)
 
 
 def linear(arguments: Arguments, results: Results) -> str:
