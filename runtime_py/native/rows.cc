@@ -10,6 +10,7 @@
 
 #include "kernels.h"
 #include "pool.h"
+#include "products.h"
 #include "types.h"
 #include "vector_math.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 constexpr int64_t kGrain = 16384;  // elements that are worth another thread
 constexpr int kLanes = 8;
-constexpr int64_t kTile = 64;  // rows side by side that are computed at once
+constexpr int64_t kTile = 256;  // elements, or rows side by side, that are computed at once
 
 // The sum of function(x[i]) over a row, in lanes.
 template <class T, class F>
@@ -99,23 +100,48 @@ bool layer_norm(const Step& step, const Context& context) {
   return true;
 }
 
+void exp_all(const float* x, int64_t n, float* y) { product_kernels().exp(x, n, y); }
+void exp_all(const double* x, int64_t n, double* y) {
+  for (int64_t i = 0; i < n; ++i) y[i] = exp_of(x[i]);
+}
+
+// A NaN is left out; it makes the sum of powers one.
 template <class T>
 T greater(T one, T other) {
-  return one > other || one != one ? one : other;
+  return one > other ? one : other;
+}
+
+template <class T>
+T greatest_of(const T* x, int64_t n) {
+  T lanes[kLanes];
+  std::fill(lanes, lanes + kLanes, -std::numeric_limits<T>::infinity());
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = greater(x[i + lane], lanes[lane]);
+  }
+  for (; i < n; ++i) lanes[0] = greater(x[i], lanes[0]);
+  for (int lane = 1; lane < kLanes; ++lane) lanes[0] = greater(lanes[lane], lanes[0]);
+  return lanes[0];
 }
 
 // Of a row that is all -infinity, NaN.
 template <bool kLog, class T>
 void softmax_row(const T* x, int64_t n, T* y) {
-  T most = -std::numeric_limits<T>::infinity();
-  for (int64_t i = 0; i < n; ++i) most = greater(x[i], most);
+  const auto itself = [](T v) { return v; };
+  const T most = greatest_of(x, n);
   for (int64_t i = 0; i < n; ++i) y[i] = x[i] - most;
   if (kLog) {
-    const T sum = std::log(lane_sum(y, n, [](T v) { return exp_of(v); }));
+    T sum = 0, piece[kTile];
+    for (int64_t i = 0; i < n; i += kTile) {
+      const int64_t count = std::min(kTile, n - i);
+      exp_all(y + i, count, piece);
+      sum += lane_sum(piece, count, itself);
+    }
+    sum = std::log(sum);
     for (int64_t i = 0; i < n; ++i) y[i] -= sum;
   } else {
-    for (int64_t i = 0; i < n; ++i) y[i] = exp_of(y[i]);
-    const T sum = lane_sum(y, n, [](T v) { return v; });
+    exp_all(y, n, y);
+    const T sum = lane_sum(y, n, itself);
     for (int64_t i = 0; i < n; ++i) y[i] /= sum;
   }
 }
@@ -123,23 +149,23 @@ void softmax_row(const T* x, int64_t n, T* y) {
 // Of n elements, `stride` apart, of each of `count` rows that lie side by side.
 template <bool kLog, class T>
 void softmax_columns(const T* x, int64_t n, int64_t stride, int64_t count, T* y) {
-  T most[kTile], sum[kTile] = {};
+  T most[kTile], sum[kTile] = {}, piece[kTile];
   std::fill(most, most + count, -std::numeric_limits<T>::infinity());
-  const auto each = [&](const auto& function) {
-    for (int64_t i = 0; i < n; ++i) {
-      const T* from = x + i * stride;
-      T* to = y + i * stride;
-      for (int64_t j = 0; j < count; ++j) function(from[j], to[j], j);
-    }
-  };
-  each([&](T from, T&, int64_t j) { most[j] = greater(from, most[j]); });
+  const int64_t end = n * stride;
+  for (int64_t i = 0; i < end; i += stride) {
+    for (int64_t j = 0; j < count; ++j) most[j] = greater(x[i + j], most[j]);
+  }
+  for (int64_t i = 0; i < end; i += stride) {
+    T* powers = kLog ? piece : y + i;
+    for (int64_t j = 0; j < count; ++j) y[i + j] = x[i + j] - most[j];
+    exp_all(y + i, count, powers);
+    for (int64_t j = 0; j < count; ++j) sum[j] += powers[j];
+  }
   if (kLog) {
-    each([&](T from, T& to, int64_t j) { sum[j] += exp_of(to = from - most[j]); });
     for (int64_t j = 0; j < count; ++j) sum[j] = std::log(sum[j]);
-    each([&](T, T& to, int64_t j) { to -= sum[j]; });
-  } else {
-    each([&](T from, T& to, int64_t j) { sum[j] += to = exp_of(from - most[j]); });
-    each([&](T, T& to, int64_t j) { to /= sum[j]; });
+  }
+  for (int64_t i = 0; i < end; i += stride) {
+    for (int64_t j = 0; j < count; ++j) y[i + j] = kLog ? y[i + j] - sum[j] : y[i + j] / sum[j];
   }
 }
 

@@ -55,8 +55,8 @@ struct Extreme {
     return kMax ? Limits::lowest() : Limits::max();
   }
   T merge(T a, T b) const {
-    const bool further = kMax ? b > a : b < a, is_nan = b != b;
-    return further | is_nan ? b : a;
+    const T further = (kMax ? b > a : b < a) ? b : a;
+    return b != b ? b : further;
   }
   T add(T found, T x, int64_t, int64_t) const { return merge(found, of(x)); }
 };
