@@ -21,6 +21,8 @@ enum class Fault : int32_t {
   kNoMemory = 5,         // bytes
   kNothingToReduce = 6,
   kLibraryFailed = 7,    // its status
+  kBadOffsets = 8,       // greatest that there may be
+  kSingular = 9,         // matrix, or -1 of a single one; place on its diagonal, from 1
 };
 
 struct Failure {
@@ -91,6 +93,8 @@ extern const Entry kSums[];
 extern const Entry kRows[];
 extern const Entry kScans[];
 extern const Entry kRanks[];
+extern const Entry kMoves[];
+extern const Entry kSearches[];
 extern const Entry kCaches[];
 extern const Entry kIndices[];
 extern const Entry kProducts[];

@@ -8,6 +8,7 @@ not in the list.
 from typing import Final
 
 from kvc.schema.backends.cpu_convolution import CONVOLUTIONS
+from kvc.schema.backends.cpu_places import PLACES
 from kvc.schema.backends.cpu_reductions import COMPUTED_REDUCTIONS, REDUCTIONS
 from kvc.schema.backends.cpu_rows import (
     quantized_linear,
@@ -20,7 +21,6 @@ from kvc.schema.backends.cpu_rules import (
     FLOATING,
     LOGIC,
     MAX_RANK,
-    NUMERIC,
     alike,
     along,
     anything,
@@ -106,7 +106,6 @@ RULES: Final[dict[str, Rule]] = {
     ),
     **rules(along, "aten::index_select aten::gather aten::embedding"),
     **rules(written(one_dtype), "aten::index_copy aten::scatter.src"),
-    **rules(written(NUMERIC), "aten::index_add aten::scatter_add"),
     **rules(FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
     **rules(
         quantized_rows, "kvc::quantize_rows kvc::quantize_blocks kvc::quantize_cache"
@@ -131,6 +130,7 @@ RULES: Final[dict[str, Rule]] = {
     "kvc::expert_linear": experts,
     "kvc::attention": attention,
     **CONVOLUTIONS,
+    **PLACES,
     **REDUCTIONS,
     **SPATIAL,
 }

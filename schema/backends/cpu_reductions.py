@@ -7,6 +7,7 @@ from kvc.schema.backends.cpu_rules import (
     ARITHMETIC,
     FLOATING,
     FLOATS,
+    ORDERED,
     alike,
     chosen,
     rules,
@@ -14,8 +15,6 @@ from kvc.schema.backends.cpu_rules import (
 )
 from kvc.schema.backends.operands import Arguments, Results, Rule, operand
 from kvc.schema.dtypes import DType
-
-_ORDERED: Final = tuple(dtype for dtype in ALL if dtype is not DType.BOOL)
 
 
 def _summed(arguments: Arguments, results: Results) -> str:
@@ -67,7 +66,7 @@ REDUCTIONS: Final[dict[str, Rule]] = {
         "aten::max.dim aten::min.dim aten::sort aten::cummax aten::cummin",
     ),
     **rules(
-        chosen(*_ORDERED),
+        chosen(*ORDERED),
         "aten::argmax aten::argmin aten::median aten::median.dim aten::nanmedian "
         "aten::nanmedian.dim aten::kthvalue",
     ),

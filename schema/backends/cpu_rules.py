@@ -22,7 +22,8 @@ MAX_SHARE: Final = 24  # query heads for one head of keys
 FLOATS: Final = (DType.FLOAT32, DType.FLOAT64)
 INDEX: Final = (DType.INT32, DType.INT64)
 NUMBERS: Final = (*FLOATS, *INDEX)
-ALL: Final = (*NUMBERS, DType.INT16, DType.INT8, DType.UINT8, DType.BOOL)
+ORDERED: Final = (*NUMBERS, DType.INT16, DType.INT8, DType.UINT8)
+ALL: Final = (*ORDERED, DType.BOOL)
 
 
 def computed(*dtypes: DType) -> Rule:
@@ -271,7 +272,7 @@ def takes_none_of(dtypes: object) -> str:
 
 ARITHMETIC: Final = computed(*NUMBERS)
 FLOATING: Final = computed(*FLOATS)
-NUMERIC: Final = alike(*NUMBERS)
+NUMERIC: Final = alike(*ORDERED)
 LOGIC: Final = alike(*INDEX, DType.BOOL)
 FLOAT32: Final = alike(DType.FLOAT32)
 

@@ -2,10 +2,12 @@
 
 from kvc.runtime.native import (
     BAD_LENGTH,
+    BAD_OFFSETS,
     CACHE_OVERFLOW,
     INDEX_OUT_OF_RANGE,
     NOTHING_TO_REDUCE,
     ROW_LENGTH_OUT_OF_RANGE,
+    SINGULAR,
     Failure,
 )
 from kvc.schema.errors import (
@@ -40,4 +42,29 @@ def error_of(failure: Failure, instruction: Instruction, is_index: bool) -> Exce
         return ValueError(what)
     if fault == NOTHING_TO_REDUCE:
         return ValueError("there is no greatest or least of no elements")
+    if fault == BAD_OFFSETS:
+        return ValueError(f"offsets must rise from 0 to at most {first}")
+    if fault == SINGULAR:
+        return ValueError(_singular(instruction.op, matrix=first, place=second))
     return OutOfMemory(what=instruction.op, nbytes=first)
+
+
+def _singular(op: str, matrix: int, place: int) -> str:
+    """Return torch's message for a matrix that cannot be inverted or factorised."""
+    name = op.removeprefix("aten::").replace("linalg_", "linalg.")
+    told = "" if matrix < 0 else f"(Batch element {matrix}): "
+    if "solve" in op:
+        what = "The solver failed because the input matrix is singular."
+        return f"torch.{name}: {told}{what}"
+    if "cholesky" in op:
+        what = (
+            "The factorization could not be completed because the input is not "
+            f"positive-definite (the leading minor of order {place} is not "
+            "positive-definite)."
+        )
+        return f"{name}: {told}{what}"
+    what = (
+        f"The diagonal element {place} is zero, the inversion could not be completed "
+        "because the input matrix is singular."
+    )
+    return f"{name}: {told}{what}"
