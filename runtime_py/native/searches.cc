@@ -68,9 +68,8 @@ struct Bag {
       const T factor = factors ? factors.as<const T>()[i * factors.strides[0]] : T{1};
       for (int64_t j = 0; j < width; ++j) {
         const T value = from[j * stride];
-        const bool further = count == 0 || value > to[j] || value != value;
         if (mode != 2) to[j] += factors ? value * factor : value;
-        if (mode == 2 && further) to[j] = value;
+        if (mode == 2 && (count == 0 || value > to[j])) to[j] = value;
       }
       ++count;
     }

@@ -21,6 +21,7 @@ from kvc.schema.backends.cpu_rules import (
     FLOATING,
     LOGIC,
     MAX_RANK,
+    NUMERIC,
     alike,
     along,
     anything,
@@ -106,7 +107,8 @@ RULES: Final[dict[str, Rule]] = {
     ),
     **rules(along, "aten::index_select aten::gather aten::embedding"),
     **rules(written(one_dtype), "aten::index_copy aten::scatter.src"),
-    **rules(FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
+    **rules(NUMERIC, "aten::matmul aten::mm aten::bmm aten::addmm"),
+    "kvc::linear_w8": anything,
     **rules(
         quantized_rows, "kvc::quantize_rows kvc::quantize_blocks kvc::quantize_cache"
     ),

@@ -68,9 +68,8 @@ REDUCTIONS: Final[dict[str, Rule]] = {
     **rules(
         chosen(*ORDERED),
         "aten::argmax aten::argmin aten::median aten::median.dim aten::nanmedian "
-        "aten::nanmedian.dim aten::kthvalue",
+        "aten::nanmedian.dim aten::kthvalue aten::topk",
     ),
-    "aten::topk": chosen(*FLOATS),
     **rules(
         chosen(*FLOATS),
         "aten::var.correction aten::var_mean.correction aten::logcumsumexp",

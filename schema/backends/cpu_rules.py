@@ -149,7 +149,7 @@ def linear(arguments: Arguments, results: Results) -> str:
     x, weight, _ = arguments
     if len(operand(weight).type.dims) != 2 or not operand(x).type.dims:
         return f"a weight {operand(weight).type}"
-    return alike(DType.FLOAT32, DType.BFLOAT16)(arguments, results)
+    return alike(*ORDERED, DType.BFLOAT16)(arguments, results)
 
 
 def experts(arguments: Arguments, results: Results) -> str:

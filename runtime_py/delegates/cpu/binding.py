@@ -63,6 +63,7 @@ _PACKED = {
     "aten::roll": (0,),
     "aten::bucketize.Tensor": (0, 1),
     "aten::searchsorted.Tensor": (0, 1),
+    "kvc::linear_w8": (1, 2, 3),
     "kvc::linear_qd8": (0, 1, 2, 3, 4, 5),
     "kvc::linear_qb4": (0, 1, 2, 3, 4, 5),
     "kvc::linear_q8": (0, 1, 2, 3, 4, 5, 6),

@@ -30,7 +30,9 @@ def same(found: Tensor, expected: Tensor, atol: float) -> None:
     """Assert equality; of floats but for the order of sums and the last bits."""
     if not expected.is_floating_point():
         atol = 0
-    elif expected.dtype is torch.bfloat16:  # torch may round before it adds the bias
+    elif (
+        expected.dtype is torch.bfloat16 and expected.numel()
+    ):  # torch may round before it adds the bias
         atol = torch.finfo(torch.bfloat16).eps * float(expected.float().abs().max())
     torch.testing.assert_close(
         found, expected, rtol=1e-5 if atol else 0, atol=atol, equal_nan=True
@@ -63,10 +65,16 @@ def has_order(case: Case) -> bool:
     return case.op != "aten::topk" or case.arguments[-1] is True
 
 
+def has_ties(case: Case) -> bool:  # of which torch takes any
+    return case.op == "aten::topk" and len(case.arguments[0].unique()) < 36
+
+
 TAKEN = [
     case
     for case in CASES
-    if has_order(case) and native_graph(case, case.eager()) is not None
+    if has_order(case)
+    and not has_ties(case)
+    and native_graph(case, case.eager()) is not None
 ]
 
 
