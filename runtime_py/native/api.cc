@@ -18,7 +18,8 @@ const std::vector<Entry>& kernels() {
   static const std::vector<Entry>* const all = [] {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
-         {kElementwise, kFused, kCopies, kIndices, kReductions, kSums, kRows, kScans, kRanks, kMoves, kSearches, kCaches, kProducts,
+         {kElementwise, kFused, kCopies, kIndices, kReductions, kSums, kRows, kScans, kRanks, kMoves,
+          kSearches, kLinearAlgebra, kDecompositions, kCaches, kProducts,
           kQuantizedProducts, kExperts, kAttention, kLibraries}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }

@@ -95,6 +95,8 @@ extern const Entry kScans[];
 extern const Entry kRanks[];
 extern const Entry kMoves[];
 extern const Entry kSearches[];
+extern const Entry kLinearAlgebra[];
+extern const Entry kDecompositions[];
 extern const Entry kCaches[];
 extern const Entry kIndices[];
 extern const Entry kProducts[];

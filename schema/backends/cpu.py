@@ -8,6 +8,7 @@ not in the list.
 from typing import Final
 
 from kvc.schema.backends.cpu_convolution import CONVOLUTIONS
+from kvc.schema.backends.cpu_linear_algebra import LINEAR_ALGEBRA
 from kvc.schema.backends.cpu_places import PLACES
 from kvc.schema.backends.cpu_reductions import COMPUTED_REDUCTIONS, REDUCTIONS
 from kvc.schema.backends.cpu_rows import (
@@ -132,6 +133,7 @@ RULES: Final[dict[str, Rule]] = {
     "kvc::expert_linear": experts,
     "kvc::attention": attention,
     **CONVOLUTIONS,
+    **LINEAR_ALGEBRA,
     **PLACES,
     **REDUCTIONS,
     **SPATIAL,

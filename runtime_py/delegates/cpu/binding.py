@@ -50,6 +50,7 @@ _TEXTS = {
     "linear": 0, "circular": 1,
     "none": 0, "tanh": 1,
     "silu": 0, "gelu": 1, "gelu_tanh": 2,
+    "reduced": 0, "complete": 1, "r": 2,
     "sum": 0, "prod": 1, "mean": 2, "amax": 3, "amin": 4,
 }  # fmt: skip
 # Operands whose rows must be contiguous, by index among a kernel's tensors after its
@@ -60,6 +61,7 @@ _PACKED = {
     "aten::layer_norm": (0, 1, 2),
     "aten::softmax.int": (0,),
     "aten::log_softmax.int": (0,),
+    "aten::linalg_householder_product": (1,),
     "aten::roll": (0,),
     "aten::bucketize.Tensor": (0, 1),
     "aten::searchsorted.Tensor": (0, 1),

@@ -30,9 +30,8 @@ def same(found: Tensor, expected: Tensor, atol: float) -> None:
     """Assert equality; of floats but for the order of sums and the last bits."""
     if not expected.is_floating_point():
         atol = 0
-    elif (
-        expected.dtype is torch.bfloat16 and expected.numel()
-    ):  # torch may round before it adds the bias
+    elif expected.dtype is torch.bfloat16 and expected.numel():
+        # torch may round before it adds the bias
         atol = torch.finfo(torch.bfloat16).eps * float(expected.float().abs().max())
     torch.testing.assert_close(
         found, expected, rtol=1e-5 if atol else 0, atol=atol, equal_nan=True
