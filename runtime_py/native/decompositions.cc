@@ -12,7 +12,8 @@ namespace {
 // Applies I - tau v v^T to rows [count, columns] from the left; v[0] is 1, the others lie a
 // `step` apart. `sums`: memory for as many as columns.
 template <class T>
-void reflect(const T* v, int64_t step, T tau, int64_t count, T* rows, int64_t width, int64_t columns, T* sums) {
+void reflect(const T* v, int64_t step, T tau, int64_t count, T* rows, int64_t width, int64_t columns,
+             T* sums) {
   if (tau == 0) return;
   std::copy(rows, rows + columns, sums);
   for (int64_t i = 1; i < count; ++i) subtract(rows + i * width, -v[i * step], columns, sums);

@@ -219,8 +219,8 @@ void divide(const Tensor& sums, const Tensor& counts, int threads) {
       const int64_t count = counts.as<int64_t>()[at[1] + i * loop.step(1)];
       if (count <= 1) continue;
       if constexpr (std::is_integral_v<T>) {
-        const int64_t whole = sum, quotient = whole / count;
-        sum = static_cast<T>(quotient - (whole % count < 0 ? 1 : 0));
+        const int64_t whole = sum;
+        sum = static_cast<T>(whole / count - (whole % count < 0 ? 1 : 0));
       } else {
         sum /= static_cast<T>(count);
       }
@@ -240,12 +240,8 @@ bool scatter_reduce(const Step& step, const Context& context) {
     counts.dtype = DType::kInt64;
     counts.data = context.workspace(out.count() * sizeof(int64_t));
     if (!counts) return context.complete();
-    int64_t stride = 1;
-    for (int d = out.rank - 1; d >= 0; --d) {
-      counts.strides[d] = stride;
-      stride *= out.dims[d];
-    }
-    std::fill(counts.as<int64_t>(), counts.as<int64_t>() + stride, whole);
+    for (int64_t d = out.rank - 1, stride = 1; d >= 0; stride *= out.dims[d--]) counts.strides[d] = stride;
+    std::fill_n(counts.as<int64_t>(), out.count(), whole);
     for_places(counts, index, source, axis, [&](int64_t at, int64_t) { ++counts.as<int64_t>()[at]; });
   }
   with_type(out.dtype, [&](auto zero) {
