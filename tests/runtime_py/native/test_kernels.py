@@ -125,6 +125,14 @@ def test_nan_is_greater_than_all_and_equal_ones_stay_as_they_lie(largest: bool):
     assert places.tolist() == [*range(9)]
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("correction", [0, 1, 2.5])
+def test_variances_of_few_elements_are_those_of_eager(correction: float):
+    for x in (torch.randn(3, 1), torch.randn(3, 2), torch.randn(3, 0)):
+        for op in ("aten::var.correction", "aten::var_mean.correction"):
+            check(Case(op, (x, (1,), correction, False)))
+
+
 @pytest.mark.parametrize("rows", [1, 3, 40])
 @pytest.mark.parametrize("turned", [False, True])
 def test_experts_give_each_row_the_same_bits_whoever_chose_them_too(

@@ -114,7 +114,8 @@ def _glu(gate: Tensor, up: Tensor, activation: str) -> Tensor:
 def _linear_w8(
     x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None
 ) -> Tensor:
-    return functional.linear(x, weight.float() * weight_scale[:, None], bias)
+    found = functional.linear(x, weight.float()) * weight_scale
+    return found if bias is None else found + bias
 
 
 def _rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -191,11 +191,15 @@ EDGES = (
         for op, given, rest in (
             ("sum.dim_IntList", (), ()),
             ("mean.dim", (), ()),
-            ("var.correction", (), (1,)),
-            ("var_mean.correction", (), (0,)),
             *(("linalg_vector_norm", (order,), ()) for order in (0, 1, 2, INF, -INF, -1.5, 3)),
         )
         for x in (*_FOLDED, *(() if given and given[0] not in (0, 1, 2, 3) else _EMPTY))
+        for dim in ((0,), (-1,), (0, -1), (1,), (-2, -1), None)
+    ),
+    *(
+        Case(f"aten::{op}.correction", (x, dim, correction, False))
+        for op, correction in (("var", 1), ("var_mean", 0))
+        for x in (*_FOLDED[1:], rand(2, 3, 13, 17))
         for dim in ((0,), (-1,), (0, -1), (1,), (-2, -1), None)
     ),
     *(
