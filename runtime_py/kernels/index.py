@@ -44,6 +44,8 @@ def _embedding_bag(
     ended: bool,
     padding: int,
 ) -> None:
+    # torch reads both as if their elements lay side by side.
+    indices, offsets = indices.contiguous(), offsets.contiguous()
     first, last = int(offsets[:1].sum()), int(offsets[-1:].sum())
     if first != 0 or last > len(indices) or bool((offsets.diff() < 0).any()):
         raise ValueError(f"offsets must rise from 0 to at most {len(indices)}")

@@ -41,7 +41,7 @@ _FAILURE = np.dtype([("fault", np.int32), ("step", np.int32), ("facts", np.int64
 
 INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, ROW_LENGTH_OUT_OF_RANGE = 1, 2, 3
 BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE, LIBRARY_FAILED = 4, 5, 6, 7
-DIVISION_BY_ZERO, NOT_TRUE = 8, 9
+DIVISION_BY_ZERO, NOT_TRUE, BAD_OFFSETS, SINGULAR = 8, 9, 10, 11
 
 
 @frozen
@@ -52,7 +52,8 @@ class Failure:
         fault: one of INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start,
             count, capacity), ROW_LENGTH_OUT_OF_RANGE (row, length, most), BAD_LENGTH
             (row, length, slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE, LIBRARY_FAILED
-            (status), DIVISION_BY_ZERO or NOT_TRUE.
+            (status), DIVISION_BY_ZERO, NOT_TRUE, BAD_OFFSETS (greatest) or SINGULAR
+            (matrix, or -1 of a single one; place on its diagonal, from 1).
         step: the index of the step.
         facts: the values that are in parentheses behind the fault, in that order.
     """

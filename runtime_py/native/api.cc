@@ -19,8 +19,9 @@ const std::vector<Entry>& kernels() {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
          {kElementwise, kUnary, kBinary, kActivations, kBessel, kSpecial, kFused, kCopies,
-          kIndices, kReductions, kCaches, kProducts, kQuantizedProducts, kExperts, kAttention,
-          kConvolutions, kPools, kResizing, kSampling, kChannelNorms, kLibraries}) {
+          kIndices, kReductions, kSums, kRows, kScans, kRanks, kMoves, kSearches,
+          kLinearAlgebra, kDecompositions, kCaches, kProducts, kQuantizedProducts, kExperts,
+          kAttention, kConvolutions, kPools, kResizing, kSampling, kChannelNorms, kLibraries}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }
     return found;

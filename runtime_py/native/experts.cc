@@ -1,9 +1,11 @@
 // Products that are made of those in products.cc: experts, and sums with another matrix.
 #include <algorithm>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "copies.h"
+#include "elements.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -109,27 +111,33 @@ bool quantized_expert_linear(const Step& step, const Context& context) {
   return multiply_by_experts<N>(step, others[2], others[0].dims[0], kernel, context, operands_of);
 }
 
-// beta * x + alpha * (a b); x is broadcast, and not read where beta is 0.
+// out = beta * x + alpha * out; x is broadcast, and not read where beta is 0.
+template <class T>
+void add_scaled(const Tensor& out, const Tensor& x, T beta, T alpha, int threads) {
+  const Loop<2> loop({&out, &x});
+  for_runs(loop, kGrain, threads, [&](const int64_t (&at)[2], int64_t n) {
+    T* to = out.as<T>() + at[0];
+    const T* from = x.as<const T>() + at[1];
+    for (int64_t i = 0; i < n; ++i) {
+      const T product = static_cast<T>(alpha * to[i * loop.step(0)]);
+      to[i * loop.step(0)] = beta != 0 ? static_cast<T>(beta * from[i * loop.step(1)] + product) : product;
+    }
+  });
+}
+
+// beta * x + alpha * (a b)
 bool addmm(const Step& step, const Context& context) {
   static const Kernel kernel = product(kProducts, "aten::mm");
   const Tensor &out = step.tensors[0], &x = step.tensors[1];
   const Tensor operands[3] = {out, step.tensors[2], step.tensors[3]};
   if (!kernel({0, 3, operands, nullptr, nullptr}, context)) return false;
   if (out.count() == 0) return true;
-  const auto beta = static_cast<float>(step.numbers[0]), alpha = static_cast<float>(step.numbers[1]);
-  const Loop<2> loop({&out, &x});
-  parallel(loop.runs(), 1 + 16384 / loop.inner(), context.threads,
-           [&](int64_t begin, int64_t end, int) {
-    int64_t at[2];
-    for (int64_t run = begin; run < end; ++run) {
-      loop.start(run, at);
-      float* to = out.as<float>() + at[0];
-      const float* from = x.as<const float>() + at[1];
-      for (int64_t i = 0; i < loop.inner(); ++i) {
-        const float product = alpha * to[i * loop.step(0)];
-        to[i * loop.step(0)] = beta != 0 ? beta * from[i * loop.step(1)] + product : product;
-      }
-    }
+  with_type(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto factor = [&](int i) {
+      return static_cast<T>(std::is_integral_v<T> ? step.integers[i] : step.numbers[i]);
+    };
+    add_scaled<T>(out, x, factor(0), factor(1), context.threads);
   });
   return true;
 }

@@ -1,8 +1,10 @@
 // Kernels that read or write at indices. All indices are checked before the first write.
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #include "copies.h"
+#include "elements.h"
 #include "kernels.h"
 #include "pool.h"
 
@@ -23,7 +25,7 @@ bool check_index(const Tensor& index, int64_t least, int64_t size, const Context
 void add_into(const Tensor& to, const Tensor& from, const Tensor& factor) {
   if (to.count() == 0) return;
   const Loop<3> loop({&to, &from, &factor});
-  with_number(to.dtype, [&](auto zero) {
+  with_type(to.dtype, [&](auto zero) {
     using T = decltype(zero);
     using Sum = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
     int64_t at[3];
@@ -104,10 +106,10 @@ bool write_slices(const Step& step, const Context& context) {
   return true;
 }
 
-// Calls function(element of x, element of other) for each place of an index into an axis.
-template <class T, class F>
-void for_elements(const Tensor& x, const Tensor& index, const Tensor& other, int axis,
-                  const F& function) {
+// Calls function(offset in x, offset in other) for each place of an index into an axis.
+template <class F>
+void for_places(const Tensor& x, const Tensor& index, const Tensor& other, int axis,
+                const F& function) {
   const int64_t count = index.count();
   for (int64_t i = 0; i < count; ++i) {
     int64_t rest = i, here = index_at(index, i) * x.strides[axis], there = 0;
@@ -117,8 +119,17 @@ void for_elements(const Tensor& x, const Tensor& index, const Tensor& other, int
       there += place * other.strides[d];
       if (d != axis) here += place * x.strides[d];
     }
-    function(x.as<T>()[here], other.as<T>()[there]);
+    function(here, there);
   }
+}
+
+// As `for_places`, with the elements.
+template <class T, class F>
+void for_elements(const Tensor& x, const Tensor& index, const Tensor& other, int axis,
+                  const F& function) {
+  for_places(x, index, other, axis, [&](int64_t here, int64_t there) {
+    function(x.as<T>()[here], other.as<T>()[there]);
+  });
 }
 
 // The axis that the first integer names.
@@ -162,12 +173,84 @@ bool scatter_add(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &index = step.tensors[1];
   const int axis = axis_of(step, out);
   if (!check_index(index, 0, out.dims[axis], context)) return false;
-  with_number(out.dtype, [&](auto zero) {
+  with_type(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     using Sum = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
     for_elements<T>(out, index, step.tensors[2], axis, [](T& to, T from) {
       to = static_cast<T>(static_cast<Sum>(to) + static_cast<Sum>(from));
     });
+  });
+  return true;
+}
+
+// What `aten::scatter_reduce` makes of elements that meet; the numbers of binding.py.
+enum class Meeting : int64_t { kSum = 0, kProduct = 1, kMean = 2, kMost = 3, kLeast = 4 };
+
+// What leaves another element as it is.
+template <class T>
+T neutral(Meeting meeting) {
+  using Limits = std::numeric_limits<T>;
+  switch (meeting) {
+    case Meeting::kProduct: return T{1};
+    case Meeting::kMost: return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case Meeting::kLeast: return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    default: return T{0};
+  }
+}
+
+// A NaN is both the greatest and the least.
+template <class T>
+T meet(Meeting meeting, T to, T from) {
+  switch (meeting) {
+    case Meeting::kProduct: return static_cast<T>(to * from);
+    case Meeting::kMost: return from > to || from != from ? from : to;
+    case Meeting::kLeast: return from < to || from != from ? from : to;
+    default: return static_cast<T>(to + from);
+  }
+}
+
+// Divides sums, of integers towards minus infinity; `counts` has how many elements each is of.
+template <class T>
+void divide(const Tensor& sums, const Tensor& counts, int threads) {
+  const Loop<2> loop({&sums, &counts});
+  for_runs(loop, kGrain, threads, [&](const int64_t (&at)[2], int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      T& sum = sums.as<T>()[at[0] + i * loop.step(0)];
+      const int64_t count = counts.as<int64_t>()[at[1] + i * loop.step(1)];
+      if (count <= 1) continue;
+      if constexpr (std::is_integral_v<T>) {
+        const int64_t whole = sum;
+        sum = static_cast<T>(whole / count - (whole % count < 0 ? 1 : 0));
+      } else {
+        sum /= static_cast<T>(count);
+      }
+    }
+  });
+}
+
+// Elements of the source are reduced to those at their places; `whole`: and to what is there.
+bool scatter_reduce(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &index = step.tensors[1], &source = step.tensors[2];
+  const int axis = axis_of(step, out);
+  const auto meeting = static_cast<Meeting>(step.integers[1]);
+  const int64_t whole = step.integers[2];
+  if (!check_index(index, 0, out.dims[axis], context)) return false;
+  Tensor counts = out;
+  if (meeting == Meeting::kMean) {
+    counts.dtype = DType::kInt64;
+    counts.data = context.workspace(out.count() * sizeof(int64_t));
+    if (!counts) return context.complete();
+    for (int64_t d = out.rank - 1, stride = 1; d >= 0; stride *= out.dims[d--]) counts.strides[d] = stride;
+    std::fill_n(counts.as<int64_t>(), out.count(), whole);
+    for_places(counts, index, source, axis, [&](int64_t at, int64_t) { ++counts.as<int64_t>()[at]; });
+  }
+  with_type(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (whole == 0) {
+      for_elements<T>(out, index, source, axis, [&](T& to, T) { to = neutral<T>(meeting); });
+    }
+    for_elements<T>(out, index, source, axis, [&](T& to, T from) { to = meet(meeting, to, from); });
+    if (meeting == Meeting::kMean) divide<T>(out, counts, context.threads);
   });
   return true;
 }
@@ -307,6 +390,7 @@ const Entry kIndices[] = {
     {"aten::scatter.src", scatter_elements},
     {"aten::scatter.value", scatter_value},
     {"aten::scatter_add", scatter_add},
+    {"aten::scatter_reduce.two", scatter_reduce},
     {"aten::index.Tensor", index},
     {"aten::index_put", index_put},
     {nullptr, nullptr},

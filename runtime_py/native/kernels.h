@@ -23,6 +23,8 @@ enum class Fault : int32_t {
   kLibraryFailed = 7,    // its status
   kDivisionByZero = 8,
   kNotTrue = 9,
+  kBadOffsets = 10,      // greatest that there may be
+  kSingular = 11,        // matrix, or -1 of a single one; place on its diagonal, from 1
 };
 
 struct Failure {
@@ -94,6 +96,14 @@ extern const Entry kSpecial[];
 extern const Entry kFused[];
 extern const Entry kCopies[];
 extern const Entry kReductions[];
+extern const Entry kSums[];
+extern const Entry kRows[];
+extern const Entry kScans[];
+extern const Entry kRanks[];
+extern const Entry kMoves[];
+extern const Entry kSearches[];
+extern const Entry kLinearAlgebra[];
+extern const Entry kDecompositions[];
 extern const Entry kCaches[];
 extern const Entry kIndices[];
 extern const Entry kProducts[];

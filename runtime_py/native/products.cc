@@ -1,4 +1,4 @@
-// Kernels of matrix products of float32 and bfloat16.
+// Kernels of matrix products, those of quantized rows left out.
 #include "products.h"
 
 #include <algorithm>
@@ -58,7 +58,24 @@ bool multiply_bfloat16(FloatProduct product, const Context& context) {
   return context.complete();
 }
 
-// x [..., k] times weight [n, k], transposed, plus bias [n]; all float32 or all bfloat16.
+// The same of other dtypes; the rows of x and the result lie together.
+void linear_plainly(const Tensor& out, const Matrix& x, const Tensor& weight, const Tensor& bias,
+                    int threads) {
+  const int64_t depth = weight.dims[1], columns = weight.dims[0], rows = out.count() / columns;
+  const Tensor to{out.data, out.dtype, 2, {rows, columns}, {columns, 1}};
+  const Tensor from{const_cast<void*>(x.data), out.dtype, 2, {rows, depth}, {x.stride, 1}};
+  const Tensor turned{weight.data, out.dtype, 2, {depth, columns}, {weight.strides[1], weight.strides[0]}};
+  multiply_plainly(to, from, turned, threads);
+  if (!bias) return;
+  with_type(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      out.as<T>()[i] = static_cast<T>(out.as<T>()[i] + bias.as<const T>()[i % columns * bias.strides[0]]);
+    }
+  });
+}
+
+// x [..., k] times weight [n, k], transposed, plus bias [n]; all of one dtype.
 bool linear(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &x = step.tensors[1], &weight = step.tensors[2];
   const Tensor& bias = step.tensors[3];
@@ -68,6 +85,10 @@ bool linear(const Step& step, const Context& context) {
   if (!rows_together(x, context, 0, &rows) || !rows_together(weight, context, 1, &columns_of)) {
     return context.complete();
   }
+  if (out.dtype != DType::kFloat32 && out.dtype != DType::kBFloat16) {
+    linear_plainly(out, rows, weight, bias, context.threads);
+    return true;
+  }
   const FloatProduct product{rows.data, rows.stride, columns_of.data, columns_of.stride,
                              bias.data, out.data,    columns,         1,
                              out.count() / columns,  columns,         depth};
@@ -76,8 +97,43 @@ bool linear(const Step& step, const Context& context) {
   return true;
 }
 
+// x [..., k] times weight [n, k], int8, transposed, times a scale for each of n, plus bias [n].
+bool linear_w8(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1], &weight = step.tensors[2];
+  const float *scale = step.tensors[3].as<const float>(), *bias = step.tensors[4].as<const float>();
+  const int64_t depth = weight.dims[1], columns = weight.dims[0];
+  if (out.count() == 0) return true;
+  Matrix rows;
+  if (!rows_together(x, context, 0, &rows)) return context.complete();
+  const auto kernel = product_kernels().floats;
+  const int64_t count = out.count() / columns;
+  const int64_t part = std::max<int64_t>(8, 65536 / (depth + 1) / 8 * 8);  // columns at a time
+  parallel((columns + part - 1) / part, 1, context.threads, [&](int64_t begin, int64_t end, int) {
+    auto* widened = static_cast<float*>(context.workspace(part * depth * sizeof(float), 3));
+    if (widened == nullptr) return;
+    for (int64_t first = begin * part; first < std::min(columns, end * part); first += part) {
+      const int64_t n = std::min(part, columns - first);
+      const int8_t* from = weight.as<const int8_t>() + first * depth;
+      for (int64_t i = 0; i < n * depth; ++i) widened[i] = from[i];
+      float* to = out.as<float>() + first;
+      kernel({rows.data, rows.stride, widened, depth, nullptr, to, columns, 1, count, n, depth}, 0, n);
+      for (int64_t row = 0; row < count; ++row, to += columns) {
+        for (int64_t j = 0; j < n; ++j) {
+          to[j] *= scale[first + j];
+          if (bias != nullptr) to[j] += bias[first + j];
+        }
+      }
+    }
+  });
+  return context.complete();
+}
+
 // One of a batch of matrices: [m, k] times [k, n].
 bool multiply_matrices(const Tensor& out, Tensor a, Tensor b, const Context& context) {
+  if (out.dtype != DType::kFloat32) {
+    multiply_plainly(out, a, b, context.threads);
+    return true;
+  }
   Tensor turned = b;
   std::swap(turned.dims[0], turned.dims[1]);
   std::swap(turned.strides[0], turned.strides[1]);
@@ -101,7 +157,7 @@ Tensor matrix_at(const Tensor& whole, const Tensor& out, int64_t index) {
     const int own = axis - (out.rank - whole.rank);
     if (own >= 0 && whole.dims[own] != 1) offset += place * whole.strides[own];
   }
-  found.data = whole.as<float>() + offset;
+  found.data = whole.as<char>() + offset * itemsize(whole.dtype);
   found.rank = 2;
   for (int i = 0; i < 2; ++i) {
     found.dims[i] = whole.dims[whole.rank - 2 + i];
@@ -158,6 +214,7 @@ const Entry kProducts[] = {
     {"aten::matmul", matmul},
     {"aten::mm", matmul},
     {"aten::bmm", matmul},
+    {"kvc::linear_w8", linear_w8},
     {nullptr, nullptr},
 };
 

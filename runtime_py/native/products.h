@@ -196,4 +196,7 @@ extern const ProductKernels kPortableProducts, kAvx2Products, kVnniProducts,
 // Those of the instruction set that is used, see processor.h.
 const ProductKernels& product_kernels();
 
+// out = a b, matrices of one dtype that is neither float32 nor bfloat16; integers wrap around.
+void multiply_plainly(const Tensor& out, const Tensor& a, const Tensor& b, int threads);
+
 }  // namespace kvc

@@ -8,6 +8,9 @@ not in the list.
 from typing import Final
 
 from kvc.schema.backends.cpu_convolution import CONVOLUTIONS
+from kvc.schema.backends.cpu_linear_algebra import LINEAR_ALGEBRA
+from kvc.schema.backends.cpu_places import PLACES
+from kvc.schema.backends.cpu_reductions import COMPUTED_REDUCTIONS, REDUCTIONS
 from kvc.schema.backends.cpu_rows import (
     quantized_linear,
     quantized_rows,
@@ -15,13 +18,10 @@ from kvc.schema.backends.cpu_rows import (
 )
 from kvc.schema.backends.cpu_rules import (
     ANY,
-    ARITHMETIC,
     FLOAT32,
     FLOATING,
-    FLOATS,
     LOGIC,
     MAX_RANK,
-    NUMBERS,
     NUMERIC,
     REAL,
     WHOLE,
@@ -32,9 +32,7 @@ from kvc.schema.backends.cpu_rules import (
     bounded,
     cast,
     choice,
-    chosen,
     comparison,
-    computed,
     counted,
     derivative,
     experts,
@@ -48,17 +46,13 @@ from kvc.schema.backends.cpu_rules import (
     power,
     predicate,
     put,
-    rows,
     rules,
     scaled_by_powers,
-    summed,
     triangle,
-    truth,
     written,
 )
 from kvc.schema.backends.cpu_spatial import SPATIAL
 from kvc.schema.backends.operands import Arguments, Results, Rule, operands_of
-from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
 
 
@@ -99,14 +93,13 @@ _COMPUTED = {
         "aten::gcd aten::lcm aten::bitwise_left_shift.Tensor "
         "aten::bitwise_right_shift.Tensor",
     ),
-    **rules(ARITHMETIC, "aten::amax aten::amin"),
     **rules(
         FLOATING,
         "aten::div.Tensor aten::div.Scalar aten::acos aten::acosh aten::asin "
         "aten::asinh aten::atan aten::atanh aten::cosh aten::erfc aten::exp2 "
         "aten::log10 aten::sinh aten::tan aten::cos aten::erf aten::exp aten::expm1 "
         "aten::gelu aten::log aten::log1p aten::log2 aten::reciprocal aten::rsqrt "
-        "aten::sigmoid aten::silu aten::sin aten::sqrt aten::tanh aten::mean.dim "
+        "aten::sigmoid aten::silu aten::sin aten::sqrt aten::tanh "
         "aten::leaky_relu aten::elu aten::softplus aten::round.decimals aten::atan2 "
         "aten::copysign.Tensor aten::copysign.Scalar aten::hypot aten::nextafter",
     ),
@@ -122,7 +115,7 @@ _COMPUTED = {
         "aten::special_scaled_modified_bessel_k1 aten::special_spherical_bessel_j0",
     ),
     "aten::polygamma": derivative,
-    "aten::cumsum": computed(DType.FLOAT32, DType.INT64),
+    **COMPUTED_REDUCTIONS,
 }
 # Operators whose operands are cast to the dtype of the result.
 COMPUTED: Final = frozenset(_COMPUTED)
@@ -141,10 +134,6 @@ RULES: Final[dict[str, Rule]] = {
         "aten::_assert_async.msg",
     ),
     **rules(
-        truth,
-        "aten::any aten::all aten::any.dim aten::all.dim aten::any.dims aten::all.dims",
-    ),
-    **rules(
         one_dtype,
         "aten::clone aten::copy aten::reshape aten::repeat aten::cat aten::stack "
         "kvc::append kvc::replace",
@@ -156,11 +145,8 @@ RULES: Final[dict[str, Rule]] = {
     ),
     **rules(along, "aten::index_select aten::gather aten::embedding"),
     **rules(written(one_dtype), "aten::index_copy aten::scatter.src"),
-    **rules(written(NUMERIC), "aten::index_add aten::scatter_add"),
-    **rules(chosen(*NUMBERS), "aten::argmax aten::argmin aten::max.dim aten::min.dim"),
-    **rules(rows, "aten::rms_norm aten::layer_norm aten::softmax.int"),
-    **rules(rows, "aten::log_softmax.int"),
-    **rules(FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
+    **rules(NUMERIC, "aten::matmul aten::mm aten::bmm aten::addmm"),
+    "kvc::linear_w8": anything,
     **rules(
         quantized_rows, "kvc::quantize_rows kvc::quantize_blocks kvc::quantize_cache"
     ),
@@ -177,8 +163,6 @@ RULES: Final[dict[str, Rule]] = {
     "aten::_to_copy": cast,
     "aten::full": made,
     "aten::arange.start_step": counted,
-    "aten::sum.dim_IntList": summed,
-    "aten::topk": chosen(*FLOATS),
     "aten::index.Tensor": indexed,
     "aten::index_put": put,
     "aten::scatter.value": written(filled),
@@ -188,5 +172,8 @@ RULES: Final[dict[str, Rule]] = {
     "kvc::expert_linear": experts,
     "kvc::attention": attention,
     **CONVOLUTIONS,
+    **LINEAR_ALGEBRA,
+    **PLACES,
+    **REDUCTIONS,
     **SPATIAL,
 }

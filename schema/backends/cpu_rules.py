@@ -143,15 +143,6 @@ def fill_one(arguments: Arguments, results: Results) -> str:
     )
 
 
-def truth(arguments: Arguments, results: Results) -> str:
-    """Return "" if bool tensors are reduced along some axes, else why not.
-
-    An empty tuple of axes is refused.
-    """
-    empty = len(arguments) > 1 and arguments[1] == ()
-    return "no axes" if empty else alike(DType.BOOL)(arguments[:1], results)
-
-
 def choice(arguments: Arguments, results: Results) -> str:
     """Return "" if a bool tensor selects from tensors of one dtype, else why not."""
     condition, *others = operands_of(arguments)
@@ -219,35 +210,12 @@ def along(arguments: Arguments, results: Results) -> str:
     return "" if operand(arguments[0]).type.dims else "a scalar"
 
 
-def summed(arguments: Arguments, results: Results) -> str:
-    """Return "" if elements can be added up in the result's dtype, else why not."""
-    found = operand(arguments[0]).type.dtype, results[0].dtype
-    floats = found[0] is found[1] and found[0] in FLOATS
-    whole = (*INDEX, DType.BOOL, DType.UINT8)
-    return (
-        ""
-        if floats or (found[0] in whole and found[1] is DType.INT64)
-        else takes_none_of(found)
-    )
-
-
-def rows(arguments: Arguments, results: Results) -> str:
-    """Return "" if float32 rows are computed along the last axes, else why not."""
-    x, axes, *_ = arguments
-    rank = len(operand(x).type.dims)
-    if not isinstance(axes, tuple) and axes not in (-1, rank - 1):
-        return f"axis {axes} of {rank}"
-    if isinstance(axes, tuple) and not all(isinstance(size, int) for size in axes):
-        return f"normalising over {axes}"
-    return "a scalar" if rank == 0 else alike(DType.FLOAT32)(arguments, results)
-
-
 def linear(arguments: Arguments, results: Results) -> str:
     """Return "" if rows can be multiplied by a matrix, else why not."""
     x, weight, _ = arguments
     if len(operand(weight).type.dims) != 2 or not operand(x).type.dims:
         return f"a weight {operand(weight).type}"
-    return alike(DType.FLOAT32, DType.BFLOAT16)(arguments, results)
+    return alike(*REALS, DType.BFLOAT16)(arguments, results)
 
 
 def experts(arguments: Arguments, results: Results) -> str:
@@ -373,7 +341,7 @@ REAL: Final = computed(*REALS)
 ANY: Final = computed(*ALL)
 WHOLE: Final = computed(*INTEGERS)
 FLOATING: Final = computed(*FLOATS)
-NUMERIC: Final = alike(*NUMBERS)
+NUMERIC: Final = alike(*REALS)
 LOGIC: Final = computed(*INTEGERS, DType.BOOL)
 FLOAT32: Final = alike(DType.FLOAT32)
 

@@ -334,7 +334,7 @@ B = torch.tensor([[True, False, True], [False, True, True]])
 )
 def test_ops_do_as_eager_does(tmp_path: Path, functions: dict[str, Function]) -> None:
     model = Calls(functions).eval()
-    bundle = compile_program(model, [Method("forward", args=(X, Y, N, B))])
+    bundle = compile_program(model, [Method("forward", args=(X, Y, N, B))], "fp32")
     bundle.save(tmp_path / "model.kvc")
     (method,) = bundle.program.methods
     used = {instruction.op for instruction in method.graph.instructions}

@@ -330,9 +330,17 @@ class Sorting(nn.Module):
         self.project = nn.Linear(4, 4)
 
     def ordered(self, x: Tensor) -> Tensor:
-        """Return the sorted result, which no backend can compute."""
-        return torch.sort(self.project(x))[0]
+        """Return the result sorted in bfloat16, which no backend can compute."""
+        return torch.sort(self.project(x).bfloat16())[0].float()
 
     def plain(self, x: Tensor) -> Tensor:
         """Return the plain result, which all backends can compute."""
         return self.project(x)
+
+
+class Decomposing(Sorting):
+    """Finds eigenvalues in place of an order."""
+
+    def ordered(self, x: Tensor) -> Tensor:
+        """Return the eigenvalues of the result, which no backend can compute."""
+        return torch.linalg.eigvalsh(self.project(x))

@@ -52,6 +52,8 @@ _TEXTS = {
     "silu": 0, "gelu": 1, "gelu_tanh": 2, "identity": 3, "clamp": 4, "sigmoid": 5,
     "hard_swish": 6, "hard_sigmoid": 7,
     "floor": 0, "trunc": 1,
+    "reduced": 0, "complete": 1, "r": 2,
+    "sum": 0, "prod": 1, "mean": 2, "amax": 3, "amin": 4,
 }  # fmt: skip
 # Operands whose rows must be contiguous, by index among a kernel's tensors after its
 # results; the whole array is made contiguous, to keep it simple.
@@ -82,6 +84,11 @@ _PACKED = {
     "aten::grid_sampler_3d": (0, 1),
     "aten::batch_norm": (0, 1, 2, 3, 4),
     "aten::group_norm": (0, 1, 2),
+    "aten::linalg_householder_product": (1,),
+    "aten::roll": (0,),
+    "aten::bucketize.Tensor": (0, 1),
+    "aten::searchsorted.Tensor": (0, 1),
+    "kvc::linear_w8": (1, 2, 3),
     "kvc::linear_qd8": (0, 1, 2, 3, 4, 5),
     "kvc::linear_qb4": (0, 1, 2, 3, 4, 5),
     "kvc::linear_q8": (0, 1, 2, 3, 4, 5, 6),

@@ -2,12 +2,15 @@
 
 from kvc.runtime.native import (
     BAD_LENGTH,
+    BAD_OFFSETS,
     CACHE_OVERFLOW,
     DIVISION_BY_ZERO,
     INDEX_OUT_OF_RANGE,
+    NO_MEMORY,
     NOT_TRUE,
     NOTHING_TO_REDUCE,
     ROW_LENGTH_OUT_OF_RANGE,
+    SINGULAR,
     Failure,
 )
 from kvc.schema.errors import (
@@ -37,6 +40,15 @@ def error_of(failure: Failure, instruction: Instruction, is_index: bool) -> Exce
         return IndexOutOfRange(place="", index=first, size=second)
     if fault == ROW_LENGTH_OUT_OF_RANGE:
         return RowLengthOutOfRange(row=first, length=second, most=third)
+    if fault == NO_MEMORY:
+        return OutOfMemory(what=instruction.op, nbytes=first)
+    return _error_of_values(failure, instruction)
+
+
+def _error_of_values(failure: Failure, instruction: Instruction) -> Exception:
+    """Return torch's error for operands whose values an operator refuses."""
+    first, second, third, _ = failure.facts
+    fault = failure.fault
     if fault == BAD_LENGTH:
         what = f"row {first} has {second} valid positions, the cache has {third}"
         return ValueError(what)
@@ -46,4 +58,28 @@ def error_of(failure: Failure, instruction: Instruction, is_index: bool) -> Exce
         return RuntimeError("ZeroDivisionError")  # as torch says it
     if fault == NOT_TRUE:
         return RuntimeError(instruction.arguments[1])
-    return OutOfMemory(what=instruction.op, nbytes=first)
+    if fault == BAD_OFFSETS:
+        return ValueError(f"offsets must rise from 0 to at most {first}")
+    assert fault == SINGULAR, "kernels have no other faults"
+    return ValueError(_singular(instruction.op, matrix=first, place=second))
+
+
+def _singular(op: str, matrix: int, place: int) -> str:
+    """Return torch's message for a matrix that cannot be inverted or factorised."""
+    name = op.removeprefix("aten::").replace("linalg_", "linalg.")
+    told = "" if matrix < 0 else f"(Batch element {matrix}): "
+    if "solve" in op:
+        what = "The solver failed because the input matrix is singular."
+        return f"torch.{name}: {told}{what}"
+    if "cholesky" in op:
+        what = (
+            "The factorization could not be completed because the input is not "
+            f"positive-definite (the leading minor of order {place} is not "
+            "positive-definite)."
+        )
+        return f"{name}: {told}{what}"
+    what = (
+        f"The diagonal element {place} is zero, the inversion could not be completed "
+        "because the input matrix is singular."
+    )
+    return f"{name}: {told}{what}"

@@ -17,7 +17,9 @@ from kvc.schema.errors import CopyBudgetExceeded
 
 class Branch(nn.Module):
     def forward(self, flag, x):
-        return torch.cond(flag, lambda y: y.sort()[0], lambda y: y * 2, (x,))
+        return torch.cond(
+            flag, lambda y: y.bfloat16().sort()[0].float(), lambda y: y * 2, (x,)
+        )
 
 
 X = torch.arange(8.0).view(2, 4)

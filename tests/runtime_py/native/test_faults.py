@@ -256,3 +256,69 @@ def test_an_index_of_any_strides_is_checked():
     assert native("kvc::check_index", (index, 0, 1, 6)) == []
     with pytest.raises(IndexOutOfRange, match=r"index 5 .* 5"):
         native("kvc::check_index", (index, 0, 1, 5))
+
+
+@pytest.mark.parametrize("shape", [(), (3,)])
+@pytest.mark.parametrize(
+    ("op", "rest"),
+    [
+        ("linalg_inv", ()),
+        ("linalg_inv_ex", (True,)),
+        ("linalg_cholesky", (False,)),
+        ("linalg_cholesky_ex", (True, True)),
+        ("linalg_solve", (torch.ones(2, 2), True)),
+        ("linalg_solve_ex", (torch.ones(2, 2), False, True)),
+    ],
+)
+def test_a_singular_matrix_is_refused_in_the_words_of_eager(
+    op: str, rest: tuple[object, ...], shape: tuple[int, ...]
+):
+    x = torch.eye(2).repeat(*shape, 1, 1)
+    like = Case(f"aten::{op}", (x, *rest)).eager()
+    x.view(-1, 2, 2)[-1] = torch.tensor([[1.0, 2.0], [2.0, 4.0]])
+    with pytest.raises(RuntimeError) as expected:
+        Case(f"aten::{op}", (x, *rest)).eager()
+    with pytest.raises(KernelFailed) as refused:
+        native(f"aten::{op}", (x, *rest), *like)
+    assert str(expected.value) in str(refused.value)
+
+
+def test_what_eager_refuses_of_extremes_and_pads_is_refused():
+    nothing = torch.empty(3, 0)
+    for op, rest in (
+        ("amax", ((1,), False)),
+        ("linalg_vector_norm", (torch.inf, (1,), False)),
+    ):
+        with pytest.raises(KernelFailed, match="of no elements"):
+            native(f"aten::{op}", (nothing, *rest), torch.empty(3))
+    with pytest.raises(KernelFailed, match="of no elements"):
+        native(
+            "aten::kthvalue",
+            (nothing, 1, 1, False),
+            torch.empty(3),
+            torch.empty(3, dtype=torch.int64),
+        )
+    with pytest.raises(IndexOutOfRange, match=r"index 3 .* 2"):
+        native("aten::constant_pad_nd", (torch.ones(2), (-3, 2), 0), torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "row"), [((1, 2), 0), ((0, 4), 0), ((0, 2, 1), 0), ((0, 2), 9)]
+)
+def test_bags_are_checked(offsets: tuple[int, ...], row: int):
+    arguments = (torch.ones(9, 4), places(0, 1, row), places(*offsets), 0, None)
+    with pytest.raises(IndexOutOfRange if row else KernelFailed):
+        native(
+            "aten::_embedding_bag_forward_only",
+            (*arguments, False, -1),
+            torch.zeros(len(offsets), 4),
+        )
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_a_scattered_place_outside_is_refused_and_writes_nothing(reduce: str):
+    x, index = torch.zeros(4), places(0, 4)
+    with pytest.raises(IndexOutOfRange, match=r"index 4 .* 4"):
+        native(
+            "aten::scatter_reduce.two", (x, 0, index, torch.ones(2), reduce, True), x
+        )

@@ -59,6 +59,7 @@ def overload(op: str) -> Callable[..., object]:
             "cache_update": torch_ops.cache_update,
             "expert_linear": torch_ops.expert_linear,
             "glu": _glu,
+            "linear_w8": _linear_w8,
             "quantize_cache": torch_ops.quantize_cache,
             "rotary_embedding": _rotary_embedding,
         }[name]
@@ -108,6 +109,13 @@ def _glu(gate: Tensor, up: Tensor, activation: str) -> Tensor:
         return functional.silu(gate) * up
     kind = "tanh" if activation == "gelu_tanh" else "none"
     return functional.gelu(gate, approximate=kind) * up
+
+
+def _linear_w8(
+    x: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None
+) -> Tensor:
+    found = functional.linear(x, weight.float()) * weight_scale
+    return found if bias is None else found + bias
 
 
 def _rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from op_cases.case import Case, index, rand
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
-I32 = torch.int32
+I8, I32, I64, U8 = torch.int8, torch.int32, torch.int64, torch.uint8
 
 PRODUCTS = (
     *(
@@ -44,6 +44,30 @@ PRODUCTS = (
         )
     ),
     Case("aten::matmul", (rand(3, 4, dtype=I32), rand(4, 2, dtype=I32))),
+    *(
+        Case("aten::linear", (rand(2, 3, 9, dtype=d), rand(70, 9, dtype=d), bias))
+        for d in (F64, I64)
+        for bias in (None, rand(70, dtype=d))
+    ),
+    *(
+        Case("aten::matmul", (rand(*a, dtype=d), rand(*b, dtype=d)))
+        for d in (F64, I64, U8)
+        for a, b in (
+            ((5,), (5,)),
+            ((4, 5), (5, 70)),
+            ((2, 1, 4, 5), (3, 5, 6)),
+            ((2, 0), (0, 3)),
+        )
+    ),
+    *(
+        Case("kvc::linear_w8", (rand(2, 3, 9), rand(700, 9, dtype=I8), rand(700), bias))
+        for bias in (None, rand(700))
+    ),
+    Case(
+        "kvc::linear_w8",
+        (rand(40, 1025), rand(70, 1025, dtype=I8), rand(70) / 1000, None),
+    ),
+    Case("kvc::linear_w8", (rand(0, 9), rand(4, 9, dtype=I8), rand(4), None)),
     *(Case("aten::mm", (rand(4, 5, dtype=d), rand(5, 3, dtype=d))) for d in (F32, F16)),
     *(
         Case("aten::bmm", (rand(2, 4, 5, dtype=d), rand(2, 5, 3, dtype=d)))
@@ -53,6 +77,14 @@ PRODUCTS = (
         Case("aten::addmm", (bias, rand(4, 5), rand(5, 3), beta, alpha))
         for bias in (rand(3), rand(4, 3), rand(4, 1), rand())
         for beta, alpha in ((1, 1), (0.5, 2))
+    ),
+    *(
+        Case(
+            "aten::addmm",
+            (rand(3, dtype=d), rand(4, 5, dtype=d), rand(5, 3, dtype=d), beta, -2),
+        )
+        for d in (F64, I32)
+        for beta in (0, 3)
     ),
 )
 

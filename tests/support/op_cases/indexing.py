@@ -4,7 +4,8 @@ import torch
 
 from op_cases.case import Case, cases, index, rand
 
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+BF16, F16 = torch.bfloat16, torch.float16
+F32, F64 = torch.float32, torch.float64
 I8, I32, I64, BOOL = torch.int8, torch.int32, torch.int64, torch.bool
 
 READS = (
@@ -93,6 +94,23 @@ WRITES = (
         for reduce in ("sum", "prod", "mean", "amax", "amin")
         for whole in (True, False)
     ),
+    *(
+        Case(
+            "aten::scatter_reduce.two",
+            (x, 0, index([3, 0], [0, 3], [3, 1]), source, reduce, whole),
+        )
+        for reduce in ("sum", "prod", "mean", "amax", "amin")
+        for whole in (True, False)
+        for x, source in (
+            *((rand(4, 2, dtype=d), rand(3, 2, dtype=d)) for d in (F64, I8, I64)),
+            (rand(4, 2), torch.tensor([[0.5, 1], [torch.nan, 2], [-torch.inf, 3]])),
+        )
+    ),
+    *(
+        Case(f"aten::{op}", (rand(4, 5, dtype=d), 1, index(4, 0), *rest))
+        for d in (I8, F64)
+        for op, rest in (("index_add", (rand(4, 2, dtype=d), 3)),)
+    ),
     Case("aten::scatter.value", (rand(4, 5), 1, index([4, 0], [1, 2]), 0.5)),
     Case("aten::scatter.value", (rand(4, 5, dtype=BOOL), 0, index([3, 0, 1]), True)),
     Case("aten::scatter.value", (rand(4, 50), 1, torch.arange(50).reshape(1, 50), 2)),
@@ -153,6 +171,26 @@ SEARCHES = (
     *(
         Case("aten::searchsorted.Tensor", (rows, rand(3, 4), False, right))
         for rows in (_ENDS, rand(3, 6).sort(-1).values)
+        for right in (False, True)
+    ),
+)
+
+_ROWS = torch.tensor([[-1.0, 0.5, 0.5, torch.inf, torch.nan], [0.0, 0, 0, 0, 0]])
+_SOUGHT = torch.tensor([[0.5, torch.nan, -torch.inf], [-0.0, 1.0, torch.inf]])
+SEARCHES += (
+    *(
+        Case("aten::searchsorted.Tensor", (_ROWS.to(d), _SOUGHT.to(d), narrow, right))
+        for d in (F32, F64)
+        for narrow in (False, True)
+        for right in (False, True)
+    ),
+    *(
+        Case("aten::bucketize.Tensor", (x, ends, False, right))
+        for x, ends in (
+            (rand(40, dtype=I8), index(-3, 0, 0, 5, dtype=I8)),
+            (rand(4, dtype=I64), torch.zeros(0, dtype=I64)),
+            (rand(0, 3), rand(2)),
+        )
         for right in (False, True)
     ),
 )

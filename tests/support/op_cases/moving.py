@@ -79,6 +79,14 @@ JOINS = (
     Case("aten::roll", (rand(3, 4), (5,), ())),
     Case("aten::flip", (rand(3, 4, dtype=BF16), (0, -1))),
     Case("aten::flip", (rand(3, 4), ())),
+    Case("aten::constant_pad_nd", (rand(2, 3, 4, 5), (1, 2, 0, 1, -1, 3), -1.5)),
+    Case("aten::constant_pad_nd", (rand(2, 0, dtype=F64), (1, 2), 3)),
+    Case("aten::constant_pad_nd", (rand(2, 3, dtype=BOOL), (-2, -1), True)),
+    Case("aten::roll", (rand(3, 4, 5, dtype=I8), (2, -7, 5), (0, 2, -3))),
+    Case("aten::roll", (rand(5, 3).t(), (-4,), ())),
+    Case("aten::roll", (rand(0, 3), (1,), (1,))),
+    Case("aten::flip", (rand(2, 3, 4, dtype=I64), (1, -1))),
+    Case("aten::flip", (rand(2, 0), (0,))),
     *(
         Case("aten::diagonal", (x, offset, first, second))
         for x in (rand(4, 5), rand(2, 3, 3, dtype=BF16))

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  a table reads best with one line a case
 """Cases of ops that reduce, rank or accumulate."""
 
 import math
@@ -6,6 +7,7 @@ import torch
 
 from op_cases.case import Case, rand
 
+INF, NAN = math.inf, math.nan
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 I8, I32, I64, U8, BOOL = (torch.int8, torch.int32, torch.int64, torch.uint8, torch.bool)
 
@@ -168,4 +170,78 @@ SCANS = (
     Case("aten::softmax.int", (rand(0, 5), -1)),
 )
 
-CASES = (*SUMS, *EXTREMES, *TRUTH, *RANKS, *SCANS)
+# Many elements, those that are no numbers, none at all, and other dtypes.
+_ODD = torch.tensor(
+    [
+        [1.0, NAN, -INF, 0.0, -0.0],
+        [INF, 2.0, -INF, 3.0, INF],
+        [0.0, -1.0, 2.0, 2.0, -0.0],
+    ]
+)
+_FOLDED = (
+    rand(3, 1, 13, 17),
+    rand(5, 6, 7).permute(2, 0, 1),
+    rand(2, 300, 9, dtype=F64),
+    _ODD,
+)
+_EMPTY = (rand(0, 3), rand(3, 0))
+EDGES = (
+    *(
+        Case(f"aten::{op}", (x, *given, dim, *rest, False))
+        for op, given, rest in (
+            ("sum.dim_IntList", (), ()),
+            ("mean.dim", (), ()),
+            *(("linalg_vector_norm", (order,), ()) for order in (0, 1, 2, INF, -INF, -1.5, 3)),
+        )
+        for x in (*_FOLDED, *(() if given and given[0] not in (0, 1, 2, 3) else _EMPTY))
+        for dim in ((0,), (-1,), (0, -1), (1,), (-2, -1), None)
+    ),
+    *(
+        Case(f"aten::{op}.correction", (x, dim, correction, False))
+        for op, correction in (("var", 1), ("var_mean", 0))
+        for x in (*_FOLDED[1:], rand(2, 3, 13, 17))
+        for dim in ((0,), (-1,), (0, -1), (1,), (-2, -1), None)
+    ),
+    *(
+        Case(f"aten::{op}", (x.to(d), dim, True))
+        for op in ("amax", "amin")
+        for x in (rand(3, 40, 21) * 9, _ODD)
+        for d in (F32, F64, I8, I64, U8, BOOL)
+        for dim in ((0,), (1,), (-1,), ())
+        if d.is_floating_point or x is not _ODD
+    ),
+    *(
+        Case(f"aten::{op}", (x.to(d), dim, False))
+        for op in ("argmax", "argmin", "max.dim", "min.dim", "median.dim", "nanmedian.dim")
+        for x in (rand(3, 40, 21) * 9, _ODD)
+        for d in (F32, F64, I8, I64)
+        for dim in (0, 1, -1)
+        if d.is_floating_point or x is not _ODD
+    ),
+    *(
+        Case(f"aten::{op}", (x, *given, True, *rest))
+        for op, given, rest in (("sort", (-1,), ()), ("sort", (0,), ()), ("topk", (3, -1), (True,)))
+        for x in (_ODD if op == "sort" else rand(4, 9), rand(4, 9, dtype=F64), torch.randperm(36).view(4, 9))
+    ),
+    *(
+        Case("aten::kthvalue", (x, k, dim, False))
+        for x in (rand(9, 40, dtype=I8), rand(9, 40).round(), _ODD)
+        for k, dim in ((1, -1), (3, 0), (5, 1), (2, 1))
+        if k <= x.shape[dim]
+    ),
+    *(
+        Case(f"aten::{op}", (x, dim))
+        for op in ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+        for x in (_ODD, rand(3, 7, 5, dtype=F64), rand(3, 0), rand(2, 3, 40).permute(2, 0, 1))
+        for dim in (0, -1)
+    ),
+    *(Case(f"aten::{op}", (rand(3, 40, dtype=d), 1)) for op in ("cummax", "cummin") for d in (I8, U8, BOOL)),
+    *(Case(f"aten::{op}", (x,)) for op in ("median", "nanmedian") for x in (_ODD, _ODD[2], rand(0), rand(9, dtype=U8))),
+    *(Case(f"aten::{op}", (rand(3, 70, 300, dtype=d), 1)) for op in ("softmax.int", "log_softmax.int") for d in (F32, F64)),
+    *(Case(f"aten::{op}", (_ODD, dim)) for op in ("softmax.int", "log_softmax.int") for dim in (0, 1)),
+    *(Case(f"aten::{op}", (torch.full((2, 3), -INF), 1)) for op in ("softmax.int", "log_softmax.int")),
+    *(Case("aten::prod.dim_int", (rand(3, 50, dtype=d), dim, False)) for d in (F64, I64) for dim in (0, 1)),
+    *(Case("aten::prod", (x,)) for x in (rand(0, 3), _ODD)),
+)  # fmt: skip
+
+CASES = (*SUMS, *EXTREMES, *TRUTH, *RANKS, *SCANS, *EDGES)

@@ -171,6 +171,13 @@ BAGS = (
         )
     ),
     Case("aten::_embedding_bag_forward_only", (rand(9, 4), index(1, 8, 0), index(0, 1), 0, rand(3), False, -1)),
+    *(
+        Case("aten::_embedding_bag_forward_only", (x, index(1, 8, 0, dtype=d), index(0, 1, 1, 3, dtype=d), mode, None, True, -1))
+        for x in (rand(9, 37, dtype=torch.float64), torch.where(rand(9, 4) > 1, torch.nan, 1.0))
+        for d in (torch.int32, torch.int64)
+        for mode in (0, 1, 2)
+    ),
+    Case("aten::_embedding_bag_forward_only", (rand(9, 4), index().long(), index(0, 0), 1, None, False, -1)),
 )  # fmt: skip
 
 CASES = (*POOLS, *RESIZES, *SAMPLES, *BAGS)

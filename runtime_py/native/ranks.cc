@@ -1,0 +1,229 @@
+// Kernels that choose elements along an axis by their order: the first ones, all sorted, the
+// one in the middle. A NaN is greater than all numbers.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "folds.h"
+#include "kernels.h"
+#include "types.h"
+
+namespace kvc {
+namespace {
+
+constexpr int64_t kGrain = 4096;  // elements that are worth another thread
+
+// An element and where it lies in its row.
+template <class T>
+struct Placed {
+  T value;
+  int64_t index;
+};
+
+// Rows of x along an axis, and the same rows of two results.
+struct Ranked {
+  const Tensor &values, &indices, &x;
+  Reduced from, to;
+  int64_t read, written;  // strides along a row
+
+  Ranked(const Step& step, const int64_t* axes)
+      : values(step.tensors[0]), indices(step.tensors[1]), x(step.tensors[2]), from(x, axes),
+        to(values, axes) {
+    read = from.gone_rank != 0 ? from.gone_strides[0] : 0;
+    written = to.gone_rank != 0 ? to.gone_strides[0] : 0;
+  }
+
+  int64_t source(int64_t row) const {
+    return Reduced::offset(row, from.kept_rank, from.kept_dims, from.kept_strides);
+  }
+  int64_t target(int64_t row) const {
+    return Reduced::offset(row, to.kept_rank, to.kept_dims, to.kept_strides);
+  }
+
+  // Calls function(row, memory of the thread that holds the row with its places).
+  template <class T, class F>
+  bool each(const Context& context, const F& function) const {
+    const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, from.gone));
+    parallel(from.kept, grain, context.threads, [&](int64_t begin, int64_t end, int) {
+      auto* row = static_cast<Placed<T>*>(context.workspace(from.gone * sizeof(Placed<T>)));
+      if (row == nullptr) return;
+      for (int64_t i = begin; i < end; ++i) {
+        const T* at = x.as<const T>() + source(i);
+        for (int64_t j = 0; j < from.gone; ++j) row[j] = {at[j * read], j};
+        function(i, row);
+      }
+    });
+    return context.complete();
+  }
+
+  // Writes the first `count` elements of a row.
+  template <class T>
+  void write(int64_t i, const Placed<T>* row, int64_t count) const {
+    const int64_t at = target(i);
+    for (int64_t j = 0; j < count; ++j) {
+      values.as<T>()[at + j * written] = row[j].value;
+      indices.as<int64_t>()[at + j * written] = row[j].index;
+    }
+  }
+};
+
+template <class T>
+bool greater(T one, T other) {
+  return one > other || (one != one && other == other);
+}
+
+// The order of a sorted row; equal ones stay as they lie.
+template <class T>
+auto order(bool greatest) {
+  return [greatest](const Placed<T>& one, const Placed<T>& other) {
+    if (greater(one.value, other.value)) return greatest;
+    if (greater(other.value, one.value)) return !greatest;
+    return one.index < other.index;
+  };
+}
+
+// The greatest elements along an axis, or the least, in order, and their indices. Arguments:
+// how many, the axis, whether the greatest.
+bool topk(const Step& step, const Context& context) {
+  const int64_t count = step.integers[0], axes[2] = {1, step.integers[1]};
+  const bool greatest = step.integers[2] != 0;
+  const Ranked ranked(step, axes);
+  bool done = true;
+  with_type(ranked.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    done = ranked.each<T>(context, [&](int64_t i, Placed<T>* row) {
+      std::partial_sort(row, row + count, row + ranked.from.gone, order<T>(greatest));
+      ranked.write(i, row, count);
+    });
+  });
+  return done;
+}
+
+bool sort(const Step& step, const Context& context) {
+  const int64_t axes[2] = {1, step.integers[0]};
+  const bool descending = step.integers[1] != 0;
+  const Ranked ranked(step, axes);
+  const int64_t count = ranked.from.gone;
+  bool done = true;
+  with_type(ranked.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    done = ranked.each<T>(context, [&](int64_t i, Placed<T>* row) {
+      std::sort(row, row + count, order<T>(descending));
+      ranked.write(i, row, count);
+    });
+  });
+  return done;
+}
+
+// The element in the middle of those that are no NaN, the lower of two; without `kIgnore`
+// the first NaN where there is one.
+template <bool kIgnore, class T>
+Placed<T> middle_of(Placed<T>* row, int64_t n) {
+  const auto is_nan = [](const Placed<T>& one) { return one.value != one.value; };
+  const auto nans = static_cast<int64_t>(std::count_if(row, row + n, is_nan));
+  if (!kIgnore && nans != 0) return *std::find_if(row, row + n, is_nan);
+  Placed<T>* middle = row + std::max<int64_t>(0, n - nans - 1) / 2;
+  std::nth_element(row, middle, row + n, order<T>(false));
+  return *middle;
+}
+
+template <bool kIgnore>
+bool median_along(const Step& step, const Context& context) {
+  const int64_t axes[2] = {1, step.integers[0]};
+  const Ranked ranked(step, axes);
+  if (!check_choice(ranked.x, axes, context)) return false;
+  bool done = true;
+  with_type(ranked.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    done = ranked.each<T>(context, [&](int64_t i, Placed<T>* row) {
+      const Placed<T> found = middle_of<kIgnore>(row, ranked.from.gone);
+      ranked.values.as<T>()[i] = found.value;
+      ranked.indices.as<int64_t>()[i] = found.index;
+    });
+  });
+  return done;
+}
+
+template <bool kIgnore>
+bool median(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1];
+  const int64_t axes[1] = {0}, n = x.count();
+  const Reduced over(x, axes);
+  with_type(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    auto* row = static_cast<Placed<T>*>(context.workspace(n * sizeof(Placed<T>)));
+    if (row == nullptr) return;
+    int64_t i = 0;
+    over.each<T>(x, 0, [&](T value) {
+      row[i] = {value, i};
+      ++i;
+    });
+    constexpr bool kFloat = std::numeric_limits<T>::has_quiet_NaN;
+    const T none = kFloat ? std::numeric_limits<T>::quiet_NaN() : std::numeric_limits<T>::min();
+    *out.as<T>() = n != 0 ? middle_of<kIgnore>(row, n).value : none;
+  });
+  return context.complete();
+}
+
+// Moves the element that would be at `k` in a sorted row there (Hoare's selection with the
+// median of three, as Sedgewick gives it in "Implementing Quicksort Programs", 1978). Which of
+// equal elements that is depends on the steps, which are those that eager takes.
+template <class T>
+void select(Placed<T>* row, int64_t n, int64_t k) {
+  int64_t low = 0, high = n - 1;
+  const auto above = [row](int64_t i, T value) { return greater(row[i].value, value); };
+  const auto arrange = [&](int64_t i, int64_t j) {
+    if (above(i, row[j].value)) std::swap(row[i], row[j]);
+  };
+  while (high > low + 1) {
+    std::swap(row[low + (high - low) / 2], row[low + 1]);
+    arrange(low + 1, high);
+    arrange(low, high);
+    arrange(low + 1, low);
+    int64_t i = low + 1, j = high;
+    const T pivot = row[low].value;
+    while (true) {
+      do ++i; while (greater(pivot, row[i].value));
+      do --j; while (above(j, pivot));
+      if (j < i) break;
+      std::swap(row[i], row[j]);
+    }
+    std::swap(row[low], row[j]);
+    if (j <= k) low = i;
+    if (j >= k) high = j - 1;
+  }
+  if (high == low + 1) arrange(low, high);
+}
+
+// The k-th least element, counted from 1.
+bool kthvalue(const Step& step, const Context& context) {
+  const int64_t k = step.integers[0], axes[2] = {1, step.integers[1]};
+  const Ranked ranked(step, axes);
+  if (!check_choice(ranked.x, axes, context)) return false;
+  bool done = true;
+  with_type(ranked.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    done = ranked.each<T>(context, [&](int64_t i, Placed<T>* row) {
+      select(row, ranked.from.gone, k - 1);
+      ranked.values.as<T>()[i] = row[k - 1].value;
+      ranked.indices.as<int64_t>()[i] = row[k - 1].index;
+    });
+  });
+  return done;
+}
+
+}  // namespace
+
+const Entry kRanks[] = {
+    {"aten::topk", topk},
+    {"aten::sort", sort},
+    {"aten::median", median<false>},
+    {"aten::nanmedian", median<true>},
+    {"aten::median.dim", median_along<false>},
+    {"aten::nanmedian.dim", median_along<true>},
+    {"aten::kthvalue", kthvalue},
+    {nullptr, nullptr},
+};
+
+}  // namespace kvc

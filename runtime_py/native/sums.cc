@@ -1,0 +1,202 @@
+// Kernels that reduce to one number: sums, products, extremes, norms, variances.
+//
+// Sums of floats are taken in double.
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "folds.h"
+#include "kernels.h"
+#include "types.h"
+
+namespace kvc {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Sums and products of integers wrap around.
+template <class T>
+using Total = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
+
+// The sum of `of` of each element.
+template <class T, class F>
+struct Sum {
+  F of;
+  Total<T> start() const { return 0; }
+  Total<T> add(Total<T> sum, T x, int64_t j, int64_t) const {
+    return sum + of(static_cast<Total<T>>(x), j);
+  }
+  Total<T> merge(Total<T> a, Total<T> b) const { return a + b; }
+};
+template <class T, class F>
+Sum<T, F> sum_of(const F& of) {
+  return {of};
+}
+template <class T>
+auto plain_sum() {
+  return sum_of<T>([](auto x, int64_t) { return x; });
+}
+
+template <class T>
+struct Product {
+  using A = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
+  A start() const { return 1; }
+  A add(A product, T x, int64_t, int64_t) const { return product * static_cast<A>(x); }
+  A merge(A a, A b) const { return a * b; }
+};
+
+// The greatest, or least, of `of` of each element; a NaN is both.
+template <bool kMax, class T, class F>
+struct Extreme {
+  F of;
+  T start() const {
+    using Limits = std::numeric_limits<T>;
+    if constexpr (Limits::has_infinity) return kMax ? -Limits::infinity() : Limits::infinity();
+    return kMax ? Limits::lowest() : Limits::max();
+  }
+  T merge(T a, T b) const {
+    const T further = (kMax ? b > a : b < a) ? b : a;
+    return b != b ? b : further;
+  }
+  T add(T found, T x, int64_t, int64_t) const { return merge(found, of(x)); }
+};
+template <bool kMax, class T, class F>
+Extreme<kMax, T, F> extreme_of(const F& of) {
+  return {of};
+}
+
+bool sum(const Step& step, const Context& context) {
+  with_type(step.tensors[1].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    using R = std::conditional_t<std::is_floating_point_v<T>, T, int64_t>;
+    reduce_with<T, R>(step, context, step.integers, plain_sum<T>(),
+                      [](Total<T> found) { return static_cast<R>(found); });
+  });
+  return true;
+}
+
+bool mean(const Step& step, const Context& context) {
+  const auto count = static_cast<double>(Fold(step.tensors[1], step.integers).gone);
+  with_float(step.tensors[1].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    reduce_with<T, T>(step, context, step.integers, plain_sum<T>(),
+                      [count](double found) { return static_cast<T>(found / count); });
+  });
+  return true;
+}
+
+bool product(const Step& step, const Context& context, const int64_t* axes) {
+  with_number(step.tensors[1].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    reduce_with<T, T>(step, context, axes, Product<T>{},
+                      [](auto found) { return static_cast<T>(found); });
+  });
+  return true;
+}
+bool product_along(const Step& step, const Context& context) {
+  const int64_t axes[2] = {1, step.integers[0]};
+  return product(step, context, axes);
+}
+bool product_of_all(const Step& step, const Context& context) {
+  const int64_t axes[1] = {0};
+  return product(step, context, axes);
+}
+
+template <bool kMax>
+bool extreme(const Step& step, const Context& context) {
+  if (!check_choice(step.tensors[1], step.integers, context)) return false;
+  with_type(step.tensors[1].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    reduce_with<T, T>(step, context, step.integers, extreme_of<kMax, T>([](T x) { return x; }),
+                      [](T found) { return found; });
+  });
+  return true;
+}
+
+// The norm of an order that is finite: a root of the sum of powers.
+template <class T>
+void power_norm(const Step& step, const Context& context, double order) {
+  const auto reduce = [&](auto of, auto finish) {
+    reduce_with<T, T>(step, context, step.integers + 1, sum_of<T>(of),
+                      [&](double found) { return static_cast<T>(finish(found)); });
+  };
+  const auto as_it_is = [](double sum) { return sum; };
+  if (order == 0) {
+    reduce([](double x, int64_t) { return x != 0 ? 1.0 : 0.0; }, as_it_is);
+  } else if (order == 1) {
+    reduce([](double x, int64_t) { return std::abs(x); }, as_it_is);
+  } else if (order == 2) {
+    reduce([](double x, int64_t) { return x * x; }, [](double sum) { return std::sqrt(sum); });
+  } else {
+    reduce([order](double x, int64_t) { return std::pow(std::abs(x), order); },
+           [order](double sum) { return std::pow(sum, 1 / order); });
+  }
+}
+
+bool vector_norm(const Step& step, const Context& context) {
+  const double order = step.numbers[0];
+  const int64_t* axes = step.integers + 1;
+  if ((order < 0 || order == kInfinity) && !check_choice(step.tensors[1], axes, context)) return false;
+  with_float(step.tensors[1].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto size = [](T x) { return std::abs(x); };
+    const auto as_it_is = [](T found) { return found; };
+    if (order == kInfinity) {
+      reduce_with<T, T>(step, context, axes, extreme_of<true, T>(size), as_it_is);
+    } else if (order == -kInfinity) {
+      reduce_with<T, T>(step, context, axes, extreme_of<false, T>(size), as_it_is);
+    } else {
+      power_norm<T>(step, context, order);
+    }
+  });
+  return true;
+}
+
+// Squares of distances from the mean, added up and divided by as many elements less the
+// correction. `mean`: where the means go; null where nobody asks for them.
+template <class T>
+void variances(const Tensor& out, T* mean, const Tensor& x, const Step& step, const Context& context) {
+  const Fold over(x, step.integers);
+  const double correction = std::isnan(step.numbers[0]) ? 1 : step.numbers[0];
+  const auto count = static_cast<double>(over.gone);
+  over.each<T>(x, context.threads, [&](const T* from, int64_t n, int64_t to) {
+    double means[Fold::kTile], squares[Fold::kTile];
+    over.fold(from, n, plain_sum<T>(), means);
+    for (int64_t j = 0; j < n; ++j) means[j] /= count;
+    const double* middle = means;
+    over.fold(from, n, sum_of<T>([middle](double value, int64_t j) {
+      return (value - middle[j]) * (value - middle[j]);
+    }), squares);
+    for (int64_t j = 0; j < n; ++j) {
+      out.as<T>()[to + j * over.step] = static_cast<T>(squares[j] / std::max(0.0, count - correction));
+      if (mean != nullptr) mean[to + j * over.step] = static_cast<T>(means[j]);
+    }
+  });
+}
+
+template <bool kMean>
+bool variance(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[kMean ? 2 : 1];
+  with_float(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    variances<T>(out, kMean ? step.tensors[1].as<T>() : nullptr, x, step, context);
+  });
+  return true;
+}
+
+}  // namespace
+
+const Entry kSums[] = {
+    {"aten::sum.dim_IntList", sum},
+    {"aten::mean.dim", mean},
+    {"aten::prod.dim_int", product_along},
+    {"aten::prod", product_of_all},
+    {"aten::amax", extreme<true>},
+    {"aten::amin", extreme<false>},
+    {"aten::linalg_vector_norm", vector_norm},
+    {"aten::var.correction", variance<false>},
+    {"aten::var_mean.correction", variance<true>},
+    {nullptr, nullptr},
+};
+
+}  // namespace kvc
