@@ -33,7 +33,7 @@ constexpr int64_t kMostColumns = 48;  // of a panel of any instruction set
 // begins with the bias and takes k in order, so that it does not depend on where it lies.
 struct PanelProduct {
   const float* w;  // [rows, depth]
-  int64_t w_stride;
+  int64_t w_stride, w_step;  // of rows, and of k
   const float* panels;
   int64_t depth;
   const float* bias;  // of each row, or null
@@ -94,8 +94,8 @@ struct LaneProduct {
 // Made for each instruction set, see products.h.
 struct ConvolutionKernels {
   int64_t panel;  // columns of a panel
-  // Rows `begin` to `end` of the patches, columns `first` to `first + columns` of them, as one
-  // panel.
+  // Rows `begin` to `end` of the patches, multiples of the taps of the last axis; columns `first`
+  // to `first + columns` of them, as one panel.
   void (*pack)(const Patches& patches, int64_t begin, int64_t end, int64_t first, int64_t columns,
                float* to);
   void (*panels)(const PanelProduct& product);

@@ -18,9 +18,10 @@ namespace {
 
 constexpr int kAxes = 3;
 constexpr int64_t kDepthTogether = 256;  // rows of panels that are packed at a time
-constexpr int64_t kPanelsTogether = 4;
-constexpr int64_t kRowsTogether = 8;
-constexpr int kPanelSlot = 0, kWeightSlot = 1, kSumSlot = 2;  // of workspaces
+constexpr int64_t kPanelsTogether = 8;
+constexpr int64_t kRowsTogether = 16;  // at least, of weights that a thread multiplies
+constexpr int64_t kFewWeights = 65536;  // which all threads may read, again and again
+constexpr int kPanelSlot = 0, kSumSlot = 1;  // of workspaces
 
 // What a convolution is told about its axes.
 struct Settings {
@@ -38,6 +39,7 @@ struct Convolution {
   const float* bias;
   const float* residual;  // of the shape of the result, or null
   Ending ending;
+  bool turned;  // whether it is a transposed one, with weights [in, out of a group, ...]
   Settings settings;
 
   int spatial() const { return x.rank - 2; }
@@ -86,19 +88,29 @@ void merge_axes(WindowAxis (&axes)[kAxes]) {
   }
 }
 
-// Some of the outputs of a convolution: all, or every so many of a transposed one.
-struct Part {
+// Patches and the weights that multiply them: of row r those at w + r * w_stride + k * w_step.
+struct Term {
   Patches patches;  // of the first image and channel
-  const float* w;   // [outputs of all groups, depth]
-  int64_t depth;
-  bool scattered;  // whether outputs lie apart, as `selections` have them
+  const float* w;   // of the first group
+  int64_t depth, w_step;
+};
+
+// Some of the outputs of a convolution, which are sums of terms: all, of one term; or every so
+// many of a transposed one, of a term for each tap.
+struct Part {
+  WindowAxis axes[kAxes];
   Selection selections[kAxes];
+  bool scattered;  // whether outputs lie apart, as `selections` have them
+  int64_t w_stride, group_stride;
+
+  int64_t outputs() const { return axes[0].out * axes[1].out * axes[2].out; }
+  int64_t taps() const { return axes[0].taps * axes[1].taps * axes[2].taps; }
 };
 
 // Where a line of outputs of the last axis begins in a plane of the result.
 int64_t line_of(const Convolution& c, const Part& part, int64_t line) {
   const int missing = kAxes - c.spatial();
-  const int64_t middle = part.patches.axes[1].out;
+  const int64_t middle = part.axes[1].out;
   const int64_t places[2] = {line / middle, line % middle};
   int64_t at = 0;
   for (int i = 0; i < kAxes; ++i) {
@@ -113,7 +125,7 @@ int64_t line_of(const Convolution& c, const Part& part, int64_t line) {
 // Writes sums of outputs `first` and following, of one row, to where they lie in a plane.
 void scatter(const Convolution& c, const Part& part, const float* sums, int64_t first,
              int64_t count, float* plane) {
-  const int64_t width = part.patches.axes[2].out, step = part.selections[2].output_step;
+  const int64_t width = part.axes[2].out, step = part.selections[2].output_step;
   while (count > 0) {
     const int64_t place = first % width, n = std::min(width - place, count);
     float* to = plane + line_of(c, part, first / width) + place * step;
@@ -124,22 +136,64 @@ void scatter(const Convolution& c, const Part& part, const float* sums, int64_t 
   }
 }
 
+// Rows of panels that are packed at a time: whole lines of as many taps.
+int64_t depth_together(int64_t taps) { return std::max<int64_t>(1, kDepthTogether / taps) * taps; }
+
 // A piece of the work on a part: outputs `first` and following of one image, rows `begin` to
 // `end` of the weights of one group.
 struct Piece {
   int64_t image, group, first, count, begin, end;
 };
 
-// Sums over all patches; false where a thread has no memory.
+// The n-th term of a part. An ordinary convolution has one, a transposed one has taps apart.
+Term term_of(const Convolution& c, const Part& part, int64_t n) {
+  Term term{{c.x.as<const float>(), c.x.strides[1], {part.axes[0], part.axes[1], part.axes[2]}},
+            c.w.as<const float>(), c.inputs() * part.taps(), 1};
+  if (!c.turned) return term;
+  int64_t place = 0;
+  const int64_t taps[kAxes] = {n / (part.axes[1].taps * part.axes[2].taps),
+                               n / part.axes[2].taps % part.axes[1].taps, n % part.axes[2].taps};
+  for (int i = 0; i < kAxes; ++i) {
+    WindowAxis& axis = term.patches.axes[i];
+    axis.first += taps[i] * axis.apart;
+    axis.taps = 1;
+    const int own = 2 + i - kAxes + c.spatial();
+    place = place * (own < 2 ? 1 : c.w.dims[own]) + part.selections[i].first_tap +
+            taps[i] * part.selections[i].tap_step;
+  }
+  term.w += place;
+  term.depth = c.inputs();
+  term.w_step = c.outputs() * part.w_stride;
+  return term;
+}
+
+// Adds a term to the sums of a piece; the first one begins them.
+void add_term(const Term& term, const Piece& piece, PanelProduct product, float* packed) {
+  const auto& kernels = product_kernels().convolution;
+  const int64_t together = depth_together(term.patches.axes[2].taps);
+  product.w_step = term.w_step;
+  for (int64_t k = 0; k < term.depth; k += together) {
+    product.depth = std::min(together, term.depth - k);
+    float* to = packed;
+    for (int64_t at = 0; at < piece.count; at += kernels.panel, to += kernels.panel * product.depth) {
+      kernels.pack(term.patches, k, k + product.depth, piece.first + at,
+                   std::min(kernels.panel, piece.count - at), to);
+    }
+    product.w = term.w + k * term.w_step;
+    kernels.panels(product);
+    product.more = true;
+  }
+}
+
+// Makes a piece; false where a thread has no memory.
 bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
                     const Context& context) {
   const auto& kernels = product_kernels().convolution;
   const int64_t plane = c.plane(), row = piece.group * c.outputs() + piece.begin;
   const int64_t width = (piece.count + kernels.panel - 1) / kernels.panel * kernels.panel;
-  // At least one, so that sums of nothing end, too.
-  const int64_t together = std::max<int64_t>(1, std::min(part.depth, kDepthTogether));
-  auto* packed =
-      static_cast<float*>(context.workspace(width * together * sizeof(float), kPanelSlot));
+  const int64_t terms = c.turned ? part.taps() : 1;
+  const int64_t depth = depth_together(c.turned ? 1 : part.axes[2].taps);
+  auto* packed = static_cast<float*>(context.workspace(width * depth * sizeof(float), kPanelSlot));
   if (packed == nullptr) return false;
   const int64_t rows = piece.end - piece.begin;
   float* planes = c.out.as<float>() + (piece.image * c.out.dims[1] + row) * plane;
@@ -148,8 +202,9 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
     sums = static_cast<float*>(context.workspace(rows * piece.count * sizeof(float), kSumSlot));
     if (sums == nullptr) return false;
   }
-  PanelProduct product{part.w + row * part.depth,
-                       part.depth,
+  PanelProduct product{nullptr,
+                       part.w_stride,
+                       1,
                        packed,
                        0,
                        c.bias != nullptr ? c.bias + row : nullptr,
@@ -158,17 +213,13 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
                        part.scattered ? piece.count : plane,
                        rows,
                        piece.count};
-  Patches patches = part.patches;
-  patches.x += piece.image * c.x.strides[0] + piece.group * c.inputs() * patches.channel_stride;
-  for (int64_t k = 0; k == 0 || k < part.depth; k += together) {
-    product.depth = std::min(together, part.depth - k);
-    float* to = packed;
-    for (int64_t at = 0; at < piece.count; at += kernels.panel, to += kernels.panel * product.depth) {
-      kernels.pack(patches, k, k + product.depth, piece.first + at,
-                   std::min(kernels.panel, piece.count - at), to);
-    }
-    kernels.panels(product);
-    product.w += product.depth;
+  if (terms == 0 || c.inputs() == 0) kernels.panels(product);  // the bias alone
+  for (int64_t i = 0; i < terms; ++i) {
+    Term term = term_of(c, part, i);
+    term.patches.x +=
+        piece.image * c.x.strides[0] + piece.group * c.inputs() * term.patches.channel_stride;
+    term.w += piece.group * part.group_stride + piece.begin * part.w_stride;
+    add_term(term, piece, product, packed);
     product.more = true;
   }
   for (int64_t i = 0; i < rows; ++i) {
@@ -183,14 +234,16 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
 int64_t pieces_of(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
 bool multiply(const Convolution& c, const Part& part, const Context& context) {
-  const int64_t panel = product_kernels().convolution.panel, outputs = part.patches.outputs();
-  if (outputs == 0) return true;
-  const int64_t planes = c.images() * c.settings.groups, wanted = 4 * context.threads;
+  const int64_t panel = product_kernels().convolution.panel, outputs = part.outputs();
+  const int64_t planes = c.images() * c.settings.groups;
   int64_t together = kPanelsTogether * panel, rows = c.outputs();
-  while (together > panel && planes * pieces_of(outputs, together) < wanted) together -= panel;
-  const int64_t blocks = pieces_of(outputs, together);
-  if (planes * blocks < context.threads) {
-    const int64_t parts = pieces_of(context.threads, planes * blocks);
+  const bool few = rows * c.inputs() * part.taps() <= kFewWeights;
+  while (few && together > panel && planes * pieces_of(outputs, together) < 4 * context.threads) {
+    together -= panel;
+  }
+  const int64_t blocks = pieces_of(outputs, together), wanted = context.threads > 1 ? 2 * context.threads : 1;
+  if (planes * blocks < wanted) {
+    const int64_t parts = pieces_of(wanted, planes * blocks);
     rows = pieces_of(pieces_of(rows, parts), kRowsTogether) * kRowsTogether;
   }
   const int64_t splits = pieces_of(c.outputs(), rows);
@@ -212,16 +265,16 @@ bool multiply(const Convolution& c, const Part& part, const Context& context) {
 
 bool ordinary(const Convolution& c, const Context& context) {
   Part part{};
-  part.patches = Patches{c.x.as<const float>(), c.x.strides[1], {}};
-  find_axes(c, part.patches.axes);
-  if (is_depthwise(c.inputs(), part.patches)) {
-    return convolve_planes({c.out, part.patches, c.w.as<const float>(), c.bias, c.residual,
-                            c.ending, c.x.strides[0], c.images(), c.out.dims[1], c.outputs()},
+  find_axes(c, part.axes);
+  const Patches patches{c.x.as<const float>(), c.x.strides[1], {part.axes[0], part.axes[1], part.axes[2]}};
+  if (is_depthwise(c.inputs(), patches)) {
+    return convolve_planes({c.out, patches, c.w.as<const float>(), c.bias, c.residual, c.ending,
+                            c.x.strides[0], c.images(), c.out.dims[1], c.outputs()},
                            context);
   }
-  merge_axes(part.patches.axes);
-  part.w = c.w.as<const float>();
-  part.depth = c.inputs() * part.patches.taps();
+  merge_axes(part.axes);
+  part.w_stride = c.inputs() * part.taps();
+  part.group_stride = c.outputs() * part.w_stride;
   return multiply(c, part, context);
 }
 
@@ -246,59 +299,27 @@ WindowAxis transposed_axis(const Convolution& c, int own, int64_t phase, Selecti
                     c.x.strides[axis]};
 }
 
-// The weights [in, out of a group, ...] at the taps of a part, as rows [out, in * taps].
-void lay_out_weights(const Convolution& c, const Part& part, int threads, float* to) {
-  const auto& axes = part.patches.axes;
-  int64_t sizes[kAxes] = {1, 1, 1};
-  for (int i = kAxes - c.spatial(); i < kAxes; ++i) sizes[i] = c.w.dims[2 + i - kAxes + c.spatial()];
-  const int64_t kernel = sizes[0] * sizes[1] * sizes[2];
-  const Selection* selected = part.selections;
-  parallel(c.out.dims[1], 1 + 16384 / (part.depth + 1), threads, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t group = row / c.outputs(), own = row % c.outputs();
-      float* at = to + row * part.depth;
-      for (int64_t i = 0; i < c.inputs(); ++i) {
-        const int64_t channel = group * c.inputs() + i;
-        const float* from = c.w.as<const float>() + (channel * c.outputs() + own) * kernel;
-        for (int64_t t = 0; t < part.patches.taps(); ++t) {
-          const int64_t taps[kAxes] = {t / (axes[1].taps * axes[2].taps),
-                                       t / axes[2].taps % axes[1].taps, t % axes[2].taps};
-          int64_t place = 0;
-          for (int a = 0; a < kAxes; ++a) {
-            place = place * sizes[a] + selected[a].first_tap + taps[a] * selected[a].tap_step;
-          }
-          *at++ = from[place];
-        }
-      }
-    }
-  });
-}
-
 bool transposed(const Convolution& c, const Context& context) {
-  auto* weights = static_cast<float*>(
-      context.workspace(std::max<int64_t>(1, c.w.count()) * sizeof(float), kWeightSlot));
-  if (weights == nullptr) return context.complete();
   const int missing = kAxes - c.spatial();
-  int64_t phases[kAxes] = {1, 1, 1};
+  int64_t phases[kAxes] = {1, 1, 1}, kernel = 1;
   for (int i = missing; i < kAxes; ++i) {
     phases[i] = std::min(c.settings.stride[i - missing], c.out.dims[2 + i - missing]);
+    kernel *= c.w.dims[2 + i - missing];
   }
   const int64_t count = phases[0] * phases[1] * phases[2];
   for (int64_t phase = 0; phase < count; ++phase) {
     Part part{};
-    part.patches = Patches{c.x.as<const float>(), c.x.strides[1], {}};
     part.scattered = count > 1;
+    part.w_stride = kernel;
+    part.group_stride = c.inputs() * c.outputs() * kernel;
     int64_t left = phase;
     for (int i = kAxes - 1; i >= 0; --i) {
-      part.patches.axes[i] = WindowAxis{1, 1, 1, 0, 1, 1, 0};
+      part.axes[i] = WindowAxis{1, 1, 1, 0, 1, 1, 0};
       part.selections[i] = Selection{0, 1, 0, 1};
       if (i < missing) continue;
-      part.patches.axes[i] = transposed_axis(c, i - missing, left % phases[i], &part.selections[i]);
+      part.axes[i] = transposed_axis(c, i - missing, left % phases[i], &part.selections[i]);
       left /= phases[i];
     }
-    part.depth = c.inputs() * part.patches.taps();
-    lay_out_weights(c, part, context.threads, weights);
-    part.w = weights;
     if (!multiply(c, part, context)) return false;
   }
   return true;
@@ -313,7 +334,7 @@ const int64_t* read_list(const int64_t* integers, int64_t* to) {
 
 bool convolution(const Step& step, const Context& context) {
   Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
-                step.tensors[3].as<const float>(), nullptr, {}, {}};
+                step.tensors[3].as<const float>(), nullptr, {}, false, {}};
   const int64_t* read = read_list(step.integers, c.settings.stride);
   read = read_list(read, c.settings.padding);
   read = read_list(read, c.settings.dilation);
@@ -324,7 +345,7 @@ bool convolution(const Step& step, const Context& context) {
 // As `convolution`, with a residual that is added to the result, and a function of that.
 bool ended_convolution(const Step& step, const Context& context) {
   Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
-                step.tensors[3].as<const float>(), step.tensors[4].as<const float>(), {}, {}};
+                step.tensors[3].as<const float>(), step.tensors[4].as<const float>(), {}, false, {}};
   const int64_t* read = read_list(step.integers, c.settings.stride);
   read = read_list(read, c.settings.padding);
   read = read_list(read, c.settings.dilation);
@@ -336,7 +357,7 @@ bool ended_convolution(const Step& step, const Context& context) {
 
 bool transposed_convolution(const Step& step, const Context& context) {
   Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
-                step.tensors[3].as<const float>(), nullptr, {}, {}};
+                step.tensors[3].as<const float>(), nullptr, {}, true, {}};
   int64_t extra[kAxes];  // at the end of the result, whose size is known
   const int64_t* read = read_list(step.integers, c.settings.stride);
   read = read_list(read, c.settings.padding);
