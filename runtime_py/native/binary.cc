@@ -155,17 +155,25 @@ bool scalar_power(const Step& step, const Context& context) {
   return true;
 }
 
-// x * 2**y; the power is float64 only where y is, as in torch.
+// x * 2**y: exact of an integer y, as in torch; else the power is of y's type.
+template <class T, class B>
+T scale_by_power(T x, B y) {
+  if constexpr (std::is_integral_v<B>) {
+    constexpr int64_t kFar = 10000;  // beyond it nothing changes
+    const int64_t wide = static_cast<int64_t>(y);
+    return std::ldexp(x, static_cast<int>(std::min(kFar, std::max(-kFar, wide))));
+  } else {
+    return x * static_cast<T>(std::exp2(y));
+  }
+}
+
 bool ldexp(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1], &b = step.tensors[2];
   with_types_of<OfFloats>(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     with_type(b.dtype, [&](auto exponent) {
       using B = decltype(exponent);
-      using P = std::conditional_t<std::is_same_v<B, double>, double, float>;
-      map<T, T, B>(out, a, b, context.threads, [](T x, B y) {
-        return x * static_cast<T>(std::exp2(static_cast<P>(y)));
-      });
+      map<T, T, B>(out, a, b, context.threads, [](T x, B y) { return scale_by_power(x, y); });
     });
   });
   return true;

@@ -327,6 +327,13 @@ EDGES = (
     *(Case("aten::pow.Scalar", (-3, rand(9, dtype=d))) for d in (I64, I32)),
     Case("aten::pow.Tensor_Tensor", (_ODD[:, None], _ODD)),
     Case("aten::ldexp.Tensor", (rand(9), rand(9, dtype=I32) * 30)),
+    Case(
+        "aten::ldexp.Tensor",
+        (
+            torch.tensor([0.17, 1e30, 0.17, 3.0, torch.nan]),
+            torch.tensor([130, -160, 5000, -5000, 2]),
+        ),
+    ),
     Case("aten::ldexp.Tensor", (rand(9, dtype=F64), rand(9, dtype=I64) * 60)),
     Case("aten::ldexp.Tensor", (rand(9, dtype=F64), rand(9, dtype=F64) * 60)),
     *(
