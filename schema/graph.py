@@ -162,6 +162,13 @@ class Graph:
     scratch_nbytes: int
     peak_nbytes: int
 
+    def read(self) -> frozenset[int]:
+        """Return the ids of the values that an instruction or the caller reads."""
+        given = [a for one in self.instructions for a in one.arguments]
+        items = [i for a in given for i in (a if isinstance(a, tuple) else (a,))]
+        found = {item.value for item in items if isinstance(item, Ref)}
+        return frozenset(found.union(self.outputs))
+
     def root_of(self, value: int) -> int:
         """Return the id of the value that owns the memory of `value`.
 

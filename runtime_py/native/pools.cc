@@ -207,6 +207,7 @@ void max_windows(const Windows& windows, const WindowRow& row, const T* plane, T
   }
 }
 
+// The second result, where the greatest elements lie, is left out where nobody reads it.
 bool maximum(const Step& step, const Context& context, Windows& windows) {
   if (!windows.place(context)) return context.complete();
   const Tensor &values = step.tensors[0], &indices = step.tensors[1], &x = step.tensors[2];
@@ -217,18 +218,21 @@ bool maximum(const Step& step, const Context& context, Windows& windows) {
     using Place = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
     const bool by_rows = windows.by_rows() && windows.plane() <= std::numeric_limits<Place>::max();
     for_window_rows(windows, context, [&](int64_t begin, int64_t end) {
-      auto* places = static_cast<Place*>(context.workspace(width * sizeof(Place), 1));
+      void* places = context.workspace(width * sizeof(int64_t), 1);
       if (places == nullptr) return;
       for (int64_t i = begin; i < end; ++i) {
         const WindowRow row(windows, i);
         const T* plane = x.as<const T>() + row.plane * windows.plane();
         T* best = values.as<T>() + i * width;
-        int64_t* found = indices.as<int64_t>() + i * width;
+        const auto keep = [&](const auto* made) {
+          if (indices) std::copy(made, made + width, indices.as<int64_t>() + i * width);
+        };
         if (by_rows) {
-          max_row(windows, row, plane, best, places);
-          std::copy(places, places + width, found);
+          max_row(windows, row, plane, best, static_cast<Place*>(places));
+          keep(static_cast<const Place*>(places));
         } else {
-          max_windows(windows, row, plane, best, found);
+          max_windows(windows, row, plane, best, static_cast<int64_t*>(places));
+          keep(static_cast<const int64_t*>(places));
         }
       }
     });

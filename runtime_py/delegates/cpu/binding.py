@@ -11,6 +11,13 @@ from typing import NoReturn
 
 import numpy as np
 
+from kvc.runtime.delegates.cpu.arguments import (
+    INDEXED,
+    PACKED,
+    STRIDED,
+    TEXTS,
+    write_argument,
+)
 from kvc.runtime.delegates.cpu.failures import error_of
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.execution.array_views import bind_view
@@ -20,7 +27,6 @@ from kvc.runtime.execution.values import GraphMemory, Values, checks_rows
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, lies_over
 from kvc.runtime.native import (
-    ABSENT,
     NO_MEMORY,
     Failure,
     NativeCall,
@@ -30,7 +36,6 @@ from kvc.runtime.native import (
 from kvc.runtime.native.library import Library
 from kvc.schema.backends.cpu import COMPUTED
 from kvc.schema.backends.cpu_rows import BLOCKS, GLU, LINEARS, NORM, products_of_rows
-from kvc.schema.dtypes import DType
 from kvc.schema.errors import BranchMismatch, KvcError
 from kvc.schema.graph import Graph, Instruction
 from kvc.schema.model import Block
@@ -45,63 +50,6 @@ _CHECK_INDEX = "kvc::check_index"
 _CHECK_SIZE = "kvc::check_size"
 _ATTENTION = "kvc::attention"
 _ATTENTION_PRODUCT = "aten::scaled_dot_product_attention"
-# String arguments as numbers for kernels.
-_TEXTS = {
-    "linear": 0, "circular": 1,
-    "none": 0, "tanh": 1,
-    "silu": 0, "gelu": 1, "gelu_tanh": 2, "identity": 3, "clamp": 4, "sigmoid": 5,
-    "hard_swish": 6, "hard_sigmoid": 7,
-    "floor": 0, "trunc": 1,
-    "reduced": 0, "complete": 1, "r": 2,
-    "sum": 0, "prod": 1, "mean": 2, "amax": 3, "amin": 4,
-}  # fmt: skip
-# Operands whose rows must be contiguous, by index among a kernel's tensors after its
-# results; the whole array is made contiguous, to keep it simple.
-_PACKED = {
-    "aten::linear": (2,),
-    "aten::convolution": (1, 2),
-    "aten::conv_transpose1d": (1, 2),
-    "aten::conv_transpose2d.input": (1, 2),
-    "aten::conv_transpose3d.input": (1, 2),
-    "kvc::convolution": (1, 2, 3),
-    "aten::rms_norm": (0, 1),
-    "aten::layer_norm": (0, 1, 2),
-    "aten::softmax.int": (0,),
-    "aten::log_softmax.int": (0,),
-    "aten::avg_pool2d": (0,),
-    "aten::avg_pool3d": (0,),
-    "aten::_adaptive_avg_pool2d": (0,),
-    "aten::_adaptive_avg_pool3d": (0,),
-    "aten::max_pool2d_with_indices": (0,),
-    "aten::max_pool3d_with_indices": (0,),
-    "aten::adaptive_max_pool2d": (0,),
-    "aten::adaptive_max_pool3d": (0,),
-    "aten::upsample_nearest2d": (0,),
-    "aten::upsample_bilinear2d": (0,),
-    "aten::_upsample_bilinear2d_aa": (0,),
-    "aten::_upsample_bicubic2d_aa": (0,),
-    "aten::grid_sampler_2d": (0, 1),
-    "aten::grid_sampler_3d": (0, 1),
-    "aten::batch_norm": (0, 1, 2, 3, 4),
-    "aten::group_norm": (0, 1, 2),
-    "aten::linalg_householder_product": (1,),
-    "aten::roll": (0,),
-    "aten::bucketize.Tensor": (0, 1),
-    "aten::searchsorted.Tensor": (0, 1),
-    "kvc::linear_w8": (1, 2, 3),
-    "kvc::linear_qd8": (0, 1, 2, 3, 4, 5),
-    "kvc::linear_qb4": (0, 1, 2, 3, 4, 5),
-    "kvc::linear_q8": (0, 1, 2, 3, 4, 5, 6),
-    "kvc::linear_q4": (0, 1, 2, 3, 4, 5, 6),
-    "kvc::expert_linear": (3,),
-    "kvc::expert_linear_qd8": (3, 4, 6),
-    "kvc::expert_linear_q8": (4, 5, 7),
-}
-# Kernels that write results with any strides; other results are contiguous.
-_STRIDED = {
-    "aten::clone", "aten::cat", "aten::stack", "aten::repeat", "aten::full",
-    "kvc::rotary_embedding",
-}  # fmt: skip
 
 
 def bind_steps(
@@ -154,6 +102,7 @@ class _Binder:
         self._method, self._graph, self._sizes = method, graph, sizes
         self._values = Values(graph, sizes, memory)
         self._types = [value.type for value in graph.values]
+        self._read = graph.read()
         self._steps = steps
         # Per step: the index of its instruction; its instruction, the last of merged
         # ones.
@@ -229,17 +178,23 @@ class _Binder:
             case Aliasing.CHECK:
                 self._add_call(instruction, [])
             case Aliasing.FRESH:
-                outs = [self._values.written(value) for value in instruction.results]
-                strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
-                made = outs if strided else _side_by_side(outs)
-                if instruction.op == _ATTENTION_PRODUCT:
-                    arguments = self._arguments(instruction)
-                    self._add_attention(made[0], *arguments)  # type: ignore[arg-type]
-                else:
-                    self._add_call(instruction, made)
-                self._hand_over(outs, made)
+                self._bind_fresh(instruction)
             case Aliasing.CONTROL:
                 raise AssertionError("control flow stays outside")
+
+    def _bind_fresh(self, instruction: Instruction) -> None:
+        outs = [self._values.written(value) for value in instruction.results]
+        op = instruction.op
+        made = outs if OPS[op].pointwise or op in STRIDED else _side_by_side(outs)
+        if op in INDEXED and instruction.results[1] not in self._read:
+            self._add_call(instruction, [made[0], None])
+            self._hand_over(outs[:1], made[:1])
+            return
+        if op == _ATTENTION_PRODUCT:
+            self._add_attention(made[0], *self._arguments(instruction))  # type: ignore[arg-type]
+        else:
+            self._add_call(instruction, made)
+        self._hand_over(outs, made)
 
     def _arguments(self, instruction: Instruction, first: int = 0) -> list[object]:
         read, given = self._values.argument, instruction.arguments[first:]
@@ -272,7 +227,7 @@ class _Binder:
         arguments = self._arguments(source)
         match source.op, arguments:
             case op, [gate, up, str(activation)] if op == GLU:
-                return [gate, up], [1, _TEXTS[activation]], []  # type: ignore[list-item]  # arrays
+                return [gate, up], [1, TEXTS[activation]], []  # type: ignore[list-item]  # arrays
             case op, [x, _, weight, eps] if op == NORM:
                 given = math.nan if eps is None else float(eps)  # type: ignore[arg-type]  # a number
                 return [x, self._packed(weight)], [2, 0], [given]  # type: ignore[list-item, arg-type]  # arrays
@@ -293,20 +248,26 @@ class _Binder:
         self._add_call(instruction, [target], 1)
 
     def _add_call(
-        self, instruction: Instruction, results: list[Array], first: int = 0
+        self,
+        instruction: Instruction,
+        results: Sequence[Array | None],
+        first: int = 0,
     ) -> None:
         """Add the step of an instruction's kernel, with arguments from `first` on."""
         params, given = OPS[instruction.op].params, self._arguments(instruction, first)
         self._add_op(instruction.op, results, zip(params[first:], given, strict=True))
 
     def _add_op(
-        self, op: str, results: list[Array], arguments: Iterable[tuple[Param, object]]
+        self,
+        op: str,
+        results: Sequence[Array | None],
+        arguments: Iterable[tuple[Param, object]],
     ) -> None:
         """Add a step for the operator `op`.
 
         Args:
             op: name of the operator.
-            results: arrays that the step writes.
+            results: arrays that the step writes; None for a result that nobody reads.
             arguments: each parameter with its argument, in order.
         """
         tensors: list[Array | None] = []
@@ -314,15 +275,16 @@ class _Binder:
         numbers: list[float] = []
         for param, given in arguments:
             if param.kind is not ParamKind.TENSOR:
-                _write(param, given, integers, numbers)
+                write_argument(param, given, integers, numbers)
             elif isinstance(given, tuple):
                 integers.append(len(given))
                 tensors += given
             else:
                 tensors.append(given)  # type: ignore[arg-type]  # an array or None
-        if op in COMPUTED:
-            tensors = [self._cast(tensor, results[0].dtype) for tensor in tensors]
-        for index in _PACKED.get(op, ()):
+        if op in COMPUTED and results[0] is not None:
+            dtype = results[0].dtype
+            tensors = [self._cast(tensor, dtype) for tensor in tensors]
+        for index in PACKED.get(op, ()):
             tensors[index] = self._packed(tensors[index])
         self._steps.add(op, [*results, *tensors], integers, numbers)
 
@@ -389,37 +351,3 @@ def _side_by_side(outs: list[Array]) -> list[Array]:
 def _with_axes(array: Array) -> Array:
     """Return a view with four axes for attention: [batch, heads, seq, width]."""
     return array.reshape((1,) * (4 - array.ndim) + array.shape)
-
-
-def _write(
-    param: Param, given: object, integers: list[int], numbers: list[float]
-) -> None:
-    """Append an argument that is not a tensor to a step's integers or numbers.
-
-    kernels.h describes the form of arguments.
-    """
-    if isinstance(given, tuple):
-        integers += (len(given), *given)
-    elif isinstance(given, str):
-        integers.append(_TEXTS.get(given, 0))  # kernels read no messages
-    elif not isinstance(given, DType):
-        assert given is None or isinstance(given, int | float), "no others are left"
-        if param.kind in (ParamKind.FLOAT, ParamKind.SCALAR):
-            numbers.append(math.nan if given is None else float(given))
-        if param.kind is not ParamKind.FLOAT:
-            integers.append(_whole(given))
-
-
-def _whole(given: float | None) -> int:
-    """Return a number as an integer: `ABSENT` for None, 0 for a float out of range.
-
-    Raises:
-        OverflowError: an integer has more than 64 bits.
-    """
-    if given is None:
-        return ABSENT
-    if ABSENT <= given < -ABSENT:
-        return int(given)
-    if isinstance(given, float):
-        return 0
-    raise OverflowError(f"{given} has more than 64 bits")
