@@ -7,6 +7,7 @@ from typing import Final
 from kvc.compiler.backends import Backend
 from kvc.compiler.passes.base import Pass
 from kvc.compiler.passes.cache_writes import AppendToCaches, RecognizeCacheWrites
+from kvc.compiler.passes.convolution_pairs import PairConvolutions
 from kvc.compiler.passes.convolutions import EndConvolutions, FoldBatchNorms
 from kvc.compiler.passes.fusions import (
     FuseGlus,
@@ -100,6 +101,7 @@ def passes_for(
         passes += [FuseRotaryEmbeddings(), DropDeadCode()]
     if _fuses(own):
         passes += [FuseGlus(), GatherProducts(), FoldBatchNorms(), EndConvolutions()]
+        passes += [DropDeadCode(), PairConvolutions()]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
 

@@ -64,6 +64,29 @@ def _ended_convolution(
         out.copy_(_ENDINGS[ending](made))
 
 
+def _pointwise_depthwise(
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    ending: str,
+    low: float | None,
+    high: float | None,
+    planes: Tensor,
+    planes_bias: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    *planes_ending: object,
+) -> None:
+    between = x.new_empty((x.shape[0], weight.shape[0], *x.shape[2:]))
+    ones, none = (1,) * len(stride), (0,) * len(stride)
+    single = (ones, none, ones, 1, ending, low, high)
+    _ended_convolution(between, x, weight, bias, None, *single)
+    settings = (stride, padding, dilation, weight.shape[0], *planes_ending)
+    _ended_convolution(out, between, planes, planes_bias, None, *settings)  # type: ignore[arg-type]  # as the signature has them
+
+
 def _sdpa(
     out: Tensor,
     q: Tensor,
@@ -103,6 +126,7 @@ def _batch_norm(
 
 KERNELS: dict[str, Kernel] = {
     "kvc::convolution": _ended_convolution,
+    "kvc::pointwise_depthwise": _pointwise_depthwise,
     "kvc::glu": _glu,
     "kvc::rotary_embedding": _rotary_embedding,
     "aten::scaled_dot_product_attention": _sdpa,

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "convolution.h"
+#include "convolutions.h"
 #include "depthwise.h"
 #include "kernels.h"
 #include "pool.h"
@@ -16,41 +16,15 @@
 namespace kvc {
 namespace {
 
-constexpr int kAxes = 3;
 constexpr int64_t kDepthTogether = 256;  // rows of panels that are packed at a time
 constexpr int64_t kPanelsTogether = 8;
 constexpr int64_t kRowsTogether = 16;  // at least, of weights that a thread multiplies
 constexpr int64_t kFewWeights = 65536;  // which all threads may read, again and again
 constexpr int kPanelSlot = 0, kSumSlot = 1;  // of workspaces
 
-// What a convolution is told about its axes.
-struct Settings {
-  int64_t stride[kAxes], padding[kAxes], dilation[kAxes];
-  int64_t groups;
-};
-
 // Where the outputs of an axis, and the taps of its kernel, lie among all of them.
 struct Selection {
   int64_t first_output, output_step, first_tap, tap_step;
-};
-
-struct Convolution {
-  Tensor out, x, w;
-  const float* bias;
-  const float* residual;  // of the shape of the result, or null
-  Ending ending;
-  bool turned;  // whether it is a transposed one, with weights [in, out of a group, ...]
-  Settings settings;
-
-  int spatial() const { return x.rank - 2; }
-  int64_t images() const { return x.dims[0]; }
-  int64_t inputs() const { return x.dims[1] / settings.groups; }  // channels of a group
-  int64_t outputs() const { return out.dims[1] / settings.groups; }
-  int64_t plane() const {  // elements of a channel of the result
-    int64_t product = 1;
-    for (int i = 2; i < out.rank; ++i) product *= out.dims[i];
-    return product;
-  }
 };
 
 // The axes of an ordinary convolution. Leading ones that are not there have one element.
@@ -263,21 +237,6 @@ bool multiply(const Convolution& c, const Part& part, const Context& context) {
   return context.complete();
 }
 
-bool ordinary(const Convolution& c, const Context& context) {
-  Part part{};
-  find_axes(c, part.axes);
-  const Patches patches{c.x.as<const float>(), c.x.strides[1], {part.axes[0], part.axes[1], part.axes[2]}};
-  if (is_depthwise(c.inputs(), patches)) {
-    return convolve_planes({c.out, patches, c.w.as<const float>(), c.bias, c.residual, c.ending,
-                            c.x.strides[0], c.images(), c.out.dims[1], c.outputs()},
-                           context);
-  }
-  merge_axes(part.axes);
-  part.w_stride = c.inputs() * part.taps();
-  part.group_stride = c.outputs() * part.w_stride;
-  return multiply(c, part, context);
-}
-
 // The outputs of a transposed convolution along one axis that are `phase` after a multiple of
 // the stride: those of an ordinary convolution with every so many of the taps.
 WindowAxis transposed_axis(const Convolution& c, int own, int64_t phase, Selection* selection) {
@@ -325,13 +284,6 @@ bool transposed(const Convolution& c, const Context& context) {
   return true;
 }
 
-// `integers`: lists of numbers for each axis, each with its length in front.
-const int64_t* read_list(const int64_t* integers, int64_t* to) {
-  const int64_t count = *integers++;
-  for (int64_t i = 0; i < count && i < kAxes; ++i) to[i] = integers[i];
-  return integers + count;
-}
-
 bool convolution(const Step& step, const Context& context) {
   Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
                 step.tensors[3].as<const float>(), nullptr, {}, false, {}};
@@ -339,7 +291,7 @@ bool convolution(const Step& step, const Context& context) {
   read = read_list(read, c.settings.padding);
   read = read_list(read, c.settings.dilation);
   c.settings.groups = *read;
-  return c.out.count() == 0 || ordinary(c, context);
+  return c.out.count() == 0 || convolve(c, context);
 }
 
 // As `convolution`, with a residual that is added to the result, and a function of that.
@@ -352,7 +304,7 @@ bool ended_convolution(const Step& step, const Context& context) {
   c.settings.groups = read[0];
   c.ending = Ending{static_cast<Activation>(read[1]), static_cast<float>(step.numbers[0]),
                     static_cast<float>(step.numbers[1])};
-  return c.out.count() == 0 || ordinary(c, context);
+  return c.out.count() == 0 || convolve(c, context);
 }
 
 bool transposed_convolution(const Step& step, const Context& context) {
@@ -368,6 +320,28 @@ bool transposed_convolution(const Step& step, const Context& context) {
 }
 
 }  // namespace
+
+// `integers`: lists of numbers for each axis, each with its length in front.
+const int64_t* read_list(const int64_t* integers, int64_t* to) {
+  const int64_t count = *integers++;
+  for (int64_t i = 0; i < count && i < kAxes; ++i) to[i] = integers[i];
+  return integers + count;
+}
+
+bool convolve(const Convolution& c, const Context& context) {
+  Part part{};
+  find_axes(c, part.axes);
+  const Patches patches{c.x.as<const float>(), c.x.strides[1], {part.axes[0], part.axes[1], part.axes[2]}};
+  if (is_depthwise(c.inputs(), patches)) {
+    return convolve_planes({c.out, patches, c.w.as<const float>(), c.bias, c.residual, c.ending,
+                            c.x.strides[0], c.images(), c.out.dims[1], c.outputs()},
+                           context);
+  }
+  merge_axes(part.axes);
+  part.w_stride = c.inputs() * part.taps();
+  part.group_stride = c.outputs() * part.w_stride;
+  return multiply(c, part, context);
+}
 
 const Entry kConvolutions[] = {
     {"aten::convolution", convolution},

@@ -111,6 +111,7 @@ extern const Entry kQuantizedProducts[];
 extern const Entry kExperts[];
 extern const Entry kAttention[];
 extern const Entry kConvolutions[];
+extern const Entry kConvolutionPairs[];
 extern const Entry kPools[];
 extern const Entry kResizing[];
 extern const Entry kSampling[];

@@ -17,5 +17,5 @@ def _convolution(arguments: Arguments, results: Results) -> str:
 CONVOLUTIONS: Final[dict[str, Rule]] = rules(
     _convolution,
     "aten::convolution aten::conv_transpose1d aten::conv_transpose2d.input "
-    "aten::conv_transpose3d.input kvc::convolution",
+    "aten::conv_transpose3d.input kvc::convolution kvc::pointwise_depthwise",
 )

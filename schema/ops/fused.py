@@ -60,3 +60,44 @@ def ended_convolution(
     same = residual is None or (residual.dtype, shape_of(residual)) == made[0]
     require(same, "a residual {}", residual)
     return made
+
+
+def pointwise_depthwise(
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None,
+    ending: str,
+    low: float | None,
+    high: float | None,
+    planes: TensorType,
+    planes_bias: TensorType | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    planes_ending: str,
+    *bounds: float | None,
+) -> Rule:
+    """Convolve single elements of x, then each channel of the result.
+
+    The weight is [channels, in, 1, ...], the planes' weight [channels, 1, ...]. Both
+    convolutions end as those of `ended_convolution`.
+    """
+    ones, none = (1,) * len(stride), (0,) * len(stride)
+    kernel, channels = shape_of(weight), shape_of(planes)[:2]
+    single = kernel[2:] == ones and channels == (kernel[0], 1)
+    require(single, "{} and then {}", weight, planes)
+    ((_, shape),) = ended_convolution(
+        x, weight, bias, None, ones, none, ones, 1, ending, low, high
+    )
+    return ended_convolution(
+        TensorType(x.dtype, shape),
+        planes,
+        planes_bias,
+        None,
+        stride,
+        padding,
+        dilation,
+        kernel[0],
+        planes_ending,
+        *bounds,
+    )

@@ -85,10 +85,8 @@ _UNARY = [
 ]
 # Unary operators whose operand is named x.
 _UNARY_OF_X = [
-    "special_airy_ai",
-    "special_scaled_modified_bessel_k0",
-    "special_scaled_modified_bessel_k1",
-    "special_spherical_bessel_j0",
+    *("special_airy_ai", "special_spherical_bessel_j0"),
+    *("special_scaled_modified_bessel_k0", "special_scaled_modified_bessel_k1"),
 ]
 _BINARY = [
     "atan2",
@@ -303,6 +301,7 @@ _FRESH: dict[str, ShapeRule] = {
     "kvc::quantize_cache(Tensor x) -> Tensor, Tensor": c.quantize_cache,
     "kvc::rotary_embedding(Tensor x, Tensor cos, Tensor sin) -> Tensor": f.rotary_embedding,
     "kvc::convolution(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, int[] dilation, int groups, str ending, float? low, float? high) -> Tensor": f.ended_convolution,
+    "kvc::pointwise_depthwise(Tensor input, Tensor weight, Tensor? bias, str ending, float? low, float? high, Tensor planes, Tensor? planes_bias, int[] stride, int[] padding, int[] dilation, str planes_ending, float? planes_low, float? planes_high) -> Tensor": f.pointwise_depthwise,
     "kvc::glu(Tensor gate, Tensor up, str activation) -> Tensor": f.glu,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,

@@ -291,6 +291,7 @@ OTHERWISE = {
 # What only recipes make; `test_quantize_weights` and the kernels' tests have them.
 MADE_BY_PASSES = {
     "kvc::convolution",
+    "kvc::pointwise_depthwise",
     "kvc::glu",
     "kvc::rotary_embedding",
     "kvc::quantize_rows",

@@ -29,6 +29,7 @@ PACKED: Final = {
     "aten::conv_transpose2d.input": (1, 2),
     "aten::conv_transpose3d.input": (1, 2),
     "kvc::convolution": (1, 2, 3),
+    "kvc::pointwise_depthwise": (1, 2, 3, 4),
     "aten::rms_norm": (0, 1),
     "aten::layer_norm": (0, 1, 2),
     "aten::softmax.int": (0,),
