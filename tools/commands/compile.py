@@ -202,9 +202,7 @@ def compile_command(
             )
         else:
             refuse_options(options, model)
-            bundle = compile_model(
-                model, recipes, stages.show, allowed, samples, most
-            )
+            bundle = compile_model(model, recipes, stages.show, allowed, samples, most)
         if check:
             from kvc.tools.checks.expected import with_results
 
