@@ -45,11 +45,7 @@ from kvc.compiler.lower.copy_budget import (
     warn_of_plain_caches,
 )
 from kvc.compiler.lower.fitting import check_fit, chosen, gains
-from kvc.compiler.lower.left_to_pytorch import (
-    backends_of,
-    warn_of_left,
-    without_pytorch,
-)
+from kvc.compiler.lower.left_to_pytorch import backends_of, warn_of_left
 from kvc.compiler.lower.lowering import lower
 from kvc.compiler.lower.pass_lists import Narrowing, observing_passes, passes_for
 from kvc.compiler.lower.variants import Emitted, together
@@ -68,7 +64,7 @@ from kvc.compiler.request.requests import check_mapping, check_request
 from kvc.compiler.request.spec import Method, StateSpec
 from kvc.compiler.trace import CapturedMethod, Unchanged, capture
 from kvc.compiler.weights.int4 import Moments
-from kvc.recipes import DefaultRecipe, Recipe, Wanted, default_recipe, load_recipes
+from kvc.recipes import DEFAULT, Recipe, Wanted, load_recipes
 from kvc.schema.container import Content, Progress
 from kvc.schema.errors import CaptureError, CompileError, FitTooSmall
 from kvc.schema.interrupts import keeping_interrupts
@@ -114,7 +110,7 @@ def _results(method: IrMethod) -> str:
 def compile_program(
     model: nn.Module,
     methods: Sequence[Method] = (),
-    recipe: Wanted | DefaultRecipe | None = None,
+    recipe: Wanted = DEFAULT,
     metadata: Mapping[str, object] | None = None,
     progress: Progress | None = None,
     states: Sequence[StateSpec] = (),
@@ -133,8 +129,7 @@ def compile_program(
         methods: the methods to compile; at least one.
         recipe: a recipe, its name, or the path of a recipe file. Several recipes, in a
             sequence or with commas between names, make one bundle for several backends,
-            of which `load` selects the first that can run. None means `cpu_fp32` if
-            that recipe leaves no operator to PyTorch, else `fp32`.
+            of which `load` selects the first that can run.
         metadata: settings to keep in the bundle, with values that JSON can represent.
         progress: called for each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
@@ -182,8 +177,7 @@ def compile_program(
         CacheDtypeRefused: the recipe stores caches as int8 or float16, and one of the
             caches cannot be stored in that dtype.
     """
-    wanted = _recipes_of(recipe)
-    recipes = (wanted.first,) if isinstance(wanted, DefaultRecipe) else wanted
+    recipes = load_recipes(recipe)
     check_request(model, methods, states)
     check_mapping("metadata", metadata)
     check_mapping("max_copy_bytes", max_copy_bytes)
@@ -207,27 +201,17 @@ def compile_program(
         imported, metadata or {}, max_copy_bytes or {}, samples, recipes[0], report
     )
     make = making.by if fit is None else partial(_made_to_fit, making, fit, taken)
-    made = _made_by_all(wanted, make)
+    made = _made_by_all(recipes, make)
     emitted = together(made)
     program = limited(with_calibration(emitted.program, made), max_length)
     check_declared(program, metadata or {}, files or {})
     return Bundle(program, emitted.sources, taken)
 
 
-def _recipes_of(
-    recipe: Wanted | DefaultRecipe | None,
-) -> tuple[Recipe, ...] | DefaultRecipe:
-    if recipe is None:
-        return default_recipe()
-    return recipe if isinstance(recipe, DefaultRecipe) else load_recipes(recipe)
-
-
 def _made_by_all(
-    recipes: Sequence[Recipe] | DefaultRecipe, make: Callable[[Recipe], Emitted]
+    recipes: Sequence[Recipe], make: Callable[[Recipe], Emitted]
 ) -> list[Emitted]:
     """Return the program that each recipe makes; warn of operators left to PyTorch."""
-    if isinstance(recipes, DefaultRecipe):
-        return [without_pytorch(recipes, make)]
     made = [make(one) for one in recipes]
     offered = {name for one in recipes for name in backends_of(one)}
     for one, each in zip(recipes, made, strict=True):

@@ -5,26 +5,23 @@ passes apply it.
 """
 
 from kvc.recipes.loader import (
-    DEFAULTS,
+    DEFAULT,
     Wanted,
-    default_recipe,
     known_recipes,
     load_recipe,
     load_recipes,
 )
-from kvc.recipes.recipe import DefaultRecipe, Option, Recipe
+from kvc.recipes.recipe import Option, Recipe
 from kvc.schema.errors import BadRecipe, RecipeError, UnknownRecipe
 
 __all__ = [
-    "DEFAULTS",
+    "DEFAULT",
     "BadRecipe",
-    "DefaultRecipe",
     "Option",
     "Recipe",
     "RecipeError",
     "UnknownRecipe",
     "Wanted",
-    "default_recipe",
     "known_recipes",
     "load_recipe",
     "load_recipes",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from kvc.recipes.recipe import SETTINGS, DefaultRecipe, Option, Recipe, Setting
+from kvc.recipes.recipe import SETTINGS, Option, Recipe, Setting
 from kvc.schema.errors import (
     BadRecipe,
     RecipesApart,
@@ -66,7 +66,7 @@ def target_of(recipe: str) -> Target | None:
 
 Wanted = str | Path | Recipe | Sequence[str | Path | Recipe]
 
-DEFAULTS = ("cpu_fp32", "fp32")  # for a model without a named recipe; see DefaultRecipe
+DEFAULT: Final = "cpu_fp32"  # for a model without a named recipe
 FOLDER = Path(__file__).parent
 MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
 _SECTIONS = (*dict.fromkeys(s.section for s in SETTINGS), "keep", "buckets")
@@ -107,16 +107,6 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
     if text not in known:
         raise UnknownRecipe(recipe=text, known=known)
     return _with_cache(_read(FOLDER / f"{text}.toml", where=f"{text}.toml"), cache)
-
-
-def default_recipe(cache: str | None = None) -> DefaultRecipe:
-    """Return the two recipes for a model whose user names no recipe.
-
-    Args:
-        cache: the dtype of caches in both recipes; see `load_recipe`.
-    """
-    first, otherwise = (load_recipe(name, cache) for name in DEFAULTS)
-    return DefaultRecipe(first, otherwise)
 
 
 def load_recipes(given: Wanted, cache: str | None = None) -> tuple[Recipe, ...]:

@@ -70,19 +70,6 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class DefaultRecipe:
-    """Two recipes for a model without a named recipe; both give the same numbers.
-
-    Attributes:
-        first: the recipe to use if its backend leaves no operator to PyTorch.
-        otherwise: the recipe to use in all other cases; it has no backend.
-    """
-
-    first: Recipe
-    otherwise: Recipe
-
-
-@dataclass(frozen=True, slots=True)
 class Setting:
     """One key of a recipe file.
 

@@ -15,7 +15,7 @@ from typing import Final
 from kvc.compiler import Bundle, Calibrator, ModelSpec, compile_program
 from kvc.compiler.models import BUILTIN
 from kvc.compiler.request.hints import why_not_fetched
-from kvc.recipes import DefaultRecipe, Wanted
+from kvc.recipes import Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import FactoryFailed, KvcError, ModelNotFound, listing, meant
 from kvc.tools.compile_options import FolderOptions
@@ -31,7 +31,7 @@ def is_folder(name: str) -> bool:
 
 def compile_model(
     name: str,
-    recipe: Wanted | DefaultRecipe,
+    recipe: Wanted,
     progress: Progress,
     max_copy_bytes: Mapping[str, int],
     calibrate: Calibrator | None,

@@ -5,14 +5,12 @@ methods and a remedy. A recipe without a backend is meant to run on PyTorch and 
 no warning.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from kvc.compiler.lower.variants import Emitted
 from kvc.compiler.request.feedback import warn_caller
-from kvc.recipes import DefaultRecipe, Recipe
+from kvc.recipes import Recipe
 from kvc.schema.backends.known import others_taking
-from kvc.schema.errors import CopyBudgetExceeded
 from kvc.schema.left import left_of
 from kvc.schema.model import Program
 from kvc.schema.torch_package import INSTALL
@@ -52,60 +50,18 @@ def warn_of_left(program: Program, recipe: Recipe, offered: Collection[str]) -> 
         recipe: the recipe.
         offered: names of the backends of all recipes of the bundle.
     """
-    if recipe.backend and left_in(program):
-        so = "without which these do not run"
-        why = "; `kvc dump BUNDLE --delegates` says why"
-        _warn(program, recipe, so, _advice(program, recipe, offered) + why)
-
-
-def _warn(program: Program, recipe: Recipe, so: str, advice: str) -> None:
     left = left_in(program)
+    if not recipe.backend or not left:
+        return
     count = sum(sum(ops.values()) for ops in left.values())
     noun = "instruction" if count == 1 else "instructions"
     text = (
-        f"the recipe {recipe.name} leaves {count:,} {noun} to PyTorch, {so}: "
-        f"{left_text(left)}. Install PyTorch where the bundle is to run (`{INSTALL}`)"
-        f"{advice}"
+        f"the recipe {recipe.name} leaves {count:,} {noun} to PyTorch, without which "
+        f"these do not run: {left_text(left)}. Install PyTorch where the bundle is to "
+        f"run (`{INSTALL}`){_advice(program, recipe, offered)}; `kvc dump BUNDLE "
+        "--delegates` says why"
     )
     warn_caller(LeftToPyTorch(recipe.name, left, text))
-
-
-def without_pytorch(
-    recipe: DefaultRecipe, make: Callable[[Recipe], Emitted]
-) -> Emitted:
-    """Compile by the first default recipe, or by the second if the first does not fit.
-
-    The first recipe does not fit if it leaves operators to PyTorch or exceeds the copy
-    budget. The choice depends on the model only, not on this machine.
-
-    Args:
-        recipe: both default recipes.
-        make: compiles by a recipe.
-    """
-    try:
-        made = make(recipe.first)
-    except CopyBudgetExceeded as error:  # kernels of PyTorch may copy less
-        made = make(recipe.otherwise)
-        _warn_of_copies(recipe, error)
-        return made
-    if not left_in(made.program):
-        return made
-    name = recipe.otherwise.name
-    so = f"so the bundle, for which no recipe was named, is compiled by {name}"
-    offered = backends_of(recipe.first)
-    _warn(made.program, recipe.first, so, _advice(made.program, recipe.first, offered))
-    return make(recipe.otherwise)
-
-
-def _warn_of_copies(recipe: DefaultRecipe, error: CopyBudgetExceeded) -> None:
-    first, other = recipe.first.name, recipe.otherwise.name
-    text = (
-        f"the recipe {first} copies {error.nbytes:,} bytes in a call of "
-        f"{error.method}, of which {error.allowed:,} are allowed, so the bundle, for "
-        f"which no recipe was named, is compiled by {other}. Install PyTorch where the "
-        f"bundle is to run (`{INSTALL}`)"
-    )
-    warn_caller(LeftToPyTorch(first, {}, text))
 
 
 def left_text(left: Left) -> str:

@@ -9,6 +9,7 @@ just before the write; the verdict reports the bytes of that copy. The emitted p
 is checked again by `kvc.schema.verify`, which shares no code with this module.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -40,7 +41,8 @@ class Verdict:
     """What one write to persistent memory copies in addition to the written values.
 
     Attributes:
-        memory: name of the state or input that is written.
+        memory: name of the state or input that is written; in a block, of that of the
+            method that runs the block.
         value: id of the new value.
         reason: all reasons why bytes are copied; "" if the write is in place.
         copies: ids of the values that hold the copied bytes.
@@ -71,14 +73,42 @@ def prove_all(program: Program) -> dict[str, Proof]:
 
     A method is proven before the blocks that it runs.
     """
-    placer = Placer(blocks_by_number(program))
+    blocks = blocks_by_number(program)
+    placer = Placer(blocks)
     proofs: dict[str, Proof] = {}
+    named: dict[str, dict[str, str]] = defaultdict(dict)  # block -> input -> memory
     waiting = list(entries(program))
     while waiting:
         proof = prove(placer.mark(waiting.pop()), program)
+        proof = _with_names(proof, named[proof.method.name])
         proofs[proof.method.name] = proof
+        for block, name, memory in _handed_on(proof, blocks):
+            named[block][name] = memory
         waiting += placer.blocks_to_prove(proof.method)
     return proofs
+
+
+def _with_names(proof: Proof, names: Mapping[str, str]) -> Proof:
+    """Return a block's proof, whose verdicts name the memory as the caller does."""
+    told = (replace(v, memory=names.get(v.memory, v.memory)) for v in proof.verdicts)
+    return replace(proof, verdicts=tuple(told))
+
+
+def _handed_on(
+    proof: Proof, blocks: Mapping[int, Method]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield (block, its input, memory) for the memory that a method's blocks write."""
+    written = {verdict.value: verdict.memory for verdict in proof.verdicts}
+    for node in proof.method.nodes:
+        control = control_of(node)
+        if control is None:
+            continue
+        for result, place in zip(node.outputs, control.over, strict=True):
+            if place is None or result.id not in written:
+                continue
+            for number in control.blocks:
+                block = blocks[number]
+                yield block.name, block.input_names[place], written[result.id]
 
 
 def prove(method: Method, program: Program) -> Proof:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+from kvc.runtime.execution.delegate import NeededLibrary
 from kvc.schema.errors import MissingLibrary
 from kvc.schema.frozen import frozen
 
@@ -28,6 +29,11 @@ class LibraryPackage:
     extra: str
     versions: Mapping[str, str]
     linux_only: bool = False
+
+    @property
+    def needed(self) -> NeededLibrary:
+        """Return the library's name, and the command that installs the packages."""
+        return NeededLibrary(self.library, f"pip install 'kvc[{self.extra}]'")
 
     def check(self) -> None:
         """Check that the library is installed, without loading it.
@@ -51,5 +57,4 @@ class LibraryPackage:
 
     def missing(self, reason: str) -> MissingLibrary:
         """Return the error that the library cannot be used for `reason`."""
-        install = f"pip install 'kvc[{self.extra}]'"
-        return MissingLibrary(library=self.library, reason=reason, install=install)
+        return self.needed.missing(reason)

@@ -8,8 +8,9 @@ that are not registered. A bundle can thus only name installed backends.
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from importlib import import_module
+from typing import Final
 
-from kvc.runtime.execution.delegate import Delegate, FoundDevice
+from kvc.runtime.execution.delegate import Delegate, FoundDevice, NeededLibrary
 from kvc.schema.errors import (
     BackendTaken,
     BadSetting,
@@ -48,6 +49,7 @@ DELEGATES: dict[str, Factory | str] = {
     "vulkan": "kvc.runtime.delegates.vulkan:Vulkan",
     "xnnpack": "kvc.runtime.delegates.xnnpack:Xnnpack",
 }
+_OWN: Final = frozenset(DELEGATES)  # kvc's own backends
 
 
 def register_delegate(name: str, factory: Factory) -> None:
@@ -166,6 +168,18 @@ def runs_on(backend: str) -> str:
     """Return a description of the device that a backend computes on."""
     factory = _look_up(backend)
     return backend if isinstance(factory, str) else factory.runs_on or backend
+
+
+def library_of(backend: str) -> NeededLibrary | None:
+    """Return the library that a backend needs to run; None if it needs no library.
+
+    A backend of another package is itself what is needed, unless it is registered and
+    names a library.
+    """
+    needed = delegate_of(backend).needs if backend in DELEGATES else None
+    if needed is None and backend not in _OWN:
+        return NeededLibrary(f"the backend {backend} of another package", "")
+    return needed
 
 
 def exports_folder(backend: str) -> bool:

@@ -10,7 +10,7 @@ interface does not need torch; bfloat16 arrays use `ml_dtypes`.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from kvc.schema.errors import MissingLibrary
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Block, Program
 from kvc.schema.model import Delegate as Partition
-from kvc.schema.torch_package import has_torch
+from kvc.schema.torch_package import INSTALL, has_torch
 
 
 class ReferenceUsed(UserWarning):
@@ -65,6 +65,26 @@ class FoundDevice:
     what: str
     missing: str
     software: bool = False
+
+
+@frozen
+class NeededLibrary:
+    """A library that a backend needs at run time, beside kvc's runtime.
+
+    Attributes:
+        name: name of the library, for people.
+        install: the command that installs the library.
+    """
+
+    name: str
+    install: str
+
+    def missing(self, reason: str) -> MissingLibrary:
+        """Return the error that the library cannot be used for `reason`."""
+        return MissingLibrary(library=self.name, reason=reason, install=self.install)
+
+
+PYTORCH: Final = NeededLibrary("PyTorch", INSTALL)
 
 
 class SoftwareDevice(UserWarning):
@@ -247,10 +267,12 @@ class Delegate(Protocol):
     Attributes:
         runs_on: the hardware that the backend computes on; `kvc recipes` groups recipes
             by it.
+        needs: the library that the backend needs to run; None for no library.
         exports_folder: whether `export` makes a folder (`Packing.folder`).
     """
 
     runs_on: ClassVar[str] = ""
+    needs: ClassVar[NeededLibrary | None] = None
     exports_folder: ClassVar[bool] = False
 
     def __init__(self, options: Options) -> None:

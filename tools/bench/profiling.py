@@ -10,13 +10,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
+
+import numpy as np
 
 from kvc.runtime import Program, Session, Span, record
 from kvc.schema.text import families
 from kvc.tools.bench.measuring import feeder_at, random_prompts
+from kvc.tools.bench.method_tests import MethodTest, held_sizes
 from kvc.tools.bench.plan import SpeedTest
+from kvc.tools.checks.calls import arguments_at
 from kvc.tools.reports.instructions import line_of, module_of
 
 OUTSIDE: Final = "outside the steps"
@@ -49,12 +54,12 @@ class Profile:
     """The calls of a test, made both without and with recording.
 
     Attributes:
-        test: the test.
+        test: the test, of tokens or of a method.
         plain: calls of the test without recording.
         calls: the same calls with recording.
     """
 
-    test: SpeedTest
+    test: SpeedTest | MethodTest
     plain: tuple[Call, ...]
     calls: tuple[Call, ...]
 
@@ -85,9 +90,12 @@ class ProfileReport:
     """The time that the calls of a test take, in all and by kind of step.
 
     Attributes:
-        test: name of the test in the form of llama-bench.
-        prompt: number of tokens of the prompt, 0 for a test that makes tokens.
-        steps: number of tokens made one by one, 0 for a test that reads a prompt.
+        test: name of the test: in the form of llama-bench, or the method and sizes.
+        method: the method that is called with made-up arguments, "" for a test of
+            tokens.
+        sizes: sizes of those arguments by name; empty for a test of tokens.
+        prompt: number of tokens of the prompt, 0 for any other test.
+        steps: number of tokens made one by one, 0 for any other test.
         depth: number of tokens in each row before the test.
         calls: number of recorded calls.
         recorded_ms, unrecorded_ms: median milliseconds of a call with and without
@@ -98,6 +106,8 @@ class ProfileReport:
     """
 
     test: str
+    method: str
+    sizes: Mapping[str, int]
     prompt: int
     steps: int
     depth: int
@@ -124,18 +134,44 @@ def profile(program: Program, test: SpeedTest, repeats: int) -> Profile:
     """
     with program.session() as session:
         _run(session, SpeedTest(test.prompt, min(test.steps, 1), test.depth), 0)
-        pairs = [
-            pair
-            for turn in range(repeats if test.prompt else 1)
-            for pair in _pairs(session, test, turn)
-        ]
+        run = partial(_run, session, test)
+        return _profiled(test, run, repeats if test.prompt else 1)
+
+
+def profile_method(program: Program, test: MethodTest, repeats: int) -> Profile:
+    """Call a method once untimed, then `repeats` times both recorded and unrecorded.
+
+    The pairs of calls alternate as those of `profile`. Before each call, the session is
+    reset, untimed. The arguments are random numbers, the same in every process.
+
+    Raises:
+        KvcError: as `load`, `Program.session` and `Session.call`.
+    """
+    held = {name: test.sizes[name] for name in held_sizes(program) & test.sizes.keys()}
+    method = program.methods[test.method]
+    given = arguments_at(method, test.sizes, np.random.default_rng(0))
+    with program.session(held) as session:
+
+        def run(turn: int) -> list[Call]:
+            session.reset()
+            return [_ways(turn)(partial(session.call, test.method, **given))]
+
+        run(0)
+        return _profiled(test, run, repeats)
+
+
+def _profiled(
+    test: SpeedTest | MethodTest, run: Callable[[int], list[Call]], turns: int
+) -> Profile:
+    """Run a test in so many turns, each call both recorded and unrecorded."""
+    pairs = [pair for turn in range(turns) for pair in _pairs(run, turn)]
     plain, calls = zip(*pairs, strict=True)
     return Profile(test, plain, calls)
 
 
-def _pairs(session: Session, test: SpeedTest, turn: int) -> Iterator[tuple[Call, Call]]:
+def _pairs(run: Callable[[int], list[Call]], turn: int) -> Iterator[tuple[Call, Call]]:
     """Yield each call of a test as a pair: unrecorded, recorded."""
-    runs = _run(session, test, turn), _run(session, test, turn + 1)
+    runs = run(turn), run(turn + 1)
     for place, (first, second) in enumerate(zip(*runs, strict=True), turn):
         yield (second, first) if place % 2 else (first, second)
 
@@ -228,12 +264,15 @@ def rows_of(calls: Sequence[Call], by: Callable[[Span], str]) -> list[Row]:
 
 def describe_profile(found: Profile, by: Callable[[Span], str]) -> ProfileReport:
     """Return the report on a test, with one row for each kind of step."""
-    test = found.test
+    called = found.test if isinstance(found.test, MethodTest) else MethodTest("", {})
+    tokens = found.test if isinstance(found.test, SpeedTest) else SpeedTest(0, 0, 0)
     return ProfileReport(
-        test=test.name,
-        prompt=test.prompt,
-        steps=test.steps,
-        depth=test.depth,
+        test=found.test.name,
+        method=called.method,
+        sizes=called.sizes,
+        prompt=tokens.prompt,
+        steps=tokens.steps,
+        depth=tokens.depth,
         calls=len(found.calls),
         recorded_ms=median_ms(found.calls),
         unrecorded_ms=median_ms(found.plain),

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from kvc.tools.budgets import Budgets
 
 
-# Where none is named: of a language model the recipe with int8 weights that runs
-# without PyTorch; of any other model `kvc.recipes.DefaultRecipe`.
-_FOLDERS_RECIPE = "cpu_q8"
+_FOLDERS_RECIPE = "cpu_q8"  # of a language model, where none is named
 
 
 @click.command("compile")
@@ -36,8 +34,7 @@ _FOLDERS_RECIPE = "cpu_q8"
     metavar="NAME|FILE",
     help="How numbers are stored and computed; see kvc recipes. Several, with commas "
     "between, make one bundle for several backends.  "
-    f"[default: {_FOLDERS_RECIPE} for a Hugging Face folder, else cpu_fp32, or "
-    "fp32 where that would leave operators to PyTorch]",
+    f"[default: {_FOLDERS_RECIPE} for a Hugging Face folder, else cpu_fp32]",
 )
 @click.option(
     "--cache-dtype",
@@ -163,7 +160,7 @@ def compile_command(
 
     Example: kvc compile ./SmolLM2-135M --recipe cpu_q8 -o model.kvc
     """
-    from kvc.recipes import default_recipe, load_recipes
+    from kvc.recipes import DEFAULT, load_recipes
     from kvc.schema.container import check_reuse
     from kvc.tools.outputs import check_bundle_output
 
@@ -177,8 +174,8 @@ def compile_command(
     _check_countable(max_file, fit, pack, check)
     budgets = _budgets(max_file, max_ram, max_state, at)
     source = _source(model, options)
-    named = recipe if source is None else recipe or _FOLDERS_RECIPE
-    recipes = load_recipes(named, cache_dtype) if named else ()
+    usual = DEFAULT if source is None else _FOLDERS_RECIPE
+    recipes = load_recipes(usual if recipe is None else recipe, cache_dtype)
     path = check_bundle_output(
         _default_output(model) if output is None else output, source
     )
@@ -188,7 +185,7 @@ def compile_command(
     if pack is not None:
         from kvc.tools.packing import check_pack
 
-        packed_form = check_pack([one.backend for one in recipes] or [""], pack)
+        packed_form = check_pack([one.backend for one in recipes], pack)
     samples = None if calibrate is None else _samples(calibrate)
     most = None if fit is None else nbytes_of(fit, "--fit", least=1)
 
@@ -205,8 +202,7 @@ def compile_command(
             )
         else:
             refuse_options(options, model)
-            wanted = recipes or default_recipe(cache_dtype)
-            bundle = compile_model(model, wanted, stages.show, allowed, samples, most)
+            bundle = compile_model(model, recipes, stages.show, allowed, samples, most)
         if check:
             from kvc.tools.checks.expected import with_results
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.options import Loading, loading_options, open_program
+from kvc.tools.options import Loading, loading_options, open_program, sizes_of
 from kvc.tools.printing import report_text, show
 
 if TYPE_CHECKING:
+    from kvc.tools.bench.plan import SpeedTest
     from kvc.tools.bench.profiling import Profile
 
 COUNT = click.IntRange(min=0)
@@ -51,7 +52,13 @@ COUNT = click.IntRange(min=0)
     metavar="N",
     default=3,
     show_default=True,
-    help="How often to read the prompt.",
+    help="How often to read the prompt, or to call a method.",
+)
+@click.option(
+    "--at",
+    metavar="NAME=N,...",
+    help="For a bundle that generates no text, the sizes of arguments.  [default: 128 "
+    "or as near as allowed]",
 )
 @click.option(
     "--by",
@@ -73,6 +80,7 @@ def profile_command(
     steps: int | None,
     depth: int,
     repeats: int,
+    at: str | None,
     by: str,
     trace: str | None,
     as_json: bool,
@@ -85,21 +93,55 @@ def profile_command(
     Each call is made twice, once recorded and once not; the printed overhead of
     recording is the median over these pairs.
 
+    Of a bundle that generates no text, calls each method instead, with random numbers
+    and True for masks, in a session without content. Sizes of arguments are 128, or
+    the allowed size next to it, rows as few as possible, and those of states as large;
+    --at chooses others.
+
     Steps of the backend cpu are timed inside its native loop. In a partition of
     XNNPACK, the library's own operators are timed; each stands for several steps, and
     is printed with the module and line of one of them.
 
     Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
     """
-    from kvc.tools.bench.plan import fitting, most_tokens, plan_tests
+    from kvc.tools.bench.method_tests import method_tests, reads_tokens
     from kvc.tools.bench.profiling import (
         GROUPINGS,
         TRACE_START,
         describe_profile,
         profile,
+        profile_method,
         trace_of,
     )
     from kvc.tools.outputs import check_own_output, write_file
+
+    sizes, of_tokens = sizes_of(at), reads_tokens(bundle)
+    if of_tokens and at is not None:
+        raise click.UsageError("--at is of bundles that generate no text; give -p, -n")
+    if not of_tokens and (prompt is not None or steps is not None or depth):
+        raise click.UsageError("-p, -n and -d are of bundles that generate text alone")
+    tests = _token_tests(bundle, prompt, steps, depth) if of_tokens else ()
+    path = None if trace is None else check_own_output(trace, TRACE_START)
+    with open_program(bundle, loading) as program:
+        calls = () if of_tokens else method_tests(program, sizes)
+        found = [
+            *(profile(program, test, repeats) for test in tests),
+            *(profile_method(program, test, repeats) for test in calls),
+        ]
+    if path is not None:
+        write_file(path, json.dumps(trace_of(found)).encode())
+    if as_json:
+        reports = [asdict(describe_profile(one, GROUPINGS[by])) for one in found]
+        click.echo(report_text("profile", {"tests": reports}))
+    else:
+        show(_lines(found, by))
+
+
+def _token_tests(
+    bundle: str, prompt: int | None, steps: int | None, depth: int
+) -> tuple["SpeedTest", ...]:
+    """Return the tests of a prompt and of tokens; None for as many tokens as fit."""
+    from kvc.tools.bench.plan import fitting, most_tokens, plan_tests
 
     if prompt is None or steps is None:
         most = most_tokens((bundle,), depth)
@@ -108,16 +150,7 @@ def profile_command(
     tests = plan_tests((prompt,), (steps,), (depth,))
     if not tests:
         raise click.UsageError("nothing to run: -p and -n are both 0")
-    path = None if trace is None else check_own_output(trace, TRACE_START)
-    with open_program(bundle, loading) as program:
-        found = [profile(program, test, repeats) for test in tests]
-    if path is not None:
-        write_file(path, json.dumps(trace_of(found)).encode())
-    if as_json:
-        reports = [asdict(describe_profile(one, GROUPINGS[by])) for one in found]
-        click.echo(report_text("profile", {"tests": reports}))
-    else:
-        show(_lines(found, by))
+    return tests
 
 
 def _lines(found: Sequence["Profile"], by: str) -> list[str]:
@@ -134,7 +167,7 @@ def _lines(found: Sequence["Profile"], by: str) -> list[str]:
     for one in found:
         lines += [
             "",
-            f"{one.test.name}: {plural(len(one.calls), 'call')}; median "
+            f"{escape(one.test.name)}: {plural(len(one.calls), 'call')}; median "
             f"{median_ms(one.calls):.2f} ms; {median_ms(one.plain):.2f} ms without "
             f"recording, {100 * overhead_of(one):+.1f}% in pairs; mean "
             f"{mean_ms(one.calls):.2f} ms",

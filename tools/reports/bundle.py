@@ -48,6 +48,7 @@ from kvc.tools.reports.methods import (
     describe_methods,
     describe_operators,
 )
+from kvc.tools.reports.needs import NeedReport, describe_needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ class RecipeReport:
         left: number of instructions that no backend runs, without views and control
             flow.
         scratch: planned scratch bytes of the method that needs the most.
+        needs: what the methods need at run time beside kvc's runtime and numpy.
     """
 
     recipe: str
@@ -149,6 +151,7 @@ class RecipeReport:
     partitions: int
     left: int
     scratch: int
+    needs: tuple[NeedReport, ...]
 
 
 def describe_recipes(program: Program) -> tuple[RecipeReport, ...]:
@@ -161,6 +164,7 @@ def describe_recipes(program: Program) -> tuple[RecipeReport, ...]:
             partitions=len(body.delegates),
             left=sum(sum(left_of(method).values()) for method in body.methods),
             scratch=max((m.graph.scratch_nbytes for m in body.methods), default=0),
+            needs=describe_needs(body),
         )
         for body in program.bodies
     )

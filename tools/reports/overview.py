@@ -5,6 +5,7 @@ Equal layers share a line. `tables.py` prints everything in exact bytes.
 """
 
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Final
 
 from kvc.schema.text import NUMBER, columns, escape, families, plural, share, size
@@ -19,6 +20,7 @@ from kvc.tools.reports.bundle import (
     CalibrationReport,
     CostReport,
     DumpReport,
+    RecipeReport,
 )
 from kvc.tools.reports.memory import (
     MemoryReport,
@@ -32,8 +34,9 @@ from kvc.tools.reports.methods import (
     MethodReport,
     SymbolReport,
 )
+from kvc.tools.reports.needs import needs_text, ops_text
 
-_NAMED: Final = 3  # ops of which many instructions are left
+_WIDTH: Final = 100  # of a terminal, in columns
 
 
 def overview_lines(report: DumpReport) -> list[str]:
@@ -44,6 +47,7 @@ def overview_lines(report: DumpReport) -> list[str]:
         f"{escape(file.path)}: {_file_sizes(report.size)}, "
         f"recipe {escape(file.recipe)}, made by kvc {escape(file.kvc_version)} "
         f"(torch {escape(file.torch_version)})",
+        *_need_lines(report.recipes),
         f"digest {file.digest[:16]}: bundles of equal content have equal digests",
         f"identity {file.identity[:16]}: a saved session goes on with any bundle of it",
         *_calibration_lines(file.calibration),
@@ -70,6 +74,16 @@ def overview_lines(report: DumpReport) -> list[str]:
     if report.metadata:
         rows = [(escape(k), escape(v)) for k, v in report.metadata.items()]
         lines += ["", "METADATA", *columns(rows)]
+    return lines
+
+
+def _need_lines(recipes: Sequence[RecipeReport]) -> list[str]:
+    """Say what each recipe needs at run time; a recipe alone is not named."""
+    lines = []
+    for one in recipes:
+        who = f"{escape(one.recipe)} " * (len(recipes) > 1)
+        text = f"{who}needs {needs_text(one.needs)}"
+        lines += wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     return lines
 
 
@@ -181,9 +195,7 @@ def left_text(left: Mapping[str, int]) -> str:
     """Say how many instructions no backend runs, and name the most frequent ops."""
     if not left:
         return "none left to PyTorch"
-    named = list(left)[:_NAMED]
-    ops = ", ".join(named) + (", ..." if len(left) > _NAMED else "")
-    return f"{sum(left.values())} left to PyTorch ({ops})"
+    return f"{sum(left.values())} left to PyTorch ({ops_text(left)})"
 
 
 def _states_text(method: MethodReport) -> str:

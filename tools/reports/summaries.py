@@ -17,6 +17,7 @@ from kvc.tools.reports.blobs import describe_sharing
 from kvc.tools.reports.differences import Change, DifferenceReport, Item, OperatorChange
 from kvc.tools.reports.memory import describe_memory
 from kvc.tools.reports.methods import describe_methods
+from kvc.tools.reports.needs import describe_needs, needs_text
 from kvc.tools.reports.overview import left_text
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def _recipe_rows(program: Program, chosen: bool) -> list[tuple[str, str]]:
     for body in program.bodies:
         rows.append(("recipe", escape(body.provenance.recipe) + _WHY * chosen))
         rows += _backend_rows(body)
+        rows.append(("needs", needs_text(describe_needs(body))))
     return rows
 
 

@@ -68,6 +68,7 @@ class CoreAI(PlannedDelegate[Plan, Weight, Context]):
     """Runs partitions by Core AI."""
 
     runs_on = "Core AI of Apple"
+    needs = CORE_AI.needed
     exports_folder = True
     backend, package, all_targets, run = "coreai", CORE_AI, (TARGET,), Bound
 

@@ -17,7 +17,13 @@ from kvc.runtime.delegates.coreml.package import VERSION, package_of
 from kvc.runtime.delegates.coreml.translation import computed_halves, stored_halves
 from kvc.runtime.delegates.fixed_point import FixedPointHandle
 from kvc.runtime.delegates.operands import refuse_payload, taken_block
-from kvc.runtime.execution.delegate import Delegate, Handle, Options, Packing
+from kvc.runtime.execution.delegate import (
+    PYTORCH,
+    Delegate,
+    Handle,
+    Options,
+    Packing,
+)
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.coreml import why_not
 from kvc.schema.backends.grids import Floats
@@ -39,6 +45,7 @@ class CoreMl(Delegate):
     """The run-time part."""
 
     runs_on = "Apple's Core ML, its float16 computed on the host"
+    needs = PYTORCH
     exports_folder = True
 
     def __init__(self, options: Options) -> None:

@@ -90,6 +90,7 @@ class Mlx(Delegate):
     """Runs whole methods, with their states, by MLX."""
 
     runs_on = "a GPU of Apple's or a processor, by MLX"
+    needs = MLX.needed
 
     def __init__(self, options: Options) -> None:
         self._options = options

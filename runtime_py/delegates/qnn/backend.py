@@ -46,6 +46,7 @@ class Qnn(PlannedDelegate[Plan, Weight, Context]):
     """Runs partitions on the HTP."""
 
     runs_on = "the HTP of a Snapdragon"
+    needs = QNN.needed
     backend, package, all_targets, run = "qnn", QNN, tuple(ARCHITECTURES), Bound
 
     def __init__(self, options: Options) -> None:

@@ -20,6 +20,7 @@ from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.vulkan.binding import Binder, Bound, Places
 from kvc.runtime.delegates.vulkan.device import Device, find_devices, open_device
 from kvc.runtime.delegates.vulkan.found import Kind
+from kvc.runtime.delegates.vulkan.functions import VULKAN
 from kvc.runtime.delegates.vulkan.host_pages import HostBuffer, pages_of
 from kvc.runtime.delegates.vulkan.memory import DeviceBuffer
 from kvc.runtime.delegates.vulkan.mirrors import Mirrors
@@ -51,6 +52,7 @@ class Vulkan(Delegate):
     """Runs whole methods, with their states, on a device."""
 
     runs_on = "a GPU with Vulkan"
+    needs = VULKAN
 
     def __init__(self, options: Options) -> None:
         """Check all partitions, then open the device unless the reference is requested.

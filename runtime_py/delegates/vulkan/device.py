@@ -18,8 +18,8 @@ from typing import Final
 from kvc.runtime.delegates.vulkan import structs as s
 from kvc.runtime.delegates.vulkan.blocks import Blocks
 from kvc.runtime.delegates.vulkan.found import Found, Kind
-from kvc.runtime.delegates.vulkan.functions import INSTALL, Functions
-from kvc.schema.errors import DeviceLost, KvcError, MissingLibrary
+from kvc.runtime.delegates.vulkan.functions import VULKAN, Functions
+from kvc.schema.errors import DeviceLost, KvcError
 
 PUSH_NBYTES: Final = 32
 _API: Final = 1 << 22 | 2 << 12  # Vulkan 1.2
@@ -373,7 +373,7 @@ def choose(found: Sequence[Found]) -> Found:
     if not usable:
         told = [f"{device.name} {device.why_not}" for device in found]
         reason = "; ".join(told) or "it finds no device"
-        raise MissingLibrary(library="Vulkan", reason=reason, install=INSTALL)
+        raise VULKAN.missing(reason)
     return min(usable, key=lambda device: order.index(device.kind))
 
 

@@ -10,14 +10,10 @@ from ctypes import c_char_p, c_int32, c_uint32, c_uint64, c_void_p
 from typing import Final
 
 from kvc.runtime.delegates.vulkan.structs import HANDLE, HostPointerProperties
-from kvc.schema.errors import (
-    DeviceLost,
-    MissingLibrary,
-    NativeCallFailed,
-    OutOfMemory,
-)
+from kvc.runtime.execution.delegate import NeededLibrary
+from kvc.schema.errors import DeviceLost, NativeCallFailed, OutOfMemory
 
-INSTALL: Final = "apt install libvulkan1 mesa-vulkan-drivers"
+VULKAN: Final = NeededLibrary("Vulkan", "apt install libvulkan1 mesa-vulkan-drivers")
 _LOADERS: Final = {"win32": "vulkan-1.dll", "darwin": "libvulkan.1.dylib"}
 _NO_MEMORY: Final = (-1, -2)  # of the host, of the device
 _LOST: Final = -4
@@ -96,9 +92,7 @@ class Functions:
             finder = self._library.vkGetDeviceProcAddr
             finder.argtypes, finder.restype = (c_void_p, c_char_p), c_void_p
         except (OSError, AttributeError) as error:
-            raise MissingLibrary(
-                library=name, reason=str(error), install=INSTALL
-            ) from error
+            raise VULKAN.missing(str(error)) from error
 
     def _declare(self, name: str, types: str) -> None:
         function = getattr(self._library, name)
@@ -170,6 +164,6 @@ def error_of(name: str, result: int) -> Exception:
     if result == _LOST:
         return DeviceLost(backend="vulkan", what=name)
     if result == _NO_DRIVER:
-        return MissingLibrary(library="Vulkan", reason="no driver", install=INSTALL)
+        return VULKAN.missing("no driver")
     reason = _REASONS.get(result, f"result {result}")
     return NativeCallFailed(library="Vulkan", what=name, reason=reason)

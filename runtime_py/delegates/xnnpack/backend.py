@@ -23,7 +23,7 @@ from kvc.runtime.delegates.table import delegate_of
 from kvc.runtime.delegates.xnnpack.checks import check_ops, check_scales
 from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
 from kvc.runtime.delegates.xnnpack.identities import digest_in
-from kvc.runtime.delegates.xnnpack.library import Library, find_library
+from kvc.runtime.delegates.xnnpack.library import XNNPACK, Library, find_library
 from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.execution.delegate import (
@@ -100,6 +100,7 @@ class Xnnpack(Delegate):
     """Runs float32 and dynamically quantized graphs."""
 
     runs_on = "the processor, by XNNPACK"
+    needs = XNNPACK
 
     def __init__(self, options: Options) -> None:
         """Find the library, unless the reference is requested.
@@ -138,9 +139,7 @@ class Xnnpack(Delegate):
         except MissingLibrary as error:
             features = f"this machine's FEATURES are {processor_features()}"
             reason = f"{error.reason} ({features})"
-            raise MissingLibrary(
-                library=error.library, reason=reason, install=error.install
-            ) from error
+            raise XNNPACK.missing(reason) from error
 
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Check a partition, and return its handle; see `Delegate.init`."""

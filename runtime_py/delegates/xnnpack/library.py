@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from kvc.runtime.delegates.xnnpack.functions import declare_pools, declare_xnnpack
-from kvc.schema.errors import MissingLibrary, NativeCallFailed, OutOfMemory, reason_of
+from kvc.runtime.execution.delegate import NeededLibrary
+from kvc.schema.errors import NativeCallFailed, OutOfMemory, reason_of
 
 PACKAGE: Final = "executorch"
 VERSION: Final = "1.5.1"
-INSTALL: Final = f"pip install --no-deps {PACKAGE}=={VERSION}"
+XNNPACK: Final = NeededLibrary("XNNPACK", f"pip install --no-deps {PACKAGE}=={VERSION}")
 _FEATURES_NBYTES: Final = 85  # the size of the symbol in this version
 _FOLDER: Final = "executorch/lib"
 _XNNPACK: Final = "libexecutorch_backend_xnnpack.so"
@@ -136,13 +137,13 @@ def find_folder() -> Path:
     """
     found = _find_wheel()
     if found is None:
-        raise _missing(f"the package {PACKAGE} is not installed")
+        raise XNNPACK.missing(f"the package {PACKAGE} is not installed")
     site, version = found
     if version != VERSION:
-        raise _missing(f"{PACKAGE} is {version}, and has to be {VERSION}")
+        raise XNNPACK.missing(f"{PACKAGE} is {version}, and has to be {VERSION}")
     folder = site / _FOLDER
     if not (folder / _XNNPACK).is_file():
-        raise _missing(f"{folder / _XNNPACK} is not there (on {sys.platform})")
+        raise XNNPACK.missing(f"{folder / _XNNPACK} is not there (on {sys.platform})")
     return folder
 
 
@@ -183,9 +184,5 @@ def _load(folder: Path) -> Library:
             try:
                 _libraries[folder] = Library(folder)
             except (OSError, AttributeError, NativeCallFailed) as error:
-                raise _missing(reason_of(error)) from error
+                raise XNNPACK.missing(reason_of(error)) from error
         return _libraries[folder]
-
-
-def _missing(reason: str) -> MissingLibrary:
-    return MissingLibrary(library="XNNPACK", reason=reason, install=INSTALL)

@@ -47,6 +47,17 @@ def test_a_copy_beyond_the_budget_fails_the_build_and_is_named():
     assert "change the state in place (add_, index_copy_, cache_update)" in advice
 
 
+def test_a_state_that_a_partition_writes_is_named_as_its_method_names_it():
+    told = []
+    for recipe in ("fp32", "cpu_fp32"):
+        with pytest.raises(CopyBudgetExceeded) as error:
+            compile_program(Layers(), METHODS[:1], recipe, max_copy_bytes={"push": 0})
+        lines = error.value.listing.splitlines()
+        copies = lines[: lines.index("changes that would save these:")]
+        told.append({line.split(":")[0] for line in copies})
+    assert told == [{"  first", "  second", "  total"}] * 2
+
+
 class Layers(nn.Module):
     """Keeps the last numbers of two layers, by the same line, and hands one out."""
 
@@ -90,7 +101,7 @@ class Twice(nn.Module):
 def test_what_two_changes_save_together_is_not_promised_for_one():
     methods = [Method("push", args=(torch.ones(1),))]
     with pytest.raises(CopyBudgetExceeded) as error:
-        compile_program(Twice(), methods, max_copy_bytes={"push": 0})
+        compile_program(Twice(), methods, "fp32", max_copy_bytes={"push": 0})
     copy, _, change = error.value.listing.splitlines()
     for line in (copy, change):
         assert line.startswith("  ")

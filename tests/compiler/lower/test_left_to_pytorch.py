@@ -4,15 +4,16 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from small_models import Sorting
 from torch import nn
 
 from kvc.compiler import Bundle, LeftToPyTorch, Method, compile_program
-from kvc.compiler.lower.left_to_pytorch import left_text, without_pytorch
-from kvc.recipes import default_recipe, load_recipe
-from kvc.schema.errors import CopyBudgetExceeded
+from kvc.compiler.lower.left_to_pytorch import left_text
+from kvc.recipes import DEFAULT, load_recipe
+from kvc.runtime import load
 
 
 class Branch(nn.Module):
@@ -115,63 +116,40 @@ def recipe_of(bundle: Bundle) -> str:
     return bundle.program.provenance.recipe
 
 
-def test_without_a_recipe_a_model_is_compiled_for_no_pytorch():
-    bundle, told = compiled(None, BOTH[1:])
-    assert (recipe_of(bundle), told) == ("cpu_fp32", [])
+class Solving(nn.Module):
+    def forward(self, x):
+        return torch.linalg.inv(x[:, :2]) @ x
 
 
-def test_without_a_recipe_what_needs_pytorch_is_compiled_for_it_and_says_so():
-    bundle, (told,) = compiled(None)
-    assert (recipe_of(bundle), bundle.program.delegates) == ("fp32", ())
-    assert "no recipe was named, is compiled by fp32: 1 aten::sort (ordered)" in str(
-        told
-    )
-
-
-def test_the_default_warning_points_at_who_compiles():
-    with pytest.warns(LeftToPyTorch) as caught:
-        compile_program(Sorting(), BOTH)
-    assert caught[0].filename == __file__
-
-
-def test_the_default_gives_the_bytes_of_the_recipe_that_it_took(tmp_path: Path):
-    for methods, name in ((BOTH[1:], "cpu_fp32"), (BOTH, "fp32")):
-        for recipe, path in ((None, "a.kvc"), (name, "b.kvc")):
-            compiled(recipe, methods)[0].save(tmp_path / path)
-        assert (tmp_path / "a.kvc").read_bytes() == (tmp_path / "b.kvc").read_bytes()
-
-
-def test_the_default_keeps_the_dtype_of_caches_that_is_asked_for():
-    recipe = default_recipe("int8")
-    assert (recipe.first.cache, recipe.otherwise.cache) == ("int8", "int8")
-
-
-class Keeping(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("kept", torch.zeros(2, 4))
+class Counting(nn.Module):
+    """Has no operator at all."""
 
     def forward(self, x):
-        self.kept.copy_(torch.cat([self.kept[1:], x[:1]]))
-        return self.kept * 2
+        return x.shape[0]
 
 
-def test_a_recipe_that_is_taken_since_it_copies_less_is_told():
-    recipe = default_recipe()
-    other = compile_program(Sorting(), BOTH, "fp32")
-
-    def make(one):
-        if one is recipe.first:
-            raise CopyBudgetExceeded(method="plain", nbytes=8, allowed=4, listing="")
-        return other
-
-    with pytest.warns(LeftToPyTorch, match="named, is compiled by fp32") as caught:
-        assert without_pytorch(recipe, make) is other
-    assert "cpu_fp32 copies 8 bytes in a call of plain, of" in str(caught[0].message)
-
-
-def test_a_budget_that_both_recipes_exceed_is_still_refused():
-    with pytest.raises(CopyBudgetExceeded):
-        compile_program(
-            Keeping(), [Method("forward", (X,))], max_copy_bytes={"forward": 0}
-        )
+@pytest.mark.parametrize(
+    ("model", "left"),
+    [
+        (nn.Linear(4, 2), None),
+        (Solving(), {"forward": {"aten::linalg_inv": 1}}),
+        (nn.Identity(), None),
+        (Counting(), None),
+    ],
+)
+def test_without_a_recipe_a_model_is_compiled_by_the_default(
+    tmp_path: Path, model: nn.Module, left: dict[str, dict[str, int]] | None
+):
+    methods = [Method("forward", (X,))]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        bundle = compile_program(model, methods)
+    assert bundle.program.provenance.recipe == DEFAULT == "cpu_fp32"
+    assert [one.message.left for one in told] == ([left] if left else [])
+    bundle.save(tmp_path / "a.kvc")
+    with load(tmp_path / "a.kvc") as program:
+        found = program.call("forward", X.numpy())
+    want = model(X)
+    if isinstance(want, torch.Tensor):
+        want = want.detach().numpy()
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)

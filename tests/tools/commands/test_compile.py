@@ -30,6 +30,7 @@ def test_the_closing_table_says_what_was_made(kvc, tmp_path):
         "methods",
         "recipe",
         "cpu",
+        "needs",
         "weights",
         "file",
         "memory",

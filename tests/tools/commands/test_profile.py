@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import torch
 from tiny_decoder import factory
+from torch import nn
 
-from kvc.compiler import compile_program
+from kvc.compiler import Dim, Method, StateSpec, compile_program
 from kvc.runtime import Span, load
+from kvc.tools.bench.method_tests import MethodTest, method_tests
 from kvc.tools.bench.plan import SpeedTest
 from kvc.tools.bench.profiling import (
     OUTSIDE,
@@ -168,3 +171,126 @@ def test_calls_that_nobody_asked_for_fit_into_a_session(kvc, fast):
     done = kvc("profile", fast, "-r", 1, "--json")
     assert done.exit_code == 0, done.output
     assert [one["test"] for one in json.loads(done.stdout)["tests"]] == ["pp24", "tg24"]
+
+
+class Plain(nn.Module):
+    """Generates no text: encodes rows of tokens, and keeps sums in a state."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(7, 4)
+        self.register_buffer("total", torch.zeros(2, 4))
+
+    def encode(self, tokens, mask):
+        found = self.table(tokens) * mask[..., None]
+        return torch.softmax(found, -1).sum(1)
+
+    def add(self, rows):
+        self.total.add_(rows)
+        return self.total * 2
+
+
+BATCH, SEQ = Dim("batch", 2, 64), Dim("seq", 1, 100)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    tokens = torch.ones(2, 5, dtype=torch.int64)
+    sizes = {0: BATCH, 1: SEQ}
+    methods = [
+        Method(
+            "encode", (tokens, tokens > 0), dynamic={"tokens": sizes, "mask": sizes}
+        ),
+        Method("add", (torch.ones(2, 4),), dynamic={"rows": {0: BATCH}}),
+    ]
+    states = [StateSpec("total", axis=0, capacity=BATCH)]
+    path = tmp_path_factory.mktemp("plain") / "plain.kvc"
+    compile_program(Plain(), methods, states=states).save(path)
+    return path
+
+
+def test_methods_without_roles_are_called_at_usual_sizes(kvc, plain):
+    done = kvc("profile", plain, "-r", 2, "--json")
+    assert done.exit_code == 0, done.output
+    encode, add = json.loads(done.stdout)["tests"]
+    assert encode["test"] == "encode at batch=2, seq=100"
+    assert (encode["method"], encode["sizes"]) == ("encode", {"batch": 2, "seq": 100})
+    assert (add["test"], add["sizes"]) == ("add at batch=2", {"batch": 2})
+    for one in (encode, add):
+        assert (one["calls"], one["prompt"], one["steps"], one["depth"]) == (2, 0, 0, 0)
+        assert sum(row["share"] for row in one["rows"]) == pytest.approx(1)
+    rows = {row["what"]: row for row in encode["rows"]}
+    assert rows["aten::embedding"]["backends"] == ["cpu"]
+
+
+def test_sizes_of_arguments_can_be_chosen(kvc, plain, tmp_path):
+    path = tmp_path / "trace.json"
+    done = kvc("profile", plain, "--at", "batch=3,seq=1", "--trace", path)
+    assert done.exit_code == 0, done.output
+    titles = [line for line in done.stdout.splitlines() if ": 3 calls; " in line]
+    assert [title.partition(":")[0] for title in titles] == [
+        "encode at batch=3, seq=1",
+        "add at batch=3, seq=1",
+    ]
+    events = json.loads(path.read_text())["traceEvents"]
+    assert {
+        event["args"]["method"] for event in events if "method" in event["args"]
+    } == {
+        "encode",
+        "add",
+    }
+
+
+def test_a_method_without_sizes_is_named_alone(kvc, tmp_path):
+    methods = [Method("forward", (torch.ones(2, 4),))]
+    compile_program(nn.Linear(4, 2), methods).save(tmp_path / "a.kvc")
+    text = kvc("profile", tmp_path / "a.kvc").stdout
+    assert text.startswith("forward: 3 calls; median ")
+    assert "aten::linear" in text
+
+
+class Cached(nn.Module):
+    """Reads a cache, of which no session has less than its greatest size by default."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(1, 8, 4))
+
+    def forward(self, rows, weights):
+        self.kept[:, :2] = rows
+        return (self.kept * weights[..., None]).sum(1)
+
+
+def test_sizes_of_states_are_those_of_a_session(kvc, tmp_path):
+    room = Dim("room", 4, 300)
+    given = torch.ones(1, 2, 4), torch.ones(1, 8)
+    methods = [Method("forward", given, dynamic={"weights": {1: room}})]
+    states = [StateSpec("kept", axis=1, capacity=room)]
+    compile_program(Cached(), methods, states=states).save(tmp_path / "a.kvc")
+    with load(tmp_path / "a.kvc") as program:
+        assert method_tests(program, {}) == (MethodTest("forward", {"room": 300}),)
+    done = kvc("profile", tmp_path / "a.kvc", "--at", "room=9")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("forward at room=9: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-p", 4), "-p, -n and -d are of bundles that generate text alone"),
+        (("-d", 1), "-p, -n and -d are of bundles that generate text alone"),
+        (("--at", "width=4"), "no size 'width'"),
+        (("--at", "seq=101"), "1..100"),
+        (("--at", "seq"), "expected NAME=N"),
+    ],
+)
+def test_what_no_method_can_be_called_with(kvc, plain, options, message):
+    done = kvc("profile", plain, *options)
+    assert done.exit_code != 0
+    assert message in done.output
+
+
+def test_a_prompt_is_sized_by_its_own_options(kvc, fast):
+    done = kvc("profile", fast, "--at", "seq=4")
+    assert done.exit_code == 2
+    assert "--at is of bundles that generate no text" in done.output
