@@ -9,6 +9,7 @@ the processor's cache.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import ClassVar, Final, cast
 
 from kvc.compiler.ir import Argument, Constant, Method, Node, Program, Value
@@ -41,11 +42,12 @@ class FoldBatchNorms:
 
 
 class _Folder:
-    """Folds the norms of methods; `made` has the constants by name."""
+    """Folds the norms of methods; `made` has the constants by what they are made of."""
 
     def __init__(self, constants: Mapping[str, Constant]) -> None:
         self._constants = constants
-        self.made: dict[str, Constant] = {}
+        self._taken = {*constants}  # names
+        self.made: dict[tuple[Make, *tuple[str, ...]], Constant] = {}
 
     def method(self, method: Method) -> Method:
         """Return a method whose norms are folded."""
@@ -107,12 +109,18 @@ class _Folder:
     def _constant(
         self, name: str, make: Make, bases: list[str], dims: tuple[object, ...]
     ) -> Constant:
+        """Return what `make` makes of constants, named `name` or, if taken, alike."""
+        if (make, *bases) in self.made:
+            return self.made[make, *bases]
+        names = chain([name], (f"{name}.{number}" for number in count(1)))
+        free = next(each for each in names if each not in self._taken)
         shape = tuple(size for size in dims if isinstance(size, int))
         sources = tuple(self._constants[base].source for base in bases)
         provenance = f"{FoldBatchNorms.name} of {bases[0]}"
         kind = TensorType(DType.FLOAT32, shape)
-        made = Constant(name, kind, Computed(make, sources, shape), provenance)
-        assert self.made.setdefault(name, made) == made
+        made = Constant(free, kind, Computed(make, sources, shape), provenance)
+        self.made[make, *bases] = made
+        self._taken.add(free)
         return made
 
 
@@ -124,10 +132,12 @@ _X: Final = Any("x")
 
 def _clamped(x: Pattern) -> Pattern:
     at_once = op("aten::clamp", x, 0, 6) | op("aten::hardtanh", x, 0, 6)
-    return at_once | op("aten::clamp", op("aten::clamp", x, 0, None), None, 6)
+    above = Any("above", op("aten::clamp", x, 0, None))
+    return Any("clamped", at_once | op("aten::clamp", above, None, 6))
 
 
-_SIXTH: Final = _clamped(op("aten::add.Scalar", _X, 3, 1))
+_SIXTH: Final = _clamped(Any("moved", op("aten::add.Scalar", _X, 3, 1)))
+_WEIGHTED: Final = Any("weighted", _X * _SIXTH)
 # The name of a function -> its formula, and how often the formula reads x.
 _FUNCTIONS: Final[Mapping[str, tuple[Pattern, int]]] = {
     "silu": (op("aten::silu", _X), 1),
@@ -135,7 +145,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Pattern, int]]] = {
     "gelu_tanh": (op("aten::gelu", _X, "tanh"), 1),
     "sigmoid": (op("aten::sigmoid", _X), 1),
     "hard_sigmoid": (op("aten::div.Scalar", _SIXTH, 6), 1),
-    "hard_swish": (op("aten::div.Scalar", _X * _SIXTH, 6), 2),
+    "hard_swish": (op("aten::div.Scalar", _WEIGHTED, 6), 2),
 }
 _BOUNDED: Final = (
     op("aten::clamp", _X, Any("low"), Any("high"))
@@ -189,7 +199,10 @@ def _endings(
     for name, times, found in _functions(node, makers):
         value = cast("Value", found["x"])
         conv = ended.get(value.id)
-        fits = reads[value.id] == times and node.outputs[0].type == value.type
+        within = [v.id for v in found.values() if isinstance(v, Value) and v != value]
+        alone = all(reads[each] == 1 for each in within)
+        fits = alone and reads[value.id] == times
+        fits = fits and node.outputs[0].type == value.type
         if conv is not None and _is_plain(conv) and fits:
             yield _with(conv, conv.arguments[3], name, *_bounds(found, name, node))
 

@@ -22,8 +22,9 @@ _ENDINGS: dict[str, Callable[[Tensor], Tensor]] = {
     **_GATES,
     "identity": lambda x: x,
     "sigmoid": torch.sigmoid,
-    "hard_swish": functional.hardswish,
-    "hard_sigmoid": functional.hardsigmoid,
+    # As capturing takes them apart; torch's kernels multiply by a sixth.
+    "hard_swish": lambda x: x * torch.clamp(x + 3, 0, 6) / 6,
+    "hard_sigmoid": lambda x: torch.clamp(x + 3, 0, 6) / 6,
 }
 
 

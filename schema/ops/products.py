@@ -17,6 +17,7 @@ from kvc.schema.types import TensorType
 QB4_BLOCK = 32  # values that share a scale: a multiple of this
 QB4_ROWS = 8  # output channels that lie side by side
 QB4_BYTES = 4  # of each of these in turn
+_MOST = 2**31 - 1  # of a setting of a convolution; torch computes with 32 bits
 
 
 def linear(x: TensorType, weight: TensorType, bias: TensorType | None) -> Rule:
@@ -78,6 +79,7 @@ def convolution(
     require(rank >= 1 and len(shape) == rank + 2, f"convolution of {x} with {weight}")
     require(all(len(s) == rank for s in settings), f"settings for {rank} spatial dims")
     require(min(stride) > 0 and min(dilation) > 0 and min(padding) >= 0, "settings")
+    require(max(map(max, settings)) <= _MOST, "settings")
     require(groups > 0 and shape[1] == kernel[1] * groups, "channels and groups")
     require(kernel[0] % groups == 0, "output channels and groups")
     require(bias is None or shape_of(bias) == kernel[:1], "bias of a convolution")
@@ -120,6 +122,7 @@ def conv_transpose(
     require(all(len(s) == rank for s in settings), f"settings for {rank} spatial dims")
     require(min(stride) > 0 and min(dilation) > 0, "settings")
     require(min(padding) >= 0 and min(output_padding) >= 0, "settings")
+    require(max(map(max, settings)) <= _MOST, "settings")
     extra = zip(output_padding, stride, dilation, strict=True)
     require(all(o < max(s, d) for o, s, d in extra), "output padding")
     require(groups > 0 and shape[1] == kernel[0], "channels of a convolution")

@@ -15,13 +15,33 @@ from cached_models import Append, append_methods
 from ragged_models import MOST, RAGGED, ragged_methods, ragged_specs
 from ring_models import RingDecoder, Shape, ring_methods
 from tiny_decoder import factory
-from torch import nn
+from torch import Tensor, nn
 
 from kvc.compiler import Method, StateSpec, compile_program
 from kvc.recipes import Wanted, load_recipe, load_recipes
 
+
+class Convolutions(nn.Module):
+    """Convolutions of all kinds, with and without a function at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, 2, 1)
+        self.apart = nn.Conv2d(16, 16, 3, 1, 2, 2, 16)
+        self.wide = nn.Conv2d(16, 32, 1, groups=2)
+        self.back = nn.ConvTranspose2d(32, 4, 3, 2, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [1, 4, ...] of the size of x."""
+        y = self.first(x).relu()
+        y = nn.functional.silu(self.apart(y) + y)
+        made: Tensor = self.back(self.wide(y))
+        return made
+
+
 COUNT, ROWS = torch.tensor(3), torch.randn(2, 4)
 YES, NO = torch.tensor(True), torch.tensor(False)
+PICTURE = (Method("forward", (torch.randn(1, 3, 8, 10),)),)
 LOOPS = (
     Method("until", (COUNT, ROWS)),
     Method("swapped", (COUNT, ROWS, ROWS)),
@@ -82,6 +102,7 @@ SEEDS: Mapping[str, Callable[[], Seed]] = {
     "ragged": lambda: _ragged("state", "cpu_fp32"),
     "ragged branches": lambda: _ragged("branches", "fp32"),
     "ragged rings": lambda: _ragged("rings", "fp32"),
+    "convolutions": lambda: Seed(Convolutions, PICTURE, "cpu_fp32"),
     "growing": lambda: Seed(Append, append_methods(), "fp32"),
     "branches on cpu": lambda: Seed(Branches, BRANCHES, "cpu_fp32"),
     "loops on cpu": lambda: Seed(Loops, LOOPS, "cpu_fp32"),

@@ -53,3 +53,61 @@ class CausalStack(nn.Module):
         for layer in self.layers:
             x = x + layer(x).tanh()
         return x
+
+
+class RingConvolution(nn.Module):
+    """A causal convolution whose past frames are written where they lie.
+
+    Frame `i` lies in slot `i % slots`. A chunk has `step` frames; the slots are as many
+    as the kernel sees and a multiple of the chunk, so that a chunk lies in one piece.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, step: int) -> None:
+        super().__init__()
+        self.seen, self.step = kernel - 1 + step, step
+        slots = -(-self.seen // step) * step
+        self.convolution = nn.Conv1d(inputs, outputs, kernel)
+        self.register_buffer("past", torch.zeros(1, inputs, slots))
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        """Return [1, outputs, step] of the frames x from `position` on."""
+        slots = self.past.shape[-1]
+        self.past.index_copy_(2, (position + torch.arange(self.step)) % slots, x)
+        first = position + self.step - self.seen
+        last = (first + torch.arange(self.seen)) % slots
+        return self.convolution(self.past.index_select(2, last))
+
+
+class StreamingEncoder(nn.Module):
+    """Convolutions with residuals and functions over chunks of sound."""
+
+    STEP = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = RingConvolution(CHANNELS, 8, 5, self.STEP)
+        self.second = RingConvolution(8, 8, 3, self.STEP)
+        self.gate = nn.Conv1d(8, 8, 1)
+        self.last = RingConvolution(8, 6, 7, self.STEP)
+        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [1, 6, STEP] of the next frames x [1, CHANNELS, STEP]."""
+        y = self.first(x, self.position).relu()
+        y = nn.functional.silu(self.second(y, self.position) + y)
+        y = y * self.gate(y).sigmoid()
+        made = self.last(y, self.position)
+        self.position.add_(self.STEP)
+        return made
+
+    def whole(self, x: Tensor) -> Tensor:
+        """Return what `forward` makes of all frames, chunk by chunk."""
+
+        def causal(layer: RingConvolution, x: Tensor) -> Tensor:
+            past = layer.convolution.kernel_size[0] - 1
+            made: Tensor = layer.convolution(nn.functional.pad(x, (past, 0)))
+            return made
+
+        y = causal(self.first, x).relu()
+        y = nn.functional.silu(causal(self.second, y) + y)
+        return causal(self.last, y * self.gate(y).sigmoid())

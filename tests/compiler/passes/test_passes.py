@@ -9,6 +9,7 @@ from kvc.compiler.ir import State
 from kvc.compiler.ir.reading import read_program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
+from kvc.compiler.passes.convolutions import EndConvolutions, FoldBatchNorms
 from kvc.compiler.passes.fusions import FuseGlus, FuseRmsNorms, FuseRotaryEmbeddings
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.matrix_products import (
@@ -43,6 +44,14 @@ STREAM = {
 }
 STREAM |= {"down": torch.ones(16, 32), "down_bias": torch.ones(16)}
 STREAM |= {"last": torch.ones(16), "last_bias": torch.ones(16)}
+CONV = {"conv.weight": torch.ones(2, 2, 1), "conv.bias": torch.ones(2)}
+NORMED = {"conv.weight": torch.ones(4, 2, 3)}
+NORMED |= {f"norm.{name}": torch.ones(4) for name in ("weight", "bias")}
+NORMED |= {
+    f"{norm}.running_{name}": torch.ones(4)
+    for norm in ("norm", "other")
+    for name in ("mean", "var")
+}
 # Golden file -> the pass, and the constants of the program before it.
 CASES = {
     "forward_copies": (ForwardCopies(), {}),
@@ -66,6 +75,8 @@ CASES = {
         GatherProducts(),
         {"wide": torch.ones(8, 4, dtype=torch.int8), "scale": torch.ones(8)},
     ),
+    "fold_batch_norms": (FoldBatchNorms(), NORMED),
+    "end_convolutions": (EndConvolutions(), CONV),
     "materialize_views": (MaterializeViews(), {}),
     "quantize_weights": (QuantizeWeights("qd8", True), WEIGHTS),
     "quantize_weights_alone": (QuantizeWeights("w8", True), WEIGHTS),

@@ -17,6 +17,10 @@ def index(*dims: int) -> TensorType:
     return tensor(*dims, dtype=INT64)
 
 
+SETTINGS = ((1,), (0,), (1,), 1)
+LINE, KERNEL = tensor(1, 2, 8), tensor(4, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("op", "arguments"),
     [
@@ -59,6 +63,32 @@ def index(*dims: int) -> TensorType:
                 (tensor(1, 2, 5), None, ((1,), (0,), (1,), 1, (1,))),
                 (tensor(1, 2, 5), None, ((1,), (0,), (0,), 0, (1,))),
                 (tensor(1, 2, 5), None, ((1,), (0,), (0,), 3, (1,))),
+                (tensor(1, 2, 5), None, ((2**31,), (2**32,), (0,), 1, (1,))),
+                (tensor(1, 2, 5), None, ((1,), (2**61,), (0,), 1, (2**61,))),
+            )
+        ),
+        *(
+            ("aten::convolution", (LINE, KERNEL, None, *settings))
+            for settings in (
+                ((1,), (2**61,), (2**61,), 1),
+                ((2**61,), (2**61,), (1,), 1),
+                ((2**31,), (0,), (1,), 1),
+            )
+        ),
+        *(
+            ("kvc::convolution", (x, KERNEL, bias, more, *SETTINGS, *ending))
+            for x, bias, more, ending in (
+                (LINE, None, None, ("relu", None, None)),
+                (LINE, None, None, ("clamp", None, None)),
+                (LINE, None, None, ("silu", 0.0, None)),
+                (LINE, None, None, ("identity", None, 1.0)),
+                (LINE, tensor(2), None, ("silu", None, None)),
+                (LINE, None, tensor(1, 4, 8), ("silu", None, None)),
+                (LINE, None, tensor(1, 4, 1), ("silu", None, None)),
+                (LINE, None, tensor(4, 6), ("silu", None, None)),
+                (LINE, None, tensor(1, 4, 6, dtype=FLOAT64), ("silu", None, None)),
+                (tensor(1, 2, 8, dtype=FLOAT64), None, None, ("silu", None, None)),
+                (tensor(1, 2, 2), None, None, ("silu", None, None)),
             )
         ),
         (
@@ -469,8 +499,6 @@ def test_a_product_of_floats_with_int8_refuses_what_does_not_fit(place, wrong):
         OPS["kvc::linear_w8"].rule(*good[:place], wrong, *good[place + 1 :])
 
 
-SETTINGS = ((1,), (0,), (1,), 1)
-LINE, KERNEL = tensor(1, 2, 8), tensor(4, 2, 3)
 BAG = "aten::_embedding_bag_forward_only"
 WRITE = "kvc::cache_update"
 CACHE, ROWS = tensor(2, 3, 9, 8), tensor(2, 3, 1, 8)

@@ -2,6 +2,7 @@
 
 from op_cases import (
     computing,
+    convolving,
     elementwise,
     indexing,
     linear_algebra,
@@ -12,7 +13,7 @@ from op_cases import (
 from op_cases.case import Case, kind_of, mapped, type_of
 
 _FIRST = elementwise, reducing, computing, linear_algebra
-_PARTS = *_FIRST, moving, indexing, spatial
+_PARTS = *_FIRST, moving, indexing, spatial, convolving
 CASES = tuple(case for part in _PARTS for case in part.CASES)
 
 __all__ = ["CASES", "Case", "kind_of", "mapped", "type_of"]

@@ -1,7 +1,8 @@
 """A case of an op: its arguments, how eager runs it, and seeded operands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,15 @@ from kvc.schema.types import TensorType
 
 Argument = object
 _GENERATOR = torch.Generator().manual_seed(0)
+_ENDINGS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "identity": torch.clone,
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "sigmoid": torch.sigmoid,
+    "hard_swish": lambda x: x * (x + 3).clamp(0, 6) / 6,
+    "hard_sigmoid": lambda x: (x + 3).clamp(0, 6) / 6,
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ def overload(op: str) -> Callable[..., object]:
         return {
             "attention": torch_ops.attention,
             "cache_update": torch_ops.cache_update,
+            "convolution": _ended_convolution,
             "expert_linear": torch_ops.expert_linear,
             "glu": _glu,
             "linear_w8": _linear_w8,
@@ -100,6 +111,11 @@ def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randint(low, high, shape, generator=_GENERATOR).to(dtype)
 
 
+def restart(seed: int) -> None:
+    """Let the random elements that follow depend on a seed alone."""
+    _GENERATOR.manual_seed(seed)
+
+
 def index(*values: object, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.tensor(values, dtype=dtype)
 
@@ -109,6 +125,28 @@ def _glu(gate: Tensor, up: Tensor, activation: str) -> Tensor:
         return functional.silu(gate) * up
     kind = "tanh" if activation == "gelu_tanh" else "none"
     return functional.gelu(gate, approximate=kind) * up
+
+
+def _ended_convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+    ending: str,
+    low: float | None,
+    high: float | None,
+) -> Tensor:
+    none = (0,) * len(stride)
+    settings = (stride, padding, dilation, False, none, groups)
+    made = torch.convolution(input, weight, bias, *settings)
+    made = made if residual is None else made + residual
+    if ending == "clamp":
+        return torch.clamp(made, low, high)
+    return _ENDINGS[ending](made)
 
 
 def _linear_w8(

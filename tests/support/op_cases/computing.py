@@ -1,5 +1,5 @@
 # ruff: noqa: E501  a table reads best with one line a case
-"""Cases of products, norms, convolution and attention."""
+"""Cases of products, norms and attention."""
 
 import torch
 from torch import Tensor
@@ -94,52 +94,6 @@ DISTANCES = tuple(
     for p in (0.0, 1.0, 2.0, 2.5, float("inf"))
     for mode in (None, 1, 2)
 )
-
-CONVOLUTION = (
-    *(
-        Case(
-            "aten::convolution",
-            (rand(*x), rand(*w), b, stride, padding, dilation, groups),
-        )
-        for x, w, b, stride, padding, dilation, groups in (
-            ((2, 4, 11), (6, 4, 3), rand(6), (1,), (0,), (1,), 1),
-            ((2, 4, 11), (6, 2, 3), None, (2,), (1,), (2,), 2),
-            ((1, 4, 9), (4, 1, 3), rand(4), (1,), (2,), (1,), 4),
-            ((2, 3, 8, 9), (5, 3, 3, 2), rand(5), (1, 2), (1, 0), (1, 1), 1),
-            ((1, 3, 8, 8), (4, 3, 4, 4), rand(4), (4, 4), (0, 0), (1, 1), 1),
-            (
-                (1, 2, 4, 5, 6),
-                (3, *[2] * 4),
-                rand(3),
-                (1, 1, 2),
-                (0, 1, 0),
-                (1, 1, 1),
-                1,
-            ),
-        )
-    ),
-    Case(
-        "aten::convolution",
-        (
-            *(rand(*s, dtype=BF16) for s in ((2, 4, 11), (6, 4, 3))),
-            None,
-            (1,),
-            (1,),
-            (1,),
-            1,
-        ),
-    ),
-)
-
-TRANSPOSED = tuple(
-    Case(op, (rand(*x), rand(*w), bias, *settings))
-    for op, x, w, bias, settings in (
-        ("aten::conv_transpose1d", (2, 4, 5), (4, 3, 3), rand(3), ((2,), (1,), (1,), 1, (1,))),
-        ("aten::conv_transpose1d", (1, 4, 5), (4, 3, 2), None, ((1,), (0,), (0,), 2, (2,))),
-        ("aten::conv_transpose2d.input", (1, 2, 3, 4), (2, 3, 2, 3), rand(3), ((2, 1), (0, 1), (1, 0), 1, (1, 1))),
-        ("aten::conv_transpose3d.input", (1, 2, 2, 3, 2), (2, 1, 2, 2, 2), None, ((1, 2, 1), (0, 0, 0), (0, 1, 0), 1, (1, 1, 1))),
-    )
-)  # fmt: skip
 
 CHANNEL_NORMS = (
     *(
@@ -364,6 +318,6 @@ FUSED = (
 )  # fmt: skip
 
 CASES = (
-    *(*FUSED, *EXPERTS, *TRANSPOSED, *CHANNEL_NORMS, *PRODUCTS, *DISTANCES),
-    *(*CONVOLUTION, *NORMS, *ATTENTION, *CACHED, *CACHED_INT8),
+    *(*FUSED, *EXPERTS, *CHANNEL_NORMS, *PRODUCTS, *DISTANCES),
+    *(*NORMS, *ATTENTION, *CACHED, *CACHED_INT8),
 )

@@ -1,0 +1,183 @@
+"""Convolutions of random sizes: equal to eager, with the same bits however computed."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+from daily import every
+from native_calls import native_graph, run_native
+from op_cases import Case
+from op_cases.case import rand, restart
+from op_cases.convolving import (
+    CASES,
+    convolution,
+    ended,
+    transposed,
+)
+from torch import Tensor
+
+from kvc.runtime.native.library import find_library
+from kvc.schema.ops import OPS
+from kvc.schema.ops.spec import ShapeMismatch
+
+ENDINGS = ("identity", "silu", "gelu", "gelu_tanh", "sigmoid", "hard_swish")
+
+
+@pytest.fixture
+def processors() -> Iterator[tuple[str, ...]]:
+    """Return the instruction sets that this processor has; use the same one again."""
+    library = find_library()
+    kept = library.processor
+    yield library.processors
+    library.use(kept)
+
+
+def results(case: Case, expected: Tensor, threads: int) -> Tensor:
+    built = native_graph(case, (expected,))
+    assert built is not None
+    (found,) = run_native(*built, (expected,), threads)
+    return found
+
+
+def check(case: Case, processors: tuple[str, ...]) -> None:
+    """Compare with eager; bits by threads, and by instruction sets but the least."""
+    with torch.inference_mode():
+        (expected,) = case.eager()
+    finite = expected[expected.isfinite()].abs()
+    atol = 2e-5 * max(1, float(finite.max())) if finite.numel() else 0
+    found = {}
+    for name in processors:
+        find_library().use(name)
+        one, two, three = (results(case, expected, threads) for threads in (1, 2, 3))
+        assert all(same_bits(one, other) for other in (two, three)), name
+        torch.testing.assert_close(one, expected, rtol=1e-4, atol=atol, equal_nan=True)
+        found[name] = one
+    alike = [one for name, one in found.items() if name != "portable"]
+    assert all(same_bits(alike[0], other) for other in alike)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Return whether numbers are equal, zeros with their signs, and NaNs lie alike."""
+    a, b = (torch.where(each.isnan(), torch.nan, each) for each in (a, b))
+    return torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+
+class Dice:
+    """Draws convolutions."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        restart(seed)
+        self.rank = self.one_of(1, 1, 2, 2, 2, 3)
+        if self.one_of(False, True):  # each channel alone
+            self.groups, self.inputs = self.one_of(1, 3, 8, 16, 37), 1
+            self.outputs = self.one_of(1, 1, 2)
+        else:
+            self.groups, self.inputs = self.one_of(1, 1, 2, 3), self.one_of(1, 2, 5, 40)
+            self.outputs = self.one_of(1, 3, 8, 17)
+        self.kernel = self.each(1, 1, 2, 3, 5)
+        self.options = {
+            "stride": self.each(1, 1, 2, 3),
+            "padding": self.each(0, 0, 1, 2, 4),
+            "dilation": self.each(1, 1, 2, 3),
+            "groups": self.groups,
+        }
+        sizes = (1, 4, 7, 14, 33, 60) if self.rank < 3 else (1, 4, 7, 9)
+        channels = self.inputs * self.groups
+        x = rand(self.one_of(1, 1, 2, 3), channels, *self.each(*sizes))
+        self.x = self.spread(x)
+
+    def one_of(self, *values):
+        return self._random.choice(values)
+
+    def each(self, *values: int) -> tuple[int, ...]:
+        return tuple(self.one_of(*values) for _ in range(self.rank))
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Return x as it is, or with its elements elsewhere."""
+        way = self.one_of("plain", "plain", "apart", "channels last", "repeated")
+        if way == "apart":
+            return torch.stack((x, x), -1)[..., 0]
+        if way == "channels last":
+            return x.movedim(1, -1).contiguous().movedim(-1, 1)
+        return x[..., :1].expand_as(x) if way == "repeated" else x
+
+    def ordinary(self) -> Case:
+        """Return a convolution, half of the time one that ends with a function."""
+        outputs, biased = self.outputs * self.groups, self.one_of(False, True)
+        kernel = (outputs, self.inputs, *self.kernel)
+        case = convolution(self.x, kernel, biased, **self.options)
+        if self.one_of(False, True) or not fits(case):
+            return case
+        return ended(case, self.one_of(*ENDINGS), residual=self.one_of(False, True))
+
+    def transposed(self) -> Case:
+        inputs = self.inputs * self.groups
+        kernel, biased = (inputs, self.outputs, *self.kernel), self.one_of(False, True)
+        steps = zip(self.options["stride"], self.options["dilation"], strict=True)
+        extra = tuple(self.one_of(0, 0, 1) if max(each) > 1 else 0 for each in steps)
+        return transposed(self.x, kernel, biased, extra=extra, **self.options)
+
+
+def fits(case: Case) -> bool:
+    try:
+        OPS[case.op].rule(*case.types())
+    except ShapeMismatch:
+        return False
+    return True
+
+
+@every(20, "seed")
+@pytest.mark.parametrize("seed", [*range(400)])
+def test_random_convolutions_equal_eager_with_the_same_bits(processors, seed: int):
+    for number in range(4):
+        dice = Dice(4 * seed + number)
+        for case in (dice.ordinary(), dice.transposed()):
+            if fits(case):
+                check(case, processors)
+
+
+@every(12, "case")
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.arguments[0].dtype is torch.float32]
+)
+def test_bits_depend_on_neither_threads_nor_instruction_sets(processors, case: Case):
+    check(case, processors)
+
+
+FAR = 2**30  # as a padding, or between taps
+
+
+@pytest.mark.parametrize("channels", [1, 3, 20])
+@pytest.mark.parametrize("size", [(9,), (5, 7), (3, 4, 5)])
+@pytest.mark.parametrize("groups", ["one", "each"])
+def test_taps_far_away_read_zeros(each_processor, size, channels, groups):
+    count = channels if groups == "each" else 1
+    x, rank = torch.randn(2, channels, *size), len(size)
+    kernel = (2 * channels, channels // count, *[3] * rank)
+    case = convolution(x, kernel, True, padding=FAR, dilation=FAR, groups=count)
+    near = (x, case.arguments[1][(..., *[slice(1, 2)] * rank)], case.arguments[2])
+    settings = ((1,) * rank, (0,) * rank, (1,) * rank, count)
+    (expected,) = Case("aten::convolution", (*near, *settings)).eager()
+    torch.testing.assert_close(
+        results(case, expected, 2), expected, rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_outputs_far_away_are_the_bias(each_processor, groups):
+    options = {"padding": FAR, "stride": 2 * FAR - 1, "groups": groups}
+    case = convolution((1, 4, 5, 5), (4, 4 // groups, 3, 3), True, **options)
+    expected = case.arguments[2].view(1, 4, 1, 1).expand(1, 4, 2, 2).clone()
+    assert torch.equal(results(case, expected, 2), expected)
+
+
+def test_a_transposed_convolution_takes_the_longest_steps(each_processor):
+    options = {"stride": 2 * FAR - 1, "dilation": 2 * FAR - 1}
+    far = transposed((1, 3, 1, 1), (3, 2, 1, 1), True, **options)
+    x, w, bias, *_ = far.arguments
+    ones, zeros = (1, 1), (0, 0)
+    near = Case(far.op, (x, w, bias, ones, zeros, zeros, 1, ones))
+    (expected,) = near.eager()
+    torch.testing.assert_close(results(far, expected, 2), expected)

@@ -1,0 +1,189 @@
+# ruff: noqa: E501  a table reads best with one line a case
+"""Cases of convolutions: ordinary, transposed, and those that end with a function."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from op_cases.case import Argument, Case, rand
+
+Sizes = tuple[int, ...]
+TRANSPOSED_OPS: Final = {
+    1: "aten::conv_transpose1d",
+    2: "aten::conv_transpose2d.input",
+    3: "aten::conv_transpose3d.input",
+}
+
+
+def convolution(
+    x: Tensor | Sizes, w: Sizes, biased: bool = False, **options: int | Sizes
+) -> Case:
+    """Return a case; options are for all axes, or one for each."""
+    rank = len(w) - 2
+    settings = _of_axes(rank, options, {"stride": 1, "padding": 0, "dilation": 1})
+    bias = rand(w[0]) if biased else None
+    given = x if isinstance(x, Tensor) else rand(*x)
+    groups = options.get("groups", 1)
+    return Case("aten::convolution", (given, rand(*w), bias, *settings, groups))
+
+
+def transposed(
+    x: Tensor | Sizes, w: Sizes, biased: bool = False, **options: int | Sizes
+) -> Case:
+    """Return a case of a transposed convolution, as `convolution` does."""
+    rank, groups = len(w) - 2, options.get("groups", 1)
+    names = {"stride": 1, "padding": 0, "extra": 0, "dilation": 1}
+    *settings, dilation = _of_axes(rank, options, names)
+    assert isinstance(groups, int)
+    bias = rand(w[1] * groups) if biased else None
+    given = x if isinstance(x, Tensor) else rand(*x)
+    arguments = (given, rand(*w), bias, *settings, groups, dilation)
+    return Case(TRANSPOSED_OPS[rank], arguments)
+
+
+def ended(
+    case: Case,
+    ending: str,
+    low: float | None = None,
+    high: float | None = None,
+    residual: bool = False,
+) -> Case:
+    """Return a case of `kvc::convolution` that ends what `case` makes."""
+    (made,) = case.eager()
+    x, w, bias, *settings = case.arguments
+    more = rand(*made.shape) if residual else None
+    arguments = (x, w, bias, more, *settings, ending, low, high)
+    return Case("kvc::convolution", arguments)
+
+
+def odd(*shape: int) -> Tensor:
+    """Return random elements with infinities and NaN, inside and at the borders."""
+    x = rand(*shape)
+    flat = x.view(-1)
+    numbers = torch.tensor([torch.inf, -torch.inf, torch.nan])
+    for place, number in zip((0, flat.numel() // 2, -1), numbers, strict=True):
+        flat[place] = number
+    return x
+
+
+def _of_axes(
+    rank: int, options: Mapping[str, int | Sizes], names: Mapping[str, int]
+) -> tuple[Argument, ...]:
+    wanted = (options.get(name, default) for name, default in names.items())
+    return tuple(each if isinstance(each, tuple) else (each,) * rank for each in wanted)
+
+
+_BF16: Final = torch.bfloat16
+
+ONE_AXIS = (
+    convolution((2, 4, 11), (6, 4, 3), True),
+    convolution((2, 4, 11), (6, 2, 3), stride=2, padding=1, dilation=2, groups=2),
+    convolution((1, 4, 9), (4, 1, 3), True, padding=2, groups=4),
+    convolution((1, 5, 1), (7, 5, 1), True),
+    convolution((3, 5, 60), (9, 5, 1)),
+    convolution((1, 2, 7), (3, 2, 2), padding=6),
+    convolution((1, 2, 7), (3, 2, 3), True, padding=9, dilation=3, stride=3),
+    convolution((2, 3, 49), (17, 3, 5), True, stride=3, padding=2),
+    convolution((1, 1, 60), (5, 1, 9), True, stride=2),
+    convolution((1, 6, 120), (4, 3, 3), groups=2, padding=1),
+    convolution(rand(2, 14, 3).transpose(1, 2), (4, 3, 3), True, padding=1),
+    convolution(rand(2, 1, 14).expand(2, 3, 14), (4, 3, 3), padding=1),
+)
+TWO_AXES = (
+    convolution((2, 3, 8, 9), (5, 3, 3, 2), True, stride=(1, 2), padding=(1, 0)),
+    convolution((1, 3, 8, 8), (4, 3, 4, 4), True, stride=4),
+    convolution((1, 4, 1, 1), (9, 4, 3, 3), True, padding=1),
+    convolution((2, 9, 7, 7), (10, 9, 1, 1), True),
+    convolution((1, 3, 14, 14), (20, 3, 3, 3), padding=1),
+    convolution((1, 3, 14, 7), (8, 3, 1, 1), stride=2),
+    convolution((1, 2, 60, 7), (3, 2, 3, 3), True, padding=(0, 5), dilation=(3, 2)),
+    convolution((3, 4, 7, 49), (6, 2, 2, 5), groups=2, stride=(3, 1), padding=(1, 3)),
+    convolution((1, 70, 4, 5), (3, 70, 2, 2), True),
+    convolution(rand(1, 14, 14, 3).permute(0, 3, 1, 2), (4, 3, 3, 3), True, padding=1),
+)
+THREE_AXES = (
+    convolution((1, 2, 4, 5, 6), (3, *[2] * 4), True, stride=(1, 1, 2), padding=(0, 1, 0)),
+    convolution((2, 3, 1, 7, 7), (4, 3, 1, 1, 1), True),
+    convolution((1, 2, 7, 1, 9), (3, 2, 3, 1, 3), padding=(2, 0, 4), dilation=(1, 2, 3)),
+    convolution((1, 4, 4, 6, 7), (4, 1, 1, 3, 3), True, padding=(0, 1, 1), groups=4),
+    convolution((2, 3, 4, 5, 5), (6, 1, 2, 3, 3), groups=3, stride=(2, 1, 1)),
+)  # fmt: skip
+DEPTHWISE = (
+    *(
+        convolution(
+            (2, channels, size, size), (channels * many, 1, 3, 3), biased=many == 1,
+            padding=1, stride=stride, groups=channels,
+        )
+        for channels in (1, 3, 16, 37)
+        for size, stride, many in ((7, 1, 1), (14, 2, 1), (60, 1, 1), (14, 3, 2))
+    ),
+    convolution((1, 37, 49), (37, 1, 5), True, padding=4, groups=37),
+    convolution((1, 16, 33), (16, 1, 4), stride=3, padding=3, dilation=2, groups=16),
+    convolution((2, 18, 1, 1), (18, 1, 3, 3), True, padding=1, groups=18),
+    convolution((1, 17, 5, 7), (17, 1, 2, 3), True, padding=(6, 7), groups=17),
+    convolution((1, 16, 7, 1), (16, 1, 3, 1), dilation=(2, 1), groups=16),
+    convolution((1, 3, 70), (3, 1, 3), stride=17, groups=3),
+    convolution((1, 2, 40, 40), (2, 1, 33, 33), groups=2),
+    convolution(rand(1, 7, 9, 20).permute(0, 3, 1, 2), (20, 1, 3, 3), True, groups=20),
+)  # fmt: skip
+UNUSUAL = (
+    convolution((0, 2, 5), (4, 2, 3), True),
+    convolution((0, 4, 5, 5), (4, 1, 3, 3), groups=4),
+    *(
+        convolution(odd(1, channels, *size), (groups * many, channels // groups, *kernel),
+                    padding=padding, groups=groups)
+        for channels, groups, many in ((3, 1, 5), (4, 4, 1), (20, 20, 1), (2, 2, 3))
+        for size, kernel, padding in (((9,), (3,), 2), ((7, 8), (3, 3), 1), ((30, 40), (2, 5), 3))
+    ),
+    Case(
+        "aten::convolution",
+        (rand(2, 4, 11, dtype=_BF16), rand(6, 4, 3, dtype=_BF16), None, (1,), (1,), (1,), 1),
+    ),
+)  # fmt: skip
+CONVOLUTION = (*ONE_AXIS, *TWO_AXES, *THREE_AXES, *DEPTHWISE, *UNUSUAL)
+
+TRANSPOSED = (
+    transposed((2, 4, 5), (4, 3, 3), True, stride=2, padding=1, extra=1),
+    transposed((1, 4, 5), (4, 3, 2), groups=2, dilation=2),
+    transposed((1, 3, 60), (3, 4, 4), True, stride=2, padding=1),
+    transposed((2, 3, 1), (3, 2, 7), True, stride=3),
+    transposed((1, 2, 7), (2, 3, 2), True, stride=3, extra=2),  # a phase without taps
+    transposed((1, 2, 7), (2, 3, 3), stride=2, dilation=2, extra=1),
+    transposed((1, 2, 7), (2, 3, 3), True, stride=6, dilation=4, padding=3),
+    transposed((1, 2, 7), (2, 3, 5), stride=4, dilation=6, padding=5, extra=3),
+    transposed((2, 6, 14), (6, 1, 4), True, stride=2, padding=1, groups=6),
+    transposed((0, 2, 5), (2, 3, 3), stride=2),
+    transposed(odd(1, 3, 14), (3, 5, 4), True, stride=2, padding=1),
+    transposed((1, 2, 3, 4), (2, 3, 2, 3), True, stride=(2, 1), padding=(0, 1), extra=(1, 0)),
+    transposed((2, 5, 7, 7), (5, 4, 1, 1), True),
+    transposed((1, 5, 7, 14), (5, 4, 1, 1), stride=3, extra=1),
+    transposed((1, 3, 14, 7), (3, 2, 2, 2), True, stride=2),
+    transposed((2, 4, 5, 7), (4, 3, 3, 4), stride=(3, 2), padding=(1, 2), dilation=(2, 1), groups=2),
+    transposed(odd(1, 3, 7, 7), (3, 2, 3, 3), stride=2, padding=1, extra=1),
+    transposed(rand(1, 7, 6, 3).permute(0, 3, 1, 2), (3, 2, 3, 3), True, stride=2),
+    transposed((1, 2, 2, 3, 2), (2, 1, 2, 2, 2), stride=(1, 2, 1), extra=(0, 1, 0)),
+    transposed((2, 2, 3, 4, 5), (2, 3, 3, 1, 2), True, stride=2, padding=(1, 0, 1)),
+)  # fmt: skip
+
+_ENDINGS: Final = (
+    ("identity",), ("silu",), ("gelu",), ("gelu_tanh",), ("sigmoid",), ("hard_swish",),
+    ("hard_sigmoid",), ("clamp", 0.0), ("clamp", None, 0.5), ("clamp", -0.5, 0.25),
+    ("clamp", 0.0, 6.0), ("clamp", 1.0, -1.0), ("clamp", -torch.inf, torch.inf),
+)  # fmt: skip
+ENDED = tuple(
+    ended(case, *ending, residual=residual)
+    for ending in _ENDINGS
+    for residual in (False, True)
+    for case in (
+        convolution((1, 3, 33), (5, 3, 3), True, padding=1),
+        convolution((2, 20, 7, 7), (20, 1, 3, 3), padding=1, groups=20),
+        convolution((1, 5, 40, 30), (5, 1, 3, 3), True, padding=1, groups=5),
+        convolution(odd(1, 4, 14, 14), (9, 4, 1, 1), True),
+        convolution((0, 3, 7), (2, 3, 3)),
+    )
+    if ending != ("gelu",) or case.arguments[0].isfinite().all()  # torch's gives NaN
+)
+
+CASES = (*CONVOLUTION, *TRANSPOSED, *ENDED)
