@@ -155,17 +155,15 @@ bool scalar_power(const Step& step, const Context& context) {
   return true;
 }
 
-// x * 2**y; the power is float64 only where y is, as in torch.
+// x * 2**y; the power is computed in the dtype of the result.
 bool ldexp(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1], &b = step.tensors[2];
   with_types_of<OfFloats>(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     with_type(b.dtype, [&](auto exponent) {
       using B = decltype(exponent);
-      using P = std::conditional_t<std::is_same_v<B, double>, double, float>;
-      map<T, T, B>(out, a, b, context.threads, [](T x, B y) {
-        return x * static_cast<T>(std::exp2(static_cast<P>(y)));
-      });
+      map<T, T, B>(out, a, b, context.threads,
+                   [](T x, B y) { return x * std::exp2(static_cast<T>(y)); });
     });
   });
   return true;

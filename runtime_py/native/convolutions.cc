@@ -10,6 +10,7 @@
 #include "convolution.h"
 #include "depthwise.h"
 #include "kernels.h"
+#include "plain_convolutions.h"
 #include "pool.h"
 #include "products.h"
 
@@ -311,6 +312,13 @@ const int64_t* read_list(const int64_t* integers, int64_t* to) {
   return integers + count;
 }
 
+bool plainly(const Convolution& c, const Step& step, bool transposed, const Context& context) {
+  const Settings& s = c.settings;
+  return convolve_plainly({c.out, c.x, c.w, step.tensors[3], s.stride, s.padding, s.dilation,
+                           s.groups, transposed},
+                          context.threads);
+}
+
 bool convolution(const Step& step, const Context& context) {
   Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
                 step.tensors[3].as<const float>(), nullptr, {}, {}};
@@ -318,7 +326,8 @@ bool convolution(const Step& step, const Context& context) {
   read = read_list(read, c.settings.padding);
   read = read_list(read, c.settings.dilation);
   c.settings.groups = *read;
-  return c.out.count() == 0 || ordinary(c, context);
+  if (c.out.count() == 0) return true;
+  return c.x.dtype == DType::kFloat32 ? ordinary(c, context) : plainly(c, step, false, context);
 }
 
 // As `convolution`, with a residual that is added to the result, and a function of that.
@@ -343,7 +352,8 @@ bool transposed_convolution(const Step& step, const Context& context) {
   read = read_list(read, extra);
   c.settings.groups = *read++;
   read_list(read, c.settings.dilation);
-  return c.out.count() == 0 || transposed(c, context);
+  if (c.out.count() == 0) return true;
+  return c.x.dtype == DType::kFloat32 ? transposed(c, context) : plainly(c, step, true, context);
 }
 
 }  // namespace

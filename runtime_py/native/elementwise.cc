@@ -87,7 +87,7 @@ bool clamp_between(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
   const Tensor &low = step.tensors[2] ? step.tensors[2] : a;
   const Tensor &high = step.tensors[3] ? step.tensors[3] : a;
-  with_types_of<OfNumbers>(a.dtype, [&](auto zero) {
+  with_types_of<OfAll>(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (!step.tensors[3]) {
       map<T, T, T>(out, a, low, context.threads, [](T x, T y) { return Max::apply(x, y); });

@@ -71,12 +71,13 @@ _COMPUTED = {
     **rules(
         ANY,
         "aten::add.Tensor aten::add.Scalar aten::mul.Tensor aten::mul.Scalar "
-        "aten::maximum aten::minimum aten::fmax aten::fmin aten::sign",
+        "aten::maximum aten::minimum aten::fmax aten::fmin aten::sign "
+        "aten::clamp.Tensor",
     ),
     **rules(
         REAL,
         "aten::sub.Tensor aten::sub.Scalar aten::rsub.Scalar aten::neg aten::abs "
-        "aten::clamp aten::clamp.Tensor aten::relu aten::ceil aten::floor aten::round "
+        "aten::clamp aten::relu aten::ceil aten::floor aten::round "
         "aten::trunc aten::div.Tensor_mode aten::div.Scalar_mode aten::floor_divide "
         "aten::fmod.Tensor aten::fmod.Scalar aten::remainder.Tensor "
         "aten::remainder.Scalar aten::pow.Tensor_Tensor aten::pow.Scalar",

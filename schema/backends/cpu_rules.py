@@ -130,7 +130,7 @@ def derivative(arguments: Arguments, results: Results) -> str:
 def scaled_by_powers(arguments: Arguments, results: Results) -> str:
     """Return "" if elements can be scaled by powers of two, else why not."""
     x, exponent = (each.type.dtype for each in operands_of(arguments))
-    known = x in FLOATS and x is results[0].dtype and exponent in ALL
+    known = x in ALL and exponent in ALL and results[0].dtype in FLOATS
     return "" if known else takes_none_of({x, exponent})
 
 
@@ -144,11 +144,11 @@ def fill_one(arguments: Arguments, results: Results) -> str:
 
 
 def choice(arguments: Arguments, results: Results) -> str:
-    """Return "" if a bool tensor selects from tensors of one dtype, else why not."""
+    """Return "" if a bool tensor selects from two, else why not."""
     condition, *others = operands_of(arguments)
     if condition.type.dtype is not DType.BOOL:
         return takes_none_of({condition.type.dtype})
-    return one_dtype(others, results)
+    return one_dtype(others, results) and ANY(others, results)
 
 
 def fill(arguments: Arguments, results: Results) -> str:
@@ -164,7 +164,9 @@ def filled(arguments: Arguments, results: Results) -> str:
     """Return "" if the number can fill elements of the result's dtype, else why not."""
     x, value = arguments
     if isinstance(value, float) and results[0].dtype not in FLOATS:
-        return "a fraction among integers"
+        if not value.is_integer():
+            return "a fraction among integers"
+        return alike(*ALL)((x, int(value)), results)
     return alike(*ALL)((x,), results)
 
 
@@ -196,8 +198,8 @@ def made(arguments: Arguments, results: Results) -> str:
 def counted(arguments: Arguments, results: Results) -> str:
     """Return "" if a range of numbers can be made, else why not."""
     dtype, fraction = results[0].dtype, any(isinstance(a, float) for a in arguments)
-    known = dtype in FLOATS or (dtype in INDEX and not fraction)
-    return "" if known else takes_none_of({dtype})
+    known = dtype in FLOATS or (dtype in INTEGERS and not fraction)
+    return _unfit(arguments, dtype) if known else takes_none_of({dtype})
 
 
 def anything(arguments: Arguments, results: Results) -> str:
@@ -298,20 +300,19 @@ def attention(arguments: Arguments, results: Results) -> str:
 
 
 def attention_product(arguments: Arguments, results: Results) -> str:
-    """Return "" if attention without a cache can run, else why not.
-
-    The kernel of `kvc::attention` runs it.
-    """
-    q, k = (operand(each).type for each in arguments[:2])
-    mask, causal = arguments[3:5]
-    floats = [*arguments[:3]]
+    """Return "" if attention without a cache can run, else why not."""
+    mask, floats = arguments[3], [*arguments[:3]]
     if isinstance(mask, Operand) and mask.type.dtype is not DType.BOOL:
         floats.append(mask)
-    if len(q.dims) > 4:
-        return f"queries {q}"
-    if causal and not _at_most(q.dims[-2], k.dims[-2]):
-        return f"causal attention of {q} to {k}"
-    return _grouped(results[0], k) or FLOAT32(floats, results)
+    return alike(*FLOATS)(floats, results)
+
+
+def attends_as_to_cache(arguments: Arguments, results: Results) -> bool:
+    """Tell whether the kernel of `kvc::attention` runs attention without a cache."""
+    q, k = (operand(each).type for each in arguments[:2])
+    ordered = not arguments[4] or _at_most(q.dims[-2], k.dims[-2])
+    fits = q.dtype is DType.FLOAT32 and len(q.dims) <= 4 and ordered
+    return fits and not _grouped(results[0], k)
 
 
 def _at_most(first: Dim, second: Dim) -> bool:

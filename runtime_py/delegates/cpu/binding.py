@@ -29,7 +29,9 @@ from kvc.runtime.native import (
 )
 from kvc.runtime.native.library import Library
 from kvc.schema.backends.cpu import COMPUTED
+from kvc.schema.backends.cpu_rules import attends_as_to_cache
 from kvc.schema.backends.cpu_rows import BLOCKS, GLU, LINEARS, NORM, products_of_rows
+from kvc.schema.backends.operands import arguments_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BranchMismatch, KvcError
 from kvc.schema.graph import Graph, Instruction
@@ -55,6 +57,8 @@ _TEXTS = {
     "reduced": 0, "complete": 1, "r": 2,
     "sum": 0, "prod": 1, "mean": 2, "amax": 3, "amin": 4,
 }  # fmt: skip
+# Operands that are cast to the dtype of the result; those of COMPUTED all are.
+_CAST_OF = {"aten::ldexp.Tensor": (0,), "aten::where.self": (1, 2)}
 # Operands whose rows must be contiguous, by index among a kernel's tensors after its
 # results; the whole array is made contiguous, to keep it simple.
 _PACKED = {
@@ -232,7 +236,10 @@ class _Binder:
                 outs = [self._values.written(value) for value in instruction.results]
                 strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
                 made = outs if strided else _side_by_side(outs)
-                if instruction.op == _ATTENTION_PRODUCT:
+                if instruction.op == _ATTENTION_PRODUCT and attends_as_to_cache(
+                    arguments_of(self._graph, instruction),
+                    [self._types[value] for value in instruction.results],
+                ):
                     arguments = self._arguments(instruction)
                     self._add_attention(made[0], *arguments)  # type: ignore[arg-type]
                 else:
@@ -320,8 +327,8 @@ class _Binder:
                 tensors += given
             else:
                 tensors.append(given)  # type: ignore[arg-type]  # an array or None
-        if op in COMPUTED:
-            tensors = [self._cast(tensor, results[0].dtype) for tensor in tensors]
+        for index in range(len(tensors)) if op in COMPUTED else _CAST_OF.get(op, ()):
+            tensors[index] = self._cast(tensors[index], results[0].dtype)
         for index in _PACKED.get(op, ()):
             tensors[index] = self._packed(tensors[index])
         self._steps.add(op, [*results, *tensors], integers, numbers)
