@@ -118,17 +118,19 @@ _COMPUTED = {
     "aten::polygamma": derivative,
     **COMPUTED_REDUCTIONS,
 }
-# Operators whose operands are cast to the dtype of the result.
+_COMPARED = rules(
+    comparison,
+    "aten::eq.Tensor aten::ne.Tensor aten::lt.Tensor aten::le.Tensor "
+    "aten::gt.Tensor aten::ge.Tensor aten::eq.Scalar aten::ne.Scalar "
+    "aten::lt.Scalar aten::le.Scalar aten::gt.Scalar aten::ge.Scalar "
+    "aten::logical_and aten::logical_or aten::logical_xor",
+)
+# Operators whose operands are cast to the dtype of the result, and to a common dtype.
 COMPUTED: Final = frozenset(_COMPUTED)
+COMPARED: Final = frozenset(_COMPARED)
 RULES: Final[dict[str, Rule]] = {
     **_COMPUTED,
-    **rules(
-        comparison,
-        "aten::eq.Tensor aten::ne.Tensor aten::lt.Tensor aten::le.Tensor "
-        "aten::gt.Tensor aten::ge.Tensor aten::eq.Scalar aten::ne.Scalar "
-        "aten::lt.Scalar aten::le.Scalar aten::gt.Scalar aten::ge.Scalar "
-        "aten::logical_and aten::logical_or aten::logical_xor",
-    ),
+    **_COMPARED,
     **rules(
         predicate,
         "aten::logical_not aten::isnan aten::isinf aten::signbit "

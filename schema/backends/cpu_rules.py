@@ -82,11 +82,16 @@ def _bounds(dtype: DType) -> tuple[int, int]:
 
 
 def comparison(arguments: Arguments, results: Results) -> str:
-    """Return "" if two operands of one dtype can be compared, else why not."""
+    """Return "" if two operands can be compared, else why not.
+
+    Bools are compared with integers, and integers with floats, as numbers of the latter
+    dtype.
+    """
     found = {each.type.dtype for each in operands_of(arguments)}
-    if len(found) != 1 or not found <= {*ALL}:
+    if not found <= {*ALL}:
         return takes_none_of(found)
-    return _unfit(arguments, *found)
+    whole = [each for each in arguments if isinstance(each, int)]
+    return _unfit(whole, *found) if whole and DType.BOOL not in found else ""
 
 
 def predicate(arguments: Arguments, results: Results) -> str:
@@ -173,7 +178,8 @@ def filled(arguments: Arguments, results: Results) -> str:
 def cast(arguments: Arguments, results: Results) -> str:
     """Return "" if the kernels can convert between two dtypes, else why not."""
     found = {operand(arguments[0]).type.dtype, results[0].dtype}
-    return "" if found <= {*ALL, DType.BFLOAT16} else takes_none_of(found)
+    known = found <= {*ALL, DType.BFLOAT16, DType.FLOAT16}
+    return "" if known else takes_none_of(found)
 
 
 def one_dtype(arguments: Arguments, results: Results) -> str:
@@ -251,7 +257,7 @@ def indexed(arguments: Arguments, results: Results) -> str:
 def put(arguments: Arguments, results: Results) -> str:
     """Return "" if values can be written at several indices, else why not."""
     x, _, values, accumulate = arguments
-    rule = NUMERIC if accumulate else one_dtype
+    rule = alike(*ALL) if accumulate else one_dtype
     return (
         indexed(arguments, results)
         or _selected(arguments)

@@ -6,12 +6,13 @@ operands, earlier steps copy the operands that are not contiguous.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
 
 from kvc.runtime.delegates.cpu.failures import error_of
+from kvc.runtime.delegates.cpu.operand_dtypes import Kind, cast_to
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.execution.array_views import bind_view
 from kvc.runtime.execution.delegate import first_write
@@ -28,7 +29,6 @@ from kvc.runtime.native import (
     Steps,
 )
 from kvc.runtime.native.library import Library
-from kvc.schema.backends.cpu import COMPUTED
 from kvc.schema.backends.cpu_rules import attends_as_to_cache
 from kvc.schema.backends.cpu_rows import BLOCKS, GLU, LINEARS, NORM, products_of_rows
 from kvc.schema.backends.operands import arguments_of
@@ -57,8 +57,6 @@ _TEXTS = {
     "reduced": 0, "complete": 1, "r": 2,
     "sum": 0, "prod": 1, "mean": 2, "amax": 3, "amin": 4,
 }  # fmt: skip
-# Operands that are cast to the dtype of the result; those of COMPUTED all are.
-_CAST_OF = {"aten::ldexp.Tensor": (0,), "aten::where.self": (1, 2)}
 # Operands whose rows must be contiguous, by index among a kernel's tensors after its
 # results; the whole array is made contiguous, to keep it simple.
 _PACKED = {
@@ -304,10 +302,11 @@ class _Binder:
     ) -> None:
         """Add the step of an instruction's kernel, with arguments from `first` on."""
         params, given = OPS[instruction.op].params, self._arguments(instruction, first)
-        self._add_op(instruction.op, results, zip(params[first:], given, strict=True))
+        named = [*zip(params[first:], given, strict=True)]
+        self._add_op(instruction.op, results, named)
 
     def _add_op(
-        self, op: str, results: list[Array], arguments: Iterable[tuple[Param, object]]
+        self, op: str, results: list[Array], arguments: Sequence[tuple[Param, object]]
     ) -> None:
         """Add a step for the operator `op`.
 
@@ -327,8 +326,9 @@ class _Binder:
                 tensors += given
             else:
                 tensors.append(given)  # type: ignore[arg-type]  # an array or None
-        for index in range(len(tensors)) if op in COMPUTED else _CAST_OF.get(op, ()):
-            tensors[index] = self._cast(tensors[index], results[0].dtype)
+        scalars = [given for _, given in arguments if isinstance(given, int | float)]
+        dtypes = cast_to(op, results, tensors, scalars)
+        tensors = [*map(self._cast, tensors, dtypes)]
         for index in _PACKED.get(op, ()):
             tensors[index] = self._packed(tensors[index])
         self._steps.add(op, [*results, *tensors], integers, numbers)
@@ -359,12 +359,12 @@ class _Binder:
         given |= {"mask": mask, "scale": scale, "causal": causal, "layout": "linear"}
         params = OPS[_ATTENTION].params
         self._add_op(
-            _ATTENTION, [out], ((p, given.get(p.name, p.default)) for p in params)
+            _ATTENTION, [out], [(p, given.get(p.name, p.default)) for p in params]
         )
 
-    def _cast(self, array: Array | None, dtype: "np.dtype[np.generic]") -> Array | None:
-        """Return an array in a dtype, converted by a step if needed."""
-        if array is None or array.dtype == dtype:
+    def _cast(self, array: Array | None, dtype: Kind | None) -> Array | None:
+        """Return an array in a dtype, if there is one, converted by a step if needed."""
+        if array is None or dtype is None or array.dtype == dtype:
             return array
         made = np.empty(array.shape, dtype)
         self._add(_CAST, [made, array])

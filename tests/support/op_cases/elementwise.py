@@ -107,6 +107,26 @@ BINARY = (
     ),
     *(Case(f"aten::{op}.Tensor", pair) for op in _COMPARE for pair in _PAIRS),
     *(
+        Case(f"aten::{op}.Tensor", pair)
+        for op in ("eq", "lt")
+        for pair in (
+            (rand(3, 5, dtype=I64), rand(5, dtype=F32)),
+            (rand(3, 5, dtype=U8), rand(5, dtype=I8)),
+            (rand(3, 5, dtype=BOOL), rand(5, dtype=I32)),
+            (rand(3), torch.tensor(0.1, dtype=F64)),
+            (torch.tensor([0.1], dtype=F64), torch.tensor(0.1)),
+            (rand(3, dtype=I32), torch.tensor(0.1, dtype=F64)),
+            (rand(3, dtype=I32), torch.tensor(2**40 + 1)),
+        )
+    ),
+    *(
+        Case(f"aten::{op}.Scalar", (rand(9, dtype=d), number))
+        for op in ("eq", "lt")
+        for d, number in ((I64, 0.5), (I8, 1.0), (BOOL, -1), (BOOL, 0.5), (BOOL, True))
+    ),
+    Case("aten::logical_and", (rand(9, dtype=BOOL), rand(9, dtype=F32))),
+    Case("aten::logical_xor", (rand(9, dtype=I64), rand(9, dtype=BOOL))),
+    *(
         Case(f"aten::{op}.Scalar", (x, value))
         for op in _COMPARE
         for x, value in ((rand(3, 4), 0.1), (rand(5, dtype=I32), 1), (rand(), 0))
