@@ -29,8 +29,8 @@ from kvc.runtime.native import (
     Steps,
 )
 from kvc.runtime.native.library import Library
-from kvc.schema.backends.cpu_rules import attends_as_to_cache
 from kvc.schema.backends.cpu_rows import BLOCKS, GLU, LINEARS, NORM, products_of_rows
+from kvc.schema.backends.cpu_rules import attends_as_to_cache
 from kvc.schema.backends.operands import arguments_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BranchMismatch, KvcError
@@ -363,7 +363,7 @@ class _Binder:
         )
 
     def _cast(self, array: Array | None, dtype: Kind | None) -> Array | None:
-        """Return an array in a dtype, if there is one, converted by a step if needed."""
+        """Return an array in a dtype, converted by a step if needed; None: as it is."""
         if array is None or dtype is None or array.dtype == dtype:
             return array
         made = np.empty(array.shape, dtype)
