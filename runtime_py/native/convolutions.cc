@@ -10,6 +10,7 @@
 #include "convolutions.h"
 #include "depthwise.h"
 #include "kernels.h"
+#include "plain_convolutions.h"
 #include "pool.h"
 #include "products.h"
 
@@ -284,6 +285,13 @@ bool transposed(const Convolution& c, const Context& context) {
   return true;
 }
 
+bool plainly(const Convolution& c, const Step& step, bool transposed, const Context& context) {
+  const Settings& s = c.settings;
+  return convolve_plainly({c.out, c.x, c.w, step.tensors[3], s.stride, s.padding, s.dilation,
+                           s.groups, transposed},
+                          context.threads);
+}
+
 bool convolution(const Step& step, const Context& context) {
   Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
                 step.tensors[3].as<const float>(), nullptr, {}, false, {}};
@@ -291,7 +299,8 @@ bool convolution(const Step& step, const Context& context) {
   read = read_list(read, c.settings.padding);
   read = read_list(read, c.settings.dilation);
   c.settings.groups = *read;
-  return c.out.count() == 0 || convolve(c, context);
+  if (c.out.count() == 0) return true;
+  return c.x.dtype == DType::kFloat32 ? convolve(c, context) : plainly(c, step, false, context);
 }
 
 // As `convolution`, with a residual that is added to the result, and a function of that.
@@ -316,7 +325,8 @@ bool transposed_convolution(const Step& step, const Context& context) {
   read = read_list(read, extra);
   c.settings.groups = *read++;
   read_list(read, c.settings.dilation);
-  return c.out.count() == 0 || transposed(c, context);
+  if (c.out.count() == 0) return true;
+  return c.x.dtype == DType::kFloat32 ? transposed(c, context) : plainly(c, step, true, context);
 }
 
 }  // namespace

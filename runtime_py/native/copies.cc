@@ -151,16 +151,15 @@ bool full(const Step& step, const Context& context) {
 
 bool arange(const Step& step, const Context&) {
   const Tensor& out = step.tensors[0];
-  for (int64_t i = 0; i < out.dims[0]; ++i) {
-    const int64_t whole = step.integers[0] + i * step.integers[2];
-    const double number = step.numbers[0] + static_cast<double>(i) * step.numbers[2];
-    switch (out.dtype) {
-      case DType::kInt64: out.as<int64_t>()[i * out.strides[0]] = whole; break;
-      case DType::kInt32: out.as<int32_t>()[i * out.strides[0]] = static_cast<int32_t>(whole); break;
-      case DType::kFloat64: out.as<double>()[i * out.strides[0]] = number; break;
-      default: out.as<float>()[i * out.strides[0]] = static_cast<float>(number); break;
+  with_type(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < out.dims[0]; ++i) {
+      const int64_t whole = step.integers[0] + i * step.integers[2];
+      const double number = step.numbers[0] + static_cast<double>(i) * step.numbers[2];
+      out.as<T>()[i * out.strides[0]] =
+          std::is_integral_v<T> ? static_cast<T>(whole) : static_cast<T>(number);
     }
-  }
+  });
   return true;
 }
 

@@ -87,7 +87,7 @@ bool clamp_between(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
   const Tensor &low = step.tensors[2] ? step.tensors[2] : a;
   const Tensor &high = step.tensors[3] ? step.tensors[3] : a;
-  with_types_of<OfNumbers>(a.dtype, [&](auto zero) {
+  with_types_of<OfAll>(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     if (!step.tensors[3]) {
       map<T, T, T>(out, a, low, context.threads, [](T x, T y) { return Max::apply(x, y); });
@@ -115,7 +115,7 @@ bool where(const Step& step, const Context& context) {
 // narrow integer it becomes a wide one first, as in torch.
 template <class R, class A>
 R cast(A x) {
-  if constexpr (std::is_same_v<A, BFloat16>) {
+  if constexpr (std::is_same_v<A, BFloat16> || std::is_same_v<A, Half>) {
     return cast<R>(static_cast<float>(x));
   } else if constexpr (std::is_same_v<R, bool>) {
     return x != A(0);
@@ -125,6 +125,8 @@ R cast(A x) {
     constexpr double kLeast = static_cast<double>(std::numeric_limits<Whole>::min());
     const double whole = std::trunc(static_cast<double>(x));
     return static_cast<R>(whole >= kLeast && whole < -kLeast ? static_cast<Whole>(whole) : 0);
+  } else if constexpr (std::is_same_v<R, BFloat16> || std::is_same_v<R, Half>) {
+    return R(static_cast<float>(x));
   } else {
     return static_cast<R>(x);
   }
@@ -156,10 +158,11 @@ bool masked_fill_tensor(const Step& step, const Context& context) {
   return true;
 }
 
-// As `with_type`, bfloat16 too.
+// As `with_type`, bfloat16 and float16 too.
 template <class F>
 void with_castable(DType dtype, const F& function) {
   if (dtype == DType::kBFloat16) return function(BFloat16{});
+  if (dtype == DType::kFloat16) return function(Half{});
   return with_type(dtype, function);
 }
 

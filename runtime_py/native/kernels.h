@@ -110,6 +110,7 @@ extern const Entry kProducts[];
 extern const Entry kQuantizedProducts[];
 extern const Entry kExperts[];
 extern const Entry kAttention[];
+extern const Entry kPlainAttention[];
 extern const Entry kConvolutions[];
 extern const Entry kConvolutionPairs[];
 extern const Entry kPools[];

@@ -71,12 +71,13 @@ _COMPUTED = {
     **rules(
         ANY,
         "aten::add.Tensor aten::add.Scalar aten::mul.Tensor aten::mul.Scalar "
-        "aten::maximum aten::minimum aten::fmax aten::fmin aten::sign",
+        "aten::maximum aten::minimum aten::fmax aten::fmin aten::sign "
+        "aten::clamp.Tensor",
     ),
     **rules(
         REAL,
         "aten::sub.Tensor aten::sub.Scalar aten::rsub.Scalar aten::neg aten::abs "
-        "aten::clamp aten::clamp.Tensor aten::relu aten::ceil aten::floor aten::round "
+        "aten::clamp aten::relu aten::ceil aten::floor aten::round "
         "aten::trunc aten::div.Tensor_mode aten::div.Scalar_mode aten::floor_divide "
         "aten::fmod.Tensor aten::fmod.Scalar aten::remainder.Tensor "
         "aten::remainder.Scalar aten::pow.Tensor_Tensor aten::pow.Scalar",
@@ -117,17 +118,19 @@ _COMPUTED = {
     "aten::polygamma": derivative,
     **COMPUTED_REDUCTIONS,
 }
-# Operators whose operands are cast to the dtype of the result.
+_COMPARED = rules(
+    comparison,
+    "aten::eq.Tensor aten::ne.Tensor aten::lt.Tensor aten::le.Tensor "
+    "aten::gt.Tensor aten::ge.Tensor aten::eq.Scalar aten::ne.Scalar "
+    "aten::lt.Scalar aten::le.Scalar aten::gt.Scalar aten::ge.Scalar "
+    "aten::logical_and aten::logical_or aten::logical_xor",
+)
+# Operators whose operands are cast to the dtype of the result, and to a common dtype.
 COMPUTED: Final = frozenset(_COMPUTED)
+COMPARED: Final = frozenset(_COMPARED)
 RULES: Final[dict[str, Rule]] = {
     **_COMPUTED,
-    **rules(
-        comparison,
-        "aten::eq.Tensor aten::ne.Tensor aten::lt.Tensor aten::le.Tensor "
-        "aten::gt.Tensor aten::ge.Tensor aten::eq.Scalar aten::ne.Scalar "
-        "aten::lt.Scalar aten::le.Scalar aten::gt.Scalar aten::ge.Scalar "
-        "aten::logical_and aten::logical_or aten::logical_xor",
-    ),
+    **_COMPARED,
     **rules(
         predicate,
         "aten::logical_not aten::isnan aten::isinf aten::signbit "

@@ -2,16 +2,16 @@
 
 from typing import Final
 
-from kvc.schema.backends.cpu_rules import FLOAT32, rules
+from kvc.schema.backends.cpu_rules import NUMERIC, rules
 from kvc.schema.backends.operands import Arguments, Results, Rule, operand
 
 MAX_AXES: Final = 3
 
 
 def _convolution(arguments: Arguments, results: Results) -> str:
-    """Return "" if float32 is convolved over at most three axes, else why not."""
+    """Return "" if numbers are convolved over at most three axes, else why not."""
     axes = len(operand(arguments[1]).type.dims) - 2
-    return f"{axes} axes" if axes > MAX_AXES else FLOAT32(arguments, results)
+    return f"{axes} axes" if axes > MAX_AXES else NUMERIC(arguments, results)
 
 
 CONVOLUTIONS: Final[dict[str, Rule]] = rules(

@@ -3,9 +3,9 @@
 from typing import Final
 
 from kvc.schema.backends.cpu_rules import (
+    ALL,
     FLOATS,
     INDEX,
-    NUMERIC,
     REALS,
     alike,
     filled,
@@ -42,7 +42,8 @@ PLACES: Final[dict[str, Rule]] = {
     "aten::constant_pad_nd": _padded,
     **rules(_searched, "aten::bucketize.Tensor aten::searchsorted.Tensor"),
     **rules(
-        written(NUMERIC), "aten::index_add aten::scatter_add aten::scatter_reduce.two"
+        written(alike(*ALL)),
+        "aten::index_add aten::scatter_add aten::scatter_reduce.two",
     ),
     "aten::_embedding_bag_forward_only": _bags,
     "aten::_cdist_forward": alike(*FLOATS),

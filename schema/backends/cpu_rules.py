@@ -82,11 +82,16 @@ def _bounds(dtype: DType) -> tuple[int, int]:
 
 
 def comparison(arguments: Arguments, results: Results) -> str:
-    """Return "" if two operands of one dtype can be compared, else why not."""
+    """Return "" if two operands can be compared, else why not.
+
+    Bools are compared with integers, and integers with floats, as numbers of the latter
+    dtype.
+    """
     found = {each.type.dtype for each in operands_of(arguments)}
-    if len(found) != 1 or not found <= {*ALL}:
+    if not found <= {*ALL}:
         return takes_none_of(found)
-    return _unfit(arguments, *found)
+    whole = [each for each in arguments if isinstance(each, int)]
+    return _unfit(whole, *found) if whole and DType.BOOL not in found else ""
 
 
 def predicate(arguments: Arguments, results: Results) -> str:
@@ -130,7 +135,7 @@ def derivative(arguments: Arguments, results: Results) -> str:
 def scaled_by_powers(arguments: Arguments, results: Results) -> str:
     """Return "" if elements can be scaled by powers of two, else why not."""
     x, exponent = (each.type.dtype for each in operands_of(arguments))
-    known = x in FLOATS and x is results[0].dtype and exponent in ALL
+    known = x in ALL and exponent in ALL and results[0].dtype in FLOATS
     return "" if known else takes_none_of({x, exponent})
 
 
@@ -144,11 +149,11 @@ def fill_one(arguments: Arguments, results: Results) -> str:
 
 
 def choice(arguments: Arguments, results: Results) -> str:
-    """Return "" if a bool tensor selects from tensors of one dtype, else why not."""
+    """Return "" if a bool tensor selects from two, else why not."""
     condition, *others = operands_of(arguments)
     if condition.type.dtype is not DType.BOOL:
         return takes_none_of({condition.type.dtype})
-    return one_dtype(others, results)
+    return one_dtype(others, results) and ANY(others, results)
 
 
 def fill(arguments: Arguments, results: Results) -> str:
@@ -164,14 +169,17 @@ def filled(arguments: Arguments, results: Results) -> str:
     """Return "" if the number can fill elements of the result's dtype, else why not."""
     x, value = arguments
     if isinstance(value, float) and results[0].dtype not in FLOATS:
-        return "a fraction among integers"
+        if not value.is_integer():
+            return "a fraction among integers"
+        return alike(*ALL)((x, int(value)), results)
     return alike(*ALL)((x,), results)
 
 
 def cast(arguments: Arguments, results: Results) -> str:
     """Return "" if the kernels can convert between two dtypes, else why not."""
     found = {operand(arguments[0]).type.dtype, results[0].dtype}
-    return "" if found <= {*ALL, DType.BFLOAT16} else takes_none_of(found)
+    known = found <= {*ALL, DType.BFLOAT16, DType.FLOAT16}
+    return "" if known else takes_none_of(found)
 
 
 def one_dtype(arguments: Arguments, results: Results) -> str:
@@ -196,8 +204,8 @@ def made(arguments: Arguments, results: Results) -> str:
 def counted(arguments: Arguments, results: Results) -> str:
     """Return "" if a range of numbers can be made, else why not."""
     dtype, fraction = results[0].dtype, any(isinstance(a, float) for a in arguments)
-    known = dtype in FLOATS or (dtype in INDEX and not fraction)
-    return "" if known else takes_none_of({dtype})
+    known = dtype in FLOATS or (dtype in INTEGERS and not fraction)
+    return _unfit(arguments, dtype) if known else takes_none_of({dtype})
 
 
 def anything(arguments: Arguments, results: Results) -> str:
@@ -249,7 +257,7 @@ def indexed(arguments: Arguments, results: Results) -> str:
 def put(arguments: Arguments, results: Results) -> str:
     """Return "" if values can be written at several indices, else why not."""
     x, _, values, accumulate = arguments
-    rule = NUMERIC if accumulate else one_dtype
+    rule = alike(*ALL) if accumulate else one_dtype
     return (
         indexed(arguments, results)
         or _selected(arguments)
@@ -298,20 +306,19 @@ def attention(arguments: Arguments, results: Results) -> str:
 
 
 def attention_product(arguments: Arguments, results: Results) -> str:
-    """Return "" if attention without a cache can run, else why not.
-
-    The kernel of `kvc::attention` runs it.
-    """
-    q, k = (operand(each).type for each in arguments[:2])
-    mask, causal = arguments[3:5]
-    floats = [*arguments[:3]]
+    """Return "" if attention without a cache can run, else why not."""
+    mask, floats = arguments[3], [*arguments[:3]]
     if isinstance(mask, Operand) and mask.type.dtype is not DType.BOOL:
         floats.append(mask)
-    if len(q.dims) > 4:
-        return f"queries {q}"
-    if causal and not _at_most(q.dims[-2], k.dims[-2]):
-        return f"causal attention of {q} to {k}"
-    return _grouped(results[0], k) or FLOAT32(floats, results)
+    return alike(*FLOATS)(floats, results)
+
+
+def attends_as_to_cache(arguments: Arguments, results: Results) -> bool:
+    """Tell whether the kernel of `kvc::attention` runs attention without a cache."""
+    q, k = (operand(each).type for each in arguments[:2])
+    ordered = not arguments[4] or _at_most(q.dims[-2], k.dims[-2])
+    fits = q.dtype is DType.FLOAT32 and len(q.dims) <= 4 and ordered
+    return fits and not _grouped(results[0], k)
 
 
 def _at_most(first: Dim, second: Dim) -> bool:

@@ -2,7 +2,8 @@
 
 `python tests/benchmarks/modules.py [NAMES]` compiles each case of
 `tests/support/torch_modules.py` by `fp32`, saves it, loads it, runs it and compares.
-With `--recipe cpu_fp32` also tells which operators a recipe leaves to PyTorch.
+With `--recipe cpu_fp32` also tells which operators a recipe leaves to PyTorch, and with
+`--without-torch` all others run in a process that cannot import torch.
 With `--samples` also torch's own, `module_db` (needs `pip install expecttest`). Prints
 a line for each that is not equal, and what it all comes to. The exit code tells whether
 none was wrong or failed otherwise than in a `KvcError`.
@@ -14,6 +15,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -23,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from module_outcomes import outcome
 from torch_modules import CASES
+from without_torch import WithoutTorch
 
 Given = tuple[str, nn.Module, tuple[object, ...], dict[str, object]]
 
@@ -55,15 +58,18 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="of classes; all where none is given")
     parser.add_argument("--samples", action="store_true")
     parser.add_argument("--recipe", default="fp32", help="[default: fp32]")
+    parser.add_argument("--without-torch", action="store_true")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     found = Counter[str]()
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        apart = stack.enter_context(WithoutTorch()) if options.without_torch else None
         for name, module, args, kwargs in samples() if options.samples else own():
             if options.names and type(module).__name__ not in options.names:
                 continue
-            path = Path(folder) / "module.kvc"
-            result = outcome(module, args, kwargs, path, options.recipe)
+            path = folder / "module.kvc"
+            result = outcome(module, args, kwargs, path, options.recipe, apart)
             found[result.kind] += 1
             if result.kind != "equal":
                 print(f"{result.kind} {name}: {result.reason[:300]}", flush=True)

@@ -3,15 +3,18 @@
 `python tests/benchmarks/operators.py [NAMES] [--ways plain] [--samples 1] [--part 0
 --parts 1]`. Needs `pip install expecttest`. The samples are `op_db`, which torch's own
 tests use: of each operator, float32 and int64, each sample is a module that is compiled
-by `fp32`, saved, loaded and run, in each of the ways of
+by `fp32` or `--recipe`, saved, loaded and run, in each of the ways of
 `tests/support/operator_samples.py`. Samples that eager refuses are left out, and so are
 complex and sparse ones, those that have no tensor, and operators whose results have no
-values. Prints a line for each operator that is not all equal, and what it all comes to:
-equal, refused with a `KvcError`, other errors, wrong. `--results` keeps what came of
-each operator and way, one line of JSON each, and what has one there is not tried
-again; `--page` writes them as compiler/OPERATORS.md. `--executorch` tries those
+values. Prints what is not equal, and what it all comes to: equal, left to PyTorch by
+the recipe's backend, refused with a `KvcError`, other errors, wrong. `--results` keeps
+what came of each operator and way, one line of JSON each, and what has one there is not
+tried again; `--page` writes them as compiler/OPERATORS.md. `--executorch` tries those
 operators alone that ExecuTorch's kernels run, and says how many of these have no sample
 that is refused. The exit code tells whether none was wrong or failed otherwise.
+
+With `--without-torch` bundles run in a process that cannot import torch, if nothing in
+them is left to PyTorch. `--dtypes` takes samples of these dtypes instead.
 """
 
 import argparse
@@ -19,44 +22,75 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from executorch_operators import names_in
-from operator_samples import WAYS, Way, name_of, operators, outcome, trials_of
+from module_outcomes import Outcome
+from operator_samples import (
+    DTYPES,
+    WAYS,
+    Way,
+    name_of,
+    operators,
+    outcome,
+    trials_of,
+)
 from operators_page import KINDS, PAGE, Row, keep, kept, page
 from torch.testing._internal.opinfo.core import OpInfo
+from without_torch import WithoutTorch
 
 
-def try_operator(op: OpInfo, way: Way, most: int, path: Path) -> Row:
-    """Try an operator in one way; print why it is not equal."""
-    found, why = Counter[str](), ""
-    for trial in trials_of(op, way, most):
-        result = outcome(trial, path)
-        found[result.kind] += 1
-        why = result.reason if result.kind not in ("", "equal") else why
-    del found[""]
-    row = Row(name_of(op), way, dict(found), why)
-    if row.worst not in ("", "equal"):
-        sys.stdout.write(f"{row.name}, {way}: {row.found} {why[:200]}\n")
-        sys.stdout.flush()
-    return row
+@dataclass(frozen=True, slots=True)
+class Trying:
+    """How operators are tried.
+
+    Attributes:
+        path: where bundles are saved.
+        most: how many samples of each dtype.
+        dtypes: of the samples.
+        recipe: by which they are compiled.
+        apart: the process that runs them, None for this one.
+    """
+
+    path: Path
+    most: int
+    dtypes: Sequence[torch.dtype]
+    recipe: str
+    apart: WithoutTorch | None
+
+    def operator(self, op: OpInfo, way: Way) -> Row:
+        """Try an operator in one way; print what is not equal, and why."""
+        found, why = Counter[str](), dict[Outcome, None]()
+        for trial in trials_of(op, way, self.most, self.dtypes):
+            result = outcome(trial, self.path, self.recipe, self.apart)
+            found[result.kind] += 1
+            if result.kind not in ("", "equal"):
+                why[result] = None
+        del found[""]
+        for each in why:
+            text = f"{name_of(op)}, {way}: {each.kind}: {each.reason[:300]}\n"
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        return Row(name_of(op), way, dict(found), [*why][-1].reason if why else "")
 
 
 def try_all(
-    wanted: Iterable[OpInfo], ways: Iterable[Way], most: int, results: Path | None
+    wanted: Iterable[OpInfo], ways: Iterable[Way], trying: Trying, results: Path | None
 ) -> list[Row]:
     """Try what has no row yet, and return the rows of all that is kept or tried."""
     rows = {(row.name, row.way): row for row in kept(results)}
-    with tempfile.TemporaryDirectory() as folder:
-        for op, way in product(wanted, ways):
-            if (name_of(op), way) not in rows:
-                row = try_operator(op, way, most, Path(folder) / "sample.kvc")
-                rows[row.name, way] = row
-                keep(row, results)
+    for op, way in product(wanted, ways):
+        if (name_of(op), way) not in rows:
+            rows[name_of(op), way] = trying.operator(op, way)
+            keep(rows[name_of(op), way], results)
     return list(rows.values())
 
 
@@ -87,6 +121,11 @@ def _report_theirs(theirs: dict[str, tuple[str, ...]], refused: set[str]) -> Non
     sys.stdout.write(f"not equal: {' '.join(rest)}\nno sample: {' '.join(untried)}\n")
 
 
+def _short(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without that of torch."""
+    return str(dtype).removeprefix("torch.")
+
+
 def main() -> int:
     """Try the operators, and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -100,14 +139,25 @@ def main() -> int:
     parser.add_argument("--executorch", action="store_true")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--page", action="store_true")
+    parser.add_argument("--recipe", default="fp32", help="[default: fp32]")
+    parser.add_argument("--without-torch", action="store_true")
+    parser.add_argument("--dtypes", nargs="+", default=[*map(_short, DTYPES)])
     options = parser.parse_args()
+    if options.page and options.recipe != "fp32":
+        parser.error("the page is about the recipe fp32")
     warnings.filterwarnings("ignore")
     known = operators()
     theirs = names_in(frozenset(op.name for op in known)) if options.executorch else {}
     names = {*options.names, *(name for some in theirs.values() for name in some)}
     wanted = [op for op in known if not names or op.name in names]
     mine = wanted[options.part :: options.parts]
-    rows = try_all(mine, options.ways, options.samples, options.results)
+    dtypes = [getattr(torch, name) for name in options.dtypes]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        apart = stack.enter_context(WithoutTorch()) if options.without_torch else None
+        path = folder / "sample.kvc"
+        trying = Trying(path, options.samples, dtypes, options.recipe, apart)
+        rows = try_all(mine, options.ways, trying, options.results)
     total = sum((Counter(row.found) for row in rows), Counter[str]())
     whole = worst_of(rows)
     bad = {name for name, kind in whole.items() if kind != "equal"}

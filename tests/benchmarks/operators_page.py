@@ -15,7 +15,8 @@ import torch
 from operator_samples import Way
 
 PAGE = Path(__file__).parents[2] / "compiler" / "OPERATORS.md"
-KINDS = ("equal", "refused", "wrong", "error")
+KINDS = ("equal", "left", "refused", "wrong", "error")  # the worst last
+COLUMNS = ("equal", "refused", "wrong", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ def _counts(way: Way, rows: list[Row]) -> str:
     for row in rows:
         total.update(row.found)
     equal = sum(row.worst == "equal" for row in rows)
-    cells = [total.total(), *(total[kind] for kind in KINDS), len(rows), equal]
+    cells = [total.total(), *(total[kind] for kind in COLUMNS), len(rows), equal]
     return f"| {way} | {' | '.join(map(str, cells))} |\n"
 
 

@@ -6,7 +6,7 @@ operands, earlier steps copy the operands that are not contiguous.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -19,6 +19,7 @@ from kvc.runtime.delegates.cpu.arguments import (
     write_argument,
 )
 from kvc.runtime.delegates.cpu.failures import error_of
+from kvc.runtime.delegates.cpu.operand_dtypes import Kind, cast_to
 from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.execution.array_views import bind_view
 from kvc.runtime.execution.delegate import first_write
@@ -34,8 +35,9 @@ from kvc.runtime.native import (
     Steps,
 )
 from kvc.runtime.native.library import Library
-from kvc.schema.backends.cpu import COMPUTED
 from kvc.schema.backends.cpu_rows import BLOCKS, GLU, LINEARS, NORM, products_of_rows
+from kvc.schema.backends.cpu_rules import attends_as_to_cache
+from kvc.schema.backends.operands import arguments_of
 from kvc.schema.errors import BranchMismatch, KvcError
 from kvc.schema.graph import Graph, Instruction
 from kvc.schema.model import Block
@@ -190,7 +192,10 @@ class _Binder:
             self._add_call(instruction, [made[0], None])
             self._hand_over(outs[:1], made[:1])
             return
-        if op == _ATTENTION_PRODUCT:
+        if op == _ATTENTION_PRODUCT and attends_as_to_cache(
+            arguments_of(self._graph, instruction),
+            [self._types[value] for value in instruction.results],
+        ):
             self._add_attention(made[0], *self._arguments(instruction))  # type: ignore[arg-type]
         else:
             self._add_call(instruction, made)
@@ -255,13 +260,14 @@ class _Binder:
     ) -> None:
         """Add the step of an instruction's kernel, with arguments from `first` on."""
         params, given = OPS[instruction.op].params, self._arguments(instruction, first)
-        self._add_op(instruction.op, results, zip(params[first:], given, strict=True))
+        named = [*zip(params[first:], given, strict=True)]
+        self._add_op(instruction.op, results, named)
 
     def _add_op(
         self,
         op: str,
         results: Sequence[Array | None],
-        arguments: Iterable[tuple[Param, object]],
+        arguments: Sequence[tuple[Param, object]],
     ) -> None:
         """Add a step for the operator `op`.
 
@@ -281,9 +287,10 @@ class _Binder:
                 tensors += given
             else:
                 tensors.append(given)  # type: ignore[arg-type]  # an array or None
-        if op in COMPUTED and results[0] is not None:
-            dtype = results[0].dtype
-            tensors = [self._cast(tensor, dtype) for tensor in tensors]
+        scalars = [given for _, given in arguments if isinstance(given, int | float)]
+        if results and results[0] is not None:
+            dtypes = cast_to(op, results[0], tensors, scalars)
+            tensors = [*map(self._cast, tensors, dtypes)]
         for index in PACKED.get(op, ()):
             tensors[index] = self._packed(tensors[index])
         self._steps.add(op, [*results, *tensors], integers, numbers)
@@ -314,12 +321,12 @@ class _Binder:
         given |= {"mask": mask, "scale": scale, "causal": causal, "layout": "linear"}
         params = OPS[_ATTENTION].params
         self._add_op(
-            _ATTENTION, [out], ((p, given.get(p.name, p.default)) for p in params)
+            _ATTENTION, [out], [(p, given.get(p.name, p.default)) for p in params]
         )
 
-    def _cast(self, array: Array | None, dtype: "np.dtype[np.generic]") -> Array | None:
-        """Return an array in a dtype, converted by a step if needed."""
-        if array is None or array.dtype == dtype:
+    def _cast(self, array: Array | None, dtype: Kind | None) -> Array | None:
+        """Return an array in a dtype, converted by a step if needed; None: as it is."""
+        if array is None or dtype is None or array.dtype == dtype:
             return array
         made = np.empty(array.shape, dtype)
         self._add(_CAST, [made, array])

@@ -95,6 +95,27 @@ DISTANCES = tuple(
     for mode in (None, 1, 2)
 )
 
+PLAIN_CONVOLUTIONS = (
+    *(
+        Case("aten::convolution", (rand(*x, dtype=d), rand(*w, dtype=d), b, *settings))
+        for d in (F64, I64)
+        for x, w, b, settings in (
+            ((2, 4, 11), (6, 2, 3), rand(6, dtype=d), ((2,), (3,), (2,), 2)),
+            ((2, 3, 8, 9), (5, 3, 3, 2), None, ((1, 2), (1, 0), (1, 3), 1)),
+            ((1, 2, 4, 5, 6), (3, 2, 2, 2, 2), None, ((1, 1, 2), (0, 9, 0), (1, 1, 1), 1)),
+        )
+    ),
+    *(
+        Case(op, (rand(*x, dtype=d), rand(*w, dtype=d), b, *settings))
+        for d in (F64, I64)
+        for op, x, w, b, settings in (
+            ("aten::conv_transpose1d", (2, 4, 5), (4, 3, 3), rand(6, dtype=d), ((2,), (1,), (1,), 2, (3,))),
+            ("aten::conv_transpose2d.input", (1, 2, 3, 4), (2, 3, 2, 3), None, ((2, 1), (0, 1), (1, 0), 1, (1, 2))),
+            ("aten::conv_transpose3d.input", (1, 2, 2, 3, 2), (2, 1, 2, 2, 2), None, ((1, 2, 3), (0, 1, 0), (0, 1, 0), 1, (1, 1, 1))),
+        )
+    ),
+)  # fmt: skip
+
 CHANNEL_NORMS = (
     *(
         Case("aten::batch_norm", (rand(*shape), w, b, rand(3), rand(3).abs(), 1e-5))
@@ -187,7 +208,24 @@ ATTENTION = (
             (rand(3, 5, 8), rand(3, 7, 8), rand(3, 7, 8), None),
         )
     ),
-)
+    *(
+        Case(
+            "aten::scaled_dot_product_attention",
+            (*(rand(*s, dtype=d) for s in shapes), mask, causal, scale, shared),
+        )
+        for d, shapes, mask, causal, scale, shared in (
+            (F64, ((2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6)), None, False, None, False),
+            (F64, ((2, 4, 5, 8), (1, 2, 7, 8), (1, 2, 7, 8)), None, True, 0.3, True),
+            (F64, ((4, 5, 8), (4, 7, 8), (4, 7, 8)), rand(5, 7, dtype=F64), False, None, False),
+            (F64, ((5, 8), (7, 8), (7, 8)), torch.ones(7).bool(), False, None, False),
+            (F64, ((5, 8), (7, 8), (7, 8)), torch.eye(5, 7).roll(1, 0).tril().bool(), False, None, False),
+            (F64, ((1, 5, 0), (1, 7, 0), (1, 7, 3)), None, False, 0.5, False),
+            (F32, ((9, 8), (7, 8), (7, 8)), None, True, None, False),
+            (F32, ((2, 1, 3, 5, 8), (2, 4, 1, 7, 8), (2, 4, 1, 7, 8)), rand(4, 1, 1, 7), False, None, False),
+            (F32, ((1, 50, 5, 8), (1, 2, 7, 8), (1, 2, 7, 8)), None, True, None, True),
+        )
+    ),
+)  # fmt: skip
 
 
 def _attended(*shape, valid, causal=True, scale=None, dtype=F32, **options) -> Case:
@@ -318,6 +356,7 @@ FUSED = (
 )  # fmt: skip
 
 CASES = (
+    *PLAIN_CONVOLUTIONS,
     *(*FUSED, *EXPERTS, *CHANNEL_NORMS, *PRODUCTS, *DISTANCES),
     *(*NORMS, *ATTENTION, *CACHED, *CACHED_INT8),
 )

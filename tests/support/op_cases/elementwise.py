@@ -107,6 +107,26 @@ BINARY = (
     ),
     *(Case(f"aten::{op}.Tensor", pair) for op in _COMPARE for pair in _PAIRS),
     *(
+        Case(f"aten::{op}.Tensor", pair)
+        for op in ("eq", "lt")
+        for pair in (
+            (rand(3, 5, dtype=I64), rand(5, dtype=F32)),
+            (rand(3, 5, dtype=U8), rand(5, dtype=I8)),
+            (rand(3, 5, dtype=BOOL), rand(5, dtype=I32)),
+            (rand(3), torch.tensor(0.1, dtype=F64)),
+            (torch.tensor([0.1], dtype=F64), torch.tensor(0.1)),
+            (rand(3, dtype=I32), torch.tensor(0.1, dtype=F64)),
+            (rand(3, dtype=I32), torch.tensor(2**40 + 1)),
+        )
+    ),
+    *(
+        Case(f"aten::{op}.Scalar", (rand(9, dtype=d), number))
+        for op in ("eq", "lt")
+        for d, number in ((I64, 0.5), (I8, 1.0), (BOOL, -1), (BOOL, 0.5), (BOOL, True))
+    ),
+    Case("aten::logical_and", (rand(9, dtype=BOOL), rand(9, dtype=F32))),
+    Case("aten::logical_xor", (rand(9, dtype=I64), rand(9, dtype=BOOL))),
+    *(
         Case(f"aten::{op}.Scalar", (x, value))
         for op in _COMPARE
         for x, value in ((rand(3, 4), 0.1), (rand(5, dtype=I32), 1), (rand(), 0))
@@ -215,10 +235,13 @@ SELECTION = (
     Case("aten::clamp", (rand(4, dtype=I32), 0.5, None)),
     Case("aten::clamp.Tensor", (rand(3, 5), rand(5), rand(3, 1))),
     Case("aten::clamp.Tensor", (rand(5), None, rand(3, 1))),
+    Case("aten::clamp.Tensor", (rand(3, 5, dtype=BOOL), rand(5, dtype=BOOL), None)),
     Case("aten::clamp.Tensor", (rand(3, 5), rand(), None)),
     Case("aten::where.self", (_MASK, rand(3, 4), rand(4))),
     Case("aten::where.self", (_MASK, rand(3, 4, dtype=I32), rand())),
     Case("aten::where.self", (rand(4, dtype=BOOL), rand(2, 1, dtype=BF16), rand(4))),
+    Case("aten::where.self", (_MASK, rand(3, 4, dtype=I64), rand(4, dtype=F64))),
+    Case("aten::where.self", (_MASK, rand(4, dtype=BOOL), rand(3, 4, dtype=I32))),
     Case("aten::masked_fill.Scalar", (rand(3, 4), _MASK, -math.inf)),
     Case("aten::masked_fill.Scalar", (rand(2, 3, 4, dtype=BF16), _MASK, 0.1)),
     Case("aten::masked_fill.Scalar", (rand(3, 4, dtype=I32), rand(4, dtype=BOOL), 7)),
@@ -334,6 +357,10 @@ EDGES = (
             torch.tensor([130, -160, 5000, -5000, 2]),
         ),
     ),
+    Case("aten::ldexp.Tensor", (rand(9, dtype=I64), rand(9, dtype=I64))),
+    Case("aten::ldexp.Tensor", (rand(9, dtype=BOOL), rand(9, dtype=BOOL))),
+    Case("aten::ldexp.Tensor", (rand(9, dtype=I32), rand(9, dtype=F64))),
+    Case("aten::ldexp.Tensor", (rand(3, dtype=F64), torch.tensor([-300, 200, 300]))),
     Case("aten::ldexp.Tensor", (rand(9, dtype=F64), rand(9, dtype=I64) * 60)),
     Case("aten::ldexp.Tensor", (rand(9, dtype=F64), rand(9, dtype=F64) * 60)),
     *(

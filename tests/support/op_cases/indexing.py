@@ -67,6 +67,18 @@ WRITES = (
         "aten::index_put",
         (rand(3, 50), (None, torch.arange(50) - 50), rand(3, 50), False),
     ),
+    Case(
+        "aten::index_put",
+        (rand(9, dtype=BOOL), (index(1, -3, 1),), rand(3, dtype=BOOL), True),
+    ),
+    Case(
+        "aten::index_add",
+        (rand(9, dtype=BOOL), 0, index(1, 3, 1), rand(3, dtype=BOOL), 1),
+    ),
+    Case(
+        "aten::scatter_add",
+        (rand(9, dtype=BOOL), 0, index(1, 3, 1), rand(3, dtype=BOOL)),
+    ),
     Case("aten::scatter.src", (rand(4, 5), 1, index([4, 0], [1, 2]), rand(3, 2))),
     Case(
         "aten::scatter.src",
@@ -105,6 +117,21 @@ WRITES = (
             *((rand(4, 2, dtype=d), rand(3, 2, dtype=d)) for d in (F64, I8, I64)),
             (rand(4, 2), torch.tensor([[0.5, 1], [torch.nan, 2], [-torch.inf, 3]])),
         )
+    ),
+    *(
+        Case(
+            "aten::scatter_reduce.two",
+            (
+                rand(9, dtype=BOOL),
+                0,
+                index(1, 3, 1, 8),
+                rand(4, dtype=BOOL),
+                reduce,
+                whole,
+            ),
+        )
+        for reduce in ("sum", "prod", "amax", "amin")
+        for whole in (True, False)
     ),
     *(
         Case(f"aten::{op}", (rand(4, 5, dtype=d), 1, index(4, 0), *rest))

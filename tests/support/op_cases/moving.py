@@ -73,6 +73,8 @@ JOINS = (
     Case("aten::constant_pad_nd", (rand(2, 3), (1, 2), 0.5)),
     Case("aten::constant_pad_nd", (rand(2, 3, dtype=BF16), (1, 0, 0, 2), 0)),
     Case("aten::constant_pad_nd", (rand(4, 5, dtype=I32), (-1, 2, 1, -2), 7)),
+    Case("aten::constant_pad_nd", (rand(4, 5, dtype=I64), (1, 2), 3.0)),
+    Case("aten::constant_pad_nd", (rand(4, dtype=BOOL), (1, 2), 1.0)),
     Case("aten::constant_pad_nd", (rand(2, 3), (), 0)),
     Case("aten::roll", (rand(3, 4), (1,), (-1,))),
     Case("aten::roll", (rand(3, 4), (1, -2), (0, 1))),
@@ -121,6 +123,8 @@ CREATION = (
         Case("aten::arange.start_step", arguments)
         for arguments in (
             (0, 5, 1, I64),
+            (3, 17, 4, torch.uint8),
+            (3, -9, -4, I8),
             (5, -3, -2, I64),
             (0, 1, 0.1, F32),
             (0.5, 2.6, 1, I64),

@@ -201,6 +201,8 @@ EDGES = (
         for op, correction in (("var", 1), ("var_mean", 0))
         for x in (*_FOLDED[1:], rand(2, 3, 13, 17))
         for dim in ((0,), (-1,), (0, -1), (1,), (-2, -1), None)
+        # torch's mean of infinities beside variances depends on their order
+        if op == "var" or x is not _ODD
     ),
     *(
         Case(f"aten::{op}", (x.to(d), dim, True))
