@@ -1,6 +1,7 @@
 // The C interface: bind names to kernels, run a list of steps.
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -41,6 +42,7 @@ struct Block {
 void* find_workspace(size_t nbytes, int slot) {
   thread_local Block blocks[5];
   Block& block = blocks[slot];
+  if (nbytes > SIZE_MAX / 2) return nullptr;
   if (block.nbytes < nbytes || block.data == nullptr) {
     std::free(block.data);
     const size_t whole = (nbytes + 4096) / 4096 * 4096;

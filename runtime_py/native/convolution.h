@@ -30,7 +30,8 @@ constexpr int64_t kMostColumns = 48;  // of a panel of any instruction set
 
 // Rows of weights times columns that lie in panels, one after the other: each [depth, width],
 // of ProductKernels::panel columns, the last of as many vectors as hold the rest. Every sum
-// begins with the bias and takes k in order, so that it does not depend on where it lies.
+// begins with the bias and takes k in order, so that it does not depend on where it lies; sums of
+// later k are added to those before.
 struct PanelProduct {
   const float* w;  // [rows, depth]
   int64_t w_stride, w_step;  // of rows, and of k
@@ -44,7 +45,7 @@ struct PanelProduct {
 };
 
 // Functions of single elements that end a convolution, the numbers of
-// kvc.runtime.delegates.cpu.binding.
+// kvc.runtime.delegates.cpu.arguments.
 enum class Activation : int64_t {
   kSilu = 0,
   kGelu = 1,

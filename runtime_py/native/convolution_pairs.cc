@@ -68,7 +68,7 @@ bool convolve_pair(const Pair& pair, const Context& context) {
   const int64_t together = std::max(kLeastChannels, fitting / kLeastChannels * kLeastChannels);
   const int64_t blocks = (channels + together - 1) / together;
   parallel(images * blocks, 1, context.threads, [&](int64_t begin, int64_t end, int) {
-    Failure unseen;  // what a thread lacks is noted beside it
+    Failure unseen{};  // what a thread lacks is noted beside it
     const Context own{1, &unseen, context.lacking, false};
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = i % blocks * together;

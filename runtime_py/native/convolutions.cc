@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kDepthTogether = 256;  // rows of panels that are packed at a time
 constexpr int64_t kPanelsTogether = 8;
+constexpr int64_t kMostPacked = 262144;  // elements of panels, but for a single one
 constexpr int64_t kRowsTogether = 16;  // at least, of weights that a thread multiplies
 constexpr int64_t kFewWeights = 65536;  // which all threads may read, again and again
 constexpr int kPanelSlot = 0, kSumSlot = 1;  // of workspaces
@@ -216,6 +217,8 @@ bool multiply(const Convolution& c, const Part& part, const Context& context) {
   while (few && together > panel && planes * pieces_of(outputs, together) < 4 * context.threads) {
     together -= panel;
   }
+  const int64_t depth = depth_together(c.turned ? 1 : part.axes[2].taps);
+  while (together > panel && together * depth > kMostPacked) together -= panel;
   const int64_t blocks = pieces_of(outputs, together), wanted = context.threads > 1 ? 2 * context.threads : 1;
   if (planes * blocks < wanted) {
     const int64_t parts = pieces_of(wanted, planes * blocks);

@@ -52,7 +52,7 @@ void multiply_reflections(const T* a, int64_t width, const T* tau, int64_t count
   }
 }
 
-enum class Mode : int64_t { kReduced = 0, kComplete = 1, kR = 2 };  // the numbers of binding.py
+enum class Mode : int64_t { kReduced = 0, kComplete = 1, kR = 2 };  // the numbers of arguments.py
 
 bool qr(const Step& step, const Context& context) {
   const Tensor &q = step.tensors[0], &r = step.tensors[1], &x = step.tensors[2];

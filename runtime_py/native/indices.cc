@@ -183,7 +183,7 @@ bool scatter_add(const Step& step, const Context& context) {
   return true;
 }
 
-// What `aten::scatter_reduce` makes of elements that meet; the numbers of binding.py.
+// What `aten::scatter_reduce` makes of elements that meet; the numbers of arguments.py.
 enum class Meeting : int64_t { kSum = 0, kProduct = 1, kMean = 2, kMost = 3, kLeast = 4 };
 
 // What leaves another element as it is.

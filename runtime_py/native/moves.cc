@@ -8,7 +8,7 @@ namespace kvc {
 namespace {
 
 // x by `shift` elements to the end along an axis; what falls out comes back at its beginning.
-// Axes from `given` on are left to do.
+// Axes from `axis` on are left to do.
 void roll_from(const Tensor& out, const Tensor& x, const int64_t* shifts, int axis, int threads) {
   if (axis == out.rank) return copy_into(out, x, threads);
   const int64_t size = x.dims[axis], shift = shifts[axis];

@@ -17,6 +17,7 @@ from kvc.schema.backends.cpu_rows import (
     quantized_table,
 )
 from kvc.schema.backends.cpu_rules import (
+    ALL,
     ANY,
     FLOAT32,
     FLOATING,
@@ -35,6 +36,7 @@ from kvc.schema.backends.cpu_rules import (
     comparison,
     counted,
     derivative,
+    divided,
     experts,
     fill,
     fill_one,
@@ -44,15 +46,16 @@ from kvc.schema.backends.cpu_rules import (
     made,
     one_dtype,
     power,
-    predicate,
     put,
     rules,
     scaled_by_powers,
+    told,
     triangle,
     written,
 )
 from kvc.schema.backends.cpu_spatial import SPATIAL
 from kvc.schema.backends.operands import Arguments, Results, Rule, operands_of
+from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
 
 
@@ -78,10 +81,11 @@ _COMPUTED = {
         REAL,
         "aten::sub.Tensor aten::sub.Scalar aten::rsub.Scalar aten::neg aten::abs "
         "aten::clamp aten::relu aten::ceil aten::floor aten::round "
-        "aten::trunc aten::div.Tensor_mode aten::div.Scalar_mode aten::floor_divide "
+        "aten::trunc aten::floor_divide "
         "aten::fmod.Tensor aten::fmod.Scalar aten::remainder.Tensor "
         "aten::remainder.Scalar aten::pow.Tensor_Tensor aten::pow.Scalar",
     ),
+    **rules(divided, "aten::div.Tensor_mode aten::div.Scalar_mode"),
     **rules(power, "aten::pow.Tensor_Scalar"),
     **rules(
         LOGIC,
@@ -132,7 +136,7 @@ RULES: Final[dict[str, Rule]] = {
     **_COMPUTED,
     **_COMPARED,
     **rules(
-        predicate,
+        told(DType.BOOL, *ALL),
         "aten::logical_not aten::isnan aten::isinf aten::signbit "
         "aten::_assert_async.msg",
     ),

@@ -12,6 +12,7 @@ from kvc.schema.backends.cpu_rules import (
     chosen,
     rules,
     takes_none_of,
+    told,
 )
 from kvc.schema.backends.operands import Arguments, Results, Rule, operand
 from kvc.schema.dtypes import DType
@@ -32,7 +33,7 @@ def _truth(arguments: Arguments, results: Results) -> str:
     An empty tuple of axes is refused.
     """
     empty = len(arguments) > 1 and arguments[1] == ()
-    return "no axes" if empty else chosen(*ALL)(arguments, results)
+    return "no axes" if empty else told(DType.BOOL, *ALL)(arguments, results)
 
 
 def _rows(arguments: Arguments, results: Results) -> str:
@@ -60,6 +61,7 @@ REDUCTIONS: Final[dict[str, Rule]] = {
         _truth,
         "aten::any aten::all aten::any.dim aten::all.dim aten::any.dims aten::all.dims",
     ),
+    **rules(told(DType.INT64, *REALS), "aten::argmax aten::argmin"),
     **rules(_rows, "aten::rms_norm aten::layer_norm"),
     **rules(
         chosen(*ALL),
@@ -67,7 +69,7 @@ REDUCTIONS: Final[dict[str, Rule]] = {
     ),
     **rules(
         chosen(*REALS),
-        "aten::argmax aten::argmin aten::median aten::median.dim aten::nanmedian "
+        "aten::median aten::median.dim aten::nanmedian "
         "aten::nanmedian.dim aten::kthvalue aten::topk",
     ),
     **rules(

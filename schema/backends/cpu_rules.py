@@ -90,14 +90,15 @@ def comparison(arguments: Arguments, results: Results) -> str:
     found = {each.type.dtype for each in operands_of(arguments)}
     if not found <= {*ALL}:
         return takes_none_of(found)
+    if results[0].dtype is not DType.BOOL:
+        return takes_none_of({results[0].dtype})
     whole = [each for each in arguments if isinstance(each, int)]
     return _unfit(whole, *found) if whole and DType.BOOL not in found else ""
 
 
-def predicate(arguments: Arguments, results: Results) -> str:
-    """Return "" if elements can be true or not, or told something of, else why not."""
-    dtype = operand(arguments[0]).type.dtype
-    return "" if dtype in ALL else takes_none_of({dtype})
+def divided(arguments: Arguments, results: Results) -> str:
+    """Return "" if quotients can be rounded as the last argument says, else why not."""
+    return (REAL if arguments[2] is not None else FLOATING)(arguments, results)
 
 
 def bounded(arguments: Arguments, results: Results) -> str:
@@ -235,13 +236,29 @@ def experts(arguments: Arguments, results: Results) -> str:
 def chosen(*dtypes: DType) -> Rule:
     """Return a rule for operators that select elements by their order, such as topk.
 
-    The rule accepts a first operand of one of the given dtypes. Results after the first
-    are indices.
+    The rule accepts a first operand of one of the given dtypes, and a first result of
+    the same. Results after the first are indices.
     """
 
     def rule(arguments: Arguments, results: Results) -> str:
-        dtype = operand(arguments[0]).type.dtype
-        return "" if dtype in dtypes else takes_none_of({dtype})
+        found = {operand(arguments[0]).type.dtype, results[0].dtype}
+        known = len(found) == 1 and found <= {*dtypes}
+        return "" if known else takes_none_of(found)
+
+    return rule
+
+
+def told(made: DType, *dtypes: DType) -> Rule:
+    """Return a rule for operators that tell something of elements, such as argmax.
+
+    The rule accepts a first operand of one of the given dtypes, and results of `made`.
+    """
+
+    def rule(arguments: Arguments, results: Results) -> str:
+        found = operand(arguments[0]).type.dtype
+        if any(each.dtype is not made for each in results):
+            return takes_none_of([each.dtype for each in results])
+        return "" if found in dtypes else takes_none_of({found})
 
     return rule
 

@@ -82,6 +82,7 @@ def convolution(
     require(max(map(max, settings)) <= _MOST, "settings")
     require(groups > 0 and shape[1] == kernel[1] * groups, "channels and groups")
     require(kernel[0] % groups == 0, "output channels and groups")
+    require(min(kernel[2:]) > 0, f"a kernel {weight}")
     require(bias is None or shape_of(bias) == kernel[:1], "bias of a convolution")
     spatial = tuple(
         (shape[i + 2] + 2 * padding[i] - dilation[i] * (kernel[i + 2] - 1) - 1)
@@ -127,6 +128,7 @@ def conv_transpose(
     require(all(o < max(s, d) for o, s, d in extra), "output padding")
     require(groups > 0 and shape[1] == kernel[0], "channels of a convolution")
     require(kernel[0] % groups == 0, "channels and groups")
+    require(min(kernel[2:]) > 0, f"a kernel {weight}")
     channels = kernel[1] * groups
     require(bias is None or shape_of(bias) == (channels,), "bias of a convolution")
     spatial = tuple(

@@ -106,9 +106,11 @@ def cast(self: TensorType, dtype: DType) -> Rule:
     return ((dtype, shape_of(self)),)
 
 
-def masked_fill(self: TensorType, mask: TensorType, _: Concrete) -> Rule:
+def masked_fill(self: TensorType, mask: TensorType, value: TensorType | float) -> Rule:
     """Replace the elements where a mask is true; the mask is broadcast."""
     require(mask.dtype is DType.BOOL, "the mask is not boolean")
+    single = not isinstance(value, TensorType) or math.prod(shape_of(value)) == 1
+    require(single, "{} in each place", value)
     shape = shape_of(self)
     require(
         broadcast_shapes([shape, shape_of(mask)]) == shape, "mask larger than operand"
@@ -322,6 +324,7 @@ def pad(self: TensorType, padding: tuple[int, ...], _: Concrete) -> Rule:
     require(
         len(padding) % 2 == 0 and len(padding) <= 2 * len(shape), f"padding {padding}"
     )
+    require(max(map(abs, padding), default=0) < 1 << 62, f"padding {padding}")
     for i in range(0, len(padding), 2):
         shape[-1 - i // 2] += padding[i] + padding[i + 1]
     require(min(shape, default=0) >= 0, f"padding {padding} of {self}")

@@ -52,6 +52,7 @@ def _pooled(
     found = []
     for size, k, s, p, d in zip(shape[-rank:], *windows, strict=True):
         require(min(k, s, d) > 0 and 0 <= 2 * p <= k, "settings of pooling")
+        require(max(k, s, d) < 1 << 31, "settings of pooling")  # as in torch
         steps = size + 2 * p - d * (k - 1) - 1
         count = (steps + (s - 1 if ceil_mode else 0)) // s + 1
         if ceil_mode and (count - 1) * s >= size + p:

@@ -10,6 +10,7 @@ from kvc.runtime.native import ABSENT
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.spec import Param, ParamKind
 
+_MESSAGE: Final = "assert_msg"  # a parameter that no kernel reads
 # String arguments as numbers for kernels.
 TEXTS: Final = {
     "linear": 0, "circular": 1,
@@ -85,7 +86,7 @@ def write_argument(
     if isinstance(given, tuple):
         integers += (len(given), *given)
     elif isinstance(given, str):
-        integers.append(TEXTS.get(given, 0))  # kernels read no messages
+        integers.append(0 if param.name == _MESSAGE else TEXTS[given])
     elif not isinstance(given, DType):
         assert given is None or isinstance(given, int | float), "no others are left"
         if param.kind in (ParamKind.FLOAT, ParamKind.SCALAR):
