@@ -1,24 +1,21 @@
 """Norms, residuals and functions that become part of convolutions."""
 
-from collections.abc import Callable
-from copy import deepcopy
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
+from convolution_models import Calls, assert_equal_to_eager, nodes, ops
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kvc.compiler import Method, compile_program
+from kvc.compiler import Method
 from kvc.compiler.ingest import import_program
-from kvc.compiler.ir import Node, Program
+from kvc.compiler.ir import Program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.passes import run_passes
 from kvc.compiler.passes.convolutions import EndConvolutions, FoldBatchNorms
 from kvc.compiler.passes.redundancies import DedupeConstants, DropDeadCode
 from kvc.compiler.trace import capture
-from kvc.runtime import load
 
 PASSES = (
     DropDeadCode(),
@@ -37,36 +34,10 @@ def rewritten(model: nn.Module, x: Tensor) -> Program:
     return run_passes(PASSES, import_program(model, (captured,)))[0]
 
 
-def nodes(program: Program) -> list[Node]:
-    (method,) = program.methods
-    return [node for node in method.nodes if node.outputs]
-
-
-def ops(program: Program) -> list[str]:
-    return [node.op for node in nodes(program)]
-
-
 def endings(program: Program) -> list[tuple[object, ...]]:
     """Return of each ended convolution: has it a residual; its function, its bounds."""
     found = [node.arguments for node in nodes(program) if node.op == ENDED]
     return [(each[3] is not None, *each[8:]) for each in found]
-
-
-def assert_equal_to_eager(model: nn.Module, folder: Path, x: Tensor) -> None:
-    """Compare two calls in a row, of kvc's kernels and of the reference's."""
-    model, path = model.eval(), folder / "model.kvc"
-    compile_program(model, [Method("forward", (x,))], "cpu_fp32").save(path)
-    with torch.no_grad():
-        eager = deepcopy(model)
-        expected = [eager(x), eager(-x)]
-    for reference in (False, True):
-        with load(path, reference=reference) as program:
-            session = program.session()
-            for one, sign in zip(expected, (1, -1), strict=True):
-                found = session.call("forward", sign * x)
-                torch.testing.assert_close(
-                    found, one, rtol=1e-4, atol=2e-5, equal_nan=True
-                )
 
 
 def with_statistics(model: nn.Module) -> nn.Module:
@@ -78,20 +49,6 @@ def with_statistics(model: nn.Module) -> nn.Module:
             for parameter in each.parameters():
                 nn.init.normal_(parameter)
     return model
-
-
-class Calls(nn.Module):
-    """A method of some modules, named m0, m1, ..."""
-
-    def __init__(self, call: Callable[..., object], *modules: nn.Module) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        for number, each in enumerate(modules):
-            self.add_module(f"m{number}", each)
-        self.call = call
-
-    def forward(self, x: Tensor) -> object:
-        return self.call(self, x)
 
 
 def sequence(*modules: nn.Module) -> nn.Module:

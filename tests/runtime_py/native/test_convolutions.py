@@ -13,6 +13,7 @@ from op_cases.convolving import (
     CASES,
     convolution,
     ended,
+    paired,
     transposed,
 )
 from torch import Tensor
@@ -119,6 +120,16 @@ class Dice:
         extra = tuple(self.one_of(0, 0, 1) if max(each) > 1 else 0 for each in steps)
         return transposed(self.x, kernel, biased, extra=extra, **self.options)
 
+    def pair(self) -> Case:
+        """Return a convolution of single elements and the one of planes after it."""
+        channels = self.one_of(1, 7, 16, 20, 50)
+        settings = {n: each for n, each in self.options.items() if n != "groups"}
+        ends = ((self.one_of(*ENDINGS),), ("clamp", self.one_of(None, 0.0), 6.0))
+        first, second = self.one_of(*ends), self.one_of(*ends)
+        biased = self.one_of(False, True), self.one_of(False, True)
+        kernel = (channels, *self.kernel)
+        return paired(self.x, kernel, first, second, biased, **settings)
+
 
 def fits(case: Case) -> bool:
     try:
@@ -133,7 +144,7 @@ def fits(case: Case) -> bool:
 def test_random_convolutions_equal_eager_with_the_same_bits(processors, seed: int):
     for number in range(4):
         dice = Dice(4 * seed + number)
-        for case in (dice.ordinary(), dice.transposed()):
+        for case in (dice.ordinary(), dice.transposed(), dice.pair()):
             if fits(case):
                 check(case, processors)
 

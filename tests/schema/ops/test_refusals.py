@@ -19,6 +19,11 @@ def index(*dims: int) -> TensorType:
 
 SETTINGS = ((1,), (0,), (1,), 1)
 LINE, KERNEL = tensor(1, 2, 8), tensor(4, 2, 3)
+NO_ENDING = ("identity", None, None)
+PAIR = (
+    *(LINE, tensor(4, 2, 1), tensor(4), *NO_ENDING),
+    *(tensor(4, 1, 3), tensor(4), *SETTINGS[:3], *NO_ENDING),
+)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +94,42 @@ LINE, KERNEL = tensor(1, 2, 8), tensor(4, 2, 3)
                 (LINE, None, tensor(1, 4, 6, dtype=FLOAT64), ("silu", None, None)),
                 (tensor(1, 2, 8, dtype=FLOAT64), None, None, ("silu", None, None)),
                 (tensor(1, 2, 2), None, None, ("silu", None, None)),
+            )
+        ),
+        *(
+            ("kvc::pointwise_depthwise", (*PAIR[:place], wrong, *PAIR[place + 1 :]))
+            for place, wrong in (
+                (0, tensor(1, 3, 8)),
+                (0, tensor(2, 8)),
+                (0, tensor(1, 2, 2)),
+                (0, tensor(1, 2, 8, dtype=FLOAT64)),
+                (1, tensor(4, 2, 3)),
+                (1, tensor(4, 2)),
+                (1, tensor(4, 2, 1, 1)),
+                (1, tensor(3, 2, 1)),
+                (1, tensor(4, 1, 1)),
+                (2, tensor(2)),
+                (3, "relu"),
+                (3, "clamp"),
+                (4, 0.0),
+                (6, tensor(4, 2, 3)),
+                (6, tensor(8, 1, 3)),
+                (6, tensor(4, 1, 9)),
+                (6, tensor(4, 1, 0)),
+                (6, tensor(4, 1)),
+                (6, tensor(4, 1, 3, 3)),
+                (7, tensor(1)),
+                (8, (0,)),
+                (8, (1, 1)),
+                (8, (2**31,)),
+                (8, ()),
+                (9, (-1,)),
+                (9, (2**61,)),
+                (10, (0,)),
+                (10, (2**61,)),
+                (11, "relu"),
+                (11, "clamp"),
+                (13, 1.0),
             )
         ),
         (
@@ -269,6 +310,11 @@ LINE, KERNEL = tensor(1, 2, 8), tensor(4, 2, 3)
 def test_arguments_that_do_not_fit_are_refused(op: str, arguments: tuple):
     with pytest.raises(ShapeMismatch):
         OPS[op].rule(*arguments)
+
+
+def test_a_pair_of_convolutions_has_the_shape_of_the_second():
+    rule = OPS["kvc::pointwise_depthwise"].rule
+    assert rule(*PAIR) == ((DType.FLOAT32, (1, 4, 6)),)
 
 
 def test_padding_of_an_update_need_not_fit():

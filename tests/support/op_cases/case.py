@@ -71,6 +71,7 @@ def overload(op: str) -> Callable[..., object]:
             "expert_linear": torch_ops.expert_linear,
             "glu": _glu,
             "linear_w8": _linear_w8,
+            "pointwise_depthwise": _pointwise_depthwise,
             "quantize_cache": torch_ops.quantize_cache,
             "rotary_embedding": _rotary_embedding,
         }[name]
@@ -147,6 +148,30 @@ def _ended_convolution(
     if ending == "clamp":
         return torch.clamp(made, low, high)
     return _ENDINGS[ending](made)
+
+
+def _pointwise_depthwise(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    ending: str,
+    low: float | None,
+    high: float | None,
+    planes: Tensor,
+    planes_bias: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    planes_ending: str,
+    planes_low: float | None,
+    planes_high: float | None,
+) -> Tensor:
+    ones, none = (1,) * len(stride), (0,) * len(stride)
+    single = (ones, none, ones, 1, ending, low, high)
+    between = _ended_convolution(input, weight, bias, None, *single)
+    settings = (stride, padding, dilation, len(weight))
+    ended = (planes_ending, planes_low, planes_high)
+    return _ended_convolution(between, planes, planes_bias, None, *settings, *ended)
 
 
 def _linear_w8(

@@ -58,6 +58,35 @@ def ended(
     return Case("kvc::convolution", arguments)
 
 
+def paired(
+    x: Tensor | Sizes,
+    kernel: Sizes,
+    first: tuple[object, ...] = ("identity",),
+    second: tuple[object, ...] = ("identity",),
+    biased: tuple[bool, bool] = (True, True),
+    **options: int | Sizes,
+) -> Case:
+    """Return a case of `kvc::pointwise_depthwise`.
+
+    Args:
+        x: the input, or its shape.
+        kernel: the number of channels between, and the sizes of the planes' kernel.
+        first: the function of the single elements, and its bounds if it has some.
+        second: that of the planes.
+        biased: whether each of the two has a bias.
+        options: stride, padding and dilation, as those of `convolution`.
+    """
+    channels, *sizes = kernel
+    rank, given = len(sizes), x if isinstance(x, Tensor) else rand(*x)
+    settings = _of_axes(rank, options, {"stride": 1, "padding": 0, "dilation": 1})
+    endings = ((*each, None, None)[:3] for each in (first, second))
+    biases = (rand(channels) if each else None for each in biased)
+    weights = rand(channels, given.shape[1], *(1,) * rank), rand(channels, 1, *sizes)
+    single, planes = zip(weights, biases, endings, strict=True)
+    arguments = (given, *single[:2], *single[2], *planes[:2], *settings, *planes[2])
+    return Case("kvc::pointwise_depthwise", arguments)
+
+
 def odd(*shape: int) -> Tensor:
     """Return random elements with infinities and NaN, inside and at the borders."""
     x = rand(*shape)
@@ -186,4 +215,33 @@ ENDED = tuple(
     if ending != ("gelu",) or case.arguments[0].isfinite().all()  # torch's gives NaN
 )
 
-CASES = (*CONVOLUTION, *TRANSPOSED, *ENDED)
+PAIRED = (
+    paired((2, 3, 11), (7, 3), biased=(False, False)),
+    paired((1, 1, 33), (16, 5), stride=2, padding=2, dilation=2, biased=(True, False)),
+    paired((2, 2, 20_000), (50, 3), ("silu",), stride=3, padding=1),  # of some blocks
+    *(
+        paired((batch, 3, 14, 9), (channels, 3, 3), ("clamp", 0.0, 6.0), padding=1,
+               stride=stride, biased=(False, True))
+        for channels in (1, 7, 16, 50)
+        for batch, stride in ((1, 2), (3, 1))
+    ),
+    paired((1, 40, 7, 7), (50, 5, 3), stride=(1, 2), padding=(4, 0), dilation=(2, 1)),
+    paired((1, 3, 130, 130), (50, 3, 3), second=("clamp", 0.0), padding=1, stride=2),
+    paired((1, 5, 1, 1), (7, 3, 3), padding=1, biased=(False, False)),
+    paired((1, 5, 6, 5), (7, 1, 1), ("sigmoid",)),
+    paired((1, 2, 4, 5, 6), (7, 3, 1, 2), padding=(1, 0, 1), stride=(1, 2, 1)),
+    paired((2, 3, 5, 5, 5), (16, 3, 3, 3), ("hard_swish",), padding=2, dilation=2),
+    paired((1, 2, 9, 40, 50), (50, 3, 3, 3), biased=(False, True), padding=1),
+    paired((0, 3, 5, 5), (4, 3, 3)),
+    paired(odd(1, 3, 9, 8), (7, 3, 3), padding=1, stride=2),
+    paired(odd(2, 3, 30), (16, 3), ("clamp", 0.0, 6.0), ("silu",), padding=1),
+    paired(rand(1, 7, 9, 3).permute(0, 3, 1, 2), (20, 3, 3), padding=1),
+    paired(rand(2, 1, 14).expand(2, 3, 14), (7, 3), padding=1),
+    *(
+        paired((1, 3, 9, 8), (7, 3, 3), *both, padding=1)
+        for ending in _ENDINGS
+        for both in ((ending, ("identity",)), (("identity",), ending), (ending, ending))
+    ),
+)  # fmt: skip
+
+CASES = (*CONVOLUTION, *TRANSPOSED, *ENDED, *PAIRED)
