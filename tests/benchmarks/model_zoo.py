@@ -87,7 +87,7 @@ def measure(case: Zoo, path: Path) -> Row:
         return Row(**row, outcome="skipped", reason=_words(error))
     row |= {"shape": "x".join(map(str, x.shape)), "parameters": _size(model)}
     try:
-        bundle = compile_program(model, [Method("forward", args=(x,))])
+        bundle = compile_program(model, [Method("forward", args=(x,))], "fp32")
         graph = bundle.program.methods[0].graph
         row |= {"planned": graph.scratch_nbytes, "peak": graph.peak_nbytes}
         row |= {"instructions": len(graph.instructions)}

@@ -116,9 +116,9 @@ def recipe_of(bundle: Bundle) -> str:
     return bundle.program.provenance.recipe
 
 
-class Solving(nn.Module):
+class Ordering(nn.Module):
     def forward(self, x):
-        return torch.linalg.inv(x[:, :2]) @ x
+        return x.bfloat16().sort(descending=True)[0].float()
 
 
 class Counting(nn.Module):
@@ -132,7 +132,7 @@ class Counting(nn.Module):
     ("model", "left"),
     [
         (nn.Linear(4, 2), None),
-        (Solving(), {"forward": {"aten::linalg_inv": 1}}),
+        (Ordering(), {"forward": {"aten::sort": 1}}),
         (nn.Identity(), None),
         (Counting(), None),
     ],
