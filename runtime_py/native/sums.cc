@@ -65,12 +65,17 @@ Extreme<kMax, T, F> extreme_of(const F& of) {
   return {of};
 }
 
+// In the dtype of the operand, or of integers and bools in int64.
 bool sum(const Step& step, const Context& context) {
   with_type(step.tensors[1].dtype, [&](auto zero) {
     using T = decltype(zero);
-    using R = std::conditional_t<std::is_floating_point_v<T>, T, int64_t>;
-    reduce_with<T, R>(step, context, step.integers, plain_sum<T>(),
-                      [](Total<T> found) { return static_cast<R>(found); });
+    const auto into = [&](auto result) {
+      using R = decltype(result);
+      reduce_with<T, R>(step, context, step.integers, plain_sum<T>(),
+                        [](Total<T> found) { return static_cast<R>(found); });
+    };
+    if (step.tensors[0].dtype == step.tensors[1].dtype) return into(zero);
+    into(int64_t{});
   });
   return true;
 }

@@ -2,7 +2,10 @@
 
 The compiler selects nodes by this list; the runtime refuses a block with any other
 node. Views accept any dtype, since they compute nothing. Operators of control flow are
-not in the list.
+not in the list: the runtime runs them itself. All others are, but for `LACKS`.
+
+Computed with are float32, float64, integers and bools. float16 and bfloat16 are moved,
+converted and, where rules say so, read by products and attention.
 """
 
 from typing import Final
@@ -67,7 +70,16 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     if OPS[op].aliasing is Aliasing.VIEW:
         return ""
     rule = RULES.get(op)
-    return f"it has no kernel of {op}" if rule is None else rule(arguments, results)
+    if rule is None:
+        return f"it has no kernel of {op}{LACKS.get(op, '')}"
+    return rule(arguments, results)
+
+
+# Operators that have no kernel -> why.
+LACKS: Final = dict.fromkeys(
+    ("aten::_linalg_svd", "aten::_linalg_eigh"),
+    ": signs and order of its vectors follow from the steps of LAPACK's iterations",
+)
 
 
 _COMPUTED = {

@@ -1,8 +1,4 @@
-"""Support list of the backend `cpu` for linear algebra.
-
-Singular values and eigenvectors are left out: their signs follow from the steps of
-LAPACK's iterations.
-"""
+"""Support list of the backend `cpu` for linear algebra."""
 
 from typing import Final
 

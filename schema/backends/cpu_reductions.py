@@ -7,6 +7,7 @@ from kvc.schema.backends.cpu_rules import (
     ARITHMETIC,
     FLOATING,
     FLOATS,
+    INTEGERS,
     REALS,
     alike,
     chosen,
@@ -15,16 +16,14 @@ from kvc.schema.backends.cpu_rules import (
     told,
 )
 from kvc.schema.backends.operands import Arguments, Results, Rule, operand
-from kvc.schema.dtypes import DType
 
 
 def _summed(arguments: Arguments, results: Results) -> str:
     """Return "" if elements can be added up in the result's dtype, else why not."""
     found = operand(arguments[0]).type.dtype, results[0].dtype
-    if found[0] in FLOATS:
-        return alike(*FLOATS)(arguments, results)
-    whole = found[0] in ALL and found[1] is DType.INT64
-    return "" if whole else takes_none_of(found)
+    whole = found[0] not in FLOATS and found[1] in INTEGERS
+    known = found[0] in ALL and (whole or found[1] in FLOATS)
+    return "" if known else takes_none_of(found)
 
 
 def _truth(arguments: Arguments, results: Results) -> str:

@@ -15,7 +15,8 @@ from kvc.schema.backends.cpu import COMPARED, COMPUTED
 
 Kind: TypeAlias = np.dtype[np.generic]
 # Operands that are cast to the dtype of the result; those of COMPUTED all are.
-_CAST: Final = {"aten::ldexp.Tensor": (0,), "aten::where.self": (1, 2)}
+_SUM: Final = "aten::sum.dim_IntList"
+_CAST: Final = {"aten::ldexp.Tensor": (0,), "aten::where.self": (1, 2), _SUM: (0,)}
 _RANKS: Final = {"b": 0, "i": 1, "u": 1, "f": 2}  # of kinds of dtypes
 
 
@@ -29,6 +30,8 @@ def cast_to(
     if op in COMPARED:
         given = [array for array in operands if array is not None]
         return [_compared_in(given, numbers)] * len(operands)
+    if op == _SUM and results[0].dtype == np.int64:
+        return [None]  # its kernel reads all integers
     places = range(len(operands)) if op in COMPUTED else _CAST.get(op, ())
     return [result.dtype if i in places else None for i in range(len(operands))]
 

@@ -79,24 +79,8 @@ def test_an_architecture_runs_natively_whole(name: str, recipe: str, tmp_path: P
     check(name, recipe, tmp_path, shallow=True)
 
 
-# These leave operators to PyTorch: a norm of weights of experts, the cutoff of sparse
-# activations.
-LEFT = {
-    "dbrx": {"aten::linalg_vector_norm": 2},
-    "gemma3n_text, sparse": {"aten::var.correction": 2, "aten::erfinv": 1},
-}
-
-
-@RARELY
-@pytest.mark.parametrize("name", LEFT)
-def test_the_others_leave_few_operators_to_torch(name: str):
-    cache = CacheConfig(CAPACITY)
-    bundle = export_hf(build(name), recipe="cpu_q8", cache=cache, prefill_chunk=12)
-    assert all(m.left == LEFT[name] for m in describe_methods(bundle.program))
-
-
 @RARELY
 @pytest.mark.parametrize("recipe", NEAR)
-@pytest.mark.parametrize("name", [name for name in RUNNING if name not in LEFT])
+@pytest.mark.parametrize("name", RUNNING)
 def test_every_architecture_runs_natively_whole(name: str, recipe: str, tmp_path: Path):
     check(name, recipe, tmp_path)

@@ -28,6 +28,9 @@ SUMS = (
     Case("aten::sum.dim_IntList", (rand(), (-1,), True)),
     Case("aten::sum.dim_IntList", (rand(3, 40, dtype=BF16), (1,), False), F32),
     Case("aten::sum.dim_IntList", (rand(3, 40, dtype=I32), (1,), False), F32),
+    Case("aten::sum.dim_IntList", (rand(3, 40, dtype=I64), (0,), False), I32),
+    Case("aten::sum.dim_IntList", (rand(3, 40, dtype=BOOL), (1,), False), I8),
+    Case("aten::sum.dim_IntList", (rand(3, 40, dtype=F64), (0, 1), True), F32),
     Case("aten::mean.dim", (rand(3, 40, dtype=F16), (1,), True), F32),
     Case("aten::mean.dim", (rand(3, 4, dtype=I32), (1,), True), F32),
     *(
