@@ -30,7 +30,7 @@ def cast_to(
     if op in COMPARED:
         given = [array for array in operands if array is not None]
         return [_compared_in(given, numbers)] * len(operands)
-    if op == _SUM and results[0].dtype == np.int64:
+    if op == _SUM and result.dtype == np.int64:
         return [None]  # its kernel reads all integers
     places = range(len(operands)) if op in COMPUTED else _CAST.get(op, ())
     return [result.dtype if i in places else None for i in range(len(operands))]
