@@ -81,6 +81,61 @@ PAIR = (
             )
         ),
         *(
+            (f"aten::{op}", (tensor(1, 2, *each), tensor(*kernel), None, *settings))
+            for op, kernel, each, settings in (
+                ("convolution", (4, 2, 0), (8,), SETTINGS),
+                ("convolution", (4, 2, 0), (0,), ((1,), (1,), (1,), 1)),
+                ("convolution", (4, 1, 3, 0), (8, 8), (*((1, 1), (0, 0), (1, 1)), 2)),
+                ("conv_transpose1d", (2, 3, 0), (8,), ((1,), (0,), (0,), 1, (1,))),
+                (
+                    "conv_transpose2d.input",
+                    *((2, 3, 0, 3), (8, 8)),
+                    ((1, 1), (0, 0), (0, 0), 1, (1, 1)),
+                ),
+            )
+        ),
+        (
+            "kvc::convolution",
+            (LINE, tensor(4, 2, 0), None, None, *SETTINGS, *NO_ENDING),
+        ),
+        *(
+            ("aten::constant_pad_nd", (tensor(2, 8), padding, 0.0))
+            for padding in (
+                *((-(2**63), 2**63 - 1), (2**63 - 1, -(2**63))),
+                *((-(2**63), 2**63 - 8), (0, 0, 2**63 - 1, -(2**63 - 1))),
+            )
+        ),
+        *(
+            ("aten::max_pool2d_with_indices", (tensor(1, 2, 8, 8), *settings, ceil))
+            for ceil in (False, True)
+            for settings in (
+                ((1, 1), (1, 1), (0, 0), (1, 2**63 - 1)),
+                ((2, 1), (1, 1), (1, 0), (2**63 - 1, 1)),
+                ((1, 2**63 - 1), (1, 1), (0, 2**62), (1, 1)),
+                ((1, 2**63 - 1), (1, 1), (0, 2**62 - 1), (1, 1)),
+                ((2**62, 1), (1, 1), (2**61, 0), (1, 1)),
+            )
+        ),
+        *(
+            ("aten::avg_pool2d", (tensor(1, 2, 8, 8), *settings, ceil, True, None))
+            for ceil in (False, True)
+            for settings in (
+                ((1, 2**63 - 1), (1, 1), (0, 2**62 - 1)),
+                ((2**62, 1), (1, 1), (2**61, 0)),
+            )
+        ),
+        (
+            "aten::max_pool3d_with_indices",
+            (
+                tensor(1, 8, 8, 8),
+                (2**62, 1, 1),
+                (1,) * 3,
+                (2**61, 0, 0),
+                (1,) * 3,
+                False,
+            ),
+        ),
+        *(
             ("kvc::convolution", (x, KERNEL, bias, more, *SETTINGS, *ending))
             for x, bias, more, ending in (
                 (LINE, None, None, ("relu", None, None)),

@@ -171,6 +171,7 @@ def _pointwise_depthwise(
     between = _ended_convolution(input, weight, bias, None, *single)
     settings = (stride, padding, dilation, len(weight))
     ended = (planes_ending, planes_low, planes_high)
+    between = between.contiguous()  # however the input lies
     return _ended_convolution(between, planes, planes_bias, None, *settings, *ended)
 
 

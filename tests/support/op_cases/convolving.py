@@ -2,6 +2,7 @@
 """Cases of convolutions: ordinary, transposed, and those that end with a function."""
 
 from collections.abc import Mapping
+from math import prod
 from typing import Final
 
 import torch
@@ -81,7 +82,10 @@ def paired(
     settings = _of_axes(rank, options, {"stride": 1, "padding": 0, "dilation": 1})
     endings = ((*each, None, None)[:3] for each in (first, second))
     biases = (rand(channels) if each else None for each in biased)
-    weights = rand(channels, given.shape[1], *(1,) * rank), rand(channels, 1, *sizes)
+    weights = (
+        rand(channels, given.shape[1], *(1,) * rank) / given.shape[1] ** 0.5,
+        rand(channels, 1, *sizes) / prod(sizes) ** 0.5,
+    )
     single, planes = zip(weights, biases, endings, strict=True)
     arguments = (given, *single[:2], *single[2], *planes[:2], *settings, *planes[2])
     return Case("kvc::pointwise_depthwise", arguments)
