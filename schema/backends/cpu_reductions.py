@@ -45,6 +45,11 @@ def _rows(arguments: Arguments, results: Results) -> str:
     return alike(*FLOATS)(arguments, results)
 
 
+def _spread(arguments: Arguments, results: Results) -> str:
+    """Return "" if all results have the dtype of the floats they tell of, else why."""
+    return alike(*FLOATS)(arguments[:1], results)
+
+
 # Those whose operands are cast to the dtype of the result.
 COMPUTED_REDUCTIONS: Final[dict[str, Rule]] = {
     **rules(ARITHMETIC, "aten::prod aten::prod.dim_int aten::cumsum aten::cumprod"),
@@ -73,7 +78,7 @@ REDUCTIONS: Final[dict[str, Rule]] = {
         "aten::nanmedian.dim aten::kthvalue aten::topk",
     ),
     **rules(
-        chosen(*FLOATS),
+        _spread,
         "aten::var.correction aten::var_mean.correction aten::logcumsumexp",
     ),
 }

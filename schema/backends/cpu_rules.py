@@ -142,6 +142,9 @@ def scaled_by_powers(arguments: Arguments, results: Results) -> str:
 
 def fill_one(arguments: Arguments, results: Results) -> str:
     """Return "" if one element can fill where a bool mask is true, else why not."""
+    one = operand(arguments[2]).type
+    if one.dims:
+        return f"a value {one}"
     x, mask, value = (each.type.dtype for each in operands_of(arguments))
     known = x in ALL and mask is DType.BOOL and value in ALL
     return (
