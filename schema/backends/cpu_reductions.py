@@ -16,6 +16,7 @@ from kvc.schema.backends.cpu_rules import (
     told,
 )
 from kvc.schema.backends.operands import Arguments, Results, Rule, operand
+from kvc.schema.dtypes import DType
 
 
 def _summed(arguments: Arguments, results: Results) -> str:
