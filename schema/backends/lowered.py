@@ -25,6 +25,7 @@ from kvc.schema.backends.operands import (
     Arguments,
     Results,
     Rule,
+    operand,
     operands_of,
     unknown_dtypes,
 )
@@ -82,11 +83,21 @@ class LoweredList:
         refused = self._refused(op, types)
         if refused := refused or next(filter(None, map(self.number, arguments)), ""):
             return refused
-        is_power = op == _POWER and op not in self.forms
-        if is_power and arguments[1] not in POWERS and not self._has(_ANY_POWER):
-            return f"exponent {arguments[1]}"
+        if op not in self.forms and (refused := self._lacks(op, arguments)):
+            return refused
         limit = self.limits.get(op, accepted)
         return rule(arguments, results) or limit(arguments, results)
+
+    def _lacks(self, op: str, arguments: Arguments) -> str:
+        """Return what the device lacks for the numbers of a node, or ""."""
+        number = arguments[-1]
+        if op == _POWER and number not in POWERS and not self._has(_ANY_POWER):
+            return f"exponent {number}"
+        if op not in _WITH_NUMBER or not isinstance(number, float) or number % 1 == 0:
+            return ""
+        whole = operand(arguments[0]).type.dtype not in self.floats
+        casts = Primitive.CAST in usable(self.primitives)
+        return f"{number} beside integers" if whole and not casts else ""
 
     def _refused(self, op: str, types: Results) -> str:
         """Return why the device does not take tensors of some types, or ""."""
@@ -138,6 +149,8 @@ _ATTENDING: Final = (
     *(_P.GREATER, _P.EQUAL, _P.AND, _P.OR, _P.MAXIMUM, _P.MINIMUM, _P.MODULO),
     *(_P.BROADCAST, _P.CONCAT, _P.SLICE, _P.TRANSPOSE, _P.RESHAPE, _P.CAST),
 )
+# Comparisons with a number: integers are cast to be compared with a fraction.
+_WITH_NUMBER: Final = frozenset(f"aten::{op}.Scalar" for op in COMPARISONS)
 # The primitives that the lowering of each operator uses.
 NEEDS: Final[Mapping[str, tuple[Primitive, ...]]] = {
     **{f"aten::{op}": (Primitive(op),) for op in ALONE.split()},
