@@ -54,10 +54,12 @@ def warn_of_left(program: Program, recipe: Recipe, offered: Collection[str]) -> 
     if not recipe.backend or not left:
         return
     count = sum(sum(ops.values()) for ops in left.values())
-    noun = "instruction" if count == 1 else "instructions"
+    noun, these = "instructions", "these do"
+    if count == 1:
+        noun, these = "instruction", "it does"
     text = (
         f"the recipe {recipe.name} leaves {count:,} {noun} to PyTorch, without which "
-        f"these do not run: {left_text(left)}. Install PyTorch where the bundle is to "
+        f"{these} not run: {left_text(left)}. Install PyTorch where the bundle is to "
         f"run (`{INSTALL}`){_advice(program, recipe, offered)}; `kvc dump BUNDLE "
         "--delegates` says why"
     )

@@ -5,11 +5,11 @@
 
 namespace kvc {
 
-// An axis of a convolution: output o and tap t read the input at first + o * step + t * apart,
+// An axis of a convolution: output o and tap t read the input at first + o * step + t * dilation,
 // a zero where that lies outside.
 struct WindowAxis {
   int64_t in, out, taps;
-  int64_t first, step, apart;
+  int64_t first, step, dilation;
   int64_t stride;  // of the input, in elements
 };
 

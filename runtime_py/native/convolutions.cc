@@ -131,7 +131,7 @@ Term term_of(const Convolution& c, const Part& part, int64_t n) {
                                n / part.axes[2].taps % part.axes[1].taps, n % part.axes[2].taps};
   for (int i = 0; i < kAxes; ++i) {
     WindowAxis& axis = term.patches.axes[i];
-    axis.first += taps[i] * axis.apart;
+    axis.first += taps[i] * axis.dilation;
     axis.taps = 1;
     const int own = 2 + i - kAxes + c.spatial();
     place = place * (own < 2 ? 1 : c.w.dims[own]) + part.selections[i].first_tap +
@@ -295,26 +295,31 @@ bool plainly(const Convolution& c, const Step& step, bool transposed, const Cont
                           context.threads);
 }
 
-bool convolution(const Step& step, const Context& context) {
+// An ordinary convolution as a step has it; `rest` are the integers after its settings.
+Convolution read_convolution(const Step& step, const int64_t** rest) {
   Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
                 step.tensors[3].as<const float>(), nullptr, {}, false, {}};
   const int64_t* read = read_list(step.integers, c.settings.stride);
   read = read_list(read, c.settings.padding);
   read = read_list(read, c.settings.dilation);
   c.settings.groups = *read;
+  *rest = read + 1;
+  return c;
+}
+
+bool convolution(const Step& step, const Context& context) {
+  const int64_t* rest;
+  const Convolution c = read_convolution(step, &rest);
   if (c.out.count() == 0) return true;
   return c.x.dtype == DType::kFloat32 ? convolve(c, context) : plainly(c, step, false, context);
 }
 
 // As `convolution`, with a residual that is added to the result, and a function of that.
 bool ended_convolution(const Step& step, const Context& context) {
-  Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
-                step.tensors[3].as<const float>(), step.tensors[4].as<const float>(), {}, false, {}};
-  const int64_t* read = read_list(step.integers, c.settings.stride);
-  read = read_list(read, c.settings.padding);
-  read = read_list(read, c.settings.dilation);
-  c.settings.groups = read[0];
-  c.ending = Ending{static_cast<Activation>(read[1]), static_cast<float>(step.numbers[0]),
+  const int64_t* rest;
+  Convolution c = read_convolution(step, &rest);
+  c.residual = step.tensors[4].as<const float>();
+  c.ending = Ending{static_cast<Activation>(*rest), static_cast<float>(step.numbers[0]),
                     static_cast<float>(step.numbers[1])};
   return c.out.count() == 0 || convolve(c, context);
 }

@@ -42,15 +42,20 @@ inline int64_t matrices_of(const Tensor& x) {
   return count;
 }
 
-// Matrix `index` of those of `out`, to which the batch of x is broadcast.
-template <class T>
-MatrixView<T> matrix_of(const Tensor& x, const Tensor& out, int64_t index) {
+// Where matrix `index` of those of `out` begins in x, whose batch is broadcast to that of `out`.
+inline int64_t matrix_offset(const Tensor& x, const Tensor& out, int64_t index) {
   int64_t offset = 0;
   for (int axis = out.rank - 3, own = x.rank - 3; own >= 0; --axis, --own) {
     if (x.dims[own] != 1) offset += index % out.dims[axis] * x.strides[own];
     index /= out.dims[axis];
   }
-  return {x.as<T>() + offset, x.dim(-2), x.dim(-1), x.stride(-2), x.stride(-1)};
+  return offset;
+}
+
+// Matrix `index` of those of `out`, to which the batch of x is broadcast.
+template <class T>
+MatrixView<T> matrix_of(const Tensor& x, const Tensor& out, int64_t index) {
+  return {x.as<T>() + matrix_offset(x, out, index), x.dim(-2), x.dim(-1), x.stride(-2), x.stride(-1)};
 }
 
 // y -= factor * x, n of them.

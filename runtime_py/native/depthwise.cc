@@ -32,12 +32,12 @@ struct Plane {
 
 // How many elements an axis has with the zeros around it.
 int64_t reach_of(const WindowAxis& axis) {
-  return (axis.out - 1) * axis.step + (axis.taps - 1) * axis.apart + 1;
+  return (axis.out - 1) * axis.step + (axis.taps - 1) * axis.dilation + 1;
 }
 
 Plane plane_of(const Patches& patches) {
   const WindowAxis &middle = patches.axes[1], &inner = patches.axes[2];
-  const int64_t reach = (inner.taps - 1) * inner.apart / inner.step;
+  const int64_t reach = (inner.taps - 1) * inner.dilation / inner.step;
   return {reach_of(middle), inner.step, inner.out + reach};
 }
 
@@ -45,8 +45,8 @@ void find_offsets(const Patches& patches, const Plane& plane, int64_t* offsets) 
   const WindowAxis &middle = patches.axes[1], &inner = patches.axes[2];
   for (int64_t b = 0; b < middle.taps; ++b) {
     for (int64_t c = 0; c < inner.taps; ++c) {
-      const int64_t place = c * inner.apart;
-      *offsets++ = b * middle.apart * plane.line() + place % plane.phases * plane.run +
+      const int64_t place = c * inner.dilation;
+      *offsets++ = b * middle.dilation * plane.line() + place % plane.phases * plane.run +
                    place / plane.phases;
     }
   }

@@ -5,6 +5,7 @@
 
 #include "dense.h"
 #include "kernels.h"
+#include "lane_sums.h"
 #include "pool.h"
 
 namespace kvc {
@@ -191,16 +192,10 @@ bool solve_triangular(const Step& step, const Context& context) {
   });
 }
 
-// The sum of products of n elements, in eight lanes.
+// The sum of products of n elements.
 template <class T>
 T dot(const T* a, const T* b, int64_t n) {
-  T lanes[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (int lane = 0; lane < 8; ++lane) lanes[lane] += a[i + lane] * b[i + lane];
-  }
-  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += a[i] * b[i];
-  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+  return lane_sum<8, T>(n, [=](int64_t i) { return a[i] * b[i]; });
 }
 
 // Cholesky's factor of the lower triangle of a [n, n], in its place, column by column. Returns

@@ -55,7 +55,7 @@ struct Divisors {
 
 // Windows without elements stay 0. Integers are divided towards zero, and wrap around.
 template <class T>
-T quotient(T sum, T divisor) {
+T average_of(T sum, T divisor) {
   if (std::is_integral_v<T> && divisor == static_cast<T>(-1)) return -sum;
   return divisor == 0 ? sum : sum / divisor;
 }
@@ -102,7 +102,7 @@ void average_row(const Windows& windows, const WindowRow& row, const Divisors& d
     sum_row(windows, row, plane, columns, sums);
   }
   const T rows = static_cast<T>(divisors.along(windows, 0, row.depth) * divisors.along(windows, 1, row.height));
-  for (int64_t i = 0; i < wide.count; ++i) sums[i] = quotient(sums[i], rows * lengths[i]);
+  for (int64_t i = 0; i < wide.count; ++i) sums[i] = average_of(sums[i], rows * lengths[i]);
 }
 
 template <class T>

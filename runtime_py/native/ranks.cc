@@ -42,8 +42,33 @@ struct Ranked {
   }
 
   // Calls function(row, memory of the thread that holds the row with its places).
-  template <class T, class F>
+  template <class F>
   bool each(const Context& context, const F& function) const {
+    bool done = true;
+    with_type(x.dtype, [&](auto zero) { done = each_of(zero, context, function); });
+    return done;
+  }
+
+  // Writes the one element of a row, of results that may lack the axis.
+  template <class T>
+  void put(int64_t row, const Placed<T>& found) const {
+    values.as<T>()[row] = found.value;
+    indices.as<int64_t>()[row] = found.index;
+  }
+
+  // Writes the first `count` elements of a row.
+  template <class T>
+  void write(int64_t i, const Placed<T>* row, int64_t count) const {
+    const int64_t at = target(i);
+    for (int64_t j = 0; j < count; ++j) {
+      values.as<T>()[at + j * written] = row[j].value;
+      indices.as<int64_t>()[at + j * written] = row[j].index;
+    }
+  }
+
+ private:
+  template <class T, class F>
+  bool each_of(T, const Context& context, const F& function) const {
     const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, from.gone));
     parallel(from.kept, grain, context.threads, [&](int64_t begin, int64_t end, int) {
       auto* row = static_cast<Placed<T>*>(context.workspace(from.gone * sizeof(Placed<T>)));
@@ -56,16 +81,6 @@ struct Ranked {
     });
     return context.complete();
   }
-
-  // Writes the first `count` elements of a row.
-  template <class T>
-  void write(int64_t i, const Placed<T>* row, int64_t count) const {
-    const int64_t at = target(i);
-    for (int64_t j = 0; j < count; ++j) {
-      values.as<T>()[at + j * written] = row[j].value;
-      indices.as<int64_t>()[at + j * written] = row[j].index;
-    }
-  }
 };
 
 template <class T>
@@ -74,9 +89,8 @@ bool greater(T one, T other) {
 }
 
 // The order of a sorted row; equal ones stay as they lie.
-template <class T>
 auto order(bool greatest) {
-  return [greatest](const Placed<T>& one, const Placed<T>& other) {
+  return [greatest](const auto& one, const auto& other) {
     if (greater(one.value, other.value)) return greatest;
     if (greater(other.value, one.value)) return !greatest;
     return one.index < other.index;
@@ -89,15 +103,10 @@ bool topk(const Step& step, const Context& context) {
   const int64_t count = step.integers[0], axes[2] = {1, step.integers[1]};
   const bool greatest = step.integers[2] != 0;
   const Ranked ranked(step, axes);
-  bool done = true;
-  with_type(ranked.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    done = ranked.each<T>(context, [&](int64_t i, Placed<T>* row) {
-      std::partial_sort(row, row + count, row + ranked.from.gone, order<T>(greatest));
-      ranked.write(i, row, count);
-    });
+  return ranked.each(context, [&](int64_t i, auto* row) {
+    std::partial_sort(row, row + count, row + ranked.from.gone, order(greatest));
+    ranked.write(i, row, count);
   });
-  return done;
 }
 
 bool sort(const Step& step, const Context& context) {
@@ -105,15 +114,10 @@ bool sort(const Step& step, const Context& context) {
   const bool descending = step.integers[1] != 0;
   const Ranked ranked(step, axes);
   const int64_t count = ranked.from.gone;
-  bool done = true;
-  with_type(ranked.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    done = ranked.each<T>(context, [&](int64_t i, Placed<T>* row) {
-      std::sort(row, row + count, order<T>(descending));
-      ranked.write(i, row, count);
-    });
+  return ranked.each(context, [&](int64_t i, auto* row) {
+    std::sort(row, row + count, order(descending));
+    ranked.write(i, row, count);
   });
-  return done;
 }
 
 // The element in the middle of those that are no NaN, the lower of two; without `kIgnore`
@@ -124,7 +128,7 @@ Placed<T> middle_of(Placed<T>* row, int64_t n) {
   const auto nans = static_cast<int64_t>(std::count_if(row, row + n, is_nan));
   if (!kIgnore && nans != 0) return *std::find_if(row, row + n, is_nan);
   Placed<T>* middle = row + std::max<int64_t>(0, n - nans - 1) / 2;
-  std::nth_element(row, middle, row + n, order<T>(false));
+  std::nth_element(row, middle, row + n, order(false));
   return *middle;
 }
 
@@ -133,16 +137,9 @@ bool median_along(const Step& step, const Context& context) {
   const int64_t axes[2] = {1, step.integers[0]};
   const Ranked ranked(step, axes);
   if (!check_choice(ranked.x, axes, context)) return false;
-  bool done = true;
-  with_type(ranked.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    done = ranked.each<T>(context, [&](int64_t i, Placed<T>* row) {
-      const Placed<T> found = middle_of<kIgnore>(row, ranked.from.gone);
-      ranked.values.as<T>()[i] = found.value;
-      ranked.indices.as<int64_t>()[i] = found.index;
-    });
+  return ranked.each(context, [&](int64_t i, auto* row) {
+    ranked.put(i, middle_of<kIgnore>(row, ranked.from.gone));
   });
-  return done;
 }
 
 template <bool kIgnore>
@@ -201,16 +198,10 @@ bool kthvalue(const Step& step, const Context& context) {
   const int64_t k = step.integers[0], axes[2] = {1, step.integers[1]};
   const Ranked ranked(step, axes);
   if (!check_choice(ranked.x, axes, context)) return false;
-  bool done = true;
-  with_type(ranked.x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    done = ranked.each<T>(context, [&](int64_t i, Placed<T>* row) {
-      select(row, ranked.from.gone, k - 1);
-      ranked.values.as<T>()[i] = row[k - 1].value;
-      ranked.indices.as<int64_t>()[i] = row[k - 1].index;
-    });
+  return ranked.each(context, [&](int64_t i, auto* row) {
+    select(row, ranked.from.gone, k - 1);
+    ranked.put(i, row[k - 1]);
   });
-  return done;
 }
 
 }  // namespace

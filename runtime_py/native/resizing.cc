@@ -143,21 +143,21 @@ T cubic_at(T x) {
 
 // How far the filter reaches to each side of a result's position.
 template <class T>
-T reach_of(T scale, bool cubic) {
+T support_of(T scale, bool cubic) {
   const T reach = cubic ? 2 : 1;
   return scale >= 1 ? reach * scale : reach;
 }
 
 template <class T>
 int64_t smooth_taps(int64_t size, T scale, bool cubic) {
-  return std::min(size, static_cast<int64_t>(std::ceil(reach_of(scale, cubic))) * 2 + 1);
+  return std::min(size, static_cast<int64_t>(std::ceil(support_of(scale, cubic))) * 2 + 1);
 }
 
 // An axis that keeps its size is not filtered.
 template <class T>
 void fill_smooth(const Filter<T>& filter, T scale, bool cubic) {
   const bool kept = filter.size == filter.results;
-  const T reach = reach_of(scale, cubic), narrowed = scale >= 1 ? 1 / scale : T(1);
+  const T reach = support_of(scale, cubic), narrowed = scale >= 1 ? 1 / scale : T(1);
   for (int64_t i = 0; i < filter.results; ++i) {
     const T center = static_cast<T>(scale * (static_cast<double>(i) + 0.5));
     const auto begin = static_cast<int64_t>(center - reach + 0.5);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels.h"
+#include "lane_sums.h"
 #include "pool.h"
 #include "products.h"
 #include "types.h"
@@ -21,17 +22,10 @@ constexpr int64_t kGrain = 16384;  // elements that are worth another thread
 constexpr int kLanes = 8;
 constexpr int64_t kTile = 256;  // elements, or rows side by side, that are computed at once
 
-// The sum of function(x[i]) over a row, in lanes.
+// The sum of function(x[i]) over a row.
 template <class T, class F>
-T lane_sum(const T* x, int64_t n, const F& function) {
-  T lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += function(x[i + lane]);
-  }
-  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += function(x[i]);
-  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
-         ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+T row_sum(const T* x, int64_t n, const F& function) {
+  return lane_sum<kLanes, T>(n, [&](int64_t i) { return function(x[i]); });
 }
 
 template <class T>
@@ -41,7 +35,7 @@ T own_eps(double given) {
 
 template <class T>
 void rms_row(const T* x, const T* weight, T eps, int64_t n, T* y) {
-  const T sum = lane_sum(x, n, [](T value) { return value * value; });
+  const T sum = row_sum(x, n, [](T value) { return value * value; });
   const T factor = T{1} / std::sqrt(sum / static_cast<T>(n) + eps);
   for (int64_t i = 0; i < n; ++i) {
     const T value = x[i] * factor;
@@ -52,8 +46,8 @@ void rms_row(const T* x, const T* weight, T eps, int64_t n, T* y) {
 // y = (x - mean) / sqrt(var + eps) * weight + bias
 template <class T>
 void layer_row(const T* x, const T* weight, const T* bias, T eps, int64_t n, T* y) {
-  const T mean = lane_sum(x, n, [](T v) { return v; }) / static_cast<T>(n);
-  const T square = lane_sum(x, n, [mean](T v) { return (v - mean) * (v - mean); });
+  const T mean = row_sum(x, n, [](T v) { return v; }) / static_cast<T>(n);
+  const T square = row_sum(x, n, [mean](T v) { return (v - mean) * (v - mean); });
   const T factor = T{1} / std::sqrt(square / static_cast<T>(n) + eps);
   for (int64_t i = 0; i < n; ++i) {
     T value = (x[i] - mean) * factor;
@@ -135,13 +129,13 @@ void softmax_row(const T* x, int64_t n, T* y) {
     for (int64_t i = 0; i < n; i += kTile) {
       const int64_t count = std::min(kTile, n - i);
       exp_all(y + i, count, piece);
-      sum += lane_sum(piece, count, itself);
+      sum += row_sum(piece, count, itself);
     }
     sum = std::log(sum);
     for (int64_t i = 0; i < n; ++i) y[i] -= sum;
   } else {
     exp_all(y, n, y);
-    const T sum = lane_sum(y, n, itself);
+    const T sum = row_sum(y, n, itself);
     for (int64_t i = 0; i < n; ++i) y[i] /= sum;
   }
 }

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "copies.h"
+#include "dense.h"
 #include "elements.h"
 #include "kernels.h"
 #include "pool.h"
@@ -129,16 +130,6 @@ T distance(const T* a, int64_t sa, const T* b, int64_t sb, int64_t n, double p) 
   }
   const bool itself = p == 0 || p == 1 || std::isinf(p);
   return static_cast<T>(itself ? sum : p == 2 ? std::sqrt(sum) : std::pow(sum, 1 / p));
-}
-
-// Where matrix `index` of a batch that is broadcast to `out` begins.
-int64_t matrix_offset(const Tensor& x, const Tensor& out, int64_t index) {
-  int64_t offset = 0;
-  for (int axis = out.rank - 3, own = x.rank - 3; own >= 0; --axis, --own) {
-    if (x.dims[own] != 1) offset += index % out.dims[axis] * x.strides[own];
-    index /= out.dims[axis];
-  }
-  return offset;
 }
 
 bool distances(const Step& step, const Context& context) {

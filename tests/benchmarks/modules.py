@@ -64,12 +64,12 @@ def main() -> None:
     found = Counter[str]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        apart = stack.enter_context(WithoutTorch()) if options.without_torch else None
+        process = stack.enter_context(WithoutTorch()) if options.without_torch else None
         for name, module, args, kwargs in samples() if options.samples else own():
             if options.names and type(module).__name__ not in options.names:
                 continue
             path = folder / "module.kvc"
-            result = outcome(module, args, kwargs, path, options.recipe, apart)
+            result = outcome(module, args, kwargs, path, options.recipe, process)
             found[result.kind] += 1
             if result.kind != "equal":
                 print(f"{result.kind} {name}: {result.reason[:300]}", flush=True)

@@ -57,20 +57,20 @@ class Trying:
         most: how many samples of each dtype.
         dtypes: of the samples.
         recipe: by which they are compiled.
-        apart: the process that runs them, None for this one.
+        process: the process that runs them, None for this one.
     """
 
     path: Path
     most: int
     dtypes: Sequence[torch.dtype]
     recipe: str
-    apart: WithoutTorch | None
+    process: WithoutTorch | None
 
     def operator(self, op: OpInfo, way: Way) -> Row:
         """Try an operator in one way; print what is not equal, and why."""
         found, why = Counter[str](), dict[Outcome, None]()
         for trial in trials_of(op, way, self.most, self.dtypes):
-            result = outcome(trial, self.path, self.recipe, self.apart)
+            result = outcome(trial, self.path, self.recipe, self.process)
             found[result.kind] += 1
             if result.kind not in ("", "equal"):
                 why[result] = None
@@ -154,9 +154,9 @@ def main() -> int:
     dtypes = [getattr(torch, name) for name in options.dtypes]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        apart = stack.enter_context(WithoutTorch()) if options.without_torch else None
+        process = stack.enter_context(WithoutTorch()) if options.without_torch else None
         path = folder / "sample.kvc"
-        trying = Trying(path, options.samples, dtypes, options.recipe, apart)
+        trying = Trying(path, options.samples, dtypes, options.recipe, process)
         rows = try_all(mine, options.ways, trying, options.results)
     total = sum((Counter(row.found) for row in rows), Counter[str]())
     whole = worst_of(rows)

@@ -30,18 +30,18 @@ DTYPES = (torch.float64, torch.int64, torch.bool)
 
 
 @pytest.fixture(scope="module")
-def apart():
+def process():
     with WithoutTorch() as process:
         yield process
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_of_torch_equals_eager_without_torch(name, apart, tmp_path):
+def test_an_operator_of_torch_equals_eager_without_torch(name, process, tmp_path):
     op = next(op for op in operators() if op.name == name)
 
     found = [
-        operator_outcome(trial, tmp_path / "sample.kvc", "cpu_fp32", apart)
+        operator_outcome(trial, tmp_path / "sample.kvc", "cpu_fp32", process)
         for trial in trials_of(op, "plain", 1, DTYPES)
     ]
 
@@ -52,33 +52,33 @@ def test_an_operator_of_torch_equals_eager_without_torch(name, apart, tmp_path):
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case.cls in MODULES], ids=str
 )
-def test_a_module_of_torch_equals_eager_without_torch(case, apart, tmp_path):
+def test_a_module_of_torch_equals_eager_without_torch(case, process, tmp_path):
     module, inputs = case.make()
 
-    found = outcome(module, inputs, {}, tmp_path / "module.kvc", "cpu_fp32", apart)
+    found = outcome(module, inputs, {}, tmp_path / "module.kvc", "cpu_fp32", process)
 
     assert found == Outcome("equal")
 
 
-def test_what_is_left_to_torch_is_named_and_cannot_run_without_it(apart, tmp_path):
+def test_what_is_left_to_torch_is_named_and_cannot_run_without_it(process, tmp_path):
     path, x = tmp_path / "model.kvc", torch.eye(3)
     model = Applied(torch.linalg.svdvals)
 
-    found = outcome(model, (x,), {}, path, "cpu_fp32", apart)
+    found = outcome(model, (x,), {}, path, "cpu_fp32", process)
 
     assert found.kind == "left"
     assert found.reason.startswith("aten::_linalg_svd: it has no kernel of")
     with pytest.raises(FailedThereError, match="needs the package torch"):
-        apart.run(path, [((x.numpy(),), {})])
+        process.run(path, [((x.numpy(),), {})])
 
 
-def test_the_process_runs_other_bundles_after_one_has_failed(apart, tmp_path):
+def test_the_process_runs_other_bundles_after_one_has_failed(process, tmp_path):
     path = tmp_path / "model.kvc"
     model, x = Applied(torch.exp), torch.zeros(2)
     compile_program(model, [Method("forward", (x,))], "cpu_fp32").save(path)
 
     with pytest.raises(FailedThereError, match="CallMismatch"):
-        apart.run(path, [((), {})])
+        process.run(path, [((), {})])
 
-    (found,) = apart.run(path, [((x.numpy(),), {})])
+    (found,) = process.run(path, [((x.numpy(),), {})])
     assert found.tolist() == [1, 1]

@@ -67,10 +67,10 @@ class Applied(nn.Module):
         return self.function(x)
 
 
-def outcome(module, args, kwargs, path, recipe="fp32", apart=None) -> Outcome:
+def outcome(module, args, kwargs, path, recipe="fp32", process=None) -> Outcome:
     """Compile a module by a recipe, run it and compare; arguments are not changed.
 
-    `apart` is a `WithoutTorch` to run it in, None to run it in this process.
+    `process` is a `WithoutTorch` to run it in, None to run it in this process.
     """
     try:
         with torch.no_grad():
@@ -80,7 +80,7 @@ def outcome(module, args, kwargs, path, recipe="fp32", apart=None) -> Outcome:
     method = Method("forward", args=_copied(args), kwargs=_copied(dict(kwargs)))
     calls = [(args, dict(kwargs))]
     return compared(
-        lambda: compiled_and_run(module, method, calls, path, recipe, apart), expected
+        lambda: compiled_and_run(module, method, calls, path, recipe, process), expected
     )
 
 
@@ -109,7 +109,7 @@ def compiled_and_run(
     calls: Sequence[Call],
     path: Path,
     recipe: str,
-    apart: WithoutTorch | None,
+    process: WithoutTorch | None,
 ) -> Found:
     """Compile a method `forward`, save it, load it and run its calls in one session."""
     with warnings.catch_warnings():
@@ -117,14 +117,14 @@ def compiled_and_run(
         bundle = compile_program(module, [method], recipe)
     left = _left_by(recipe, bundle.program)
     bundle.save(path)
-    if apart is None or left:
+    if process is None or left:
         with load(path) as program, program.session() as session:
             made = [
                 session.call("forward", *_copied(args), **_copied(kwargs))
                 for args, kwargs in calls
             ]
             return Found(tensors_of(made), left)
-    return Found(tensors_of(apart.run(path, _as_arrays(calls))), left)
+    return Found(tensors_of(process.run(path, _as_arrays(calls))), left)
 
 
 def _left_by(recipe: str, program: Program) -> dict[str, str]:

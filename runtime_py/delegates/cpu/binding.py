@@ -7,6 +7,7 @@ operands, earlier steps copy the operands that are not contiguous.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import NoReturn
 
 import numpy as np
@@ -104,7 +105,6 @@ class _Binder:
         self._method, self._graph, self._sizes = method, graph, sizes
         self._values = Values(graph, sizes, memory)
         self._types = [value.type for value in graph.values]
-        self._read = graph.read()
         self._steps = steps
         # Per step: the index of its instruction; its instruction, the last of merged
         # ones.
@@ -183,6 +183,10 @@ class _Binder:
                 self._bind_fresh(instruction)
             case Aliasing.CONTROL:
                 raise AssertionError("control flow stays outside")
+
+    @cached_property
+    def _read(self) -> frozenset[int]:
+        return self._graph.read()
 
     def _bind_fresh(self, instruction: Instruction) -> None:
         outs = [self._values.written(value) for value in instruction.results]

@@ -212,7 +212,6 @@ def test_what_does_not_fit_stays(tmp_path, name):
 
 
 def test_pairs_of_dynamic_sizes_stay():
-    """A batch may be of any size, since only one image of it is made at a time."""
     model = chain(single(), planes())
     wide = {"x": {3: Dim("width", 64, 512)}}
     assert PAIR not in ops(rewritten(model, X, wide))
