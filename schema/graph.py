@@ -50,7 +50,8 @@ class Alias:
 
     The value is a view of `base`, an update of `base`, or a result that overwrites
     `base`. A result that is neither a view nor an update may overwrite `base` only if
-    `base` is a state or a caller's input of the same type.
+    `base` has the same type, and is a state, a caller's input, or an operand of a
+    pointwise operator in scratch memory.
     """
 
     base: int

@@ -34,6 +34,10 @@ class Backend(ABC):
             same rows.
         calibrated: whether the backend stores values as integers and needs the ranges
             of the values. If so, the caller must give samples of inputs.
+        over_operands: whether the memory plan of a partition may place the result of a
+            pointwise operator over an operand that nothing reads later. The kernels
+            that run the partition's block must then read each element of the operand
+            before they write the element of the result.
     """
 
     name: ClassVar[str]
@@ -41,6 +45,7 @@ class Backend(ABC):
     fixed_shapes: ClassVar[bool] = False
     fuses: ClassVar[bool] = False
     calibrated: bool = False
+    over_operands: ClassVar[bool] = False
 
     def __init__(self, options: Mapping[str, Option]) -> None:
         """Take the options of the recipe; this base class accepts no option.

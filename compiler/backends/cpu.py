@@ -12,6 +12,7 @@ class Cpu(BlockBackend):
 
     name: ClassVar[str] = "cpu"
     fuses: ClassVar[bool] = True
+    over_operands: ClassVar[bool] = True
 
     @property
     def supported(self) -> WhyNot:

@@ -20,6 +20,7 @@ def emit_graph(
     state_ids: Mapping[str, int],
     symbols: tuple[Symbol, ...],
     tail_nbytes: int = 0,
+    over_operands: bool = True,
 ) -> emitted.Graph:
     """Return a method's code as a graph of the file.
 
@@ -29,12 +30,14 @@ def emit_graph(
         state_ids: name of a state -> its number in the file.
         symbols: the program's symbols.
         tail_nbytes: number of bytes of the scratch memory that must follow every value.
+        over_operands: whether the kernels that run the code may write a pointwise
+            result over an operand.
 
     Raises:
         PlanFailed: the memory plan does not pass its check, or new content of a state
             does not lie in the state: a bug.
     """
-    aliases = analyse(method)
+    aliases = analyse(method, over_operands)
     _check_homes(method, aliases)
     requests = requests_of(method, aliases, {s.name: s for s in symbols})
     plan = plan_memory(requests)

@@ -26,11 +26,19 @@ PLACELESS = -1  # the blob number of names whose blob has not been written yet
 
 @dataclass(frozen=True, slots=True)
 class DelegateCall:
-    """A partition to call: the backend's name, the block and the backend's result."""
+    """A partition to call.
+
+    Attributes:
+        backend: name of the backend.
+        partition: the partition's code, a block.
+        lowered: what the backend returns for it.
+        over_operands: the attribute `Backend.over_operands` of the backend.
+    """
 
     backend: str
     partition: Method
     lowered: Lowered
+    over_operands: bool = False
 
 
 def emit_program(
@@ -51,7 +59,8 @@ def emit_program(
         metadata: the user's settings, as JSON text.
     """
     name_ids = {c.name: i for i, c in enumerate(program.constants)}
-    emitter = _Emitter(program, name_ids, verdicts)
+    apart = tuple(call.partition for call in calls if not call.over_operands)
+    emitter = _Emitter(program, name_ids, verdicts, apart)
     places = {
         block.block: (i, j)
         for i, method in enumerate(entries(program))
@@ -93,11 +102,18 @@ class _Emitter:
         program: Program,
         name_ids: Mapping[str, int],
         verdicts: Mapping[str, Sequence[Verdict]],
+        apart: Sequence[Method],
     ) -> None:
+        """Take the program.
+
+        `apart` are the partitions whose results must not lie over operands.
+        """
         self._symbols, self._name_ids = program.symbols, name_ids
         self._state_ids = {s.name: i for i, s in enumerate(program.states)}
         self._verdicts = verdicts
         self._blocks = blocks_by_number(program)
+        within = (block for one in apart for block in blocks_of(one, self._blocks))
+        self._apart = {block.block for block in (*apart, *within)}
 
     def blocks_of(self, method: Method) -> tuple[Method, ...]:
         """Return the blocks that a method runs, each after the block that runs it."""
@@ -138,7 +154,14 @@ class _Emitter:
         )
 
     def _graph(self, method: Method, tail: int) -> Graph:
-        return emit_graph(method, self._name_ids, self._state_ids, self._symbols, tail)
+        return emit_graph(
+            method,
+            self._name_ids,
+            self._state_ids,
+            self._symbols,
+            tail,
+            over_operands=method.block not in self._apart,
+        )
 
     def _updates(
         self, method: Method, graph: Graph, blocks: Mapping[int, model.Block]

@@ -83,7 +83,7 @@ def check_calibration(
 def plain_calls(parts: Parts) -> list[DelegateCall]:
     """Return calls of all partitions without payloads; reference kernels run them."""
     return [
-        DelegateCall(backend.name, partition.graph, Lowered())
+        DelegateCall(backend.name, partition.graph, Lowered(), backend.over_operands)
         for backend, by_name in parts.items()
         for some in by_name.values()
         for partition in some

@@ -228,7 +228,7 @@ class Lowering:
         symbols = self.program.symbols
         lowered = lowered_partitions(backend, partitions, constants, symbols)
         return [
-            DelegateCall(backend.name, partition.graph, made)
+            DelegateCall(backend.name, partition.graph, made, backend.over_operands)
             for name, some in partitions.items()
             for partition, made in zip(some, lowered[name], strict=True)
         ]

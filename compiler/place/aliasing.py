@@ -3,8 +3,9 @@
 In: a method in its final order, as `kvc.compiler.place` returns it. Each node on the
 path to the new content of a state, or of an input in the caller's array, can write to
 the memory of that state or array. Out: for each value, the value whose memory it
-shares. An update of any other value reuses the memory of its operand, if that memory is
-scratch memory and no later node reads the operand.
+shares. An update of any other value reuses the memory of its operand, and a pointwise
+result the memory of any operand of its type, if that memory is scratch memory and no
+later node reads the operand.
 """
 
 from collections.abc import Mapping
@@ -31,31 +32,103 @@ class Aliases:
     callers: frozenset[int]
 
 
-def analyse(method: Method) -> Aliases:
-    """Find the values of a method that share memory."""
+def analyse(method: Method, over_operands: bool = True) -> Aliases:
+    """Find the values of a method that share memory.
+
+    Args:
+        method: a method in its final order.
+        over_operands: whether the kernels that run the method may write a pointwise
+            result over an operand.
+    """
     stored, callers = _stored(method), callers_of(method)
-    bound = [*method.inputs, *method.bound]
-    base: dict[int, int] = {}
-    root = {value.id: value.id for value in bound}
-    # Values that own whole scratch memory.
-    scratch = {value.id for value in method.inputs}
+    memory = _Memory(method, callers)
     for index, node in enumerate(method.nodes):
-        view = OPS[node.op].aliasing is Aliasing.VIEW
-        over = _over_operands(node)
-        for value in node.outputs:
-            if view:
-                base[value.id] = node.inputs[0].id
-            elif value.id in over:
-                base[value.id] = over[value.id]
-            elif value.id in stored:
-                base[value.id] = stored[value.id]
-            elif _reuses(method, index, root, scratch, callers):
-                base[value.id] = node.inputs[0].id
-                scratch.add(value.id)
-            elif OPS[node.op].aliasing in (Aliasing.FRESH, Aliasing.CONTROL):
-                scratch.add(value.id)
-            root[value.id] = root[base[value.id]] if value.id in base else value.id
-    return Aliases(base, root, callers)
+        elsewhere = {value.id: stored.get(value.id) for value in node.outputs}
+        if OPS[node.op].aliasing is Aliasing.VIEW:
+            elsewhere = {value.id: node.inputs[0].id for value in node.outputs}
+        for value, base in {**elsewhere, **_over_operands(node)}.items():
+            if base is None:
+                memory.note_whole(value, memory.reused(index, over_operands))
+            else:
+                memory.note(value, base)
+    return Aliases(memory.base, memory.root, callers)
+
+
+class _Memory:
+    """The memory of the values of a method's first nodes.
+
+    Attributes:
+        base: value id -> id of the value whose memory it shares directly.
+        root: value id -> id of the value that owns the memory.
+    """
+
+    def __init__(self, method: Method, callers: frozenset[int]) -> None:
+        self._nodes, self._callers = method.nodes, callers
+        self._inputs = frozenset(value.id for value in method.inputs)
+        self._last = _last_reads(method)
+        bound = [*method.inputs, *method.bound]
+        self.base: dict[int, int] = {}
+        self.root = {value.id: value.id for value in bound}
+        self._sharing = {value.id: [value.id] for value in bound}  # by root
+        self._whole = set(self._inputs)  # values that are all of their memory
+
+    def note(self, value: int, base: int) -> None:
+        """Record a value in the memory of `base`, perhaps in a part of it."""
+        self.base[value] = base
+        self.root[value] = self.root[base]
+        self._sharing[self.root[base]].append(value)
+
+    def note_whole(self, value: int, base: int | None) -> None:
+        """Record a value that is all of the memory of `base`, or of memory of its own.
+
+        That memory is scratch memory.
+        """
+        self._whole.add(value)
+        if base is not None:
+            self.note(value, base)
+            return
+        self.root[value] = value
+        self._sharing[value] = [value]
+
+    def reused(self, index: int, over_operands: bool) -> int | None:
+        """Return the operand over which node `index` writes its result, or None.
+
+        `over_operands` is as for `analyse`. Pointwise results never lie over inputs:
+        the runtime recognises tokens, for example, by their memory.
+        """
+        node = self._nodes[index]
+        if OPS[node.op].aliasing is Aliasing.UPDATE:
+            target, *others = node.inputs
+            clear = target not in others and self._is_free(target, index)
+            return target.id if clear else None
+        if OPS[node.op].pointwise and over_operands:
+            for value in node.inputs:
+                same = value.type == node.outputs[0].type
+                given = self.root[value.id] in self._inputs
+                if same and not given and self._is_free(value, index):
+                    return value.id
+        return None
+
+    def _is_free(self, value: Value, index: int) -> bool:
+        """Tell whether only node `index` still reads the scratch memory of a value.
+
+        It must read the memory as that value.
+        """
+        root = self.root[value.id]
+        if value.id not in self._whole or root in self._callers:
+            return False
+        last = max(self._last.get(each, -1) for each in self._sharing[root])
+        reads = {each.id for each in self._nodes[index].inputs}
+        return last <= index and reads.isdisjoint({*self._sharing[root]} - {value.id})
+
+
+def _last_reads(method: Method) -> dict[int, int]:
+    """Return value id -> index of the last node that reads it.
+
+    The index of what the method returns is the number of nodes.
+    """
+    last = {v.id: i for i, node in enumerate(method.nodes) for v in node.inputs}
+    return last | {value.id: len(method.nodes) for value in method.results}
 
 
 def _over_operands(node: Node) -> dict[int, int]:
@@ -126,26 +199,3 @@ def _trace(
         if OPS[node.op].aliasing is Aliasing.UPDATE:
             stored[current.id] = node.inputs[0].id
         current = node.inputs[0]
-
-
-def _reuses(
-    method: Method,
-    index: int,
-    root: Mapping[int, int],
-    scratch: set[int],
-    callers: frozenset[int],
-) -> bool:
-    """Tell whether node `index` is an update that may reuse its operand's memory.
-
-    That memory must be scratch memory that no later node reads.
-    """
-    node = method.nodes[index]
-    if OPS[node.op].aliasing is not Aliasing.UPDATE:
-        return False
-    operand = node.inputs[0].id
-    if operand not in scratch or root[operand] in callers:
-        return False
-    old = {value for value, owner in root.items() if owner == root[operand]}
-    later = (v for n in method.nodes[index + 1 :] for v in n.inputs)
-    readers = [*node.inputs[1:], *later, *method.results]
-    return not any(value.id in old for value in readers)

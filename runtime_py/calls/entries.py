@@ -396,5 +396,5 @@ def _tokens_and_filled(graph: Graph, tokens: int) -> set[int]:
         operands = call.arguments[1:]
         roots = {graph.root_of(ref.value) for ref in operands if isinstance(ref, Ref)}
         if roots & found:
-            found.update(call.results)
+            found.update(map(graph.root_of, call.results))
     return found

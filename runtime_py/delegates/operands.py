@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from kvc.schema.backends.operands import WhyNot, arguments_of
 from kvc.schema.errors import BadProgram
-from kvc.schema.graph import Argument, Constant, Graph, Ref
+from kvc.schema.graph import Alias, Argument, Constant, Graph, Ref, Scratch
 from kvc.schema.model import Block, Delegate, Program
+from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine
 
 
@@ -27,17 +28,32 @@ def refuse_payload(program: Program, path: str, partition: Delegate) -> None:
 
 
 def taken_block(
-    program: Program, path: str, partition: Delegate, why_not: WhyNot
+    program: Program,
+    path: str,
+    partition: Delegate,
+    why_not: WhyNot,
+    *,
+    over_operands: bool = False,
 ) -> Block:
     """Return the block of a partition, after checking that the backend supports it.
 
+    Args:
+        program: the program.
+        path: path of the bundle, for messages.
+        partition: the partition.
+        why_not: the backend's support list.
+        over_operands: whether the backend writes pointwise results over operands in
+            scratch memory.
+
     Raises:
-        BadProgram: the backend does not support an instruction; the error names the
-            first unsupported instruction.
+        BadProgram: the backend does not support an instruction, or where its result
+            lies; the error names the first such instruction.
     """
     block = program.methods[partition.method].blocks[partition.block]
     where = f"{path}: {where_of(program, partition)}"
     check_taken(block.graph, partition.backend, why_not, where)
+    if not over_operands:
+        check_apart(block.graph, partition.backend, where)
     return block
 
 
@@ -55,6 +71,25 @@ def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None
         if reason:
             what = f"the backend {backend} does not take {instruction.op}: {reason}"
             raise BadProgram(path=where, where=f"instruction {index}", what=what)
+
+
+def check_apart(graph: Graph, backend: str, where: str) -> None:
+    """Check that no result of an instruction is written over scratch memory.
+
+    Updates may be.
+
+    Raises:
+        BadProgram: a result is; the error names the first such instruction.
+    """
+    values, roots = graph.values, graph.roots()
+    for index, instruction in enumerate(graph.instructions):
+        if OPS[instruction.op].aliasing is not Aliasing.FRESH:
+            continue
+        for value in instruction.results:
+            over = isinstance(values[value].storage, Alias)
+            if over and isinstance(values[roots[value]].storage, Scratch):
+                what = f"{backend} does not write {instruction.op} over its operand"
+                raise BadProgram(path=where, where=f"instruction {index}", what=what)
 
 
 def settled(argument: Argument, sizes: Mapping[str, int]) -> object:

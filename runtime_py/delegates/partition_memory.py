@@ -13,7 +13,7 @@ from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.graph import Alias, Graph, Scratch
-from kvc.schema.ops import RESHAPING_VIEWS
+from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
 
 
 def partition_memory(
@@ -51,8 +51,8 @@ def place_outputs(
 ) -> dict[int, Array]:
     """Return the memory of values that can be computed in an output, by value id.
 
-    If an output is only a reshape of a scratch value, the scratch value is computed in
-    the output's memory. All other outputs (an input, a constant, a strided view, or a
+    If an output is only a reshape of a scratch value, or is written over one as a
+    whole, the scratch value is computed in the output's memory. All other outputs (an input, a constant, a strided view, or a
     repeated output) must be copied after the run.
     """
     given: dict[int, Array] = {}
@@ -60,7 +60,7 @@ def place_outputs(
     for value, array in zip(graph.outputs, outputs, strict=True):
         root = value
         storage = graph.values[root].storage
-        while isinstance(storage, Alias) and makers.get(root) in RESHAPING_VIEWS:
+        while isinstance(storage, Alias) and _keeps_memory(makers.get(root, "")):
             root = storage.base
             storage = graph.values[root].storage
         if not isinstance(storage, Scratch) or root in given:
@@ -70,3 +70,8 @@ def place_outputs(
         elif array.flags.c_contiguous:
             given[root] = array.reshape(graph.values[root].type.shape(sizes))
     return given
+
+
+def _keeps_memory(op: str) -> bool:
+    """Tell whether a result in an operand's memory is all of it, in its order."""
+    return op in RESHAPING_VIEWS or (op in OPS and OPS[op].aliasing is Aliasing.FRESH)

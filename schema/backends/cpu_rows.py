@@ -108,7 +108,8 @@ def _source(
         instruction = graph.instructions[index]
         if rows in instruction.results:
             read = readers[rows] == {quantizing} and rows not in graph.outputs
-            alone = read and isinstance(graph.values[rows].storage, Scratch)
+            home = graph.values[graph.root_of(rows)].storage
+            alone = read and isinstance(home, Scratch)
             return (index,) if alone and _makes_rows(instruction) else ()
         if OPS[instruction.op].aliasing is not Aliasing.VIEW:
             break

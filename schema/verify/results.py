@@ -45,6 +45,7 @@ class Definitions:
         self.types = [value.type for value in graph.values]
         self.storages = [value.storage for value in graph.values]
         self.states = around.states
+        self._inputs = frozenset(graph.inputs)
         self.roots = {
             i: i
             for i, storage in enumerate(self.storages)
@@ -137,10 +138,18 @@ class Definitions:
     def _written_root(self, step: Instruction, value: int, base: int) -> int:
         """Return the owner of the memory that an ordinary result overwrites.
 
-        The operator is neither a view nor an update.
+        The operator is neither a view nor an update. In scratch memory, only an operand
+        of a pointwise operator is overwritten, and no input of the graph.
         """
         root = self.roots.get(base)
-        if root is None or not isinstance(self.storages[root], (StateSlot, Caller)):
+        if root is None:
+            raise BadResult(self._misplaced(step, value))
+        if isinstance(self.storages[root], Scratch):
+            reads = Ref(base) in step.arguments and root not in self._inputs
+            fits = OPS[step.op].pointwise and reads
+        else:
+            fits = isinstance(self.storages[root], (StateSlot, Caller))
+        if not fits:
             raise BadResult(self._misplaced(step, value))
         if self.types[base] != self.types[value]:
             raise BadResult(

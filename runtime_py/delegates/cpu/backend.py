@@ -54,7 +54,7 @@ class Cpu(Delegate):
     def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Check a partition, and return its handle; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
-        block = taken_block(program, path, partition, why_not)
+        block = taken_block(program, path, partition, why_not, over_operands=True)
         if self._library is None:
             return ReferenceHandle(program, partition, data)
         buffers = {name: data[program.names[name].name] for name in partition.names}

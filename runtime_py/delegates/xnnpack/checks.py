@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.operands import check_apart, check_taken
 from kvc.runtime.delegates.xnnpack.layouts import PLAIN, ROWS
 from kvc.runtime.memory.arrays import Array
 from kvc.schema.backends.xnnpack import (
@@ -40,6 +40,7 @@ def check_ops(graph: Graph, where: str) -> None:
         BadProgram: an instruction is not supported; the error names the first.
     """
     check_taken(graph, "xnnpack", why_not, where)
+    check_apart(graph, "xnnpack", where)
     rows: dict[int, tuple[int, ...]] = {}  # result of quantize_rows -> all three
     for index, instruction in enumerate(graph.instructions):
         if what := _misuse_of_rows(instruction, rows):

@@ -77,3 +77,64 @@ def test_every_result_of_a_split_shares_its_operands_memory():
     aliases = analyse(method(split, inputs=(OLD,), outputs=halves))
     assert aliases.root == {0: 0, 1: 0, 2: 0}
     assert aliases.base == {1: 0, 2: 0}
+
+
+X, Y, Z = value(0, 2, 4), value(1, 2, 4), value(2, 2, 4)
+FLIP = node("aten::flip", X, (0,), to=Y)
+
+
+def lies_over(*nodes, outputs=(Z,)):
+    """Tell over which value Z is written, Y being computed from the input X."""
+    return analyse(method(FLIP, *nodes, inputs=(X,), outputs=outputs)).base.get(Z.id)
+
+
+def test_a_pointwise_result_lies_over_an_operand_that_is_read_no_more():
+    assert lies_over(node("aten::neg", Y, to=Z)) == Y.id
+    assert lies_over(node("aten::add.Tensor", X, Y, 1, to=Z)) == Y.id
+    assert lies_over(node("aten::mul.Tensor", Y, Y, to=Z)) == Y.id
+
+
+def test_it_does_not_if_the_kernels_do_not_allow_it():
+    step = method(FLIP, node("aten::neg", Y, to=Z), inputs=(X,), outputs=(Z,))
+    assert not analyse(step, over_operands=False).base
+
+
+def test_no_other_result_lies_over_an_operand():
+    assert lies_over(node("aten::flip", Y, (0,), to=Z)) is None
+
+
+def test_a_pointwise_result_lies_over_no_input():
+    step = method(node("aten::neg", X, to=Y), inputs=(X,), outputs=(Y,))
+    assert not analyse(step).base
+
+
+def test_a_pointwise_result_lies_over_nothing_that_is_read_later():
+    negate, later = node("aten::neg", Y, to=Z), value(3, 2, 4)
+    assert lies_over(negate, node("aten::exp", Y, to=later)) is None
+    assert lies_over(negate, outputs=(Z, Y)) is None
+    view = node("aten::alias", Y, to=later)
+    read = node("aten::exp", later, to=value(4, 2, 4))
+    assert lies_over(view, negate, read) is None
+    assert lies_over(view, negate, outputs=(Z, later)) is None
+
+
+def test_a_pointwise_result_lies_over_no_view_and_beside_no_view():
+    part = value(3, 2, 4)
+    view = node("aten::alias", Y, to=part)
+    assert lies_over(view, node("aten::neg", part, to=Z)) is None
+    assert lies_over(view, node("aten::mul.Tensor", Y, part, to=Z)) is None
+
+
+def test_a_pointwise_result_lies_over_its_own_type_only():
+    row = value(1, 1, 4)
+    whole = node("aten::sum.dim_IntList", X, (0,), True, to=row)
+    wide = node("aten::mul.Tensor", X, row, to=Z)
+    step = method(whole, wide, inputs=(X,), outputs=(Z,))
+    assert not analyse(step).base
+
+
+def test_a_chain_of_pointwise_results_is_one_memory():
+    last = value(3, 2, 4)
+    chain = (node("aten::neg", Y, to=Z), node("aten::exp", Z, to=last))
+    step = method(FLIP, *chain, inputs=(X,), outputs=(last,))
+    assert analyse(step).root == {0: 0, 1: 1, 2: 1, 3: 1}

@@ -19,7 +19,7 @@ def test_an_input_lives_from_before_the_first_node_to_its_last_read():
 
 
 def test_a_result_lives_to_its_last_read_and_an_output_behind_the_last_node():
-    step = method(NEG, node("aten::exp", Y, to=Z), inputs=(X,), outputs=(Z,))
+    step = method(NEG, node("aten::flip", Y, (0,), to=Z), inputs=(X,), outputs=(Z,))
     assert requests(step)[1:] == (Request(1, 32, 0, 1), Request(2, 32, 1, 2))
 
 

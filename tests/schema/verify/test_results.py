@@ -255,7 +255,7 @@ def test_a_result_is_written_over_its_own_type_only():
     refuse_grow("writes float32.* over a value of float32", values=values)
 
 
-def test_a_result_is_written_over_states_and_callers_only():
+def test_a_result_that_is_not_pointwise_is_written_over_states_and_callers_only():
     refuse_value("fresh kind may not lie", 6, storage=Alias(5))
     refuse_value("fresh kind may not lie", 6, storage=Alias(6))
 
