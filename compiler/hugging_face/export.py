@@ -90,7 +90,7 @@ from kvc.compiler.hugging_face.text.separate_positions import check_apart, rows_
 from kvc.compiler.lower.calibration import Calibrator
 from kvc.compiler.pipeline import compile_program
 from kvc.compiler.trace import Unchanged
-from kvc.recipes import Wanted, load_recipes
+from kvc.recipes import DEFAULT, Wanted, load_recipes
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting, UnsupportedModel
 from kvc.schema.interrupts import keeping_interrupts
@@ -101,7 +101,7 @@ def export_hf(
     model: PreTrainedModel | str | os.PathLike[str],
     *,
     task: str | None = None,
-    recipe: Wanted = "fp32",
+    recipe: Wanted = DEFAULT,
     cache: CacheConfig | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
     prefill_sizes: Sequence[int] = (),

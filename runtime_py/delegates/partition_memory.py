@@ -52,8 +52,9 @@ def place_outputs(
     """Return the memory of values that can be computed in an output, by value id.
 
     If an output is only a reshape of a scratch value, or is written over one as a
-    whole, the scratch value is computed in the output's memory. All other outputs (an input, a constant, a strided view, or a
-    repeated output) must be copied after the run.
+    whole, the scratch value is computed in the output's memory. All other outputs (an
+    input, a constant, a strided view, or a repeated output) must be copied after the
+    run.
     """
     given: dict[int, Array] = {}
     makers = {v: i.op for i in graph.instructions for v in i.results}

@@ -39,22 +39,20 @@ class Random(nn.Module):
 
         for _ in range(24):
             a = pick()
-            match chance.randrange(9):
+            match chance.randrange(8):
                 case 0:
                     made = a + pick()
                 case 1:
-                    made = a * a
+                    made = nn.functional.gelu(a) * a
                 case 2:
-                    made = nn.functional.gelu(a)
-                case 3:
                     made = a - pick().sum(0, keepdim=True)
-                case 4:
+                case 3:
                     made = torch.where(pick() > 0, a, pick().T)
-                case 5:
+                case 4:
                     made = a[1:2].expand(SIDE, SIDE).clone() * a
-                case 6:
+                case 5:
                     made = torch.tanh(a @ pick())
-                case 7:
+                case 6:
                     made = a.reshape(SIDE * SIDE).reshape(SIDE, SIDE).sigmoid()
                 case _:
                     self.kept.copy_(torch.tanh(self.kept + a))
@@ -123,5 +121,5 @@ def test_backends_that_do_not_take_such_results_refuse_them(tmp_path):
     with BundleFile.open(tmp_path / "m.kvc") as bundle:
         blocks = [block.graph for block in bundle.program.methods[0].blocks]
         graph = next(filter(written_over, blocks))
-    with pytest.raises(BadProgram, match="xnnpack does not write .* over its operand"):
+    with pytest.raises(BadProgram, match=r"does not write .* over its operand"):
         check_apart(graph, "xnnpack", "m.kvc")
