@@ -108,16 +108,24 @@ def bench(
     rounds, with the least and the most; of several bundles also their speed as a
     multiple of the first one's, the median of the rounds.
 
+    Of bundles that generate no text, times calls of each method instead, with made-up
+    arguments as kvc profile makes them, and prints milliseconds.
+
     load is the load call; first token, all from the start of the process to the logits
     of one token.
 
     Example: kvc bench q8.kvc q4.kvc -p 128 -n 32 -d 0 -d 1024
     """
+    from kvc.tools.bench.method_tests import reads_tokens
     from kvc.tools.bench.peers import find_peer
     from kvc.tools.bench.plan import fitting, most_tokens, plan_tests
     from kvc.tools.bench.rounds import describe_bench, run_rounds, tables
     from kvc.tools.progress import Stages
 
+    if not all(map(reads_tokens, bundles)):
+        _check_plain(bundles, bool(prompts or steps or depths or peers) or rows > 1)
+        _bench_methods(bundles, rounds, as_json, loading)
+        return
     depths = depths or (0,)
     if not prompts or not steps:
         most = most_tokens(bundles, max(depths))
@@ -144,3 +152,41 @@ def bench(
         click.echo(report_text("bench", {"bundles": reports}))
     else:
         show(tables(found))
+
+
+def _check_plain(bundles: tuple[str, ...], has_options: bool) -> None:
+    """Check that all bundles generate no text, and no option is given for text."""
+    from kvc.tools.bench.method_tests import reads_tokens
+
+    made = [path for path in bundles if reads_tokens(path)]
+    if made:
+        other = next(path for path in bundles if path not in made)
+        raise click.UsageError(
+            f"{made[0]} generates text and {other} does not; measure them apart"
+        )
+    if has_options:
+        raise click.UsageError(
+            "-p, -n, -d, --batch and --against are of bundles that generate text, and "
+            f"{bundles[0]} has no methods of the roles prefill and decode; leave them "
+            "out to time its methods"
+        )
+
+
+def _bench_methods(
+    bundles: tuple[str, ...], rounds: int, as_json: bool, loading: Loading
+) -> None:
+    from kvc.tools.bench.method_speeds import measure_methods, method_table
+    from kvc.tools.progress import Stages
+
+    with Stages(quiet=False) as stages:
+        found = measure_methods(
+            bundles,
+            rounds,
+            loading,
+            lambda what, done, total: stages.show("measuring", done, total, what),
+        )
+    if as_json:
+        reports = [asdict(one) for one in found]
+        click.echo(report_text("bench", {"methods": reports}))
+    else:
+        show(method_table(found))

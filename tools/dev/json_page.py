@@ -16,6 +16,7 @@ from pathlib import Path
 from types import UnionType
 
 from kvc.schema.container import Collected
+from kvc.tools.bench.method_speeds import MethodSpeed
 from kvc.tools.bench.profiling import ProfileReport
 from kvc.tools.bench.rounds import BenchReport
 from kvc.tools.checks.expected import Checked
@@ -55,6 +56,12 @@ PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
         Evaluation,
     ),
     ("kvc bench BUNDLE... --json", "bundles", "a list of ", BenchReport),
+    (
+        "kvc bench BUNDLE... --json",
+        "methods",
+        "of bundles that generate no text, a list of ",
+        MethodSpeed,
+    ),
     ("kvc profile BUNDLE --json", "tests", "a list of ", ProfileReport),
     ("kvc verify FILE... --json", "files", "a list of ", VerifyReport),
     (

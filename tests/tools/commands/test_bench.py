@@ -248,3 +248,35 @@ def test_what_is_no_bundle(kvc, tmp_path, sample):
     done = kvc("bench", sample, "-r", 1)
     assert done.exit_code == 1
     assert "Traceback" not in done.output
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plain") / "plain.kvc"
+    methods = [Method("forward", (torch.ones(2, 4),))]
+    compile_program(torch.nn.Linear(4, 3), methods).save(path)
+    return path
+
+
+def test_methods_without_roles_are_timed(kvc, plain):
+    done = kvc("bench", plain, plain, "-r", 2, "--json")
+    methods = json.loads(done.stdout)["methods"]
+    assert [one["method"] for one in methods] == ["forward", "forward"]
+    for one in methods:
+        assert one["path"] == str(plain)
+        assert one["recipe"] == "cpu_fp32"
+        assert len(one["rounds"]) == 2
+        spread = one["milliseconds"]
+        assert 0 < spread["least"] <= spread["median"] <= spread["most"]
+    table = kvc("bench", plain, "-r", 1).stdout.splitlines()
+    assert table[0].split() == ["model", "recipe", "method", "ms"]
+    assert table[1].split()[1:3] == ["cpu_fp32", "forward"]
+
+
+def test_options_of_text_are_refused_for_methods_without_roles(kvc, plain, fast):
+    done = kvc("bench", plain, "-p", 4)
+    assert done.exit_code == 2
+    assert "leave them out to time its methods" in " ".join(done.stderr.split())
+    done = kvc("bench", plain, fast)
+    assert done.exit_code == 2
+    assert "measure them apart" in " ".join(done.stderr.split())
