@@ -1,3 +1,4 @@
+import inspect
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import torch
 from small_models import IndexCopyCache
 from torch import nn
 
-from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler import Dim, Method, compile_program, export_hf
 from kvc.compiler.lower.pass_lists import passes_for
 from kvc.recipes import load_recipe
 from kvc.schema.errors import CompileError, UnknownRecipe
@@ -251,3 +252,8 @@ def test_an_encoder_takes_and_returns_anything():
     assert made.program.methods[0].role == "encode"
     both = [method(name, "encode") for name in ("last", "every")]
     assert "encode" in refusal(both)
+
+
+@pytest.mark.parametrize("compiling", [compile_program, export_hf])
+def test_every_way_to_compile_has_one_default_recipe(compiling):
+    assert inspect.signature(compiling).parameters["recipe"].default == "cpu_fp32"
