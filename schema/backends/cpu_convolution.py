@@ -14,8 +14,20 @@ def _convolution(arguments: Arguments, results: Results) -> str:
     return f"{axes} axes" if axes > MAX_AXES else NUMERIC(arguments, results)
 
 
-CONVOLUTIONS: Final[dict[str, Rule]] = rules(
-    _convolution,
-    "aten::convolution aten::conv_transpose1d aten::conv_transpose2d.input "
-    "aten::conv_transpose3d.input kvc::convolution kvc::pointwise_depthwise",
-)
+def _int8_convolution(arguments: Arguments, results: Results) -> str:
+    """Return "" if int8 weights have at most three axes, else why not."""
+    axes = len(operand(arguments[1]).type.dims) - 2
+    return f"{axes} axes" if axes > MAX_AXES else ""
+
+
+CONVOLUTIONS: Final[dict[str, Rule]] = {
+    **rules(
+        _convolution,
+        "aten::convolution aten::conv_transpose1d aten::conv_transpose2d.input "
+        "aten::conv_transpose3d.input kvc::convolution kvc::pointwise_depthwise",
+    ),
+    **rules(
+        _int8_convolution,
+        "kvc::convolution_w8 kvc::pointwise_depthwise_w8 kvc::conv_transpose_w8",
+    ),
+}
