@@ -2,8 +2,15 @@
 
 from typing import Final
 
-from kvc.schema.backends.cpu_rules import NUMERIC, rules
-from kvc.schema.backends.operands import Arguments, Results, Rule, operand
+from kvc.schema.backends.cpu_rules import FLOAT32, NUMERIC, rules
+from kvc.schema.backends.operands import (
+    Arguments,
+    Results,
+    Rule,
+    operand,
+    unknown_dtypes,
+)
+from kvc.schema.dtypes import DType
 
 MAX_AXES: Final = 3
 
@@ -15,9 +22,14 @@ def _convolution(arguments: Arguments, results: Results) -> str:
 
 
 def _int8_convolution(arguments: Arguments, results: Results) -> str:
-    """Return "" if int8 weights have at most three axes, else why not."""
-    axes = len(operand(arguments[1]).type.dims) - 2
-    return f"{axes} axes" if axes > MAX_AXES else ""
+    """Return "" if int8 weights of at most three axes meet float32, else why not."""
+    x, weight, *rest = arguments
+    kind = operand(weight).type
+    axes = len(kind.dims) - 2
+    if axes > MAX_AXES:
+        return f"{axes} axes"
+    other = unknown_dtypes([kind], {DType.INT8})
+    return other or FLOAT32((x, *rest), results)
 
 
 CONVOLUTIONS: Final[dict[str, Rule]] = {

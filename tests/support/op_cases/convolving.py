@@ -100,7 +100,7 @@ def by_int8(case: Case) -> Case:
         op, channels = "kvc::conv_transpose_w8", w.shape[1] * rest[3]
     elif op == "aten::convolution":
         op, rest = "kvc::convolution_w8", [None, *rest, "identity", None, None]
-    else:
+    else:  # one that ends with a function, or a pair
         op = f"{op}_w8"
     weights = (50 * rand(*w.shape)).clamp(-128, 127).to(torch.int8)
     return Case(op, (x, weights, rand(channels).abs() / 99, bias, *rest))
