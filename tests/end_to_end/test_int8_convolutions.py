@@ -1,4 +1,4 @@
-"""Models of convolutions by the recipes with int8 weights: size, numbers and kernels."""
+"""Models of convolutions by recipes with int8 weights: size, numbers and kernels."""
 
 from pathlib import Path
 

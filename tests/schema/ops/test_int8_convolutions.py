@@ -23,20 +23,26 @@ LINE = tensor(1, 4, 8)
 # beside the scale.
 GOOD = {
     "kvc::convolution_w8": (
-        (LINE, tensor(6, 2, 3, dtype=INT8), tensor(6), tensor(6), tensor(1, 6, 6))
-        + ((1,), (0,), (1,), 2, *ENDING),
+        (
+            *(LINE, tensor(6, 2, 3, dtype=INT8), tensor(6), tensor(6)),
+            *(tensor(1, 6, 6), (1,), (0,), (1,), 2, *ENDING),
+        ),
         (1, 6, 6),
         (0, 3, 4),
     ),
     "kvc::pointwise_depthwise_w8": (
-        (LINE, tensor(6, 4, 1, dtype=INT8), tensor(6), tensor(6), *ENDING)
-        + (tensor(6, 1, 3), tensor(6), (1,), (0,), (1,), *ENDING),
+        (
+            *(LINE, tensor(6, 4, 1, dtype=INT8), tensor(6), tensor(6), *ENDING),
+            *(tensor(6, 1, 3), tensor(6), (1,), (0,), (1,), *ENDING),
+        ),
         (1, 6, 6),
         (0, 3, 7, 8),
     ),
     "kvc::conv_transpose_w8": (
-        (LINE, tensor(4, 3, 3, dtype=INT8), tensor(6), tensor(6))
-        + ((1,), (0,), (0,), 2, (1,)),
+        (
+            *(LINE, tensor(4, 3, 3, dtype=INT8), tensor(6), tensor(6)),
+            *((1,), (0,), (0,), 2, (1,)),
+        ),
         (1, 6, 10),
         (0, 3),
     ),
