@@ -18,7 +18,12 @@ FloatRows float_rows(const WeightRows& weights, int64_t rows, int64_t depth, con
   const auto* from = static_cast<const int8_t*>(first);
   if (step == 1) {
     const auto widen = product_kernels().widen_int8;
-    for (int64_t i = 0; i < rows; ++i) widen(from + i * row_stride, depth, scale[i], made + i * depth);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int8_t* row = from + i * row_stride;
+      widen(row, depth, scale[i], made + i * depth);
+      // The rows after these, too short for the processor to see, arrive during the product.
+      for (int64_t k = 0; k < depth; k += 64) __builtin_prefetch(row + rows * row_stride + k);
+    }
     return {made, depth, 1};
   }
   for (int64_t k = 0; k < depth; ++k) {  // the rows of one k lie nearer to each other
