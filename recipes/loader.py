@@ -149,7 +149,8 @@ def _check_together(one: Recipe, other: Recipe) -> None:
     Raises:
         RecipesApart: the recipes store or compute different numbers.
     """
-    for field in ("weights", "linear", "basis", "embedding", "cache", "keep"):
+    numbers = ("weights", "linear", "basis", "convolution", "embedding", "cache")
+    for field in (*numbers, "keep"):
         first, second = (_said(getattr(each, field)) for each in (one, other))
         if first != second:
             what = f"{field} is {first} in one and {second} in the other"
@@ -200,7 +201,8 @@ def _read(path: Path, where: str) -> Recipe:
     for key, given in (("options", options), ("rest", values["rest"])):
         if given and not values["backend"]:
             raise BadRecipe(path=where, what=f"backend.{key} without a backend.name")
-    stored = {values[name] for name in ("weights", "linear", "embedding")}
+    matrices = ("weights", "linear", "convolution", "embedding")
+    stored = {values[name] for name in matrices}
     if keep and stored == {"float32"}:
         what = "[keep] in a recipe that stores all weights as float32"
         raise BadRecipe(path=where, what=what)

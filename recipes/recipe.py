@@ -34,6 +34,9 @@ class Recipe:
             tables too) in blocks of up to 256; see `cpu_q8.toml`.
         basis: the coordinates of values between layers. "rotated" spreads each value
             over all coordinates, which changes only the quantization error.
+        convolution: storage of the weights of convolutions. "w8" is int8 with one
+            float32 scale per output channel, multiplied in float32; few weights stay
+            float32, see `cpu_q8.toml`.
         embedding: storage of embedding tables. "int8" has one float32 scale per row;
             rows are converted to float32 when they are looked up.
         backend: name of the backend that runs the operators that it supports; "" to run
@@ -67,6 +70,7 @@ class Recipe:
     keep: tuple[str, ...] = ()
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     basis: Literal["model", "rotated"] = "model"
+    convolution: Literal["float32", "w8"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ SETTINGS = (
     Setting("weights", "dtype", "weights", ("float32", "bfloat16")),
     Setting("linear", "scheme", "linear", _LINEAR),
     Setting("linear", "basis", "basis", ("model", "rotated")),
+    Setting("convolution", "scheme", "convolution", ("float32", "w8")),
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
     Setting("cache", "dtype", "cache", ("float32", "float16", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),

@@ -22,6 +22,7 @@ from kvc.compiler.passes.matrix_products import (
     LinearProducts,
 )
 from kvc.compiler.passes.quantize_caches import NarrowCaches, QuantizeCaches
+from kvc.compiler.passes.quantize_convolutions import QuantizeConvolutions
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.redundancies import (
     DedupeConstants,
@@ -102,6 +103,8 @@ def passes_for(
     if _fuses(own):
         passes += [FuseGlus(), GatherProducts(), FoldBatchNorms(), EndConvolutions()]
         passes += [DropDeadCode(), PairConvolutions()]
+    if recipe.convolution == "w8":
+        passes += [DropDeadCode(), QuantizeConvolutions(recipe.keep)]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
 
@@ -122,7 +125,8 @@ def _weight_passes(recipe: Recipe, narrowing: Narrowing) -> Iterator[Pass]:
     """Yield the passes that change the format in which matrices are stored."""
     yield from _rotating(recipe)
     embedding, keep = recipe.embedding == "int8", recipe.keep
-    if recipe.linear != "float32" or embedding:
+    quantized = {recipe.linear, recipe.convolution} != {"float32"}
+    if quantized or embedding:  # also refuses what `keep` matches nothing with
         wide, moments = narrowing.wide, narrowing.moments
         yield QuantizeWeights(recipe.linear, embedding, keep, wide, moments)
     if recipe.weights == "bfloat16":

@@ -129,7 +129,7 @@ def kept_weights(program: Program, patterns: Iterable[str]) -> frozenset[str]:
     Raises:
         UnmatchedPattern: a pattern matches no matrix.
     """
-    names = [c.name for c in program.constants if len(c.type.dims) > 1]
+    names = _matrices(program)
     kept = {name for method in program.methods for name in _routers(method)}
     for pattern in patterns:
         found = [name for name in names if matches(pattern, name)]
@@ -137,6 +137,20 @@ def kept_weights(program: Program, patterns: Iterable[str]) -> frozenset[str]:
             raise UnmatchedPattern(pattern=pattern, known=tuple(names))
         kept.update(found)
     return frozenset(kept)
+
+
+def matched_weights(program: Program, patterns: Iterable[str]) -> frozenset[str]:
+    """Return the names of constants that match any of the patterns, as `kept_weights`.
+
+    For passes after those that have refused patterns which match nothing.
+    """
+    wanted = tuple(patterns)
+    names = _matrices(program)
+    return frozenset(n for n in names if any(matches(each, n) for each in wanted))
+
+
+def _matrices(program: Program) -> list[str]:
+    return [c.name for c in program.constants if len(c.type.dims) > 1]
 
 
 def matches(pattern: str, name: str) -> bool:

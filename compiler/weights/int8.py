@@ -39,6 +39,21 @@ def quantize_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
     return rows.round_().clamp_(-127, 127).to(torch.int8), scale
 
 
+def quantize_outputs(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize the weights of a transposed convolution by output channel.
+
+    Args:
+        weight: float [in, out, ...].
+
+    Returns:
+        The values, int8 [in, out, ...] within +-127, and the scales, float32 [out],
+        computed as in `channel_scales`.
+    """
+    by_output = weight.transpose(0, 1)
+    values, scale = quantize_channels(by_output.flatten(1))
+    return values.view(by_output.shape).transpose(0, 1).contiguous(), scale
+
+
 def quantize_int8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Quantize the rows of a matrix in blocks, as `weight_blocks` divides them.
 

@@ -80,6 +80,10 @@ class Transform(Enum):
     INT8_SCALE = "int8_scale"  # float32 scale of each row
     INT8_BLOCKS = "int8_blocks"  # int8 values, per block of a row
     INT8_BLOCKS_SCALE = "int8_blocks_scale"  # float32 scale of each block of each row
+    INT8_CHANNELS = "int8_channels"  # int8 values, per index of the first axis
+    INT8_CHANNELS_SCALE = "int8_channels_scale"  # float32 scale of each index
+    INT8_OUTPUTS = "int8_outputs"  # int8 values, per index of the second axis
+    INT8_OUTPUTS_SCALE = "int8_outputs_scale"  # float32 scale of each index
     INT4 = "int4"  # two int4 values a byte, per block of a row, eight rows together
     INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row, positive
     INT4_SIGNED = "int4_signed"  # as INT4, with scales that may be negative
@@ -92,6 +96,8 @@ class Transform(Enum):
 SCALES: Final = {
     Transform.INT8: Transform.INT8_SCALE,
     Transform.INT8_BLOCKS: Transform.INT8_BLOCKS_SCALE,
+    Transform.INT8_CHANNELS: Transform.INT8_CHANNELS_SCALE,
+    Transform.INT8_OUTPUTS: Transform.INT8_OUTPUTS_SCALE,
     Transform.INT4: Transform.INT4_SCALE,
     Transform.INT4_SIGNED: Transform.INT4_SIGNED_SCALE,
 }
@@ -174,6 +180,10 @@ def _derived_shape(source: Derived) -> tuple[int, ...]:
         case Derived(Transform.INT8_BLOCKS_SCALE, base):
             *lead, columns = shape_of(base)
             return *lead, weight_blocks(columns)
+        case Derived(Transform.INT8_CHANNELS_SCALE, base):
+            return shape_of(base)[:1]
+        case Derived(Transform.INT8_OUTPUTS_SCALE, base):
+            return shape_of(base)[1:2]
         case Derived(Transform.TRANSPOSED, base):
             *count, rows, columns = shape_of(base)
             return *count, columns, rows

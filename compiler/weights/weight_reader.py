@@ -15,7 +15,11 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.weights.int4 import Factors, quantize_int4
-from kvc.compiler.weights.int8 import quantize_channels, quantize_int8_blocks
+from kvc.compiler.weights.int8 import (
+    quantize_channels,
+    quantize_int8_blocks,
+    quantize_outputs,
+)
 from kvc.compiler.weights.sources import (
     INT4,
     SCALES,
@@ -40,6 +44,8 @@ BLOCK_ELEMENTS: Final = 1 << 19
 Quantizer = Callable[[Tensor], tuple[Tensor, Tensor]]  # of rows: values, scales
 
 _INT4_SCALES: Final = tuple(SCALES[one] for one in INT4)
+_BY_CHANNEL: Final = (Transform.INT8_CHANNELS, Transform.INT8_CHANNELS_SCALE)
+_BY_OUTPUT: Final = (Transform.INT8_OUTPUTS, Transform.INT8_OUTPUTS_SCALE)
 _ORDERED_ELEMENTS: Final = 1 << 22  # 16 MiB of float32
 
 
@@ -129,10 +135,12 @@ class WeightReader:
     def _quantizer(self, scales: Derived) -> Quantizer:
         """Return the function that quantizes rows, for scales as in `scales`."""
         match scales.transform:
-            case Transform.INT8_SCALE:
+            case Transform.INT8_SCALE | Transform.INT8_CHANNELS_SCALE:
                 return quantize_channels
             case Transform.INT8_BLOCKS_SCALE:
                 return quantize_int8_blocks
+            case Transform.INT8_OUTPUTS_SCALE:
+                return quantize_outputs
             case transform:
                 known = scales.moments
                 factor = None if known is None else self._factors.of(known)
@@ -160,9 +168,16 @@ class WeightReader:
         """Yield a source's rows in blocks that can be quantized one by one.
 
         For int4, a block has a multiple of eight rows. With moments, columns are
-        rounded one by one, so larger blocks need fewer steps.
+        rounded one by one, so larger blocks need fewer steps. By channel, a row is all
+        that has one index of the first axis. By output, there is one block, of the
+        weight's own shape: what has one index of the second axis is in all rows.
         """
         blocks = self._finite_blocks(source)
+        if source.transform in _BY_OUTPUT:
+            return iter((torch.cat(list(blocks)),))
+        if source.transform in _BY_CHANNEL:
+            return (block.flatten(1) for block in blocks)
+        blocks = (block.reshape(-1, block.shape[-1]) for block in blocks)
         if source.transform not in (*INT4, *_INT4_SCALES):
             return blocks
         if source.moments is not None:
@@ -170,7 +185,7 @@ class WeightReader:
         return _in_multiples(QB4_ROWS, blocks)
 
     def _finite_blocks(self, source: Derived) -> Iterator[Tensor]:
-        """Yield rows of the matrix, or stack, from which a source is quantized.
+        """Yield blocks of whole rows of the weight from which a source is quantized.
 
         From the first block with a NaN or an infinity on, no blocks are yielded; they
         are only examined to count such numbers for the error.
@@ -180,7 +195,7 @@ class WeightReader:
             if bad or not _is_finite(block):
                 bad += int(block.isfinite().logical_not().sum())
             else:
-                yield block.reshape(-1, block.shape[-1])
+                yield block
         if bad:
             own = self.blocks(base_of(source))  # the original, before any computation
             own_bad = sum(int(b.isfinite().logical_not().sum()) for b in own)

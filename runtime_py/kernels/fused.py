@@ -88,6 +88,52 @@ def _pointwise_depthwise(
     _ended_convolution(out, between, planes, planes_bias, None, *settings)  # type: ignore[arg-type]  # as the signature has them
 
 
+def _scaled(weight: Tensor, scale: Tensor) -> Tensor:
+    """Return int8 weights [out, in, ...] times their scales, float32 [out]."""
+    return weight.float().mul_(scale.view(-1, *[1] * (weight.dim() - 1)))
+
+
+def _convolution_w8(
+    out: Tensor, x: Tensor, weight: Tensor, scale: Tensor, *rest: object
+) -> None:
+    """Write a `kvc::convolution` by weights, int8 [out, in, ...], times float32 [out].
+
+    Each weight is multiplied by its scale, and the product rounded, before it is used.
+    """
+    _ended_convolution(out, x, _scaled(weight, scale), *rest)  # type: ignore[arg-type]  # as the signature has them
+
+
+def _pointwise_depthwise_w8(
+    out: Tensor, x: Tensor, weight: Tensor, scale: Tensor, *rest: object
+) -> None:
+    """Write a `kvc::pointwise_depthwise`, the first weights as `_convolution_w8`."""
+    _pointwise_depthwise(out, x, _scaled(weight, scale), *rest)  # type: ignore[arg-type]  # as the signature has them
+
+
+def _conv_transpose_w8(
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    output_padding: tuple[int, ...],
+    groups: int,
+    dilation: tuple[int, ...],
+) -> None:
+    """Write a transposed convolution by weights, int8 [in, out / groups, ...].
+
+    The scales are float32 [out].
+    """
+    inputs, outputs, *axes = weight.shape
+    parts = weight.float().view(groups, inputs // groups, outputs, *axes)
+    parts.mul_(scale.view(groups, 1, outputs, *[1] * len(axes)))
+    weight = parts.view(weight.shape)
+    settings = (stride, padding, dilation, True, output_padding, groups)
+    out.copy_(torch.convolution(x, weight, bias, *settings))
+
+
 def _sdpa(
     out: Tensor,
     q: Tensor,
@@ -128,6 +174,9 @@ def _batch_norm(
 KERNELS: dict[str, Kernel] = {
     "kvc::convolution": _ended_convolution,
     "kvc::pointwise_depthwise": _pointwise_depthwise,
+    "kvc::convolution_w8": _convolution_w8,
+    "kvc::pointwise_depthwise_w8": _pointwise_depthwise_w8,
+    "kvc::conv_transpose_w8": _conv_transpose_w8,
     "kvc::glu": _glu,
     "kvc::rotary_embedding": _rotary_embedding,
     "aten::scaled_dot_product_attention": _sdpa,

@@ -6,6 +6,7 @@
 
 #include "convolutions.h"
 #include "pool.h"
+#include "types.h"
 
 namespace kvc {
 namespace {
@@ -34,7 +35,7 @@ Tensor tensor_between(const Tensor& x, int64_t channels) {
 }
 
 Tensor moved(Tensor tensor, int64_t elements) {
-  tensor.data = tensor.as<float>() + elements;
+  tensor.data = tensor.as<char>() + elements * itemsize(tensor.dtype);
   return tensor;
 }
 
@@ -58,6 +59,7 @@ bool make_channels(const Pair& pair, int64_t image, int64_t first, int64_t count
   other.out.dims[1] = count;
   other.settings.groups = count;
   if (one.bias != nullptr) one.bias += first;
+  if (one.scale != nullptr) one.scale += first;
   if (other.bias != nullptr) other.bias += first;
   return convolve(one, context) && convolve(other, context);
 }
@@ -79,7 +81,6 @@ bool convolve_pair(const Pair& pair, const Context& context) {
 }
 
 bool pointwise_depthwise(const Step& step, const Context& context) {
-  const Tensor* t = step.tensors;
   const auto ending_of = [&](int64_t activation, int place) {
     return Ending{static_cast<Activation>(activation), static_cast<float>(step.numbers[place]),
                   static_cast<float>(step.numbers[place + 1])};
@@ -89,16 +90,22 @@ bool pointwise_depthwise(const Step& step, const Context& context) {
   read = read_list(read, settings.padding);
   read = read_list(read, settings.dilation);
   const Settings single{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1};
-  Pair pair{{t[0], t[1], t[2], t[3].as<const float>(), nullptr, ending_of(step.integers[0], 0), false, single},
-            {t[0], t[0], t[4], t[5].as<const float>(), nullptr, ending_of(*read, 2), false, settings},
-            tensor_between(t[1], t[2].dims[0])};
-  return t[0].count() == 0 || convolve_pair(pair, context);
+  const Tensor* planes;
+  Convolution first = read_operands(step, false, &planes);
+  first.ending = ending_of(step.integers[0], 0);
+  first.settings = single;
+  const Pair pair{first,
+                  {first.out, first.out, planes[0], planes[1].as<const float>(), nullptr,
+                   ending_of(*read, 2), false, settings},
+                  tensor_between(first.x, first.w.dims[0])};
+  return first.out.count() == 0 || convolve_pair(pair, context);
 }
 
 }  // namespace
 
 const Entry kConvolutionPairs[] = {
     {"kvc::pointwise_depthwise", pointwise_depthwise},
+    {"kvc::pointwise_depthwise_w8", pointwise_depthwise},
     {nullptr, nullptr},
 };
 

@@ -13,6 +13,7 @@
 #include "plain_convolutions.h"
 #include "pool.h"
 #include "products.h"
+#include "weight_rows.h"
 
 namespace kvc {
 namespace {
@@ -64,11 +65,11 @@ void merge_axes(WindowAxis (&axes)[kAxes]) {
   }
 }
 
-// Patches and the weights that multiply them: of row r those at w + r * w_stride + k * w_step.
+// Patches and the weights that multiply them.
 struct Term {
   Patches patches;  // of the first image and channel
-  const float* w;   // of the first group
-  int64_t depth, w_step;
+  WeightRows w;     // of the first group
+  int64_t depth;
 };
 
 // Some of the outputs of a convolution, which are sums of terms: all, of one term; or every so
@@ -124,7 +125,7 @@ struct Piece {
 // The n-th term of a part. An ordinary convolution has one, a transposed one has taps apart.
 Term term_of(const Convolution& c, const Part& part, int64_t n) {
   Term term{{c.x.as<const float>(), c.x.strides[1], {part.axes[0], part.axes[1], part.axes[2]}},
-            c.w.as<const float>(), c.inputs() * part.taps(), 1};
+            {c.w.data, c.scale, part.w_stride, 1}, c.inputs() * part.taps()};
   if (!c.turned) return term;
   int64_t place = 0;
   const int64_t taps[kAxes] = {n / (part.axes[1].taps * part.axes[2].taps),
@@ -137,17 +138,37 @@ Term term_of(const Convolution& c, const Part& part, int64_t n) {
     place = place * (own < 2 ? 1 : c.w.dims[own]) + part.selections[i].first_tap +
             taps[i] * part.selections[i].tap_step;
   }
-  term.w += place;
+  term.w = term.w.from(0, place);
+  term.w.step = c.outputs() * part.w_stride;
   term.depth = c.inputs();
-  term.w_step = c.outputs() * part.w_stride;
   return term;
 }
 
-// Adds a term to the sums of a piece; the first one begins them.
-void add_term(const Term& term, const Piece& piece, PanelProduct product, float* packed) {
+// Multiplies rows of weights, some at a time where they are not float32 yet; false where a thread
+// has no memory.
+bool multiply_rows(const WeightRows& weights, PanelProduct product, const Context& context) {
+  const int64_t rows = product.rows, together = weights.scale == nullptr ? rows : kWidenedRows;
+  for (int64_t row = 0; row < rows; row += together) {
+    product.rows = std::min(together, rows - row);
+    const WeightRows some = weights.from(row, row * weights.row_stride);
+    const FloatRows floats = float_rows(some, product.rows, product.depth, context);
+    if (floats.first == nullptr) return false;
+    product.w = floats.first;
+    product.w_stride = floats.row_stride;
+    product.w_step = floats.step;
+    product_kernels().convolution.panels(product);
+    if (product.bias != nullptr) product.bias += product.rows;
+    product.out += product.rows * product.out_stride;
+  }
+  return true;
+}
+
+// Adds a term to the sums of a piece; the first one begins them. False where a thread has no
+// memory.
+bool add_term(const Term& term, const Piece& piece, PanelProduct product, float* packed,
+              const Context& context) {
   const auto& kernels = product_kernels().convolution;
   const int64_t together = depth_together(term.patches.axes[2].taps);
-  product.w_step = term.w_step;
   for (int64_t k = 0; k < term.depth; k += together) {
     product.depth = std::min(together, term.depth - k);
     float* to = packed;
@@ -155,10 +176,10 @@ void add_term(const Term& term, const Piece& piece, PanelProduct product, float*
       kernels.pack(term.patches, k, k + product.depth, piece.first + at,
                    std::min(kernels.panel, piece.count - at), to);
     }
-    product.w = term.w + k * term.w_step;
-    kernels.panels(product);
+    if (!multiply_rows(term.w.from(0, k * term.w.step), product, context)) return false;
     product.more = true;
   }
+  return true;
 }
 
 // Makes a piece; false where a thread has no memory.
@@ -179,8 +200,8 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
     if (sums == nullptr) return false;
   }
   PanelProduct product{nullptr,
-                       part.w_stride,
-                       1,
+                       0,
+                       0,
                        packed,
                        0,
                        c.bias != nullptr ? c.bias + row : nullptr,
@@ -194,8 +215,8 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
     Term term = term_of(c, part, i);
     term.patches.x +=
         piece.image * c.x.strides[0] + piece.group * c.inputs() * term.patches.channel_stride;
-    term.w += piece.group * part.group_stride + piece.begin * part.w_stride;
-    add_term(term, piece, product, packed);
+    term.w = term.w.from(row, piece.group * part.group_stride + piece.begin * part.w_stride);
+    if (!add_term(term, piece, product, packed, context)) return false;
     product.more = true;
   }
   for (int64_t i = 0; i < rows; ++i) {
@@ -295,10 +316,10 @@ bool plainly(const Convolution& c, const Step& step, bool transposed, const Cont
                           context.threads);
 }
 
-// An ordinary convolution as a step has it; `rest` are the integers after its settings.
-Convolution read_convolution(const Step& step, const int64_t** rest) {
-  Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
-                step.tensors[3].as<const float>(), nullptr, {}, false, {}};
+// An ordinary convolution as a step has it; `tensors` and `rest` are the operands after its bias
+// and the integers after its settings.
+Convolution read_convolution(const Step& step, const Tensor** tensors, const int64_t** rest) {
+  Convolution c = read_operands(step, false, tensors);
   const int64_t* read = read_list(step.integers, c.settings.stride);
   read = read_list(read, c.settings.padding);
   read = read_list(read, c.settings.dilation);
@@ -308,25 +329,27 @@ Convolution read_convolution(const Step& step, const int64_t** rest) {
 }
 
 bool convolution(const Step& step, const Context& context) {
+  const Tensor* tensors;
   const int64_t* rest;
-  const Convolution c = read_convolution(step, &rest);
+  const Convolution c = read_convolution(step, &tensors, &rest);
   if (c.out.count() == 0) return true;
   return c.x.dtype == DType::kFloat32 ? convolve(c, context) : plainly(c, step, false, context);
 }
 
 // As `convolution`, with a residual that is added to the result, and a function of that.
 bool ended_convolution(const Step& step, const Context& context) {
+  const Tensor* tensors;
   const int64_t* rest;
-  Convolution c = read_convolution(step, &rest);
-  c.residual = step.tensors[4].as<const float>();
+  Convolution c = read_convolution(step, &tensors, &rest);
+  c.residual = tensors[0].as<const float>();
   c.ending = Ending{static_cast<Activation>(*rest), static_cast<float>(step.numbers[0]),
                     static_cast<float>(step.numbers[1])};
   return c.out.count() == 0 || convolve(c, context);
 }
 
 bool transposed_convolution(const Step& step, const Context& context) {
-  Convolution c{step.tensors[0], step.tensors[1], step.tensors[2],
-                step.tensors[3].as<const float>(), nullptr, {}, true, {}};
+  const Tensor* tensors;
+  Convolution c = read_operands(step, true, &tensors);
   int64_t extra[kAxes];  // at the end of the result, whose size is known
   const int64_t* read = read_list(step.integers, c.settings.stride);
   read = read_list(read, c.settings.padding);
@@ -339,6 +362,15 @@ bool transposed_convolution(const Step& step, const Context& context) {
 
 }  // namespace
 
+Convolution read_operands(const Step& step, bool turned, const Tensor** rest) {
+  const Tensor* next = step.tensors + 2;
+  Convolution c{step.tensors[0], step.tensors[1], *next++, nullptr, nullptr, {}, turned, {}};
+  if (c.w.dtype != c.x.dtype) c.scale = (next++)->as<const float>();
+  c.bias = (next++)->as<const float>();
+  *rest = next;
+  return c;
+}
+
 // `integers`: lists of numbers for each axis, each with its length in front.
 const int64_t* read_list(const int64_t* integers, int64_t* to) {
   const int64_t count = *integers++;
@@ -350,7 +382,7 @@ bool convolve(const Convolution& c, const Context& context) {
   Part part{};
   find_axes(c, part.axes);
   const Patches patches{c.x.as<const float>(), c.x.strides[1], {part.axes[0], part.axes[1], part.axes[2]}};
-  if (is_depthwise(c.inputs(), patches)) {
+  if (c.scale == nullptr && is_depthwise(c.inputs(), patches)) {
     return convolve_planes({c.out, patches, c.w.as<const float>(), c.bias, c.residual, c.ending,
                             c.x.strides[0], c.images(), c.out.dims[1], c.outputs()},
                            context);
@@ -364,6 +396,8 @@ bool convolve(const Convolution& c, const Context& context) {
 const Entry kConvolutions[] = {
     {"aten::convolution", convolution},
     {"kvc::convolution", ended_convolution},
+    {"kvc::convolution_w8", ended_convolution},
+    {"kvc::conv_transpose_w8", transposed_convolution},
     {"aten::conv_transpose1d", transposed_convolution},
     {"aten::conv_transpose2d.input", transposed_convolution},
     {"aten::conv_transpose3d.input", transposed_convolution},

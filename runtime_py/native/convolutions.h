@@ -21,6 +21,7 @@ struct Convolution {
   Ending ending;
   bool turned;  // whether it is a transposed one, with weights [in, out of a group, ...]
   Settings settings;
+  const float* scale = nullptr;  // of each output channel, where weights are int8
 
   int spatial() const { return x.rank - 2; }
   int64_t images() const { return x.dims[0]; }
@@ -35,6 +36,10 @@ struct Convolution {
 
 // Makes the result of an ordinary convolution; false after `Context::refuse`.
 bool convolve(const Convolution& c, const Context& context);
+
+// A convolution by the operands of a step after its result and input: weights, their scales if
+// they are int8, and a bias. Its axes are not told yet; `rest` are the operands that follow.
+Convolution read_operands(const Step& step, bool turned, const Tensor** rest);
 
 // Reads a list of numbers for each axis, which has its length in front; returns what follows.
 const int64_t* read_list(const int64_t* integers, int64_t* to);

@@ -170,6 +170,7 @@ struct ProductKernels {
   void (*narrow)(const float* x, int64_t n, Half* y);
   void (*widen)(const Half* x, int64_t n, float* y);
   void (*widen_bfloat16)(const BFloat16* x, int64_t n, float* y);
+  void (*widen_int8)(const int8_t* x, int64_t n, float factor, float* y);  // y = x * factor
   // The mean of a short run, and the sum of squares of the distances from it.
   void (*moments)(const float* x, int64_t n, float* mean, float* squares);
   // y = x * factor + offset.

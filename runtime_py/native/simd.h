@@ -31,6 +31,7 @@ constexpr int64_t kWideLanes = 8;
 inline Wide wide(float x) { return splat(x); }
 inline Wide load_wide(const float* from) { return load(from); }
 inline Wide load_wide(const Half* from) { return load(from); }
+inline Wide load_wide(const int8_t* from) { return load(from); }
 inline Float8 add_in_eight(Float8 sums, Wide x) { return sums + x; }
 #endif
 

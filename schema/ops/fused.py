@@ -1,8 +1,9 @@
 """Shape rules of fused operators; a compiler pass makes one from several operators."""
 
 from kvc.schema.dtypes import DType
-from kvc.schema.ops.products import convolution
+from kvc.schema.ops.products import conv_transpose, convolution
 from kvc.schema.ops.shapes import Rule, broadcast_shapes, require, shape_of
+from kvc.schema.ops.spec import Concrete
 from kvc.schema.types import TensorType
 
 GATES = ("silu", "gelu", "gelu_tanh")
@@ -101,3 +102,60 @@ def pointwise_depthwise(
         planes_ending,
         *bounds,
     )
+
+
+# Convolutions over int8 weights: weight * weight_scale of its output channel.
+
+
+def convolution_w8(
+    x: TensorType, weight: TensorType, scale: TensorType, *rest: Concrete
+) -> Rule:
+    """`kvc::convolution_w8`: weight int8 [out, in / groups, ...], scale float32 [out].
+
+    The rest is as in `ended_convolution`.
+    """
+    made: Rule = ended_convolution(x, _scaled(weight, scale, weight.dims[:1]), *rest)  # type: ignore[arg-type]  # as the signature has them
+    return made
+
+
+def pointwise_depthwise_w8(
+    x: TensorType, weight: TensorType, scale: TensorType, *rest: Concrete
+) -> Rule:
+    """`kvc::pointwise_depthwise_w8`: weight int8 [channels, in, 1, ...].
+
+    The scale is float32 [channels]; the rest is as in `pointwise_depthwise`.
+    """
+    made: Rule = pointwise_depthwise(x, _scaled(weight, scale, weight.dims[:1]), *rest)  # type: ignore[arg-type]  # as the signature has them
+    return made
+
+
+def conv_transpose_w8(
+    x: TensorType,
+    weight: TensorType,
+    scale: TensorType,
+    bias: TensorType | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    output_padding: tuple[int, ...],
+    groups: int,
+    dilation: tuple[int, ...],
+) -> Rule:
+    """`kvc::conv_transpose_w8`: weight int8 [in, out / groups, ...].
+
+    The scale is float32 [out]; the rest is as in `conv_transpose`.
+    """
+    settings = (stride, padding, output_padding, groups, dilation)
+    floats = [each for each in (x, bias) if each is not None]
+    require(all(each.dtype is DType.FLOAT32 for each in floats), "floats {}", x)
+    channels = tuple(size * groups for size in shape_of(weight)[1:2])
+    return conv_transpose(x, _scaled(weight, scale, channels), bias, *settings)
+
+
+def _scaled(
+    weight: TensorType, scale: TensorType, channels: tuple[object, ...]
+) -> TensorType:
+    """Return the type of int8 weights times scales, one for each output channel."""
+    require(weight.dtype is DType.INT8, "int8 weights {}", weight)
+    one_each = scale.dtype is DType.FLOAT32 and scale.dims == channels
+    require(one_each, "scales {} of weights {}", scale, weight)
+    return TensorType(DType.FLOAT32, weight.dims)

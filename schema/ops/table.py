@@ -302,6 +302,9 @@ _FRESH: dict[str, ShapeRule] = {
     "kvc::rotary_embedding(Tensor x, Tensor cos, Tensor sin) -> Tensor": f.rotary_embedding,
     "kvc::convolution(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, int[] dilation, int groups, str ending, float? low, float? high) -> Tensor": f.ended_convolution,
     "kvc::pointwise_depthwise(Tensor input, Tensor weight, Tensor? bias, str ending, float? low, float? high, Tensor planes, Tensor? planes_bias, int[] stride, int[] padding, int[] dilation, str planes_ending, float? planes_low, float? planes_high) -> Tensor": f.pointwise_depthwise,
+    "kvc::convolution_w8(Tensor input, Tensor weight, Tensor weight_scale, Tensor? bias, Tensor? residual, int[] stride, int[] padding, int[] dilation, int groups, str ending, float? low, float? high) -> Tensor": f.convolution_w8,
+    "kvc::pointwise_depthwise_w8(Tensor input, Tensor weight, Tensor weight_scale, Tensor? bias, str ending, float? low, float? high, Tensor planes, Tensor? planes_bias, int[] stride, int[] padding, int[] dilation, str planes_ending, float? planes_low, float? planes_high) -> Tensor": f.pointwise_depthwise_w8,
+    "kvc::conv_transpose_w8(Tensor input, Tensor weight, Tensor weight_scale, Tensor? bias, int[] stride, int[] padding, int[] output_padding, int groups, int[] dilation) -> Tensor": f.conv_transpose_w8,
     "kvc::glu(Tensor gate, Tensor up, str activation) -> Tensor": f.glu,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,
@@ -354,10 +357,7 @@ _CHECK: dict[str, ShapeRule] = {
 }
 # Shape rules of operators that compute elementwise, and other such operators.
 _POINTWISE_RULES = (s.same_shape, s.broadcast, s.compare, s.where, s.masked_fill)
-_POINTWISE = {
-    "aten::gelu", "aten::hardtanh", "aten::leaky_relu", "aten::elu", "aten::softplus",
-    "kvc::glu",
-}  # fmt: skip
+_POINTWISE = {"aten::gelu", "aten::hardtanh", "aten::leaky_relu", "aten::elu", "aten::softplus", "kvc::glu"}  # fmt: skip
 _KEEPS = {
     Keeps.ALL: ("alias", "view", "unsqueeze", "squeeze.dims", "clone", "reshape"),
     Keeps.PERMUTED: ("transpose.int", "permute"),

@@ -290,6 +290,9 @@ OTHERWISE = {
 }  # fmt: skip
 # What only recipes make; `test_quantize_weights` and the kernels' tests have them.
 MADE_BY_PASSES = {
+    "kvc::conv_transpose_w8",
+    "kvc::convolution_w8",
+    "kvc::pointwise_depthwise_w8",
     "kvc::convolution",
     "kvc::pointwise_depthwise",
     "kvc::glu",

@@ -115,6 +115,21 @@ def test_parts_that_are_kept_may_be_named_whole_or_in_tables(tmp_path):
     )
 
 
+def test_weights_of_convolutions_have_a_scheme_of_their_own(tmp_path):
+    schemes = {name: load_recipe(name).convolution for name in RECIPES}
+    int8 = {name for name, scheme in schemes.items() if scheme == "w8"}
+    assert int8 == {"cpu_q8", "cpu_q4"}
+    path, int8 = tmp_path / "mine.toml", '[convolution]\nscheme = "w8"\n'
+    path.write_text(f'{int8}[keep]\nm1 = "float32"')
+    assert (load_recipe(path).convolution, load_recipe(path).keep) == ("w8", ("m1",))
+    assert bad(tmp_path, '[convolution]\nscheme = "q8"').startswith(
+        'convolution.scheme must be "float32" or "w8", '
+    )
+    path.write_text(f'{int8}[backend]\nname = "cpu"')
+    with pytest.raises(RecipesApart, match="convolution is w8 in one and float32 in"):
+        load_recipes([path, "xnnpack_fp32"])
+
+
 def test_a_backend_of_any_name_is_for_the_compiler_to_find(tmp_path):
     (tmp_path / "mine.toml").write_text('[backend]\nname = "of my own"')
     assert load_recipe(tmp_path / "mine.toml").backend == "of my own"
@@ -198,8 +213,8 @@ def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
     )
     assert bad(tmp_path, '[linera]\nscheme = "qd8"') == (
         "unknown section [linera] (did you mean 'linear'?); "
-        "allowed: description, [weights], [linear], [embedding], [cache], [backend], "
-        "[keep], [buckets]"
+        "allowed: description, [weights], [linear], [convolution], [embedding], "
+        "[cache], [backend], [keep], [buckets]"
     )
     assert bad(tmp_path, 'linera = "qd8"').startswith("unknown key 'linera' (")
 

@@ -5,8 +5,8 @@ bytes of file, states and process that would be saved by each recipe with smalle
 weights or without PyTorch, and by each smaller dtype of caches. For `kvc compile BUNDLE
 --what-if` also the bytes of file and memory, with the present settings and with the
 new ones. Scratch is counted with the present settings. Weights are those of linear
-layers, embeddings and experts, in bytes of the recipe's format. Padding between blobs
-is left out.
+layers, embeddings, experts and convolutions, in bytes of the recipe's format. Padding
+between blobs is left out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,8 +17,9 @@ from typing import Final
 from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting
-from kvc.schema.graph import Constant, Graph, Ref
+from kvc.schema.graph import Constant, Graph, Instruction, Ref
 from kvc.schema.model import Program, State, StateKind
+from kvc.schema.ops.convolution_channels import OVER_INT8, becomes_int8, channels_of
 from kvc.schema.ops.products import QB4_BLOCK, QB4_ROWS
 from kvc.schema.ops.row_blocks import weight_blocks
 from kvc.schema.text import columns, plural, size
@@ -53,6 +54,10 @@ _OTHERS: Final = {
     "kvc::expert_linear": (1, None),
     "kvc::expert_linear_q8": (4, 5),
     "kvc::expert_linear_qd8": (3, 4),
+}
+_CONVOLUTIONS: Final = {
+    **dict.fromkeys(OVER_INT8, (1, None)),
+    **dict.fromkeys(OVER_INT8.values(), (1, 2)),
 }
 # Operator of floats -> dimensions of a weight that recipes of integers can store.
 _FLOATS: Final = {"aten::linear": 2, "aten::embedding": 2, "kvc::expert_linear": 3}
@@ -94,9 +99,10 @@ class _Matrix:
         nbytes: bytes that the numbers and scales take now.
         looked_up: whether an embedding reads the matrix.
         multiplied: whether a linear layer reads the matrix; int4 is for linear layers.
+        convolved: whether a convolution reads the matrix.
         rounded: whether recipes with integers store the matrix as integers. They do if
-            its shape in the file is [rows, columns]; weights of convolutions have
-            other shapes.
+            its shape in the file is [rows, columns], or, for a convolution, if
+            `becomes_int8` tells so.
     """
 
     rows: int
@@ -104,6 +110,7 @@ class _Matrix:
     nbytes: tuple[int, int]
     looked_up: bool
     multiplied: bool
+    convolved: bool
     rounded: bool
 
 
@@ -168,7 +175,8 @@ def recipe_saving(
 
 def _nbytes(matrix: _Matrix, recipe: Recipe) -> tuple[int, int]:
     """Return the bytes of a matrix's numbers and of its scales in a recipe's format."""
-    match recipe.linear:
+    scheme = recipe.convolution if matrix.convolved else recipe.linear
+    match scheme:
         case "qd8" | "w8" if matrix.rounded:
             return _int8(matrix, 1)
         case "qb4" if matrix.rounded:
@@ -178,7 +186,8 @@ def _nbytes(matrix: _Matrix, recipe: Recipe) -> tuple[int, int]:
         case "q4" if matrix.rounded:
             return _int4(matrix, weight_blocks(matrix.columns))
     numbers = matrix.rows * matrix.columns
-    return numbers * (2 if recipe.weights == "bfloat16" else 4), 0
+    narrow = recipe.weights == "bfloat16" and not matrix.convolved
+    return numbers * (2 if narrow else 4), 0
 
 
 def _int8(matrix: _Matrix, scales: int) -> tuple[int, int]:
@@ -196,7 +205,7 @@ def _int4(matrix: _Matrix, scales: int) -> tuple[int, int]:
 
 
 def _matrices(program: Program) -> dict[int, _Matrix]:
-    """Map blobs to the weights of linear layers, embeddings and experts.
+    """Map blobs to weights of linear layers, embeddings, experts and convolutions.
 
     Weights that only one of the bundle's recipes uses are included.
     """
@@ -211,6 +220,7 @@ def _matrices(program: Program) -> dict[int, _Matrix]:
                     max(known.nbytes, matrix.nbytes, key=sum),
                     known.looked_up or matrix.looked_up,
                     known.multiplied or matrix.multiplied,
+                    known.convolved or matrix.convolved,
                     known.rounded or matrix.rounded,
                 )
     return found
@@ -218,7 +228,8 @@ def _matrices(program: Program) -> dict[int, _Matrix]:
 
 def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
     for call in graph.instructions:
-        places = _LINEAR.get(call.op) or _OTHERS.get(call.op)
+        op = call.op
+        places = (_LINEAR | _OTHERS | _CONVOLUTIONS).get(op)
         if places is None:
             continue
         weight, scale = (
@@ -230,10 +241,14 @@ def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
         blob, kind = weight
         scales = 0 if scale is None else program.blobs[scale[0]].nbytes
         nbytes = program.blobs[blob].nbytes, scales
-        rows, columns = _shape(call.op, kind)
-        looked_up, multiplied = call.op in LOOKUPS, call.op in _LINEAR
-        rounded = call.op not in _FLOATS or len(kind.dims) == _FLOATS[call.op]
-        yield blob, _Matrix(rows, columns, nbytes, looked_up, multiplied, rounded)
+        uses = (op in table for table in (LOOKUPS, _LINEAR, _CONVOLUTIONS))
+        yield blob, _Matrix(*_shape(op, kind), nbytes, *uses, _is_rounded(call, kind))
+
+
+def _is_rounded(call: Instruction, kind: TensorType) -> bool:
+    if call.op in OVER_INT8:
+        return becomes_int8(call.op, call.arguments, kind.shape({}))
+    return call.op not in _FLOATS or len(kind.dims) == _FLOATS[call.op]
 
 
 def _stored(
@@ -251,6 +266,8 @@ def _stored(
 def _shape(op: str, kind: TensorType) -> tuple[int, int]:
     """Return the rows and columns of a matrix; of a stack, its total rows."""
     shape = kind.shape({})
+    if op in _CONVOLUTIONS:
+        return channels_of(op, shape)
     if op in ("kvc::linear_qb4", "kvc::linear_q4"):
         return shape[0] * QB4_ROWS, shape[1] * QB4_ROWS
     return prod(shape[:-1]), shape[-1]

@@ -17,6 +17,7 @@ from kvc.compiler.passes.matrix_products import (
     GatherProducts,
     LinearProducts,
 )
+from kvc.compiler.passes.quantize_convolutions import QuantizeConvolutions
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.redundancies import (
     DedupeConstants,
@@ -52,6 +53,9 @@ NORMED |= {
     for norm in ("norm", "other")
     for name in ("mean", "var")
 }
+KERNELS = {"plain": torch.ones(4, 11, 3), "turned": torch.ones(9, 2, 5)}
+KERNELS |= {"single": torch.ones(6, 40, 1), "planes": torch.ones(6, 1, 64)}
+KERNELS |= {"few": torch.ones(4, 31, 1), "bias": torch.ones(4)}
 # Golden file -> the pass, and the constants of the program before it.
 CASES = {
     "forward_copies": (ForwardCopies(), {}),
@@ -78,6 +82,7 @@ CASES = {
     "fold_batch_norms": (FoldBatchNorms(), NORMED),
     "end_convolutions": (EndConvolutions(), CONV),
     "materialize_views": (MaterializeViews(), {}),
+    "quantize_convolutions": (QuantizeConvolutions(), KERNELS),
     "quantize_weights": (QuantizeWeights("qd8", True), WEIGHTS),
     "quantize_weights_alone": (QuantizeWeights("w8", True), WEIGHTS),
     "quantize_weights_int4": (QuantizeWeights("qb4", True), WIDE),

@@ -11,6 +11,7 @@ from op_cases import Case
 from op_cases.case import rand, restart
 from op_cases.convolving import (
     CASES,
+    by_int8,
     convolution,
     ended,
     paired,
@@ -147,6 +148,51 @@ def test_random_convolutions_equal_eager_with_the_same_bits(processors, seed: in
         for case in (dice.ordinary(), dice.transposed(), dice.pair()):
             if fits(case):
                 check(case, processors)
+
+
+@every(20, "seed")
+@pytest.mark.parametrize("seed", [*range(400)])
+def test_int8_weights_give_the_bits_of_these_weights_as_floats(processors, seed: int):
+    for number in range(4):
+        dice = Dice(4 * seed + number)
+        for case in (dice.ordinary(), dice.transposed(), dice.pair()):
+            if fits(case):
+                check_int8(by_int8(case), case, processors)
+
+
+def check_int8(case: Case, floats: Case, processors: tuple[str, ...]) -> None:
+    """Compare with eager, and the bits with those of a case over float weights."""
+    check(case, processors)
+    x, weight, scale, *rest = case.arguments
+    if case.op == "kvc::conv_transpose_w8":
+        parts = (rest[4], len(weight) // rest[4], *weight.shape[1:])
+        by_group = scale.view(rest[4], 1, -1, *[1] * len(parts[3:]))
+        widened = (weight.view(parts) * by_group).view(weight.shape)
+    else:
+        widened = weight * scale.view(-1, *[1] * (weight.dim() - 1))
+    if floats.op == "aten::convolution":
+        floats = ended(floats, "identity")
+    same = Case(floats.op, (x, widened, *rest))
+    (expected,) = same.eager()
+    for name in processors:
+        find_library().use(name)
+        one, other = (results(each, expected, 1) for each in (case, same))
+        assert same_bits(one, other), name
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("make", [convolution, transposed])
+def test_a_bad_scale_makes_one_channel_bad(each_processor, make, number):
+    case = by_int8(make((1, 40, 9), (40, 40, 3)))
+    case.arguments[1][:] = torch.where(case.arguments[1] == 0, 1, case.arguments[1])
+    case.arguments[2][7] = number
+    (expected,) = case.eager()
+    found = results(case, expected, 2)
+    assert not found[:, 7].isfinite().any()
+    others = [channel for channel in range(40) if channel != 7]
+    torch.testing.assert_close(
+        found[:, others], expected[:, others], rtol=1e-4, atol=1e-4
+    )
 
 
 @every(12, "case")

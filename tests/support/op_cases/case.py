@@ -67,11 +67,14 @@ def overload(op: str) -> Callable[..., object]:
         return {
             "attention": torch_ops.attention,
             "cache_update": torch_ops.cache_update,
+            "conv_transpose_w8": _conv_transpose_w8,
             "convolution": _ended_convolution,
+            "convolution_w8": partial(_by_int8, _ended_convolution),
             "expert_linear": torch_ops.expert_linear,
             "glu": _glu,
             "linear_w8": _linear_w8,
             "pointwise_depthwise": _pointwise_depthwise,
+            "pointwise_depthwise_w8": partial(_by_int8, _pointwise_depthwise),
             "quantize_cache": torch_ops.quantize_cache,
             "rotary_embedding": _rotary_embedding,
         }[name]
@@ -173,6 +176,38 @@ def _pointwise_depthwise(
     ended = (planes_ending, planes_low, planes_high)
     between = between.contiguous()  # however the input lies
     return _ended_convolution(between, planes, planes_bias, None, *settings, *ended)
+
+
+def _by_int8(
+    function: Callable[..., Tensor],
+    input: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    **rest: Argument,
+) -> Tensor:
+    """Call a function of float weights with int8 weights times their scales."""
+    channels = zip(weight.float(), weight_scale, strict=True)
+    floats = torch.stack([one * scale for one, scale in channels])
+    return function(input=input, weight=floats, **rest)
+
+
+def _conv_transpose_w8(
+    input: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    output_padding: tuple[int, ...],
+    groups: int,
+    dilation: tuple[int, ...],
+) -> Tensor:
+    by_output = weight.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    channels = zip(by_output.float(), weight_scale, strict=True)
+    floats = torch.stack([one * scale for one, scale in channels])
+    turned = floats.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    settings = (stride, padding, dilation, True, output_padding, groups)
+    return torch.convolution(input, turned, bias, *settings)
 
 
 def _linear_w8(

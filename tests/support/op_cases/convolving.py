@@ -91,6 +91,21 @@ def paired(
     return Case("kvc::pointwise_depthwise", arguments)
 
 
+def by_int8(case: Case) -> Case:
+    """Return a case over int8 weights with a scale for each output channel."""
+    op, (x, w, bias, *rest) = case.op, case.arguments
+    assert isinstance(w, Tensor)
+    channels = len(w)
+    if op in TRANSPOSED_OPS.values():
+        op, channels = "kvc::conv_transpose_w8", w.shape[1] * rest[3]
+    elif op == "aten::convolution":
+        op, rest = "kvc::convolution_w8", [None, *rest, "identity", None, None]
+    else:  # one that ends with a function, or a pair
+        op = f"{op}_w8"
+    weights = (50 * rand(*w.shape)).clamp(-128, 127).to(torch.int8)
+    return Case(op, (x, weights, rand(channels).abs() / 99, bias, *rest))
+
+
 def odd(*shape: int) -> Tensor:
     """Return random elements with infinities and NaN, inside and at the borders."""
     x = rand(*shape)
@@ -248,4 +263,10 @@ PAIRED = (
     ),
 )  # fmt: skip
 
-CASES = (*CONVOLUTION, *TRANSPOSED, *ENDED, *PAIRED)
+INT8 = tuple(
+    by_int8(case)
+    for case in (*CONVOLUTION, *TRANSPOSED, *ENDED[:20], *PAIRED)
+    if case.arguments[0].dtype is torch.float32
+)
+
+CASES = (*CONVOLUTION, *TRANSPOSED, *ENDED, *PAIRED, *INT8)

@@ -11,7 +11,11 @@ from kvc.compiler.models.decoder import DecoderConfig
 from kvc.recipes import load_recipe
 from kvc.schema.container import BundleFile
 from kvc.tools.reports.footprint import TORCH_NBYTES, describe_footprint
-from kvc.tools.reports.savings import describe_savings, describe_what_if
+from kvc.tools.reports.savings import (
+    describe_savings,
+    describe_what_if,
+    recipe_saving,
+)
 
 CONFIG = DecoderConfig(
     vocab=2048, dim=256, layers=2, heads=8, kv_heads=2, ffn=512, capacity=1024
@@ -138,6 +142,38 @@ class Sorting(torch.nn.Module):
 
     def forward(self, x):
         return self.layer(x).bfloat16().sort().values
+
+
+class Picture(torch.nn.Module):
+    """Convolutions of all kinds, and a layer that is small beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 64, 3, padding=1)  # of 27 weights a channel
+        self.deep = torch.nn.Conv2d(64, 128, 3, padding=1)
+        self.planes = torch.nn.Conv2d(128, 128, 9, padding=4, groups=128)
+        self.turned = torch.nn.ConvTranspose2d(128, 64, 2, 2)
+        self.apart = torch.nn.ConvTranspose2d(64, 32, 2, 2, groups=2)
+        self.layer = torch.nn.Linear(32, 64)
+
+    def forward(self, x):
+        made = self.planes(self.deep(self.first(x).relu()).relu())
+        return self.layer(self.apart(self.turned(made)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("start", ["cpu_fp32", "cpu_q8"])
+@pytest.mark.parametrize("recipe", ["cpu_fp32", "cpu_bf16", "cpu_q8", "cpu_q4"])
+def test_what_convolutions_would_save_is_what_they_save(tmp_path, start, recipe):
+    method = Method("forward", (torch.zeros(1, 3, 8, 8),))
+    for name in {start, recipe}:
+        compile_program(Picture(), [method], name).save(tmp_path / name)
+    with BundleFile.open(tmp_path / start) as file:
+        at = describe_footprint(file.program, {})
+        told = recipe_saving(file.program, recipe, at.sizes, at.tokens)
+    saved = blob_nbytes(tmp_path / start) - blob_nbytes(tmp_path / recipe)
+    assert told.weights == pytest.approx(saved, abs=1500)
+    if {start, recipe} == {"cpu_fp32", "cpu_q8"}:
+        assert abs(saved) > 3 * (64 * 128 * 9 + 128 * 64 * 4)
 
 
 def test_where_no_backend_takes_an_operator_torch_stays(tmp_path):
