@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "convolutions.h"
+#include "copied_patches.h"
 #include "depthwise.h"
 #include "kernels.h"
 #include "plain_convolutions.h"
@@ -112,8 +113,13 @@ void scatter(const Convolution& c, const Part& part, const float* sums, int64_t 
   }
 }
 
-// Rows of panels that are packed at a time: whole lines of as many taps.
-int64_t depth_together(int64_t taps) { return std::max<int64_t>(1, kDepthTogether / taps) * taps; }
+// Rows of panels that are packed at a time: whole channels, or whole lines of their taps where
+// there are too many.
+int64_t depth_together(const Convolution& c, const Part& part) {
+  if (c.turned) return kDepthTogether;
+  const int64_t taps = part.taps() <= kDepthTogether ? part.taps() : part.axes[2].taps;
+  return std::max<int64_t>(1, kDepthTogether / taps) * taps;
+}
 
 // A piece of the work on a part: outputs `first` and following of one image, rows `begin` to
 // `end` of the weights of one group.
@@ -140,25 +146,45 @@ Term term_of(const Convolution& c, const Part& part, int64_t n) {
   term.w += place;
   term.depth = c.inputs();
   term.w_step = c.outputs() * part.w_stride;
+  merge_axes(term.patches.axes);
   return term;
 }
 
-// Adds a term to the sums of a piece; the first one begins them.
-void add_term(const Term& term, const Piece& piece, PanelProduct product, float* packed) {
+// Of panels of so many columns, with what whole vectors are written to.
+int64_t packed_elements(int64_t columns, int64_t depth) {
+  const int64_t panel = product_kernels().convolution.panel;
+  return (columns + panel - 1) / panel * panel * depth + kCopySlack;
+}
+
+// Adds a term to the sums of a piece, `depth` rows of panels at a time; the first one begins them.
+// False where a thread has no memory.
+bool add_term(const Term& term, const Piece& piece, PanelProduct product, int64_t depth,
+              const Context& context) {
   const auto& kernels = product_kernels().convolution;
-  const int64_t together = depth_together(term.patches.axes[2].taps);
+  PatchCopy copy(term.patches, piece.first, piece.count);
+  const int64_t packed = packed_elements(piece.count, depth);
+  const int64_t copied = copy.elements(depth) + kCopySlack;
+  auto* panels = static_cast<float*>(context.workspace((packed + copied) * sizeof(float), kPanelSlot));
+  if (panels == nullptr) return false;
+  product.panels = panels;
   product.w_step = term.w_step;
-  for (int64_t k = 0; k < term.depth; k += together) {
-    product.depth = std::min(together, term.depth - k);
-    float* to = packed;
+  for (int64_t k = 0; k < term.depth; k += depth) {
+    product.depth = std::min(depth, term.depth - k);
+    if (copy.pays()) copy.read(k, k + product.depth, panels + packed);
+    float* to = panels;
     for (int64_t at = 0; at < piece.count; at += kernels.panel, to += kernels.panel * product.depth) {
-      kernels.pack(term.patches, k, k + product.depth, piece.first + at,
-                   std::min(kernels.panel, piece.count - at), to);
+      const int64_t columns = std::min(kernels.panel, piece.count - at);
+      if (copy.pays()) {
+        copy.pack(piece.first + at, columns, to);
+      } else {
+        kernels.pack(term.patches, k, k + product.depth, piece.first + at, columns, to);
+      }
     }
     product.w = term.w + k * term.w_step;
     kernels.panels(product);
     product.more = true;
   }
+  return true;
 }
 
 // Makes a piece; false where a thread has no memory.
@@ -166,11 +192,7 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
                     const Context& context) {
   const auto& kernels = product_kernels().convolution;
   const int64_t plane = c.plane(), row = piece.group * c.outputs() + piece.begin;
-  const int64_t width = (piece.count + kernels.panel - 1) / kernels.panel * kernels.panel;
   const int64_t terms = c.turned ? part.taps() : 1;
-  const int64_t depth = depth_together(c.turned ? 1 : part.axes[2].taps);
-  auto* packed = static_cast<float*>(context.workspace(width * depth * sizeof(float), kPanelSlot));
-  if (packed == nullptr) return false;
   const int64_t rows = piece.end - piece.begin;
   float* planes = c.out.as<float>() + (piece.image * c.out.dims[1] + row) * plane;
   float* sums = planes + piece.first;
@@ -181,7 +203,7 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
   PanelProduct product{nullptr,
                        part.w_stride,
                        1,
-                       packed,
+                       nullptr,
                        0,
                        c.bias != nullptr ? c.bias + row : nullptr,
                        false,
@@ -195,7 +217,7 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
     term.patches.x +=
         piece.image * c.x.strides[0] + piece.group * c.inputs() * term.patches.channel_stride;
     term.w += piece.group * part.group_stride + piece.begin * part.w_stride;
-    add_term(term, piece, product, packed);
+    if (!add_term(term, piece, product, depth_together(c, part), context)) return false;
     product.more = true;
   }
   for (int64_t i = 0; i < rows; ++i) {
@@ -217,7 +239,7 @@ bool multiply(const Convolution& c, const Part& part, const Context& context) {
   while (few && together > panel && planes * pieces_of(outputs, together) < 4 * context.threads) {
     together -= panel;
   }
-  const int64_t depth = depth_together(c.turned ? 1 : part.axes[2].taps);
+  const int64_t depth = depth_together(c, part);
   while (together > panel && together * depth > kMostPacked) together -= panel;
   const int64_t blocks = pieces_of(outputs, together), wanted = context.threads > 1 ? 2 * context.threads : 1;
   if (planes * blocks < wanted) {
