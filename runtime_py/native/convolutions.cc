@@ -18,9 +18,8 @@
 namespace kvc {
 namespace {
 
-constexpr int64_t kDepthTogether = 256;  // rows of panels that are packed at a time
-constexpr int64_t kPanelsTogether = 8;
-constexpr int64_t kMostPacked = 262144;  // elements of panels, but for a single one
+constexpr int64_t kDepthTogether = 128;  // rows of a panel that are packed at a time
+constexpr int64_t kPanelsTogether = 16;
 constexpr int64_t kRowsTogether = 16;  // at least, of weights that a thread multiplies
 constexpr int64_t kFewWeights = 65536;  // which all threads may read, again and again
 constexpr int kPanelSlot = 0, kSumSlot = 1;  // of workspaces
@@ -150,38 +149,32 @@ Term term_of(const Convolution& c, const Part& part, int64_t n) {
   return term;
 }
 
-// Of panels of so many columns, with what whole vectors are written to.
-int64_t packed_elements(int64_t columns, int64_t depth) {
-  const int64_t panel = product_kernels().convolution.panel;
-  return (columns + panel - 1) / panel * panel * depth + kCopySlack;
-}
-
 // Adds a term to the sums of a piece, `depth` rows of panels at a time; the first one begins them.
 // False where a thread has no memory.
 bool add_term(const Term& term, const Piece& piece, PanelProduct product, int64_t depth,
               const Context& context) {
   const auto& kernels = product_kernels().convolution;
   PatchCopy copy(term.patches, piece.first, piece.count);
-  const int64_t packed = packed_elements(piece.count, depth);
-  const int64_t copied = copy.elements(depth) + kCopySlack;
-  auto* panels = static_cast<float*>(context.workspace((packed + copied) * sizeof(float), kPanelSlot));
-  if (panels == nullptr) return false;
-  product.panels = panels;
+  const int64_t packed = kernels.panel * depth + kCopySlack, copied = copy.elements(depth) + kCopySlack;
+  auto* panel = static_cast<float*>(context.workspace((packed + copied) * sizeof(float), kPanelSlot));
+  if (panel == nullptr) return false;
+  product.panels = panel;
   product.w_step = term.w_step;
+  float* const out = product.out;
   for (int64_t k = 0; k < term.depth; k += depth) {
     product.depth = std::min(depth, term.depth - k);
-    if (copy.pays()) copy.read(k, k + product.depth, panels + packed);
-    float* to = panels;
-    for (int64_t at = 0; at < piece.count; at += kernels.panel, to += kernels.panel * product.depth) {
-      const int64_t columns = std::min(kernels.panel, piece.count - at);
-      if (copy.pays()) {
-        copy.pack(piece.first + at, columns, to);
-      } else {
-        kernels.pack(term.patches, k, k + product.depth, piece.first + at, columns, to);
-      }
-    }
     product.w = term.w + k * term.w_step;
-    kernels.panels(product);
+    if (copy.pays()) copy.read(k, k + product.depth, panel + packed);
+    for (int64_t at = 0; at < piece.count; at += kernels.panel) {
+      product.columns = std::min(kernels.panel, piece.count - at);
+      product.out = out + at;
+      if (copy.pays()) {
+        copy.pack(piece.first + at, product.columns, panel);
+      } else {
+        kernels.pack(term.patches, k, k + product.depth, piece.first + at, product.columns, panel);
+      }
+      kernels.panels(product);
+    }
     product.more = true;
   }
   return true;
@@ -239,8 +232,6 @@ bool multiply(const Convolution& c, const Part& part, const Context& context) {
   while (few && together > panel && planes * pieces_of(outputs, together) < 4 * context.threads) {
     together -= panel;
   }
-  const int64_t depth = depth_together(c, part);
-  while (together > panel && together * depth > kMostPacked) together -= panel;
   const int64_t blocks = pieces_of(outputs, together), wanted = context.threads > 1 ? 2 * context.threads : 1;
   if (planes * blocks < wanted) {
     const int64_t parts = pieces_of(wanted, planes * blocks);
