@@ -11,6 +11,7 @@
 #include "copied_patches.h"
 #include "depthwise.h"
 #include "kernels.h"
+#include "last_columns.h"
 #include "plain_convolutions.h"
 #include "pool.h"
 #include "products.h"
@@ -18,8 +19,8 @@
 namespace kvc {
 namespace {
 
-constexpr int64_t kDepthTogether = 128;  // rows of a panel that are packed at a time
-constexpr int64_t kPanelsTogether = 16;
+constexpr int64_t kPanelsTogether = 16;  // of a piece
+constexpr int64_t kPacked = 8192;  // elements of panels that are packed at a time, but for a single one
 constexpr int64_t kRowsTogether = 16;  // at least, of weights that a thread multiplies
 constexpr int64_t kFewWeights = 65536;  // which all threads may read, again and again
 constexpr int kPanelSlot = 0, kSumSlot = 1;  // of workspaces
@@ -155,24 +156,23 @@ bool add_term(const Term& term, const Piece& piece, PanelProduct product, int64_
               const Context& context) {
   const auto& kernels = product_kernels().convolution;
   PatchCopy copy(term.patches, piece.first, piece.count);
-  const int64_t packed = kernels.panel * depth + kCopySlack, copied = copy.elements(depth) + kCopySlack;
-  auto* panel = static_cast<float*>(context.workspace((packed + copied) * sizeof(float), kPanelSlot));
-  if (panel == nullptr) return false;
-  product.panels = panel;
+  const int64_t deepest = std::max<int64_t>(1, std::min(depth, term.depth));
+  const int64_t width = std::max<int64_t>(1, kPacked / (kernels.panel * deepest)) * kernels.panel;
+  const int64_t packed = width * deepest + kCopySlack;
+  const size_t nbytes = (packed + copy.elements(depth)) * sizeof(float);
+  auto* panels = static_cast<float*>(context.workspace(nbytes, kPanelSlot));
+  if (panels == nullptr) return false;
+  product.panels = panels;
   product.w_step = term.w_step;
   float* const out = product.out;
   for (int64_t k = 0; k < term.depth; k += depth) {
     product.depth = std::min(depth, term.depth - k);
     product.w = term.w + k * term.w_step;
-    if (copy.pays()) copy.read(k, k + product.depth, panel + packed);
-    for (int64_t at = 0; at < piece.count; at += kernels.panel) {
-      product.columns = std::min(kernels.panel, piece.count - at);
+    copy.read(k, k + product.depth, panels + packed);
+    for (int64_t at = 0; at < piece.count; at += width) {
+      product.columns = std::min(width, piece.count - at);
       product.out = out + at;
-      if (copy.pays()) {
-        copy.pack(piece.first + at, product.columns, panel);
-      } else {
-        kernels.pack(term.patches, k, k + product.depth, piece.first + at, product.columns, panel);
-      }
+      copy.pack(piece.first + at, product.columns, panels);
       kernels.panels(product);
     }
     product.more = true;
@@ -225,7 +225,8 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
 int64_t pieces_of(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
 bool multiply(const Convolution& c, const Part& part, const Context& context) {
-  const int64_t panel = product_kernels().convolution.panel, outputs = part.outputs();
+  const int64_t last = c.turned ? 0 : last_columns(c, part.axes), outputs = part.outputs() - last;
+  const int64_t panel = product_kernels().convolution.panel;
   const int64_t planes = c.images() * c.settings.groups;
   int64_t together = kPanelsTogether * panel, rows = c.outputs();
   const bool few = rows * c.inputs() * part.taps() <= kFewWeights;
@@ -249,6 +250,11 @@ bool multiply(const Convolution& c, const Part& part, const Context& context) {
                         split * rows,
                         std::min(c.outputs(), (split + 1) * rows)};
       if (!multiply_piece(c, part, piece, context)) return;
+      const bool ends = last > 0 && block == blocks - 1;
+      if (ends && !multiply_last(c, piece.image, piece.group, piece.begin, piece.end, last,
+                                 part.axes[2].stride, context)) {
+        return;
+      }
     }
   });
   return context.complete();

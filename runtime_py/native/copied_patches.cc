@@ -63,10 +63,11 @@ void PatchCopy::read(int64_t begin, int64_t end, float* to) {
   WindowAxis lines = middle;
   lines.first += begins_[1] * middle.step;
   copied_.x = to;
-  depth_ = end - begin;
+  rows_[0] = begin;
+  rows_[1] = end;
   const float* x = patches_.x + begin / taps_ * patches_.channel_stride;
   const int64_t plane = lines_ * phases_ * run_;
-  for (int64_t left = channels(begin, end); left > 0; --left, x += patches_.channel_stride) {
+  for (int64_t left = channels(end - begin); left > 0; --left, x += patches_.channel_stride) {
     for (int64_t i = 0; i < planes_; ++i, to += plane) {
       const int64_t at = outer.first + begins_[0] * outer.step + i;
       if (at >= 0 && at < outer.in) {
@@ -79,9 +80,19 @@ void PatchCopy::read(int64_t begin, int64_t end, float* to) {
   std::fill_n(to, kCopySlack, 0.0f);
 }
 
-void PatchCopy::pack(int64_t first, int64_t columns, float* to) const {
-  const int64_t line = begins_[0] * patches_.axes[1].out + begins_[1];
-  product_kernels().convolution.pack_copied(copied_, depth_, first - line * patches_.axes[2].out, columns, to);
+void PatchCopy::pack(int64_t first, int64_t count, float* to) const {
+  const auto& kernels = product_kernels().convolution;
+  const auto& [outer, middle, inner] = patches_.axes;
+  const int64_t depth = rows_[1] - rows_[0];
+  const int64_t copied_first = first - (begins_[0] * middle.out + begins_[1]) * inner.out;
+  for (int64_t at = 0; at < count; at += kernels.panel, to += kernels.panel * depth) {
+    const int64_t columns = std::min(kernels.panel, count - at);
+    if (elements_ != 0) {
+      kernels.pack_copied(copied_, depth, copied_first + at, columns, to);
+    } else {
+      kernels.pack(patches_, rows_[0], rows_[1], first + at, columns, to);
+    }
+  }
 }
 
 }  // namespace kvc
