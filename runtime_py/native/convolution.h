@@ -25,6 +25,18 @@ struct Patches {
   int64_t outputs() const { return axes[0].out * axes[1].out * axes[2].out; }
 };
 
+// Patches whose input lies in a copy with the zeros around it. The element of channel c at tap t
+// for output (i, j, k) is x[c * channel_stride + offsets[t] + i * plane_step + j * line_step + k].
+struct CopiedPatches {
+  const float* x;
+  int64_t channel_stride;
+  const int64_t* offsets;
+  int64_t taps;
+  int64_t lines;  // of outputs in a plane of them
+  int64_t plane_step, line_step;
+  int64_t columns;  // outputs of a line
+};
+
 constexpr int64_t kPanelVectors = 3;  // registers of columns in a panel
 constexpr int64_t kMostColumns = 48;  // of a panel of any instruction set
 
@@ -99,6 +111,10 @@ struct ConvolutionKernels {
   // to `first + columns` of them, as one panel.
   void (*pack)(const Patches& patches, int64_t begin, int64_t end, int64_t first, int64_t columns,
                float* to);
+  // The first `depth` rows, as `pack`. Reads and writes whole vectors, so that as many elements
+  // after the last of both must be there.
+  void (*pack_copied)(const CopiedPatches& patches, int64_t depth, int64_t first, int64_t columns,
+                      float* to);
   void (*panels)(const PanelProduct& product);
   // `count` lines of a plane, with zeros around it; of each line runs of `run` elements, those
   // that are a stride of `inner` apart side by side.

@@ -8,8 +8,10 @@
 #include <numeric>
 
 #include "convolutions.h"
+#include "copied_patches.h"
 #include "depthwise.h"
 #include "kernels.h"
+#include "last_columns.h"
 #include "plain_convolutions.h"
 #include "pool.h"
 #include "products.h"
@@ -18,9 +20,8 @@
 namespace kvc {
 namespace {
 
-constexpr int64_t kDepthTogether = 256;  // rows of panels that are packed at a time
-constexpr int64_t kPanelsTogether = 8;
-constexpr int64_t kMostPacked = 262144;  // elements of panels, but for a single one
+constexpr int64_t kPanelsTogether = 16;  // of a piece
+constexpr int64_t kPacked = 8192;  // elements of panels that are packed at a time, but for a single one
 constexpr int64_t kRowsTogether = 16;  // at least, of weights that a thread multiplies
 constexpr int64_t kFewWeights = 65536;  // which all threads may read, again and again
 constexpr int kPanelSlot = 0, kSumSlot = 1;  // of workspaces
@@ -113,8 +114,13 @@ void scatter(const Convolution& c, const Part& part, const float* sums, int64_t 
   }
 }
 
-// Rows of panels that are packed at a time: whole lines of as many taps.
-int64_t depth_together(int64_t taps) { return std::max<int64_t>(1, kDepthTogether / taps) * taps; }
+// Rows of panels that are packed at a time: whole channels, or whole lines of their taps where
+// there are too many.
+int64_t depth_together(const Convolution& c, const Part& part) {
+  if (c.turned) return kDepthTogether;
+  const int64_t taps = part.taps() <= kDepthTogether ? part.taps() : part.axes[2].taps;
+  return std::max<int64_t>(1, kDepthTogether / taps) * taps;
+}
 
 // A piece of the work on a part: outputs `first` and following of one image, rows `begin` to
 // `end` of the weights of one group.
@@ -141,42 +147,39 @@ Term term_of(const Convolution& c, const Part& part, int64_t n) {
   term.w = term.w.from(0, place);
   term.w.step = c.outputs() * part.w_stride;
   term.depth = c.inputs();
+  merge_axes(term.patches.axes);
   return term;
 }
 
-// Multiplies rows of weights, some at a time where they are not float32 yet; false where a thread
-// has no memory.
-bool multiply_rows(const WeightRows& weights, PanelProduct product, const Context& context) {
-  const int64_t rows = product.rows, together = weights.scale == nullptr ? rows : kWidenedRows;
-  for (int64_t row = 0; row < rows; row += together) {
-    product.rows = std::min(together, rows - row);
-    const WeightRows some = weights.from(row, row * weights.row_stride);
+// Adds a term to the sums of a piece, `depth` rows of panels at a time; the first one begins them.
+// False where a thread has no memory.
+bool add_term(const Term& term, const Piece& piece, PanelProduct product, int64_t depth,
+              const Context& context) {
+  const auto& kernels = product_kernels().convolution;
+  PatchCopy copy(term.patches, piece.first, piece.count);
+  const int64_t deepest = std::max<int64_t>(1, std::min(depth, term.depth));
+  const int64_t width = std::max<int64_t>(1, kPacked / (kernels.panel * deepest)) * kernels.panel;
+  const int64_t packed = width * deepest + kCopySlack;
+  const size_t nbytes = (packed + copy.elements(depth)) * sizeof(float);
+  auto* panels = static_cast<float*>(context.workspace(nbytes, kPanelSlot));
+  if (panels == nullptr) return false;
+  product.panels = panels;
+  float* const out = product.out;
+  for (int64_t k = 0; k < term.depth; k += depth) {
+    product.depth = std::min(depth, term.depth - k);
+    const WeightRows some = term.w.from(0, k * term.w.step);
     const FloatRows floats = float_rows(some, product.rows, product.depth, context);
     if (floats.first == nullptr) return false;
     product.w = floats.first;
     product.w_stride = floats.row_stride;
     product.w_step = floats.step;
-    product_kernels().convolution.panels(product);
-    if (product.bias != nullptr) product.bias += product.rows;
-    product.out += product.rows * product.out_stride;
-  }
-  return true;
-}
-
-// Adds a term to the sums of a piece; the first one begins them. False where a thread has no
-// memory.
-bool add_term(const Term& term, const Piece& piece, PanelProduct product, float* packed,
-              const Context& context) {
-  const auto& kernels = product_kernels().convolution;
-  const int64_t together = depth_together(term.patches.axes[2].taps);
-  for (int64_t k = 0; k < term.depth; k += together) {
-    product.depth = std::min(together, term.depth - k);
-    float* to = packed;
-    for (int64_t at = 0; at < piece.count; at += kernels.panel, to += kernels.panel * product.depth) {
-      kernels.pack(term.patches, k, k + product.depth, piece.first + at,
-                   std::min(kernels.panel, piece.count - at), to);
+    copy.read(k, k + product.depth, panels + packed);
+    for (int64_t at = 0; at < piece.count; at += width) {
+      product.columns = std::min(width, piece.count - at);
+      product.out = out + at;
+      copy.pack(piece.first + at, product.columns, panels);
+      kernels.panels(product);
     }
-    if (!multiply_rows(term.w.from(0, k * term.w.step), product, context)) return false;
     product.more = true;
   }
   return true;
@@ -187,11 +190,7 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
                     const Context& context) {
   const auto& kernels = product_kernels().convolution;
   const int64_t plane = c.plane(), row = piece.group * c.outputs() + piece.begin;
-  const int64_t width = (piece.count + kernels.panel - 1) / kernels.panel * kernels.panel;
   const int64_t terms = c.turned ? part.taps() : 1;
-  const int64_t depth = depth_together(c.turned ? 1 : part.axes[2].taps);
-  auto* packed = static_cast<float*>(context.workspace(width * depth * sizeof(float), kPanelSlot));
-  if (packed == nullptr) return false;
   const int64_t rows = piece.end - piece.begin;
   float* planes = c.out.as<float>() + (piece.image * c.out.dims[1] + row) * plane;
   float* sums = planes + piece.first;
@@ -202,7 +201,7 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
   PanelProduct product{nullptr,
                        0,
                        0,
-                       packed,
+                       nullptr,
                        0,
                        c.bias != nullptr ? c.bias + row : nullptr,
                        false,
@@ -216,7 +215,7 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
     term.patches.x +=
         piece.image * c.x.strides[0] + piece.group * c.inputs() * term.patches.channel_stride;
     term.w = term.w.from(row, piece.group * part.group_stride + piece.begin * part.w_stride);
-    if (!add_term(term, piece, product, packed, context)) return false;
+    if (!add_term(term, piece, product, depth_together(c, part), context)) return false;
     product.more = true;
   }
   for (int64_t i = 0; i < rows; ++i) {
@@ -231,15 +230,14 @@ bool multiply_piece(const Convolution& c, const Part& part, const Piece& piece,
 int64_t pieces_of(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
 bool multiply(const Convolution& c, const Part& part, const Context& context) {
-  const int64_t panel = product_kernels().convolution.panel, outputs = part.outputs();
+  const int64_t last = c.turned ? 0 : last_columns(c, part.axes), outputs = part.outputs() - last;
+  const int64_t panel = product_kernels().convolution.panel;
   const int64_t planes = c.images() * c.settings.groups;
   int64_t together = kPanelsTogether * panel, rows = c.outputs();
   const bool few = rows * c.inputs() * part.taps() <= kFewWeights;
   while (few && together > panel && planes * pieces_of(outputs, together) < 4 * context.threads) {
     together -= panel;
   }
-  const int64_t depth = depth_together(c.turned ? 1 : part.axes[2].taps);
-  while (together > panel && together * depth > kMostPacked) together -= panel;
   const int64_t blocks = pieces_of(outputs, together), wanted = context.threads > 1 ? 2 * context.threads : 1;
   if (planes * blocks < wanted) {
     const int64_t parts = pieces_of(wanted, planes * blocks);
@@ -257,6 +255,11 @@ bool multiply(const Convolution& c, const Part& part, const Context& context) {
                         split * rows,
                         std::min(c.outputs(), (split + 1) * rows)};
       if (!multiply_piece(c, part, piece, context)) return;
+      const bool ends = last > 0 && block == blocks - 1;
+      if (ends && !multiply_last(c, piece.image, piece.group, piece.begin, piece.end, last,
+                                 part.axes[2].stride, context)) {
+        return;
+      }
     }
   });
   return context.complete();

@@ -19,15 +19,13 @@ struct WeightRows {
   }
 };
 
-constexpr int64_t kWidenedRows = 16;  // at most, that `float_rows` makes at a time
-
 struct FloatRows {
   const float* first;  // null where a thread has no memory
   int64_t row_stride, step;
 };
 
-// `rows` rows from the first on, of `depth` k: where they lie, however many; or at most
-// kWidenedRows of int8, times their scales, in memory of the thread until it asks again.
+// `rows` rows from the first on, of `depth` k: where they lie, or int8 times their scales, in
+// memory of the thread until it asks again.
 FloatRows float_rows(const WeightRows& weights, int64_t rows, int64_t depth, const Context& context);
 
 }  // namespace kvc

@@ -203,6 +203,40 @@ def test_bits_depend_on_neither_threads_nor_instruction_sets(processors, case: C
     check(case, processors)
 
 
+# Sizes at which outputs are packed in different ways: x, kernel and options.
+EDGES = [
+    ((2, 40, 7, 7), (17, 40, 1, 1), {}),  # one more than registers hold
+    ((1, 30, 14, 14), (34, 15, 1, 1), {"groups": 2}),  # four more
+    ((1, 9, 4, 5), (8, 9, 1, 1), {}),
+    ((3, 5, 17), (6, 5, 1), {}),
+    ((1, 200, 16), (9, 200, 1), {}),
+    ((1, 16, 3, 400), (20, 16, 1, 1), {}),  # panels of few rows
+    ((2, 20, 9, 64), (12, 20, 3, 3), {"padding": 1}),
+    ((1, 6, 50, 30), (10, 3, 3, 3), {"padding": (0, 2), "dilation": 2, "groups": 2}),
+    ((1, 3, 45, 51), (10, 3, 3, 3), {"padding": 1, "stride": 2}),
+    ((1, 4, 20, 33), (5, 4, 3, 5), {"padding": 2, "stride": (1, 3)}),
+    ((1, 2, 300), (3, 2, 128), {"padding": 5}),  # the most taps of a copy
+    ((1, 2, 300), (3, 2, 129), {"padding": 5}),
+    ((1, 2, 5, 9, 40), (4, 2, 3, 3, 3), {"padding": 1}),  # across planes
+    ((1, 3, 9, 30, 40), (4, 3, 2, 3, 3), {"padding": 1, "stride": (2, 1, 1)}),
+]
+
+
+@pytest.mark.parametrize(("x", "kernel", "options"), EDGES)
+@pytest.mark.parametrize("residual", [False, True])
+def test_edges_equal_eager_with_the_same_bits(processors, x, kernel, options, residual):
+    plain = convolution(x, kernel, True, **options)
+    check(ended(plain, "silu", residual=residual), processors)
+
+
+@pytest.mark.parametrize(("x", "kernel", "options"), EDGES)
+def test_nan_and_infinity_spread_as_in_eager(processors, x, kernel, options):
+    case = convolution(x, kernel, True, **options)
+    flat = case.arguments[0].view(-1)
+    flat[0], flat[-1], flat[len(flat) // 2] = torch.nan, torch.inf, torch.nan
+    check(case, processors)
+
+
 FAR = 2**30  # as a padding, or between taps
 
 
