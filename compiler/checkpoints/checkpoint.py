@@ -138,7 +138,7 @@ class Checkpoint(Closing):
             if len(files) > 1
         ]
         if wrong:
-            raise _bad(wrong, self.path)
+            raise bad_checkpoint(wrong, self.path)
 
 
 def _main_file(path: str) -> Path:
@@ -191,7 +191,7 @@ def _open_files(folder: Path, names: Iterable[str], path: str) -> dict[str, Tens
     if pickles:
         raise PickleCheckpoint(path=path, files=", ".join(pickles))
     if wrong:
-        raise _bad(wrong, path)
+        raise bad_checkpoint(wrong, path)
     return opened
 
 
@@ -204,7 +204,7 @@ def _read_index(main: Path, path: str) -> dict[str, str]:
     try:
         return _weight_map(main)
     except Problems as error:
-        raise _bad(
+        raise bad_checkpoint(
             [f"{main.name}: {reason}" for reason in error.reasons], path
         ) from error
 
@@ -238,7 +238,8 @@ def _is_plain(name: object) -> bool:
     return Path(name).name == name and name.isprintable() and "\\" not in name
 
 
-def _bad(wrong: list[str], path: str) -> BadCheckpoint:
+def bad_checkpoint(wrong: list[str], path: str) -> BadCheckpoint:
+    """Return the error for the problems of a checkpoint, of which it shows the first."""
     lines = [f"  {reason}" for reason in wrong[:_SHOWN]]
     if len(wrong) > _SHOWN:
         lines.append(f"  and {len(wrong) - _SHOWN} more like this")

@@ -78,7 +78,7 @@ class ModelFolder:
     Attributes:
         model: the float32 model, whose parameters are empty.
         generation: the content of generation_config.json, {} if there is no such file.
-        files: paths of the tokenizer's files, by name.
+        files: the tokenizer's files by name, each its path or its content.
         spectrum: the spectrum settings of a speech model; None without such settings.
         task: the model's task.
         pooling: the pooling of the model's embeddings.
@@ -89,7 +89,7 @@ class ModelFolder:
 
     model: PreTrainedModel
     generation: Mapping[str, object]
-    files: Mapping[str, Path]
+    files: Mapping[str, Path | bytes]
     spectrum: Mapping[str, int] | None = None
     task: Task = "generate"
     pooling: Pooling = MEAN
@@ -133,7 +133,7 @@ def open_folder(
     checkpoint = Checkpoint(folder)
     task = asked or _task(config, folder)
     pooling = read_pooling(folder) if task == "embed" else MEAN
-    model = _build(config, folder, task)
+    model = build_model(config, folder, task)
     headless = task == "embed" and has_head(config)
     left_out = unused(model, checkpoint.tensors, headless) if task == "embed" else ()
     load_weights(model, checkpoint, left_out)
@@ -256,7 +256,7 @@ def _unsupported(
     return UnsupportedModel(model=str(folder), reason=reason)
 
 
-def _build(config: PreTrainedConfig, folder: Path, task: Task) -> PreTrainedModel:
+def build_model(config: PreTrainedConfig, folder: Path, task: Task) -> PreTrainedModel:
     """Return the model, float32, without memory for its parameters.
 
     Raises:

@@ -26,6 +26,7 @@ from transformers.core_model_loading import (
     Transpose,
     WeightConverter,
     WeightRenaming,
+    WeightTransform,
     dot_natural_key,
     rename_source_key,
 )
@@ -36,7 +37,6 @@ from kvc.compiler.checkpoints.loading import (
     have_same_values,
     load_model,
 )
-from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.schema.errors import BadModelFolder
 
 # Tensors that a model computes if a checkpoint lacks them, such as tables of sines.
@@ -117,7 +117,7 @@ def _values(model: PreTrainedModel, name: str) -> Tensor | None:
 
 
 Collected = Mapping[
-    str, Sequence[FileTensor]
+    str, Sequence[NamedTensor]
 ]  # keyed by the converter's source pattern
 ReadTensors = Mapping[str, Sequence[Tensor]]
 
@@ -278,8 +278,23 @@ def load_weights(
         BadModelFolder: tensors cannot be converted to the model's parameters.
     """
     given = {n: t for n, t in checkpoint.tensors.items() if n not in unused}
-    tensors = match(model, given)
-    tensors |= computed(model, tensors, checkpoint.path)
+    load_matched(model, checkpoint.path, match(model, given))
+
+
+def load_matched(
+    model: PreTrainedModel, path: str, found: Mapping[str, NamedTensor]
+) -> None:
+    """Give values to a model that was made without memory.
+
+    Args:
+        model: the model.
+        path: path of the checkpoint.
+        found: a model's name -> tensor of the checkpoint for that name.
+
+    Raises:
+        CheckpointMismatch: as for `load_weights`.
+    """
+    tensors = {**found, **computed(model, found, path)}
     # transformers also separates them: tied by config.json, with values of their own.
     for target, source in model.all_tied_weights_keys.items():
         if not {target, source} <= tensors.keys():
@@ -290,7 +305,7 @@ def load_weights(
             module, _, name = target.rpartition(".")
             own = torch.empty(tied.shape, dtype=tied.dtype, device="meta")
             setattr(model.get_submodule(module), name, nn.Parameter(own))
-    load_model(model, checkpoint.path, tensors, None, strict=True)
+    load_model(model, path, tensors, None, strict=True)
 
 
 @dataclass(slots=True)
@@ -298,18 +313,30 @@ class _Group:
     """The tensors of a checkpoint that a converter turns into a set of parameters."""
 
     converter: WeightConverter
-    sources: dict[str, list[FileTensor]] = field(default_factory=dict)
+    sources: dict[str, list[NamedTensor]] = field(default_factory=dict)
 
 
 def match(
-    model: PreTrainedModel, tensors: Mapping[str, FileTensor]
+    model: PreTrainedModel, tensors: Mapping[str, NamedTensor]
 ) -> dict[str, NamedTensor]:
     """Return a model's name -> tensor of the checkpoint for that name.
 
     Raises:
         BadModelFolder: two tensors get the same name, or a tensor cannot be converted.
     """
-    rules = get_model_conversion_mapping(model)
+    return match_by(get_model_conversion_mapping(model), model, tensors)
+
+
+def match_by(
+    rules: Sequence[WeightTransform],
+    model: PreTrainedModel,
+    tensors: Mapping[str, NamedTensor],
+) -> dict[str, NamedTensor]:
+    """Return a model's name -> tensor of a checkpoint, by rules of transformers.
+
+    Raises:
+        BadModelFolder: two tensors get the same name, or a tensor cannot be converted.
+    """
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     by_pattern = {p: rule for rule in converters for p in rule.source_patterns}
