@@ -239,7 +239,7 @@ def _is_plain(name: object) -> bool:
 
 
 def bad_checkpoint(wrong: list[str], path: str) -> BadCheckpoint:
-    """Return the error for the problems of a checkpoint, of which it shows the first."""
+    """Return the error for problems of a checkpoint; it shows the first of them."""
     lines = [f"  {reason}" for reason in wrong[:_SHOWN]]
     if len(wrong) > _SHOWN:
         lines.append(f"  and {len(wrong) - _SHOWN} more like this")

@@ -1,4 +1,4 @@
-"""`GgufCheckpoint`: the tensors of a GGUF file, or of the several that it is split into.
+"""`GgufCheckpoint`: the tensors of a GGUF file, or of the parts of a split one.
 
 Tensors are read when needed, a few rows at a time, and are float32 to whoever reads
 their elements. Matrices of a quantized type have a `StoredLayout`, too.
@@ -92,7 +92,7 @@ class GgufTensor:
 
     @property
     def layout(self) -> StoredLayout | None:
-        """Return how products can use the tensor as it is stored, None if they cannot."""
+        """Return how products can use the tensor as it is stored; None: not at all."""
         return LAYOUTS.get(self.kind) if len(self.shape) == 2 else None
 
     def elements(self, begin: int, end: int) -> Tensor:
@@ -231,5 +231,3 @@ def _files(path: Path) -> list[Path]:
         reason = f"the model is split, and {', '.join(missing[:10])} is missing"
         raise CheckpointError(path=str(path), reason=reason)
     return files
-
-

@@ -45,7 +45,7 @@ LAYOUTS: Final[Mapping[str, StoredLayout]] = MappingProxyType(
 
 def dequantized(kind: str, raw: Bytes) -> npt.NDArray[np.float32]:
     """Return rows of a quantized type as float32 [rows, in], by the `gguf` package."""
-    from gguf import GGMLQuantizationType, dequantize  # noqa: PLC0415
+    from gguf import GGMLQuantizationType, dequantize
 
     if not raw.size:
         return np.empty(0, np.float32)
@@ -95,7 +95,7 @@ def _q4_1(raw: Bytes) -> StoredRows:
 
 def _q4_k(raw: Bytes) -> StoredRows:
     """Eight blocks of 32, whose scales and minimums are 6 bits times two float16."""
-    from gguf.quants import Q4_K  # noqa: PLC0415
+    from gguf.quants import Q4_K
 
     blocks = _blocks(raw, 144)
     count = (len(raw), -1)

@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -60,3 +60,21 @@ class StoredRows:
                 values -= OFFSET
             values.mul_(self.scales.float()[..., None])
         return values.view(rows, columns)
+
+
+@runtime_checkable
+class QuantizedTensor(Protocol):
+    """A tensor of a file whose matrix may be quantized."""
+
+    @property
+    def layout(self) -> StoredLayout | None:
+        """Return how products can use the matrix as it is stored; None: they cannot."""
+        ...
+
+    def stored_rows(self, begin: int, end: int) -> StoredRows:
+        """Read the rows `begin` to `end` - 1 as `layout` describes them.
+
+        Raises:
+            CheckpointChanged: the file has changed since it was opened.
+        """
+        ...

@@ -180,9 +180,7 @@ def gguf_tensors(
     try:
         names = get_gguf_hf_weights_map(model, processor)
     except NotImplementedError as error:
-        raise UnsupportedModel(
-            model=checkpoint.path, reason=words_of(error)
-        ) from error
+        raise UnsupportedModel(model=checkpoint.path, reason=words_of(error)) from error
     found = dict[str, NamedTensor]()
     together = dict[str, list[GgufTensor]]()
     for name, tensor in tensors.items():
@@ -331,7 +329,10 @@ class _Processed:
             count = _row(part.shape) * (part.shape[0] if part.shape else 1)
             values = part.elements(0, count).view(part.shape).float().numpy()
             made = self.processor.process(
-                values, part.name, tensor_key_mapping=self.names, parsed_parameters=parsed
+                values,
+                part.name,
+                tensor_key_mapping=self.names,
+                parsed_parameters=parsed,
             )
             whole = made.weights if made.name is not None else None
         found = (
