@@ -79,11 +79,8 @@ class _Cursor:
         begin = self.at - self._first
         if begin + nbytes > len(self._held):
             wanted = max(nbytes, _CHUNK)
-            self._held, self._first, begin = (
-                os.pread(self._fd, wanted, self.at),
-                self.at,
-                0,
-            )
+            self._held = os.pread(self._fd, wanted, self.at)
+            self._first, begin = self.at, 0
             if len(self._held) < nbytes:
                 ends = f"{self._size} bytes, and its header is longer"
                 raise Problems(f"it is cut short: {ends}")
@@ -215,7 +212,7 @@ def _entry(shape: tuple[int, ...], number: int, begin: int, sizes: Sizes) -> Ggu
 
 
 def _block_sizes() -> Sizes:
-    """Return a function: number of a type -> its name, elements and bytes of a block."""
+    """Return a function: number of a type -> name, elements and bytes of a block."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     known = {int(t): (t.name, *GGML_QUANT_SIZES[t]) for t in GGMLQuantizationType}

@@ -52,7 +52,7 @@ class WeightBook:
         return self.derived[derived_name]
 
     def layout(self, name: str) -> StoredLayout | None:
-        """Return the layout in which a checkpoint has the matrix `name`, if quantized."""
+        """Return how a checkpoint has the matrix `name` quantized; None: not at all."""
         return layout_of(self._originals[name].source)
 
     def divide(self, name: str, kind: TensorType) -> Constant:

@@ -182,7 +182,7 @@ def shape_of(source: Source) -> tuple[int, ...]:
 
 
 def layout_of(source: Source) -> StoredLayout | None:
-    """Return the layout in which a checkpoint has a float32 matrix quantized, if any."""
+    """Return how a checkpoint has a float32 matrix quantized; None: not at all."""
     match source:
         case StoredSource(QuantizedTensor() as stored, torch.float32, ()):
             return stored.layout

@@ -73,7 +73,7 @@ def read_config(checkpoint: GgufCheckpoint) -> PreTrainedConfig:
     except Exception as error:
         if "not supported" in str(error):
             reason = (
-                f"transformers reads no GGUF files of the architecture {architecture!r}; "
+                f"transformers reads no GGUF files of architecture {architecture!r}; "
                 "compile the model's folder of .safetensors files"
             )
             raise UnsupportedModel(model=checkpoint.path, reason=reason) from error
@@ -151,7 +151,7 @@ def _read_once(checkpoint: GgufCheckpoint) -> Iterator[None]:
         for key, value in checkpoint.metadata.items()
     }
     reader = _Reader(fields, list(checkpoint.tensors.values()))
-    with mock.patch("gguf.GGUFReader", lambda _: reader):
+    with mock.patch("gguf.GGUFReader", return_value=reader):
         yield
 
 
@@ -328,19 +328,20 @@ class _Processed:
         for part in self.parts:
             count = _row(part.shape) * (part.shape[0] if part.shape else 1)
             values = part.elements(0, count).view(part.shape).float().numpy()
-            made = self.processor.process(
+            done = self.processor.process(
                 values,
                 part.name,
                 tensor_key_mapping=self.names,
                 parsed_parameters=parsed,
             )
-            whole = made.weights if made.name is not None else None
+            whole = done.weights if done.name is not None else None
         found = (
             torch.from_numpy(np.ascontiguousarray(whole))
             if whole is not None
             else parsed["tensors"][self.target]
         )
         if found.numel() != _row(self.shape) * (self.shape[0] if self.shape else 1):
-            reason = f"{self.target} needs {list(self.shape)}, {self.name} makes {list(found.shape)}"
+            made = f"{self.name} makes {list(found.shape)}"
+            reason = f"{self.target} needs {list(self.shape)}, {made}"
             raise BadModelFolder(path=self.path, reason=reason)
         return found.float().reshape(-1)
