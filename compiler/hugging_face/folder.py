@@ -19,6 +19,7 @@ from transformers.utils.chat_template_utils import (
 )
 
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
+from kvc.compiler.checkpoints.quantized import check_method, unpack
 from kvc.compiler.emit.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hugging_face.encoder.encoder_inputs import encodes_pictures
 from kvc.compiler.hugging_face.encoder.pooling import (
@@ -44,7 +45,7 @@ from kvc.compiler.hugging_face.reading.tasks import (
     has_head,
     maker_of,
 )
-from kvc.compiler.hugging_face.reading.weights import load_weights
+from kvc.compiler.hugging_face.reading.weights import load_matched, match
 from kvc.compiler.request.hints import why_not_fetched
 from kvc.schema.errors import (
     BadModelFolder,
@@ -110,7 +111,8 @@ def open_folder(
     Raises:
         BadModelFolder: a file is missing, damaged, or does not fit the other files.
         UnsupportedModel: transformers has no such model for the task; or the model
-            needs code from the folder; or the folder has an adapter.
+            needs code from the folder; or the folder has an adapter; or the weights are
+            quantized in a way that kvc does not read.
         UnknownTask: the task is unknown.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
         TokenizerTooLarge: the tokenizer has tokens that the model does not have.
@@ -121,6 +123,7 @@ def open_folder(
         raise _bad(folder, is_file if folder.exists() else why_not_fetched(str(path)))
     _check_no_adapter(folder)
     described = read_json(folder, CONFIG)
+    check_method(described, str(folder))
     generation = read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
     _check_generation(folder, generation)
     config = _config(folder, described)
@@ -135,8 +138,10 @@ def open_folder(
     pooling = read_pooling(folder) if task == "embed" else MEAN
     model = build_model(config, folder, task)
     headless = task == "embed" and has_head(config)
-    left_out = unused(model, checkpoint.tensors, headless) if task == "embed" else ()
-    load_weights(model, checkpoint, left_out)
+    tensors = unpack(described, checkpoint.tensors, str(folder))
+    left_out = unused(model, tensors, headless) if task == "embed" else ()
+    given = {n: t for n, t in tensors.items() if n not in left_out}
+    load_matched(model, checkpoint.path, match(model, given))
     pictures = places = None
     if with_pictures and takes_pictures(model):
         in_prompts = task == "generate" and not encodes_pictures(model)
@@ -226,19 +231,9 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
         )
     except Exception as error:
         raise _bad(folder, f"{CONFIG}: {words_of(error)}") from error
-    check_supported(config, str(folder))
+    if hasattr(config, "quantization_config"):  # the weights become plain
+        del config.quantization_config
     return config
-
-
-def check_supported(config: PreTrainedConfig, model: str) -> None:
-    """Check that a model has plain weights, not quantized ones.
-
-    Raises:
-        UnsupportedModel: the model's weights are quantized.
-    """
-    if getattr(config, "quantization_config", None):
-        reason = "it has quantized weights; use a model with plain ones"
-        raise UnsupportedModel(model=model, reason=reason)
 
 
 def _unsupported(

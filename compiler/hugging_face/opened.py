@@ -12,11 +12,11 @@ from typing import Final
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.hugging_face.encoder.pooling import MEAN, Pooling
-from kvc.compiler.hugging_face.folder import check_supported, open_folder
+from kvc.compiler.hugging_face.folder import open_folder
 from kvc.compiler.hugging_face.gguf_model import holds_gguf, open_gguf
 from kvc.compiler.hugging_face.reading.picture_places import PicturePlaces
 from kvc.compiler.hugging_face.reading.tasks import Task, task_of
-from kvc.schema.errors import CompileError
+from kvc.schema.errors import CompileError, UnsupportedModel
 
 # Entries of a generation config that are no settings for kvc: its origin, results
 # beside tokens, and the cache, which the compiler decides.
@@ -89,7 +89,9 @@ def open_model(
         kind = type(model).__name__
         expected = "a model of transformers, or the path of its folder"
         raise CompileError(message=f"export_hf: expected {expected}, found {kind}")
-    check_supported(model.config, type(model).__name__)
+    if getattr(model.config, "quantization_config", None):
+        reason = "its weights are quantized; give the path of its folder or file"
+        raise UnsupportedModel(model=type(model).__name__, reason=reason)
     task = task_of(model, asked)
     generation: object = getattr(model, "generation_config", None)
     given = dict[str, object]()

@@ -11,7 +11,7 @@ the largest parameter, or, for stacked experts, of one expert's part of the para
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import prod
@@ -31,7 +31,6 @@ from transformers.core_model_loading import (
     rename_source_key,
 )
 
-from kvc.compiler.checkpoints import Checkpoint
 from kvc.compiler.checkpoints.loading import (
     NamedTensor,
     have_same_values,
@@ -262,25 +261,6 @@ class ConvertedTensor:
         return elements
 
 
-def load_weights(
-    model: PreTrainedModel, checkpoint: Checkpoint, unused: Container[str] = ()
-) -> None:
-    """Give values to a model that was made without memory; only headers are read.
-
-    Args:
-        model: the model.
-        checkpoint: the checkpoint with the model's weights.
-        unused: names of the checkpoint's tensors that belong to parts which the model
-            lacks.
-
-    Raises:
-        CheckpointMismatch: tensors do not fit the model; the error lists all of them.
-        BadModelFolder: tensors cannot be converted to the model's parameters.
-    """
-    given = {n: t for n, t in checkpoint.tensors.items() if n not in unused}
-    load_matched(model, checkpoint.path, match(model, given))
-
-
 def load_matched(
     model: PreTrainedModel, path: str, found: Mapping[str, NamedTensor]
 ) -> None:
@@ -292,7 +272,7 @@ def load_matched(
         found: a model's name -> tensor of the checkpoint for that name.
 
     Raises:
-        CheckpointMismatch: as for `load_weights`.
+        CheckpointMismatch: tensors do not fit the model; the error lists all of them.
     """
     tensors = {**found, **computed(model, found, path)}
     # transformers also separates them: tied by config.json, with values of their own.
