@@ -13,7 +13,6 @@ from kvc.compiler.checkpoints.checkpoint import bad_checkpoint
 from kvc.compiler.checkpoints.packed_integers import AGAIN, BLOCK
 from kvc.compiler.checkpoints.packed_tensor import PackedTensor, Parts, read
 from kvc.compiler.checkpoints.tensor_file import FileTensor
-from kvc.compiler.weights.int8 import quantize_in_blocks
 from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
 from kvc.schema.errors import BadCheckpoint
 
@@ -106,7 +105,7 @@ def table4(name: str, parts: Files, settings: Settings) -> PackedTensor:
     if prod(parts["weight.absmax"].shape) != count:
         raise _bad(parts, f"{name}: it has not {count} scales, one for {block} values")
 
-    def widened(found: Parts) -> StoredRows:
+    def widened(found: Parts) -> Tensor:
         packed = found["weight"].reshape(-1)
         both = torch.stack((packed >> 4, packed & 15), dim=1).reshape(-1)
         values = found["weight.quant_map"].float()[both.long()]
@@ -116,7 +115,7 @@ def table4(name: str, parts: Files, settings: Settings) -> PackedTensor:
             outer = found["weight.nested_absmax"].float().reshape(-1)
             scales = known * outer.repeat_interleave(nested)[: len(known)] + offset
         values *= scales.float().repeat_interleave(block)[: len(values)]
-        return StoredRows(*quantize_in_blocks(values.view(shape), BLOCK))
+        return values.view(shape)
 
     layout = StoredLayout(8, BLOCK, loss=AGAIN) if shape[1] % BLOCK == 0 else None
     return PackedTensor(name, "bitsandbytes", shape, parts, widened, layout)

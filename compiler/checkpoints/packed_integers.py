@@ -14,7 +14,6 @@ from kvc.compiler.checkpoints.packed_tensor import (
     unpacked,
 )
 from kvc.compiler.checkpoints.tensor_file import FileTensor
-from kvc.compiler.weights.int8 import quantize_in_blocks
 from kvc.compiler.weights.stored_layout import OFFSET, StoredLayout, StoredRows
 from kvc.schema.errors import BadCheckpoint, UnsupportedModel
 
@@ -185,11 +184,11 @@ def mlx(name: str, parts: Files, settings: Settings) -> PackedTensor:
         4, columns // groups, _scale(scales), torch.float16 if halves else torch.float32
     )
 
-    def integers(found: Parts) -> StoredRows:
+    def integers(found: Parts) -> StoredRows | Tensor:
         values = unpacked(found["weight"], bits, columns)
         least = found["biases"]
         read = StoredRows(values, found["scales"], least if halves else least.float())
-        return read if four else _again(read.widened())
+        return read if four else read.widened()
 
     kept = layout if four else StoredLayout(8, BLOCK, loss=AGAIN)
     return PackedTensor(name, "MLX", (rows, columns), parts, integers, kept)
@@ -218,8 +217,8 @@ def _packed(
     block = shape[1] // groups
     if order is not None:
 
-        def reordered(found: Parts) -> StoredRows:
-            return _again(_widened(integers(found), order))
+        def reordered(found: Parts) -> Tensor:
+            return _widened(integers(found), order)
 
         layout = StoredLayout(8, BLOCK, loss=ORDERED)
         return PackedTensor(name, kind, shape, parts, reordered, layout)
@@ -232,8 +231,9 @@ def _packed(
         layout = StoredLayout(8, block)
         return PackedTensor(name, kind, shape, parts, integers, layout)
 
-    def again(found: Parts) -> StoredRows:
-        return _again(integers(found).widened())
+    def again(found: Parts) -> Tensor:
+        widened: Tensor = integers(found).widened()
+        return widened
 
     layout = StoredLayout(8, BLOCK, loss=AGAIN)
     return PackedTensor(name, kind, shape, parts, again, layout)
@@ -267,10 +267,6 @@ def _widened(rows: StoredRows, order: Tensor) -> Tensor:
         return rows.values.float() * scales + rows.minimums[:, order]
     offset = OFFSET if rows.values.dtype == torch.uint8 else 0
     return (rows.values.float() - offset) * scales
-
-
-def _again(weight: Tensor) -> StoredRows:
-    return StoredRows(*quantize_in_blocks(weight, BLOCK))
 
 
 def _order(

@@ -1,7 +1,7 @@
 """`PackedTensor`: a matrix that a checkpoint has as several tensors, such as scales.
 
 The tensors are read together when the first row is needed, and forgotten after the
-last, so that memory holds one unpacked matrix at a time: a byte for each weight.
+last, so that memory holds one unpacked matrix at a time.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.checkpoints.tensor_file import FileTensor
+from kvc.compiler.weights.int8 import quantize_in_blocks
 from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
 
 Parts = Mapping[str, Tensor]
@@ -28,8 +29,9 @@ class PackedTensor:
         shape: the sizes of the matrix.
         parts: the tensors in files, by the ends of their names.
         decode: makes of the parts the rows as `layout` describes them, or float32
-            [shape] without a layout.
-        layout: how products can use the matrix as it is stored; None: not at all.
+            [shape].
+        layout: how products can use the matrix; None: only as floats. Of a matrix that
+            `decode` makes float32, the rows are quantized to int8 in its blocks.
     """
 
     name: str
@@ -74,8 +76,11 @@ class PackedTensor:
             CheckpointChanged: a file has changed since it was opened.
         """
         whole = self._whole()
-        assert isinstance(whole, StoredRows), "a matrix without a layout has no rows"
-        rows = _some(whole, begin, end)
+        if isinstance(whole, StoredRows):
+            rows = _some(whole, begin, end)
+        else:
+            assert self.layout is not None, "a matrix without a layout has no rows"
+            rows = StoredRows(*quantize_in_blocks(whole[begin:end], self.layout.block))
         self._forget(end >= self.shape[0])
         return rows
 
