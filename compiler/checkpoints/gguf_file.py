@@ -17,17 +17,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kvc.compiler.checkpoints.checkpoint import bad_checkpoint
-from kvc.compiler.checkpoints.gguf_header import (
+from kvc.compiler.checkpoints.gguf_layouts import LAYOUTS, dequantized, stored_rows
+from kvc.compiler.checkpoints.open_file import OpenFile
+from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
+from kvc.schema.checkpoints.gguf_header import (
     GgufEntry,
     GgufHeader,
     Metadata,
     read_gguf_header,
 )
-from kvc.compiler.checkpoints.gguf_layouts import LAYOUTS, dequantized, stored_rows
-from kvc.compiler.checkpoints.header import Problems
-from kvc.compiler.checkpoints.open_file import OpenFile
-from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
+from kvc.schema.checkpoints.problems import Problems, bad_checkpoint
 from kvc.schema.closing import Closing
 from kvc.schema.container import path_text
 from kvc.schema.errors import CheckpointError

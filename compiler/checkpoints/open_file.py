@@ -9,7 +9,7 @@ import stat
 import weakref
 from typing import Final, Self
 
-from kvc.compiler.checkpoints.header import Problems, shown
+from kvc.schema.checkpoints.problems import Problems, shown
 from kvc.schema.errors import CheckpointChanged, reason_of
 
 _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK

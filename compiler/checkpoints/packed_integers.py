@@ -6,7 +6,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvc.compiler.checkpoints.checkpoint import bad_checkpoint
 from kvc.compiler.checkpoints.packed_tensor import (
     PackedTensor,
     Parts,
@@ -15,6 +14,7 @@ from kvc.compiler.checkpoints.packed_tensor import (
 )
 from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.compiler.weights.stored_layout import OFFSET, StoredLayout, StoredRows
+from kvc.schema.checkpoints.problems import bad_checkpoint
 from kvc.schema.errors import BadCheckpoint, UnsupportedModel
 
 Files = Mapping[str, FileTensor]

@@ -20,7 +20,7 @@ from kvc.compiler.checkpoints.packed_integers import (
     mlx,
 )
 from kvc.compiler.checkpoints.tensor_file import FileTensor
-from kvc.schema.errors import UnsupportedModel
+from kvc.schema.checkpoints.quantization import check_method, method_of
 
 Settings = Mapping[str, object]
 Parts = Mapping[str, FileTensor]
@@ -78,35 +78,6 @@ FORMATS: Final[Mapping[str, tuple[_Format, ...]]] = {
     "mxfp4": (_Format(("_blocks", "_scales"), mxfp4, plain=""),),
     "mlx": (_Format(("weight", "scales", "biases"), mlx),),
 }
-
-
-def method_of(config: Mapping[str, object]) -> str | None:
-    """Return the method of quantization that config.json names; None without one.
-
-    A config.json of MLX has `quantization`, without a method.
-    """
-    found = config.get("quantization_config")
-    if isinstance(found, Mapping) and found.get("quant_method"):
-        return str(found["quant_method"])
-    if isinstance(config.get("quantization"), Mapping):
-        return "mlx"
-    return "unnamed" if isinstance(found, Mapping) else None
-
-
-def check_method(config: Mapping[str, object], model: str) -> None:
-    """Check that the weights of a model are plain, or quantized in a known way.
-
-    Raises:
-        UnsupportedModel: the method of quantization is unknown.
-    """
-    method = method_of(config)
-    if method is not None and method not in FORMATS:
-        known = ", ".join(sorted(FORMATS))
-        reason = (
-            f"its weights are quantized by {method!r}, and kvc reads {known} and GGUF; "
-            "use one of these, or the model with plain weights"
-        )
-        raise UnsupportedModel(model=model, reason=reason)
 
 
 def unpack(

@@ -19,7 +19,7 @@ from transformers.utils.chat_template_utils import (
 )
 
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
-from kvc.compiler.checkpoints.quantized import check_method, unpack
+from kvc.compiler.checkpoints.quantized import unpack
 from kvc.compiler.emit.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hugging_face.encoder.encoder_inputs import encodes_pictures
 from kvc.compiler.hugging_face.encoder.pooling import (
@@ -47,6 +47,7 @@ from kvc.compiler.hugging_face.reading.tasks import (
 )
 from kvc.compiler.hugging_face.reading.weights import load_matched, match
 from kvc.compiler.request.hints import why_not_fetched
+from kvc.schema.checkpoints.quantization import check_method
 from kvc.schema.errors import (
     BadModelFolder,
     BadSetting,

@@ -28,11 +28,11 @@ from transformers.modeling_gguf_pytorch_utils import (
 )
 
 from kvc.compiler.checkpoints.gguf_file import GgufCheckpoint, GgufTensor
-from kvc.compiler.checkpoints.gguf_header import Metadata
 from kvc.compiler.checkpoints.loading import NamedTensor
 from kvc.compiler.hugging_face.reading.model_lines import words_of
 from kvc.compiler.hugging_face.reading.weights import match_by
 from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
+from kvc.schema.checkpoints.gguf_header import Metadata
 from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
 
 ARCHITECTURE: Final = "general.architecture"

@@ -9,11 +9,11 @@ types and sizes of blocks are its own.
 import os
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from kvc.compiler.checkpoints.header import Problems, shown
+from kvc.schema.checkpoints.problems import Problems, shown
+from kvc.schema.frozen import frozen
 
 MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
@@ -30,7 +30,7 @@ _SCALARS: Final = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
 Metadata = str | int | float | bool | list["Metadata"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GgufEntry:
     """A tensor as a header describes it.
 
@@ -47,7 +47,7 @@ class GgufEntry:
     row_nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GgufHeader:
     """The header of a GGUF file.
 
