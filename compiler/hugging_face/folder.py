@@ -45,6 +45,7 @@ from kvc.compiler.hugging_face.reading.tasks import (
     has_head,
     maker_of,
 )
+from kvc.compiler.hugging_face.reading.tokenizer_files import converted
 from kvc.compiler.hugging_face.reading.weights import load_matched, match
 from kvc.compiler.request.hints import why_not_fetched
 from kvc.schema.checkpoints.quantization import check_method
@@ -128,7 +129,10 @@ def open_folder(
     generation = read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
     _check_generation(folder, generation)
     config = _config(folder, described)
-    files = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
+    there = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
+    files: dict[str, Path | bytes] = {**there}
+    if TOKENIZER not in files:
+        files |= converted(folder)
     _check_files(folder, files, config)
     spectrum = None
     for name in (PROCESSOR, PREPROCESSOR):
@@ -297,7 +301,7 @@ def _check_generation(folder: Path, found: Mapping[str, object]) -> None:
 
 
 def _check_files(
-    folder: Path, files: Mapping[str, Path], config: PreTrainedConfig
+    folder: Path, files: Mapping[str, Path | bytes], config: PreTrainedConfig
 ) -> None:
     """Check that a tokenizer's files are intact, and that the tokenizer fits the model.
 
@@ -307,7 +311,7 @@ def _check_files(
         TokenizerTooLarge: the tokenizer makes tokens outside of the model's vocabulary.
     """
     for name in files:
-        if name.endswith(".json"):
+        if name.endswith(".json") and _has(folder, name):
             read_json(folder, name)
     if TOKENIZER in files:
         check_tokenizer(files[TOKENIZER], config.get_text_config().vocab_size)

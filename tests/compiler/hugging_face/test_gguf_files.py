@@ -68,7 +68,7 @@ def test_a_file_is_compiled_with_its_tokenizer_and_template(tmp_path):
     given = ["compile", str(tmp_path / "tiny.gguf"), "-o", str(path)]
     done = CliRunner().invoke(main, given)
     assert done.exit_code == 0, done.output
-    assert "8 matrices of Q8_0 as they are" in done.output
+    assert "9 matrices of Q8_0 as they are" in done.output
     program, tokens = load(path), random_tokens(20)
     found = np.asarray(program.session().prefill(tokens))
     expected = eager(model, tokens)[:, -1]
