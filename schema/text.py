@@ -51,7 +51,7 @@ def size(nbytes: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 blob`, `1,200 blobs`, `2 copies`, `2 matrices`."""
+    """Return a count with its noun: `1,200 blobs`, `2 copies`, `2 matrices`."""
     if count == 1:
         return f"1 {noun}"
     if noun.endswith("ix"):

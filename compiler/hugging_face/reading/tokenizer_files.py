@@ -51,8 +51,8 @@ def converted(folder: Path) -> dict[str, bytes]:
         install = f"install {packages[0]}, or " if packages else ""
         warnings.warn(
             f"{folder} has {', '.join(found)} and no {TOKENIZER}, and transformers "
-            f"cannot convert it: {words_of(error)}; the bundle takes tokens, not texts; "
-            f"{install}save it once with AutoTokenizer.from_pretrained(...)"
+            f"cannot convert it: {words_of(error)}; the bundle takes tokens, not "
+            f"texts; {install}save it once with AutoTokenizer.from_pretrained(...)"
             ".save_pretrained(...)",
             TokenizerLeftOut,
             stacklevel=2,
