@@ -22,6 +22,7 @@ from kvc.compiler.passes.weight_book import MethodBuilder, WeightBook, kept_weig
 from kvc.compiler.weights.int4 import Moments
 from kvc.compiler.weights.sources import Transform
 from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import block_count, weight_blocks
 from kvc.schema.types import TensorType
@@ -173,7 +174,9 @@ class QuantizeWeights:
             stored = _int4_weight(weight, name, form, moments, builder, book)
         else:
             op, stored = form.int8, _int8_weight(weight, name, form, builder, book)
-        yield replace(node, op=op, arguments=(*quantizing.outputs, *stored, bias))
+        given = (*quantizing.outputs, *stored, bias)
+        absent = (None,) * (len(OPS[op].params) - len(given))
+        yield replace(node, op=op, arguments=(*given, *absent))
 
     @property
     def _form(self) -> _Form:
