@@ -29,6 +29,7 @@ from kvc.compiler.weights.int4 import Moments
 from kvc.compiler.weights.sources import Transform
 from kvc.compiler.weights.stored_layout import StoredLayout
 from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import block_count, weight_blocks
 from kvc.schema.types import TensorType
@@ -186,7 +187,9 @@ class QuantizeWeights:
             stored = _int4_weight(weight, name, form, moments, builder, book)
         else:
             op, stored = form.int8, _int8_weight(weight, name, form, builder, book)
-        yield replace(node, op=op, arguments=(*quantizing.outputs, *stored, bias))
+        given = (*quantizing.outputs, *stored, bias)
+        absent = (None,) * (len(OPS[op].params) - len(given))
+        yield replace(node, op=op, arguments=(*given, *absent))
 
     @property
     def _form(self) -> _Form:
