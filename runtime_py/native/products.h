@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "convolution.h"
 #include "types.h"
@@ -150,7 +151,7 @@ struct Mixture {
 struct ProductKernels {
   void (*floats)(const FloatProduct& product, int64_t begin, int64_t end);
   // `scratch`: scratch_size(shape) of int16, where there are blocks; of weights, laid out. Of
-  // int4 first int4_scales_size(shape, columns) floats; without blocks of kInt4Columns.
+  // int4 first int4_scales_size(shape, columns) floats.
   void (*int8)(const Int8Rows& x, const Int8Product& product, int64_t begin, int64_t end,
                int16_t* scratch);
   void (*int4)(const Int8Rows& x, const Int4Product& product, int64_t begin, int64_t end,

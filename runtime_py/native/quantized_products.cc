@@ -252,10 +252,10 @@ void multiply_columns(const Int8Rows& x, const Tensor& out, const Tensor* operan
 
 // What multiply_columns needs of scratch.
 size_t scratch_nbytes(const Int8Rows& x, bool int4) {
+  if (x.blocks == 0) return 1;
   const auto& kernels = product_kernels();
-  const int64_t together = x.blocks != 0 ? kernels.columns : kInt4Columns;
-  const size_t scales = int4 ? int4_scales_size(x, together) * sizeof(float) : 1;
-  return scales + (x.blocks != 0 ? kernels.scratch_size(x) * sizeof(int16_t) : 0);
+  const size_t scales = int4 ? int4_scales_size(x, kernels.columns) * sizeof(float) : 0;
+  return scales + kernels.scratch_size(x) * sizeof(int16_t);
 }
 
 // The products of rows with `count` weights; threads share the columns of all.
