@@ -51,9 +51,11 @@ def size(nbytes: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 blob`, `2 blobs`, `1,200 blobs`, `2 copies`."""
+    """Return a count with its noun: `1,200 blobs`, `2 copies`, `2 matrices`."""
     if count == 1:
         return f"1 {noun}"
+    if noun.endswith("ix"):
+        return f"{count:,} {noun[:-2]}ices"
     return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") else f"{count:,} {noun}s"
 
 

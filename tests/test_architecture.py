@@ -93,11 +93,11 @@ LAYERS = {
     "pictures stacks text two_threads version} {digests provenance records "
     "rings setting_checks torch_package types} {calibration generation_config graph "
     "ops roles torch_ops trees} model {control uses} {accesses left} verify {buckets "
-    "codec row_products} {backends identity} container",
+    "checkpoints codec row_products} {backends identity} container",
     "compiler": "request weights checkpoints decompose trace ir ingest place analysis "
     "passes emit backends lower pipeline models hugging_face",
     "compiler/hugging_face": "reading encoder caches {attention recurrent} pictures "
-    "{text folder} opened replacing export_encoders export",
+    "{text folder} gguf_model opened replacing export_encoders export",
     "runtime_py": "threads memory {native kernels} data states execution {delegates "
     "calls} sessions tokenizers embedding generation {scoring speech} calibration",
 }
@@ -276,6 +276,8 @@ def test_only_a_backends_own_files_and_tables_know_its_name(backend):
     homes = {
         *(path for path in ahead if path.stem.partition("_")[0] == backend),
         *(path for path in SOURCES if path.parent.name == backend),
+        # MLX is a format of checkpoints, too.
+        *(path for path in SOURCES if path.parent.name == "checkpoints"),
         *(path for path in SOURCES if path.parent == Path("schema/backends")),
         Path("compiler/backends/__init__.py"),
         Path("runtime_py/delegates/table.py"),

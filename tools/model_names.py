@@ -24,11 +24,6 @@ _PYTHON: Final = sysconfig.get_path("stdlib")
 _PACKAGES: Final = "site-packages"  # where others' code is installed
 
 
-def is_folder(name: str) -> bool:
-    """Tell whether a name is the path of a folder."""
-    return name not in BUILTIN and Path(name).is_dir()
-
-
 def compile_model(
     name: str,
     recipe: Wanted,

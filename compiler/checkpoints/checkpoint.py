@@ -12,13 +12,13 @@ from typing import Final
 
 from torch import nn
 
-from kvc.compiler.checkpoints.header import Pickled, Problems, parse_object
+from kvc.compiler.checkpoints.header import Pickled, parse_object
 from kvc.compiler.checkpoints.loading import Loaded, load_model
 from kvc.compiler.checkpoints.tensor_file import FileTensor, TensorFile
+from kvc.schema.checkpoints.problems import Problems, bad_checkpoint
 from kvc.schema.closing import Closing
 from kvc.schema.container import path_text
 from kvc.schema.errors import (
-    BadCheckpoint,
     CheckpointError,
     PickleCheckpoint,
     reason_of,
@@ -26,7 +26,6 @@ from kvc.schema.errors import (
 
 SINGLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
-_SHOWN: Final = 10  # problems of a file in a message
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
@@ -138,7 +137,7 @@ class Checkpoint(Closing):
             if len(files) > 1
         ]
         if wrong:
-            raise _bad(wrong, self.path)
+            raise bad_checkpoint(wrong, self.path)
 
 
 def _main_file(path: str) -> Path:
@@ -191,7 +190,7 @@ def _open_files(folder: Path, names: Iterable[str], path: str) -> dict[str, Tens
     if pickles:
         raise PickleCheckpoint(path=path, files=", ".join(pickles))
     if wrong:
-        raise _bad(wrong, path)
+        raise bad_checkpoint(wrong, path)
     return opened
 
 
@@ -204,7 +203,7 @@ def _read_index(main: Path, path: str) -> dict[str, str]:
     try:
         return _weight_map(main)
     except Problems as error:
-        raise _bad(
+        raise bad_checkpoint(
             [f"{main.name}: {reason}" for reason in error.reasons], path
         ) from error
 
@@ -236,10 +235,3 @@ def _is_plain(name: object) -> bool:
     if not isinstance(name, str) or not name.endswith(".safetensors"):
         return False
     return Path(name).name == name and name.isprintable() and "\\" not in name
-
-
-def _bad(wrong: list[str], path: str) -> BadCheckpoint:
-    lines = [f"  {reason}" for reason in wrong[:_SHOWN]]
-    if len(wrong) > _SHOWN:
-        lines.append(f"  and {len(wrong) - _SHOWN} more like this")
-    return BadCheckpoint(path=path, problems=tuple(wrong), listing="\n".join(lines))

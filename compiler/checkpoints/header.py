@@ -16,6 +16,7 @@ from typing import Final
 
 import torch
 
+from kvc.schema.checkpoints.problems import Problems
 from kvc.schema.container.kinds import guess_kind
 from kvc.schema.errors import shortened
 
@@ -36,16 +37,10 @@ DTYPES: Final = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "U32": torch.uint32,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
 }
-
-
-class Problems(Exception):
-    """A file cannot be used; the arguments of the exception are the reasons found."""
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Return the reasons why the file cannot be used."""
-        return tuple(map(str, self.args))
 
 
 class Pickled(Problems):
@@ -108,11 +103,6 @@ def read_header(fd: int, size: int) -> tuple[dict[str, TensorEntry], int]:
         raise Problems(*wrong)
     _check_places(entries, size - start, size)
     return entries, start
-
-
-def shown(name: str) -> str:
-    """Return a name from a file in a form that is safe in a message."""
-    return name if name.isprintable() else repr(name)
 
 
 def parse_object(raw: bytes) -> dict[str, object]:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from kvc.compiler.checkpoints.empty import can_be_empty, make_empty, storage_before
 from kvc.compiler.checkpoints.filled import attach
-from kvc.compiler.checkpoints.header import shown
 from kvc.compiler.request.spec import tensors_of
 from kvc.compiler.weights.sources import StoredSource, StoredTensor
 from kvc.compiler.weights.tensor_identity import Identity, overlaps_itself
 from kvc.compiler.weights.weight_reader import WeightReader
+from kvc.schema.checkpoints.problems import shown
 from kvc.schema.errors import CheckpointError, CheckpointMismatch
 
 Rename = Callable[[str], str] | Mapping[str, str] | None

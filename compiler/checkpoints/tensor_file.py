@@ -1,30 +1,23 @@
 """`TensorFile`: one open .safetensors file, and `FileTensor`, a tensor in it.
 
-Opening reads only the header. Tensors are read with `pread`, never mapped: a truncated
-file would kill a process that maps it, while a read reports it.
+Opening reads only the header.
 """
 
-import os
-import stat
-import weakref
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
 
-from kvc.compiler.checkpoints.header import Problems, TensorEntry, read_header, shown
-from kvc.schema.errors import CheckpointChanged, reason_of
-
-_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+from kvc.compiler.checkpoints.header import TensorEntry, read_header
+from kvc.compiler.checkpoints.open_file import OpenFile
 
 
-class TensorFile:
-    """An open .safetensors file; tensors taken from the file keep it open.
+class TensorFile(OpenFile):
+    """An open .safetensors file.
 
     Attributes:
-        path: the path of the file as the caller gave it.
         entries: the tensors that the header describes, by name.
+        start: the offset in the file at which the bytes of tensors begin.
     """
 
     def __init__(self, path: str) -> None:
@@ -33,57 +26,12 @@ class TensorFile:
         Raises:
             Problems: the file cannot be opened, is damaged, or is cut short.
         """
-        self.path = path
+        super().__init__(path)
         try:
-            self._fd = os.open(path, _OPEN)
-        except (OSError, ValueError) as error:
-            raise Problems(reason_of(error)) from error
-        self.close = weakref.finalize(self, os.close, self._fd)
-        try:
-            if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-                raise Problems("it is not a plain file")
-            self._identity = _identity(self._fd)
-            self.entries, self._start = read_header(self._fd, self._identity[0])
+            self.entries, self.start = read_header(self.descriptor, self.nbytes)
         except BaseException:
             self.close()
             raise
-
-    def read_into(self, name: str, offset: int, target: memoryview) -> None:
-        """Fill `target` with bytes of a tensor.
-
-        The bytes begin at `offset`, counted from the first byte after the header.
-
-        Raises:
-            CheckpointChanged: the file is closed, cannot be read, or has another size
-                or time of change than when it was opened.
-        """
-        if not self.close.alive:
-            closed = "the Checkpoint was closed before the bundle was saved"
-            raise self._unreadable(name, f"{closed}; save inside of the `with` block")
-        at, rest = self._start + offset, target
-        try:
-            while rest.nbytes and (count := os.preadv(self._fd, [rest], at)):
-                rest, at = rest[count:], at + count
-            same = _identity(self._fd) == self._identity
-        except OSError as error:
-            raise self._unreadable(name, reason_of(error)) from error
-        if rest.nbytes or not same:
-            changed = "the file changed after it was opened"
-            raise self._unreadable(name, f"{changed}; open it again and compile anew")
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Return the file itself: copies of a model share it."""
-        return self
-
-    def _unreadable(self, name: str, reason: str) -> CheckpointChanged:
-        return CheckpointChanged(path=self.path, tensor=shown(name), reason=reason)
-
-
-def _identity(fd: int) -> tuple[int, int]:
-    # The descriptor belongs to one inode: a new file of the same name does not matter.
-    # A change that keeps size and time, within one tick of the clock, is not detected.
-    status = os.fstat(fd)
-    return status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +78,6 @@ class FileTensor:
         part = torch.empty(end - begin, dtype=self.dtype)
         if end > begin:
             target = part.view(torch.uint8).numpy().data
-            start = self.entry.begin + begin * part.itemsize
+            start = self.file.start + self.entry.begin + begin * part.itemsize
             self.file.read_into(self.name, start, target)
         return part

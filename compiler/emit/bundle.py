@@ -14,6 +14,7 @@ from kvc.compiler.emit.files import Files, take_files
 from kvc.compiler.emit.program import PLACELESS
 from kvc.compiler.request.feedback import reporting
 from kvc.compiler.weights.sources import ROTATED, Derived, Source, base_of, nbytes_of
+from kvc.compiler.weights.stored_forms import stored_forms
 from kvc.compiler.weights.weight_reader import WeightReader
 from kvc.schema import model
 from kvc.schema.container import (
@@ -69,6 +70,8 @@ class Bundle:
         program: the content of the file, without the offsets of weights in files.
         model_nbytes: bytes of the model's tensors that the program uses, each counted
             once.
+        stored_forms: what became of matrices that a checkpoint has quantized -> how
+            many, in words.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Bundle:
         self.program = replace(program, names=(*program.names, *added))
         self._sources = sources
         self._files = files
+        self.stored_forms = stored_forms(sources.values())
         self.model_nbytes = sum(map(nbytes_of, set(map(base_of, sources.values()))))
 
     @property

@@ -19,6 +19,7 @@ from transformers.utils.chat_template_utils import (
 )
 
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
+from kvc.compiler.checkpoints.quantized import unpack
 from kvc.compiler.emit.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hugging_face.encoder.encoder_inputs import encodes_pictures
 from kvc.compiler.hugging_face.encoder.pooling import (
@@ -44,8 +45,10 @@ from kvc.compiler.hugging_face.reading.tasks import (
     has_head,
     maker_of,
 )
-from kvc.compiler.hugging_face.reading.weights import load_weights
+from kvc.compiler.hugging_face.reading.tokenizer_files import converted
+from kvc.compiler.hugging_face.reading.weights import load_matched, match
 from kvc.compiler.request.hints import why_not_fetched
+from kvc.schema.checkpoints.quantization import check_method
 from kvc.schema.errors import (
     BadModelFolder,
     BadSetting,
@@ -78,7 +81,7 @@ class ModelFolder:
     Attributes:
         model: the float32 model, whose parameters are empty.
         generation: the content of generation_config.json, {} if there is no such file.
-        files: paths of the tokenizer's files, by name.
+        files: the tokenizer's files by name, each its path or its content.
         spectrum: the spectrum settings of a speech model; None without such settings.
         task: the model's task.
         pooling: the pooling of the model's embeddings.
@@ -89,7 +92,7 @@ class ModelFolder:
 
     model: PreTrainedModel
     generation: Mapping[str, object]
-    files: Mapping[str, Path]
+    files: Mapping[str, Path | bytes]
     spectrum: Mapping[str, int] | None = None
     task: Task = "generate"
     pooling: Pooling = MEAN
@@ -110,7 +113,8 @@ def open_folder(
     Raises:
         BadModelFolder: a file is missing, damaged, or does not fit the other files.
         UnsupportedModel: transformers has no such model for the task; or the model
-            needs code from the folder; or the folder has an adapter.
+            needs code from the folder; or the folder has an adapter; or the weights are
+            quantized in a way that kvc does not read.
         UnknownTask: the task is unknown.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
         TokenizerTooLarge: the tokenizer has tokens that the model does not have.
@@ -121,10 +125,14 @@ def open_folder(
         raise _bad(folder, is_file if folder.exists() else why_not_fetched(str(path)))
     _check_no_adapter(folder)
     described = read_json(folder, CONFIG)
+    check_method(described, str(folder))
     generation = read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
     _check_generation(folder, generation)
     config = _config(folder, described)
-    files = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
+    there = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
+    files: dict[str, Path | bytes] = {**there}
+    if TOKENIZER not in files:
+        files |= converted(folder)
     _check_files(folder, files, config)
     spectrum = None
     for name in (PROCESSOR, PREPROCESSOR):
@@ -133,10 +141,12 @@ def open_folder(
     checkpoint = Checkpoint(folder)
     task = asked or _task(config, folder)
     pooling = read_pooling(folder) if task == "embed" else MEAN
-    model = _build(config, folder, task)
+    model = build_model(config, folder, task)
     headless = task == "embed" and has_head(config)
-    left_out = unused(model, checkpoint.tensors, headless) if task == "embed" else ()
-    load_weights(model, checkpoint, left_out)
+    tensors = unpack(described, checkpoint.tensors, str(folder))
+    left_out = unused(model, tensors, headless) if task == "embed" else ()
+    given = {n: t for n, t in tensors.items() if n not in left_out}
+    load_matched(model, checkpoint.path, match(model, given))
     pictures = places = None
     if with_pictures and takes_pictures(model):
         in_prompts = task == "generate" and not encodes_pictures(model)
@@ -226,19 +236,9 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
         )
     except Exception as error:
         raise _bad(folder, f"{CONFIG}: {words_of(error)}") from error
-    check_supported(config, str(folder))
+    if hasattr(config, "quantization_config"):  # the weights become plain
+        del config.quantization_config
     return config
-
-
-def check_supported(config: PreTrainedConfig, model: str) -> None:
-    """Check that a model has plain weights, not quantized ones.
-
-    Raises:
-        UnsupportedModel: the model's weights are quantized.
-    """
-    if getattr(config, "quantization_config", None):
-        reason = "it has quantized weights; use a model with plain ones"
-        raise UnsupportedModel(model=model, reason=reason)
 
 
 def _unsupported(
@@ -256,7 +256,7 @@ def _unsupported(
     return UnsupportedModel(model=str(folder), reason=reason)
 
 
-def _build(config: PreTrainedConfig, folder: Path, task: Task) -> PreTrainedModel:
+def build_model(config: PreTrainedConfig, folder: Path, task: Task) -> PreTrainedModel:
     """Return the model, float32, without memory for its parameters.
 
     Raises:
@@ -301,7 +301,7 @@ def _check_generation(folder: Path, found: Mapping[str, object]) -> None:
 
 
 def _check_files(
-    folder: Path, files: Mapping[str, Path], config: PreTrainedConfig
+    folder: Path, files: Mapping[str, Path | bytes], config: PreTrainedConfig
 ) -> None:
     """Check that a tokenizer's files are intact, and that the tokenizer fits the model.
 
@@ -311,7 +311,7 @@ def _check_files(
         TokenizerTooLarge: the tokenizer makes tokens outside of the model's vocabulary.
     """
     for name in files:
-        if name.endswith(".json"):
+        if name.endswith(".json") and _has(folder, name):
             read_json(folder, name)
     if TOKENIZER in files:
         check_tokenizer(files[TOKENIZER], config.get_text_config().vocab_size)

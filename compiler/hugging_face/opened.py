@@ -12,10 +12,11 @@ from typing import Final
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.hugging_face.encoder.pooling import MEAN, Pooling
-from kvc.compiler.hugging_face.folder import check_supported, open_folder
+from kvc.compiler.hugging_face.folder import open_folder
+from kvc.compiler.hugging_face.gguf_model import holds_gguf, open_gguf
 from kvc.compiler.hugging_face.reading.picture_places import PicturePlaces
 from kvc.compiler.hugging_face.reading.tasks import Task, task_of
-from kvc.schema.errors import CompileError
+from kvc.schema.errors import CompileError, UnsupportedModel
 
 # Entries of a generation config that are no settings for kvc: its origin, results
 # beside tokens, and the cache, which the compiler decides.
@@ -38,7 +39,7 @@ class Opened:
         generation: the model's generation settings, as in generation_config.json.
         given: the generation settings, including the settings of caches, which are not
             in `generation`.
-        files: paths of files for the bundle, by name.
+        files: files for the bundle by name, each its path or its content.
         spectrum: the spectrum settings of a speech model; None if unknown.
         task: the model's task.
         pooling: the pooling of the model's embeddings.
@@ -49,7 +50,7 @@ class Opened:
     model: PreTrainedModel
     generation: Mapping[str, object]
     given: Mapping[str, object]
-    files: Mapping[str, Path] = field(default_factory=dict)
+    files: Mapping[str, Path | bytes] = field(default_factory=dict)
     spectrum: Mapping[str, int] | None = None
     task: Task = "generate"
     pooling: Pooling = MEAN
@@ -74,7 +75,11 @@ def open_model(
         BadModelFolder, CheckpointError, UnknownTask: as `open_folder`.
     """
     if isinstance(model, str | os.PathLike):
-        folder = open_folder(model, asked, with_pictures)
+        folder = (
+            open_gguf(model, asked)
+            if holds_gguf(model)
+            else open_folder(model, asked, with_pictures)
+        )
         found = _settings(folder.model.config, folder.generation)
         return Opened(
             folder.model, found, folder.generation, folder.files, folder.spectrum,
@@ -84,7 +89,9 @@ def open_model(
         kind = type(model).__name__
         expected = "a model of transformers, or the path of its folder"
         raise CompileError(message=f"export_hf: expected {expected}, found {kind}")
-    check_supported(model.config, type(model).__name__)
+    if getattr(model.config, "quantization_config", None):
+        reason = "its weights are quantized; give the path of its folder or file"
+        raise UnsupportedModel(model=type(model).__name__, reason=reason)
     task = task_of(model, asked)
     generation: object = getattr(model, "generation_config", None)
     given = dict[str, object]()

@@ -10,7 +10,8 @@ int8 weights. `embedding(weight, ids)` reads int8 rows. Linear layers and embedd
 store an int8 matrix in the same way, so a tied embedding is one blob. For that reason a
 matrix that is also an int8 embedding is never multiplied as int4: a second copy would
 cost more than it saves, and be less exact. The matrices of experts are int8 if
-activations are quantized.
+activations are quantized. A matrix that a checkpoint has quantized in blocks is used as
+it is by products by blocks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,10 +19,17 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal
 
 from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.passes.stored_weights import (
+    can_be_used,
+    int4_as_stored,
+    int8_as_stored,
+)
 from kvc.compiler.passes.weight_book import MethodBuilder, WeightBook, kept_weights
 from kvc.compiler.weights.int4 import Moments
 from kvc.compiler.weights.sources import Transform
+from kvc.compiler.weights.stored_layout import StoredLayout
 from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import block_count, weight_blocks
 from kvc.schema.types import TensorType
@@ -134,8 +142,7 @@ class QuantizeWeights:
                 if self.linear == "w8":
                     yield _floats_by_int8(node, weight, builder, book)
                     return
-                narrow = self.linear in NARROW and weight not in tables | self.wide
-                yield from self._quantized(node, weight, narrow, builder, book)
+                yield from self._quantized(node, weight, tables, builder, book)
                 return
         quantizing = self.linear not in ("float32", "w8")
         if quantizing and node.op == "kvc::expert_linear":
@@ -157,23 +164,32 @@ class QuantizeWeights:
         self,
         node: Node,
         name: str,
-        narrow: bool,
+        tables: frozenset[str],
         builder: MethodBuilder,
         book: WeightBook,
     ) -> Iterator[Node]:
+        narrow = self.linear in NARROW and name not in tables | self.wide
         x, weight, bias = node.arguments
         assert isinstance(x, Value)
         assert isinstance(weight, Value)
         form = self._form
         quantizing = _quantized_rows(x, form, builder, node.source)
         yield quantizing
-        if narrow and _in_whole_blocks(weight):
+        layout = _stored_layout(name, weight, form, book)
+        if layout is not None and layout.bits == 4 and name not in tables:
+            *stored, minimums = int4_as_stored(weight, name, layout, builder, book)
+            arguments = (*quantizing.outputs, *stored, bias, minimums)
+            yield replace(node, op=form.int4, arguments=arguments)
+            return
+        if narrow and _in_whole_blocks(weight) and layout is None:
             moments = self.moments.get(name)
             op = form.int4
             stored = _int4_weight(weight, name, form, moments, builder, book)
         else:
             op, stored = form.int8, _int8_weight(weight, name, form, builder, book)
-        yield replace(node, op=op, arguments=(*quantizing.outputs, *stored, bias))
+        given = (*quantizing.outputs, *stored, bias)
+        absent = (None,) * (len(OPS[op].params) - len(given))
+        yield replace(node, op=op, arguments=(*given, *absent))
 
     @property
     def _form(self) -> _Form:
@@ -198,6 +214,16 @@ def _tables(program: Program) -> Iterator[str]:
                 yield names[node.inputs[0].id]
 
 
+def _stored_layout(
+    name: str, weight: Value, form: _Form, book: WeightBook
+) -> StoredLayout | None:
+    """Return the layout in which a checkpoint has a matrix, if products can use it."""
+    layout = (
+        book.layout(name) if form.in_blocks and len(weight.type.dims) == 2 else None
+    )
+    return layout if layout is not None and can_be_used(layout, weight) else None
+
+
 def _int8_weight(
     weight: object,
     name: str,
@@ -213,6 +239,9 @@ def _int8_weight(
     their last two axes are exchanged before they are quantized.
     """
     assert isinstance(weight, Value)
+    layout = _stored_layout(name, weight, form, book)
+    if layout is not None and layout.bits == 8 and not turned:
+        return int8_as_stored(weight, name, layout, builder, book)
     *count, rows, columns = weight.type.dims
     *lead, width = (*count, columns, rows) if turned else weight.type.dims
     assert isinstance(width, int)

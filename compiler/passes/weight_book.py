@@ -11,7 +11,8 @@ from typing import Final
 
 from kvc.compiler.ir import Argument, Constant, Method, Node, Program, Value
 from kvc.compiler.weights.int4 import Moments
-from kvc.compiler.weights.sources import Derived, Divided, Transform
+from kvc.compiler.weights.sources import Derived, Divided, Transform, layout_of
+from kvc.compiler.weights.stored_layout import StoredLayout
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import UnmatchedPattern
 from kvc.schema.types import TensorType
@@ -49,6 +50,10 @@ class WeightBook:
                 derived_name, kind, source, provenance
             )
         return self.derived[derived_name]
+
+    def layout(self, name: str) -> StoredLayout | None:
+        """Return how a checkpoint has the matrix `name` quantized; None: not at all."""
+        return layout_of(self._originals[name].source)
 
     def divide(self, name: str, kind: TensorType) -> Constant:
         """Return the named matrix as a stack of smaller matrices [count, out, in]."""

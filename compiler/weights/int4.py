@@ -93,11 +93,23 @@ def quantize_int4(
         values = _rounded(blocks, scales)
     else:
         values, scales = _in_order(weight.float(), signed, factor)
-    fours = columns // (2 * QB4_BYTES)
-    pairs = values.add_(8).to(torch.uint8).view(rows, fours, QB4_BYTES, 2)
-    packed = pairs[..., 0] | (pairs[..., 1] << 4)
+    packed = packed_int4(values.add_(8).to(torch.uint8).view(rows, columns))
     scales = scales.to(torch.bfloat16).view(rows, columns // QB4_BLOCK)
-    return _side_by_side(packed), _side_by_side(scales)
+    return packed, side_by_side(scales)
+
+
+def packed_int4(values: Tensor) -> Tensor:
+    """Pack values two to a byte, and eight rows side by side.
+
+    Args:
+        values: uint8 [out, in], 0 to 15; `out` and `in` are multiples of 8.
+
+    Returns:
+        uint8 [out / 8, in / 8, 8, 4], as of `quantize_int4`.
+    """
+    rows, columns = values.shape
+    pairs = values.view(rows, columns // (2 * QB4_BYTES), QB4_BYTES, 2)
+    return side_by_side(pairs[..., 0] | (pairs[..., 1] << 4))
 
 
 def widened(packed: Tensor, scales: Tensor) -> Tensor:
@@ -133,7 +145,7 @@ def _in_order(weight: Tensor, signed: bool, factor: Factor) -> tuple[Tensor, Ten
     return values.mT.contiguous(), torch.stack(scales, dim=1)
 
 
-def _side_by_side(rows: Tensor) -> Tensor:
+def side_by_side(rows: Tensor) -> Tensor:
     """Interleave groups of eight rows: [out, n, ...] to [out / 8, n, 8, ...]."""
     return (
         rows.view(len(rows) // QB4_ROWS, QB4_ROWS, *rows.shape[1:])

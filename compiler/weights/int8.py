@@ -64,13 +64,21 @@ def quantize_int8_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
         The values, int8 [out, in] within +-127, and the scales, float32 [out, blocks],
         computed as in `channel_scales`.
     """
-    values, scale = quantize_channels(_int8_parts(weight))
-    rows, columns = weight.shape
-    return values.view(rows, columns), scale.view(rows, weight_blocks(columns))
+    columns = weight.shape[1]
+    return quantize_in_blocks(weight, columns // weight_blocks(columns))
 
 
-def _int8_parts(weight: Tensor) -> Tensor:
-    """Return a matrix in which each block of a row is a row of its own, in order."""
+def quantize_in_blocks(weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Quantize the rows of a matrix in blocks of `size` inputs.
+
+    Args:
+        weight: float [out, in]; `size` divides `in`.
+        size: the number of inputs of a row that share a scale.
+
+    Returns:
+        The values, int8 [out, in] within +-127, and the scales, float32 [out, in /
+        size], computed as in `channel_scales`.
+    """
     rows, columns = weight.shape
-    count = weight_blocks(columns)
-    return weight.reshape(rows * count, columns // count)
+    values, scale = quantize_channels(weight.reshape(-1, size))
+    return values.view(rows, columns), scale.view(rows, columns // size)

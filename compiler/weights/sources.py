@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.weights.int4 import Moments
+from kvc.compiler.weights.stored_layout import QuantizedTensor, StoredLayout
 from kvc.compiler.weights.tensor_identity import Identity
 from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.ops.row_blocks import weight_blocks
@@ -90,6 +91,11 @@ class Transform(Enum):
     INT4_SIGNED_SCALE = "int4_signed_scale"  # as INT4_SCALE
     BFLOAT16 = "bfloat16"  # rounded to bfloat16
     TRANSPOSED = "transposed"  # the last two axes exchanged
+    STORED_INT8 = "stored_int8"  # int8 values as a checkpoint has them
+    STORED_INT8_SCALE = "stored_int8_scale"  # float32 scale of each block of each row
+    STORED_INT4 = "stored_int4"  # as INT4, values as a checkpoint has them
+    STORED_INT4_SCALE = "stored_int4_scale"  # as INT4_SCALE, in the layout's dtype
+    STORED_INT4_MINIMUM = "stored_int4_minimum"  # what a value of zero stands for
 
 
 # Transform for the values of a matrix -> transform for its scales.
@@ -101,6 +107,14 @@ SCALES: Final = {
     Transform.INT4: Transform.INT4_SCALE,
     Transform.INT4_SIGNED: Transform.INT4_SIGNED_SCALE,
 }
+# The same, for a matrix that a checkpoint has quantized.
+STORED_SCALES: Final = {
+    Transform.STORED_INT8: Transform.STORED_INT8_SCALE,
+    Transform.STORED_INT4: Transform.STORED_INT4_SCALE,
+}
+STORED: Final = (
+    *STORED_SCALES, *STORED_SCALES.values(), Transform.STORED_INT4_MINIMUM,
+)  # fmt: skip
 SCALE: Final = "_scale"  # the end of the names of scales
 INT4: Final = (Transform.INT4, Transform.INT4_SIGNED)
 
@@ -173,8 +187,26 @@ def shape_of(source: Source) -> tuple[int, ...]:
             return _derived_shape(source)
 
 
-def _derived_shape(source: Derived) -> tuple[int, ...]:
+def layout_of(source: Source) -> StoredLayout | None:
+    """Return how a checkpoint has a float32 matrix quantized; None: not at all."""
     match source:
+        case StoredSource(QuantizedTensor() as stored, torch.float32, ()):
+            return stored.layout
+        case _:
+            return None
+
+
+def _derived_shape(source: Derived) -> tuple[int, ...]:
+    layout = layout_of(source.base)
+    match source:
+        case Derived(Transform.STORED_INT8_SCALE, base):
+            assert layout is not None
+            rows, columns = shape_of(base)
+            return rows, columns // layout.block
+        case Derived(Transform.STORED_INT4_SCALE | Transform.STORED_INT4_MINIMUM, base):
+            assert layout is not None
+            rows, columns = shape_of(base)
+            return rows // QB4_ROWS, columns // layout.block, QB4_ROWS
         case Derived(Transform.INT8_SCALE, base):
             return shape_of(base)[:-1]
         case Derived(Transform.INT8_BLOCKS_SCALE, base):
@@ -187,7 +219,9 @@ def _derived_shape(source: Derived) -> tuple[int, ...]:
         case Derived(Transform.TRANSPOSED, base):
             *count, rows, columns = shape_of(base)
             return *count, columns, rows
-        case Derived(Transform.INT4 | Transform.INT4_SIGNED, base):
+        case Derived(
+            Transform.INT4 | Transform.INT4_SIGNED | Transform.STORED_INT4, base
+        ):
             rows, columns = shape_of(base)
             values = 2 * QB4_BYTES
             return rows // QB4_ROWS, columns // values, QB4_ROWS, QB4_BYTES

@@ -14,7 +14,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvc.compiler.weights.int4 import Factors, quantize_int4
+from kvc.compiler.weights.int4 import (
+    Factors,
+    packed_int4,
+    quantize_int4,
+    side_by_side,
+)
 from kvc.compiler.weights.int8 import (
     quantize_channels,
     quantize_int8_blocks,
@@ -23,6 +28,8 @@ from kvc.compiler.weights.int8 import (
 from kvc.compiler.weights.sources import (
     INT4,
     SCALES,
+    STORED,
+    STORED_SCALES,
     Computed,
     Derived,
     Divided,
@@ -33,7 +40,8 @@ from kvc.compiler.weights.sources import (
     base_of,
     shape_of,
 )
-from kvc.schema.errors import NotFinite
+from kvc.compiler.weights.stored_layout import QuantizedTensor, StoredRows
+from kvc.schema.errors import NotFinite, StoredScalesNotFinite
 from kvc.schema.ops.products import QB4_ROWS
 
 # 2 MiB of float32: quantizing blocks that stay in the CPU cache is three times as fast
@@ -120,6 +128,8 @@ class WeightReader:
         if source.transform in SCALES:
             scales = replace(source, transform=SCALES[source.transform])
             return self._quantized(scales, self._quantizer(scales))
+        if source.transform in STORED:
+            return self._stored(source)
         match source.transform:
             case Transform.BFLOAT16:
                 blocks = self.blocks(source.base, whole_rows)
@@ -131,6 +141,27 @@ class WeightReader:
                 return (block.mT.contiguous() for block in blocks)
             case _:
                 return self._scales_of(source, self._quantizer(source))
+
+    def _stored(self, source: Derived) -> Iterator[Tensor]:
+        """Yield values, scales or minimums of a matrix that a checkpoint has quantized.
+
+        Values are read first; scales and minimums are kept from then on.
+        """
+        known = self._scales.pop(source, None)
+        if known is not None:
+            yield known
+            return
+        kept: dict[Transform, list[Tensor]] = {}
+        for rows in _stored_rows(source):
+            parts = _in_products(rows)
+            _check_stored(rows, self._names.get(source.base, "without a name"))
+            for transform, part in parts.items():
+                if transform is source.transform:
+                    yield part
+                elif source.transform in STORED_SCALES:
+                    kept.setdefault(transform, []).append(part)
+        for transform, found in kept.items():
+            self._scales[replace(source, transform=transform)] = torch.cat(found)
 
     def _quantizer(self, scales: Derived) -> Quantizer:
         """Return the function that quantizes rows, for scales as in `scales`."""
@@ -210,6 +241,45 @@ class WeightReader:
 def _is_finite(block: Tensor) -> bool:
     # The minimum and maximum show it, without a mask as long as the block.
     return not block.numel() or bool(torch.stack(block.aminmax()).isfinite().all())
+
+
+def _stored_rows(source: Derived) -> Iterator[StoredRows]:
+    """Yield the rows of a quantized matrix, a multiple of eight at a time."""
+    assert isinstance(source.base, StoredSource)
+    assert isinstance(source.base.stored, QuantizedTensor)
+    rows, columns = shape_of(source.base)
+    step = max(1, BLOCK_ELEMENTS // columns // QB4_ROWS) * QB4_ROWS
+    for begin in range(0, rows, step):
+        yield source.base.stored.stored_rows(begin, min(begin + step, rows))
+
+
+def _check_stored(rows: StoredRows, name: str) -> None:
+    """Check that the scales and minimums of some rows are numbers.
+
+    Raises:
+        StoredScalesNotFinite: some are NaN or infinite.
+    """
+    for part in (rows.scales, rows.minimums):
+        if part is not None and not _is_finite(part.float()):
+            wrong = int((~part.isfinite()).sum())
+            raise StoredScalesNotFinite(weight=name, count=wrong, total=part.numel())
+
+
+def _in_products(rows: StoredRows) -> dict[Transform, Tensor]:
+    """Return values, scales and minimums as products read them."""
+    if rows.values.dtype == torch.int8:
+        return {
+            Transform.STORED_INT8: rows.values.contiguous(),
+            Transform.STORED_INT8_SCALE: rows.scales.contiguous(),
+        }
+    found = {
+        Transform.STORED_INT4: packed_int4(rows.values.contiguous()),
+        Transform.STORED_INT4_SCALE: side_by_side(rows.scales.contiguous()),
+    }
+    if rows.minimums is not None:
+        minimums = side_by_side(rows.minimums.contiguous())
+        found[Transform.STORED_INT4_MINIMUM] = minimums
+    return found
 
 
 def _gathered(least: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:

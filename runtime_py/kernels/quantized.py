@@ -176,6 +176,7 @@ def multiply_int4(
     weight: Tensor,
     weight_scale: Tensor,
     bias: Tensor | None,
+    weight_minimum: Tensor | None = None,
 ) -> None:
     """Write steps W^T / scale + bias.
 
@@ -184,8 +185,10 @@ def multiply_int4(
         steps: float32 [rows, in], the rows as numbers of quantization steps.
         scale: float32 [..., 1], the number of steps per unit.
         weight: uint8 [out / 8, in / 8, 8, 4], as in `kvc::linear_qb4`.
-        weight_scale: bfloat16 [out / 8, in / block, 8].
+        weight_scale: bfloat16, float16 or float32 [out / 8, in / block, 8].
         bias: float32 [out].
+        weight_minimum: float16 or float32, of the shape of `weight_scale`: the weight
+            of the value 0, which is -8 times the scale without minimums.
     """
     columns = steps.shape[1]
     result = out.view(len(steps), len(weight) * QB4_ROWS)
@@ -195,6 +198,11 @@ def multiply_int4(
         rows = _widened(weight[part], weight_scale[part])
         begin = first * QB4_ROWS
         torch.mm(steps, rows.t(), out=result[:, begin : begin + len(rows)])
+    if weight_minimum is not None:
+        offsets = torch.add(weight_minimum.float(), weight_scale.float(), alpha=8)
+        of_rows = offsets.transpose(1, 2).reshape(result.shape[1], -1)
+        sums = steps.view(len(steps), of_rows.shape[1], -1).sum(2)
+        result.addmm_(sums, of_rows.t())
     result.div_(scale.reshape(-1, 1))
     if bias is not None:
         result.add_(bias)

@@ -163,8 +163,12 @@ def _linear_q4(
     weight: Tensor,
     weight_scale: Tensor,
     bias: Tensor | None,
+    weight_minimum: Tensor | None,
 ) -> None:
     """Write ((q - zero_point) * factor W^T) / scale + bias, converting W in parts.
+
+    A weight is (value - 8) * scale; with minimums, value * scale + minimum, for which
+    the sum of each block of a row, times 8 * scale + minimum, is added.
 
     Native kernels, and the libraries of backends, compute the exact sum of each block,
     and add these sums times the blocks' scales. This kernel rounds every product. So
@@ -179,11 +183,12 @@ def _linear_q4(
         zero_point: int8 [..., n].
         factor: int8 [..., n]; values are clamped to 1 to 31.
         weight: uint8 [out / 8, in / 8, 8, 4], as in `kvc::linear_qb4`.
-        weight_scale: bfloat16 [out / 8, in / block, 8].
+        weight_scale: bfloat16, float16 or float32 [out / 8, in / block, 8].
         bias: float32 [out].
+        weight_minimum: float16 or float32, of the shape of `weight_scale`.
     """
     steps = _steps(q, zero_point, factor).float()
-    multiply_int4(out, steps, scale, weight, weight_scale, bias)
+    multiply_int4(out, steps, scale, weight, weight_scale, bias, weight_minimum)
 
 
 KERNELS: dict[str, Kernel] = {

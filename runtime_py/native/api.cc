@@ -55,7 +55,7 @@ void* find_workspace(size_t nbytes, int slot) {
 }  // namespace kvc
 
 // Version of this interface; `kvc.runtime.native` has the same.
-KVC_API int32_t kvc_version() { return 9; }
+KVC_API int32_t kvc_version() { return 10; }
 
 // Names of the instruction sets that kernels can use here, least first, each with a space
 // after it.

@@ -15,7 +15,7 @@ from typing import Final
 from kvc.schema.errors import BadSetting, MissingLibrary
 
 INSTALL: Final = "pip install ."  # in kvc's folder
-_VERSION: Final = 9
+_VERSION: Final = 10
 _VARIABLE: Final = "KVC_PROCESSOR"  # environment variable of the instruction set
 
 

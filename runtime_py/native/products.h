@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "convolution.h"
 #include "types.h"
@@ -62,6 +63,9 @@ struct Int4Rows {
   // [.., depth / kInt4, 2]: -8 times the sum of q - zero, of the first and the last four
   // of each eight. At most 8 * 16 * 255, so that they lie within int16.
   const int16_t* eights;
+  // (q - zero) * factor summed over each kInt4, for minimums: [.., depth / kInt4]; and of the
+  // rows in blocks of tokens: [blocks, depth / kInt4, kTokens]. Null where no product has any.
+  const float *sums, *sums_of_tokens;
 };
 
 // Rows of int8, as products read them.
@@ -94,17 +98,26 @@ struct Int8Product {
 
 // Rows of int8 times rows of int4 weights, each kInt4 with a scale:
 // out[m, n] = sum over b of float(sum of (q[m, k] - zero) * factor * w[n, k]) * w_scale[n, b] /
-// scale[m] + bias[n]. The inner sums are exact; the outer is taken in the order of b.
+// scale[m] + bias[n]. The inner sums are exact; the outer is taken in the order of b. A weight is
+// w * w_scale, or with minimums (w + 8) * w_scale + w_minimum: after each b, float(sum of
+// (q[m, k] - zero) * factor) * (8 * w_scale[n, b] + w_minimum[n, b]) is added.
 struct Int4Product {
   // [columns / 8, depth / 8, 8, 4], plus 8: the low half of a byte is k, the high k + 1.
   const uint8_t* w;
   int64_t w_stride;             // of eight columns, a multiple of which there is
-  const BFloat16* w_scale;      // [columns / 8, depth / block, 8]
+  const void* w_scale;          // [columns / 8, depth / block, 8]
+  const void* w_minimum;        // as w_scale lies; or null
+  DType scale_dtype, minimum_dtype;
   int64_t scale_stride, block;  // block: a multiple of kInt4
   const float* bias;            // or null
   float* out;                   // [rows, columns]
   int64_t columns;
 };
+
+// Floats that the scales of some columns of int4 weights take, and as many offsets.
+inline int64_t int4_scales_size(const RowShape& shape, int64_t columns) {
+  return 2 * columns * (shape.depth / kInt4);
+}
 
 // How blocks of rows lie side by side.
 struct BlockLayout {
@@ -137,7 +150,8 @@ struct Mixture {
 // The columns from `begin` to `end` of a product, and what attention needs.
 struct ProductKernels {
   void (*floats)(const FloatProduct& product, int64_t begin, int64_t end);
-  // `scratch`: scratch_size(shape) of int16, where there are blocks; of weights, laid out.
+  // `scratch`: scratch_size(shape) of int16, where there are blocks; of weights, laid out. Of
+  // int4 first int4_scales_size(shape, columns) floats.
   void (*int8)(const Int8Rows& x, const Int8Product& product, int64_t begin, int64_t end,
                int16_t* scratch);
   void (*int4)(const Int8Rows& x, const Int4Product& product, int64_t begin, int64_t end,

@@ -147,17 +147,40 @@ void lay_out_int4(const BlockRows& row, int64_t depth, int8_t* q, int16_t* eight
   }
 }
 
-// Lays rows out as products with int8 or int4 weights read them. `fill(row, buffer, i)` writes
-// a row as the i-th of a buffer and returns its scale.
+// Of each kInt4 of a row the sum of (q - zero) * factor, a whole float; `stride` apart.
+void sum_blocks(const BlockRows& row, int64_t depth, int64_t stride, float* to) {
+  for (int64_t b = 0; b < depth / kInt4; ++b) {
+    int32_t sum = 0;
+    for (int64_t i = 0; i < kInt4; ++i) sum += row.q[b * kInt4 + i];
+    to[b * stride] = static_cast<float>((sum - kInt4 * row.zero[b]) * row.factor[b]);
+  }
+}
+
+// What weights rows are laid out for.
+enum class Weights { kInt8, kInt4, kInt4WithMinimums };
+
+// The weights of `count` products, four operands each; all int8, or all int4.
+Weights weights_of(int64_t count, const Tensor* operands) {
+  if (operands[0].dtype == DType::kInt8) return Weights::kInt8;
+  for (int64_t i = 0; i < count; ++i) {
+    if (operands[4 * i + 3]) return Weights::kInt4WithMinimums;
+  }
+  return Weights::kInt4;
+}
+
+// Lays rows out as products with some weights read them. `fill(row, buffer, i)` writes a row as
+// the i-th of a buffer and returns its scale.
 template <class Fill>
-bool lay_out(int64_t rows, const RowShape& shape, bool int4, const Context& context,
+bool lay_out(int64_t rows, const RowShape& shape, Weights weights, const Context& context,
              const Fill& fill, Int8Rows* found) {
+  const bool int4 = weights != Weights::kInt8, summed = weights == Weights::kInt4WithMinimums;
   const int64_t stride = shape.stride, depth = shape.depth, least = kTokens / 2;
   // Half a block is worth the zeros that fill it; few rows are not.
   const int64_t blocks = rows / kTokens + (rows % kTokens >= least ? 1 : 0);
   const int64_t in_blocks = blocks * kTokens, others = std::max<int64_t>(0, rows - in_blocks);
-  const int64_t floats = in_blocks + others + 8;
   const int64_t narrow = int4 ? others : 0, of_row = depth / kInt4;
+  const int64_t scales = in_blocks + others + 8;
+  const int64_t floats = scales + (summed ? (in_blocks + others) * of_row : 0);
   const auto& kernels = product_kernels();
   const BlockLayout& layout = int4 ? kernels.int4_blocks : kernels.int8_blocks;
   const int64_t size = layout.size(shape);
@@ -169,6 +192,7 @@ bool lay_out(int64_t rows, const RowShape& shape, bool int4, const Context& cont
   auto* side_by_side = reinterpret_cast<int16_t*>(memory);
   int16_t* in_rows = side_by_side + blocks * size;
   auto* scale = reinterpret_cast<float*>(in_rows + others * stride);
+  float *sums_of_tokens = scale + scales, *sums = sums_of_tokens + in_blocks * of_row;
   auto* eights = reinterpret_cast<int16_t*>(scale + floats);
   int16_t *zero = eights + narrow * 2 * of_row, *factor = zero + narrow * of_row;
   auto* halves = reinterpret_cast<int8_t*>(factor + narrow * of_row);
@@ -181,6 +205,8 @@ bool lay_out(int64_t rows, const RowShape& shape, bool int4, const Context& cont
         const int64_t row = block * kTokens + i;
         scale[row] = row < rows ? fill(row, buffer, i) : 1;
         buffer.clear_after(i, row < rows ? depth : 0);
+        float* own = sums_of_tokens + row / kTokens * of_row * kTokens + row % kTokens;
+        if (summed) sum_blocks(buffer.row(i), depth, kTokens, own);
       }
       layout.lay_out(buffer.all(), count, shape, side_by_side + block * size);
     }
@@ -193,20 +219,22 @@ bool lay_out(int64_t rows, const RowShape& shape, bool int4, const Context& cont
     scale[in_blocks + i] = fill(in_blocks + i, buffer, 0);
     buffer.clear_after(0, depth);
     kernels.expand(row, stride, in_rows + i * stride);
+    if (summed) sum_blocks(row, depth, 1, sums + i * of_row);
     if (!int4) continue;
     lay_out_int4(row, depth, halves + i * depth, eights + i * 2 * of_row);
     std::copy_n(row.zero, of_row, zero + i * of_row);
     std::copy_n(row.factor, of_row, factor + i * of_row);
   }
-  *found = Int8Rows{shape, side_by_side, in_rows, scale, rows, blocks, {halves, zero, factor, eights}};
+  *found = Int8Rows{shape, side_by_side, in_rows, scale, rows, blocks,
+                    {halves, zero, factor, eights, sums, sums_of_tokens}};
   return context.complete();
 }
 
 // The product of rows with the columns from `begin` to `end` of a weight. Operands: weight,
-// weight_scale, bias?
+// weight_scale, bias?, weight_minimum?
 void multiply_columns(const Int8Rows& x, const Tensor& out, const Tensor* operands, int64_t begin,
                       int64_t end, int16_t* scratch) {
-  const Tensor &weight = operands[0], &scale = operands[1];
+  const Tensor &weight = operands[0], &scale = operands[1], &minimum = operands[3];
   const auto* bias = operands[2].as<const float>();
   auto* to = out.as<float>();
   const int64_t columns = out.dim(-1);
@@ -216,10 +244,18 @@ void multiply_columns(const Int8Rows& x, const Tensor& out, const Tensor* operan
                            begin, end, scratch);
   } else {
     product_kernels().int4(x, {weight.as<const uint8_t>(), weight.strides[0],
-                               scale.as<const BFloat16>(), scale.strides[0],
-                               x.depth / scale.dims[1], bias, to, columns},
+                               scale.data, minimum.data, scale.dtype, minimum.dtype,
+                               scale.strides[0], x.depth / scale.dims[1], bias, to, columns},
                            begin, end, scratch);
   }
+}
+
+// What multiply_columns needs of scratch.
+size_t scratch_nbytes(const Int8Rows& x, bool int4) {
+  if (x.blocks == 0) return 1;
+  const auto& kernels = product_kernels();
+  const size_t scales = int4 ? int4_scales_size(x, kernels.columns) * sizeof(float) : 0;
+  return scales + kernels.scratch_size(x) * sizeof(int16_t);
 }
 
 // The products of rows with `count` weights; threads share the columns of all.
@@ -233,14 +269,14 @@ bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor
   int64_t pieces = 0;
   for (int64_t i = 0; i < count; ++i) pieces += pieces_of(i);
   parallel(pieces, 1, context.threads, [&](int64_t begin, int64_t end, int) {
-    const size_t nbytes = x.blocks != 0 ? kernels.scratch_size(x) * sizeof(int16_t) : 1;
+    const size_t nbytes = scratch_nbytes(x, operands[0].dtype != DType::kInt8);
     auto* scratch = static_cast<int16_t*>(context.workspace(nbytes, 3));
     if (scratch == nullptr) return;
     for (int64_t piece = begin; piece < end; ++piece) {
       int64_t i = 0, own = piece;
       for (; own >= pieces_of(i); ++i) own -= pieces_of(i);
       const int64_t end = std::min((own + 1) * grain, outs[i].dim(-1));
-      multiply_columns(x, outs[i], operands + 3 * i, own * grain, end, scratch);
+      multiply_columns(x, outs[i], operands + 4 * i, own * grain, end, scratch);
     }
   });
   return context.complete();
@@ -248,11 +284,13 @@ bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor
 
 // kvc::linear_qd8 and kvc::linear_qb4; with a zero and a factor for each block, kvc::linear_q8
 // and kvc::linear_q4. Arguments: q, scale, zero_point, factor if there are blocks, weight,
-// weight_scale, bias?
+// weight_scale, bias?, and weight_minimum? of kvc::linear_q4.
 template <bool kInBlocks>
 bool quantized_linear(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &q = step.tensors[1], &scale = step.tensors[2];
-  const Tensor &zero = step.tensors[3], *operands = step.tensors + (kInBlocks ? 5 : 4);
+  const Tensor &zero = step.tensors[3], *given = step.tensors + (kInBlocks ? 5 : 4);
+  const bool may_have_minimums = kInBlocks && given[0].dtype != DType::kInt8;
+  const Tensor operands[] = {given[0], given[1], given[2], may_have_minimums ? given[3] : Tensor{}};
   if (out.count() == 0) return true;
   const int64_t depth = q.dim(-1), blocks = (depth + kBlock - 1) / kBlock;
   const RowShape shape = shape_of(depth, parts_of(operands[0], operands[1]));
@@ -270,18 +308,18 @@ bool quantized_linear(const Step& step, const Context& context) {
     }
     return scale.as<const float>()[row];
   };
-  return lay_out(scale.count(), shape, operands[0].dtype != DType::kInt8, context, fill, &x) &&
+  return lay_out(scale.count(), shape, weights_of(1, operands), context, fill, &x) &&
          multiply(x, 1, &out, operands, context);
 }
 
 // Rows that are quantized, and the products that follow, together; their weights are all int8,
 // in as many parts, or all int4. Tensors: the results of all, x, what a source reads beside it,
-// then weight, weight_scale and bias? of each. Integers: the source, the activation of kvc::glu,
+// then weight, weight_scale, bias? and weight_minimum? of each. Integers: the source, the activation of kvc::glu,
 // and whether rows are quantized as by kvc::quantize_blocks, else by kvc::quantize_rows; a
 // number: eps of aten::rms_norm. A thread makes a row when it quantizes it, while it is near.
 bool linears_of_rows(const Step& step, const Context& context) {
   const auto kind = static_cast<RowSource::Kind>(step.integers[0]);
-  const int64_t count = step.tensor_count / 4, depth = step.tensors[count].dim(-1);
+  const int64_t count = step.tensor_count / 5, depth = step.tensors[count].dim(-1);
   const bool in_blocks = step.integers[2] != 0;
   const Tensor *outs = step.tensors, &x = outs[count], &other = outs[count + 1];
   const Tensor* operands = &x + (kind == RowSource::kNone ? 1 : 2);
@@ -319,7 +357,7 @@ bool linears_of_rows(const Step& step, const Context& context) {
   };
   const RowShape shape = shape_of(depth, parts_of(operands[0], operands[1]));
   Int8Rows laid_out;
-  return lay_out(source.rows, shape, operands[0].dtype != DType::kInt8, context, fill, &laid_out) &&
+  return lay_out(source.rows, shape, weights_of(count, operands), context, fill, &laid_out) &&
          multiply(laid_out, count, outs, operands, context);
 }
 

@@ -227,6 +227,15 @@ class NotFinite(CompileError):
     template = "weight {weight} cannot be quantized to {dtype}: {count:,} of its {total:,} values are NaN or infinite; nothing is written; correct the weight, or use a recipe that does not quantize it"
 
 
+class StoredScalesNotFinite(CompileError):
+    """A matrix that a checkpoint has quantized has scales that are not finite."""
+
+    weight: str
+    count: int
+    total: int
+    template = "the checkpoint's weight {weight} is damaged: {count:,} of the {total:,} scales and minimums of its blocks are NaN or infinite; nothing is written; get the file again"
+
+
 class BadBackend(CompileError):
     """The compile-time part of a backend returned an invalid result."""
 

@@ -1,6 +1,7 @@
 """Shape rules of products: matrices, convolution, attention, quantized products."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import (
@@ -218,14 +219,22 @@ def linear_qb4(
     weight_scale is bfloat16 [out / 8, in / block, 8], where `block` is the number of
     values that share a scale, a multiple of 32.
     """
-    sizes = int4_matrix(weight, weight_scale)
+    sizes = int4_matrix(weight, weight_scale, {DType.BFLOAT16})
     return _quantized_linear(q, scale, zero_point, sizes, bias)
 
 
-def int4_matrix(weight: TensorType, weight_scale: TensorType) -> tuple[int, int]:
-    """Return the numbers of rows and columns of an int4 weight of `kvc::linear_qb4`."""
+def int4_matrix(
+    weight: TensorType, weight_scale: TensorType, dtypes: AbstractSet[DType]
+) -> tuple[int, int]:
+    """Return the numbers of rows and columns of an int4 weight of `kvc::linear_qb4`.
+
+    Args:
+        weight: the packed values.
+        weight_scale: the scales of their blocks.
+        dtypes: the dtypes that the scales may have.
+    """
     require(weight.dtype is DType.UINT8, f"an int4 product with {weight}")
-    require(weight_scale.dtype is DType.BFLOAT16, f"scales {weight_scale}")
+    require(weight_scale.dtype in dtypes, f"scales {weight_scale}")
     whole, scales = shape_of(weight), shape_of(weight_scale)
     side_by_side = len(whole) == 4 and whole[2:] == (QB4_ROWS, QB4_BYTES)
     older = "; compile the model again" if len(whole) == 2 else ""

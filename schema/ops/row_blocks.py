@@ -22,6 +22,9 @@ BLOCK: Final = 32  # values of a row that share a zero point and a factor
 # The maximum number of weight values that share a scale. Smaller blocks are more exact,
 # but enlarge the file and the bytes that a step reads: four bytes per scale.
 WEIGHT_BLOCK: Final = 256
+# Dtypes of the scales and of the minimums of the blocks of an int4 weight.
+INT4_SCALES: Final = frozenset({DType.BFLOAT16, DType.FLOAT16, DType.FLOAT32})
+INT4_MINIMUMS: Final = frozenset({DType.FLOAT16, DType.FLOAT32})
 # For each product of quantized rows, the number of arguments that form the rows: q,
 # scale, zero, factor.
 ROW_ARGUMENTS: Final[Mapping[str, int]] = MappingProxyType(
@@ -79,9 +82,18 @@ def linear_q4(
     weight: TensorType,
     weight_scale: TensorType,
     bias: TensorType | None,
+    weight_minimum: TensorType | None,
 ) -> Rule:
-    """`kvc::linear_q4`: weight and weight_scale as those of `kvc::linear_qb4`."""
-    sizes = int4_matrix(weight, weight_scale)
+    """`kvc::linear_q4`: weight as that of `kvc::linear_qb4`.
+
+    weight_scale has the shape that it has there, and is bfloat16, float16 or float32.
+    weight_minimum, float16 or float32, has the shape of weight_scale.
+    """
+    sizes = int4_matrix(weight, weight_scale, INT4_SCALES)
+    if weight_minimum is not None:
+        fits = weight_minimum.dtype in INT4_MINIMUMS
+        same = fits and shape_of(weight_minimum) == shape_of(weight_scale)
+        require(same, "minimums {} of scales {}", weight_minimum, weight_scale)
     return _product(q, scale, zero_point, factor, sizes, bias)
 
 

@@ -314,7 +314,7 @@ _FRESH: dict[str, ShapeRule] = {
     "kvc::expert_linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor experts, Tensor? bias) -> Tensor": p.expert_linear_qd8,
     "kvc::quantize_blocks(Tensor x) -> Tensor, Tensor, Tensor, Tensor": b.quantize_blocks,
     "kvc::linear_q8(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": b.linear_q8,
-    "kvc::linear_q4(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": b.linear_q4,
+    "kvc::linear_q4(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor? bias, Tensor? weight_minimum) -> Tensor": b.linear_q4,
     "kvc::expert_linear_q8(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor experts, Tensor? bias) -> Tensor": b.expert_linear_q8,
     "kvc::embedding_q8(Tensor weight, Tensor scale, Tensor indices) -> Tensor": i.embedding_q8,
 }

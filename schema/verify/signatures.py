@@ -49,8 +49,12 @@ def check_signature(
     Raises:
         Misfit: the instruction does not fit.
     """
-    if len(instruction.arguments) != len(spec.params):
-        raise Misfit(f"{len(instruction.arguments)} arguments for {len(spec.params)}")
+    count = len(instruction.arguments)
+    if count != len(spec.params):
+        lacking = spec.params[count:]
+        grown = lacking and all(param.optional for param in lacking)
+        older = "; compile the model again" if grown else ""
+        raise Misfit(f"{count} arguments for {len(spec.params)}{older}")
     for param, argument in zip(spec.params, instruction.arguments, strict=True):
         _check_argument(param, argument, sizes)
     if instruction.op in CONTROL_OPS:

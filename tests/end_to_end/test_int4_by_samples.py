@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -220,7 +221,8 @@ def wide(path: Path) -> set[str]:
 def told(path: Path) -> str:
     """Return what the table that ends a compilation says of matrices, or ""."""
     report = SaveReport(path.stat().st_size, 0, 0, 0, 0, None, 0, {})
-    lines = compiled_lines(path, 0, report, None, 0.0, chosen=False)
+    bundle = SimpleNamespace(model_nbytes=0, stored_forms={})
+    lines = compiled_lines(path, bundle, report, None, 0.0, chosen=False)
     return "".join(line.strip() for line in lines if "matrices: " in line)
 
 

@@ -106,14 +106,21 @@ def linear_q8(q, scale, zero_point, factor, weight, weight_scale, bias) -> np.nd
     return out.reshape(*q.shape[:-1], len(weight))
 
 
-def linear_q4(q, scale, zero_point, factor, weight, weight_scale, bias) -> np.ndarray:
+def linear_q4(
+    q, scale, zero_point, factor, weight, weight_scale, bias, weight_minimum
+) -> np.ndarray:
     """Return the products of quantized rows and an int4 weight, float32 [..., out].
 
-    They are computed in float64 and then rounded.
+    They are computed in float64 and then rounded. A weight is value * scale + minimum;
+    without minimums, (value - 8) * scale.
     """
     scales = one_by_one(weight_scale).astype(np.float64)
     values = unpack_int4(weight)
-    wide = values * np.repeat(scales, values.shape[1] // scales.shape[1], axis=1)
+    block = values.shape[1] // scales.shape[1]
+    wide = values * np.repeat(scales, block, axis=1)
+    if weight_minimum is not None:
+        offsets = 8 * scales + one_by_one(weight_minimum).astype(np.float64)
+        wide += np.repeat(offsets, block, axis=1)
     out = steps_of(q, zero_point, factor) @ wide.T / scale.reshape(-1, 1)
     out = (out if bias is None else out + bias).astype(F)
     return out.reshape(*q.shape[:-1], len(values))

@@ -10,6 +10,7 @@ import click
 
 from kvc.schema.interrupts import keeping_interrupts
 from kvc.schema.text import escape
+from kvc.tools.checkpoints import GGUF, check_checkpoint, is_checkpoint
 from kvc.tools.compile_options import (
     FolderOptions,
     folder_options,
@@ -143,9 +144,9 @@ def compile_command(
     """Compile MODEL into a bundle.
 
     MODEL is the path of a Hugging Face folder (config.json, .safetensors files,
-    tokenizer.json); package.module:factory, a function without arguments that returns
-    a kvc.compiler.ModelSpec (the current folder is on the import path); or the name of
-    a built-in model (demo).
+    tokenizer.json) or of a .gguf file; package.module:factory, a function without
+    arguments that returns a kvc.compiler.ModelSpec (the current folder is on the import
+    path); or the name of a built-in model (demo).
 
     An existing bundle is replaced only once the new one is complete. Data files, of
     --data external, --reuse and --pack, have to stay beside the bundle.
@@ -193,10 +194,10 @@ def compile_command(
 
     with Stages(quiet=quiet) as stages:
         stages.show("importing torch", 0, 0)
-        from kvc.tools.model_names import compile_folder, compile_model, is_folder
+        from kvc.tools.model_names import compile_folder, compile_model
 
         stages.show("loading the model", 0, 0)
-        if is_folder(model):
+        if source is not None:
             bundle = compile_folder(
                 model, recipes, stages.show, allowed, options, samples, most
             )
@@ -228,19 +229,19 @@ def compile_command(
         from kvc.tools.reports.summaries import compiled_lines
 
         seconds = time.perf_counter() - start
-        lines = compiled_lines(
-            path, bundle.model_nbytes, report, packed, seconds, recipe is None
-        )
+        lines = compiled_lines(path, bundle, report, packed, seconds, recipe is None)
         click.echo("\n".join(lines), err=True)
 
 
 def _source(model: str, options: FolderOptions) -> Path | None:
-    """Return the folder of a model, None for a built-in model or a factory.
+    """Return the folder or file of a model, None for a built-in model or a factory.
 
     Raises:
+        KvcError: the file, or the folder's configuration, is none that kvc reads.
         click.UsageError: the model is no folder, but options for folders were given.
     """
-    if Path(model).is_dir():
+    if is_checkpoint(model):
+        check_checkpoint(model)
         return Path(model)
     refuse_options(options, model)
     return None
@@ -260,6 +261,7 @@ def _samples(wanted: str) -> "Samples":
 def _default_output(model: str) -> str:
     """Return the name of a bundle: the model's own, in the current folder."""
     name = Path(model).resolve().name if Path(model).is_dir() else Path(model).name
+    name = name.removesuffix(GGUF)
     return f"{name.rpartition(':')[2]}.kvc"
 
 

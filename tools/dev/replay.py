@@ -87,9 +87,12 @@ def calls() -> Iterator[tuple[str, float, Callable[[], Arrays]]]:
             inputs = [*quantized(rows, depth), *weights]
             out = np.empty((rows, columns), np.float32)
             yield f"int4 {rows} {columns}", 1e-5, call("linear_qb4", [out], inputs)
-            inputs = [*in_blocks(rows, depth), *weights]
-            run = call("linear_q4", [out.copy()], inputs)
-            yield f"int4 in blocks {rows} {columns}", 1e-5, run
+            minimum = floats(groups, depth // block, 8)
+            for least in (None, minimum.astype(np.float16), minimum):
+                kind = "none" if least is None else least.dtype
+                inputs = [*in_blocks(rows, depth), *weights, least]
+                run = call("linear_q4", [out.copy()], inputs)
+                yield f"int4 in blocks {rows} {columns} {kind}", 1e-5, run
 
 
 def call(

@@ -39,13 +39,13 @@ _CACHES: Final = (StateKind.LINEAR, StateKind.RING, StateKind.APPEND)
 _ROWS: Final = 3  # dimensions of the scales of an int8 cache: one less than a cache
 CACHE_DTYPES: Final = ("float16", "int8")
 _KERNELS: Final = "cpu"  # the backend that recipes of this and other backends end with
-# Operator -> places of its weight and of the scales of that.
+# Operator -> places of its weight, and of the scales and minimums of that.
 _LINEAR: Final = {
     "aten::linear": (1, None),
     "kvc::linear_qd8": (3, 4),
     "kvc::linear_qb4": (3, 4),
     "kvc::linear_q8": (4, 5),
-    "kvc::linear_q4": (4, 5),
+    "kvc::linear_q4": (4, 5, 7),
     "kvc::linear_w8": (1, 2),
 }
 _OTHERS: Final = {
@@ -232,14 +232,14 @@ def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
         places = (_LINEAR | _OTHERS | _CONVOLUTIONS).get(op)
         if places is None:
             continue
-        weight, scale = (
+        weight, *others = (
             None if place is None else _stored(program, graph, call.arguments[place])
             for place in places
         )
         if weight is None:
             continue
         blob, kind = weight
-        scales = 0 if scale is None else program.blobs[scale[0]].nbytes
+        scales = sum(program.blobs[one[0]].nbytes for one in others if one is not None)
         nbytes = program.blobs[blob].nbytes, scales
         uses = (op in table for table in (LOOKUPS, _LINEAR, _CONVOLUTIONS))
         yield blob, _Matrix(*_shape(op, kind), nbytes, *uses, _is_rounded(call, kind))

@@ -21,14 +21,14 @@ from kvc.tools.reports.needs import describe_needs, needs_text
 from kvc.tools.reports.overview import left_text
 
 if TYPE_CHECKING:
-    from kvc.compiler.emit.bundle import SaveReport
+    from kvc.compiler.emit.bundle import Bundle, SaveReport
 
 _WHY: Final = ", as no --recipe was given"
 
 
 def compiled_lines(
     path: Path,
-    model_nbytes: int,
+    bundle: "Bundle",
     report: "SaveReport",
     packed: SavedBundle | None,
     seconds: float,
@@ -38,7 +38,7 @@ def compiled_lines(
 
     Args:
         path: path of the bundle.
-        model_nbytes: bytes of the model's weights.
+        bundle: the compiled bundle.
         report: report on the written bundle.
         packed: report on the packed weights, None if no weights were packed.
         seconds: seconds that the command took.
@@ -49,7 +49,8 @@ def compiled_lines(
     rows = [
         ("methods", ", ".join(escape(method.name) for method in program.methods)),
         *_recipe_rows(program, chosen),
-        *_weight_rows(program, model_nbytes),
+        *_weight_rows(program, bundle.model_nbytes),
+        *_form_rows(bundle.stored_forms),
         *_file_rows(report),
         *_packed_rows(packed),
         *_memory_rows(program),
@@ -93,6 +94,13 @@ def _weight_rows(program: Program, model_nbytes: int) -> list[tuple[str, str]]:
         ("", f"{size(once)} stored, each once ({plural(blobs, 'blob')})"),
         *_bit_rows(program),
     ]
+
+
+def _form_rows(forms: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return what became of the matrices that a checkpoint has quantized."""
+    told = [f"{plural(count, 'matrix')} of {form}" for form, count in forms.items()]
+    names = ("checkpoint", *("",) * len(told))
+    return [*zip(names, told, strict=False)]
 
 
 def _bit_rows(program: Program) -> list[tuple[str, str]]:

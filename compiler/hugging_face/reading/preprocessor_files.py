@@ -12,7 +12,8 @@ from typing import Final
 
 from transformers import WhisperFeatureExtractor
 
-from kvc.compiler.checkpoints.header import Problems, parse_object
+from kvc.compiler.checkpoints.header import parse_object
+from kvc.schema.checkpoints.problems import Problems
 from kvc.schema.errors import BadModelFolder, reason_of
 
 _COUNTS: Final = {

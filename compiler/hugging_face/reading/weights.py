@@ -11,7 +11,7 @@ the largest parameter, or, for stacked experts, of one expert's part of the para
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import prod
@@ -26,17 +26,16 @@ from transformers.core_model_loading import (
     Transpose,
     WeightConverter,
     WeightRenaming,
+    WeightTransform,
     dot_natural_key,
     rename_source_key,
 )
 
-from kvc.compiler.checkpoints import Checkpoint
 from kvc.compiler.checkpoints.loading import (
     NamedTensor,
     have_same_values,
     load_model,
 )
-from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.schema.errors import BadModelFolder
 
 # Tensors that a model computes if a checkpoint lacks them, such as tables of sines.
@@ -117,7 +116,7 @@ def _values(model: PreTrainedModel, name: str) -> Tensor | None:
 
 
 Collected = Mapping[
-    str, Sequence[FileTensor]
+    str, Sequence[NamedTensor]
 ]  # keyed by the converter's source pattern
 ReadTensors = Mapping[str, Sequence[Tensor]]
 
@@ -262,24 +261,20 @@ class ConvertedTensor:
         return elements
 
 
-def load_weights(
-    model: PreTrainedModel, checkpoint: Checkpoint, unused: Container[str] = ()
+def load_matched(
+    model: PreTrainedModel, path: str, found: Mapping[str, NamedTensor]
 ) -> None:
-    """Give values to a model that was made without memory; only headers are read.
+    """Give values to a model that was made without memory.
 
     Args:
         model: the model.
-        checkpoint: the checkpoint with the model's weights.
-        unused: names of the checkpoint's tensors that belong to parts which the model
-            lacks.
+        path: path of the checkpoint.
+        found: a model's name -> tensor of the checkpoint for that name.
 
     Raises:
         CheckpointMismatch: tensors do not fit the model; the error lists all of them.
-        BadModelFolder: tensors cannot be converted to the model's parameters.
     """
-    given = {n: t for n, t in checkpoint.tensors.items() if n not in unused}
-    tensors = match(model, given)
-    tensors |= computed(model, tensors, checkpoint.path)
+    tensors = {**found, **computed(model, found, path)}
     # transformers also separates them: tied by config.json, with values of their own.
     for target, source in model.all_tied_weights_keys.items():
         if not {target, source} <= tensors.keys():
@@ -290,7 +285,7 @@ def load_weights(
             module, _, name = target.rpartition(".")
             own = torch.empty(tied.shape, dtype=tied.dtype, device="meta")
             setattr(model.get_submodule(module), name, nn.Parameter(own))
-    load_model(model, checkpoint.path, tensors, None, strict=True)
+    load_model(model, path, tensors, None, strict=True)
 
 
 @dataclass(slots=True)
@@ -298,18 +293,30 @@ class _Group:
     """The tensors of a checkpoint that a converter turns into a set of parameters."""
 
     converter: WeightConverter
-    sources: dict[str, list[FileTensor]] = field(default_factory=dict)
+    sources: dict[str, list[NamedTensor]] = field(default_factory=dict)
 
 
 def match(
-    model: PreTrainedModel, tensors: Mapping[str, FileTensor]
+    model: PreTrainedModel, tensors: Mapping[str, NamedTensor]
 ) -> dict[str, NamedTensor]:
     """Return a model's name -> tensor of the checkpoint for that name.
 
     Raises:
         BadModelFolder: two tensors get the same name, or a tensor cannot be converted.
     """
-    rules = get_model_conversion_mapping(model)
+    return match_by(get_model_conversion_mapping(model), model, tensors)
+
+
+def match_by(
+    rules: Sequence[WeightTransform],
+    model: PreTrainedModel,
+    tensors: Mapping[str, NamedTensor],
+) -> dict[str, NamedTensor]:
+    """Return a model's name -> tensor of a checkpoint, by rules of transformers.
+
+    Raises:
+        BadModelFolder: two tensors get the same name, or a tensor cannot be converted.
+    """
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     by_pattern = {p: rule for rule in converters for p in rule.source_patterns}

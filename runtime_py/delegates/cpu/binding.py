@@ -217,7 +217,8 @@ class _Binder:
         made = _side_by_side(outs)
         read, source, numbers = self._rows(group[at - 1] if at else group[at])
         source.append(int(group[at].op == BLOCKS))
-        operands = [self._arguments(product)[rows:] for product in products]
+        # Only int4 products have minimums; others list None in their place.
+        operands = [[*self._arguments(each)[rows:], None][:4] for each in products]
         arrays = [self._packed(array) for each in operands for array in each]  # type: ignore[arg-type]  # arrays or None
         self._steps.add(_PRODUCTS, [*made, *read, *arrays], source, numbers)
         self._hand_over(outs, made)

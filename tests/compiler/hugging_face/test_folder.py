@@ -202,7 +202,7 @@ def no_text_model(folder):
 
 
 def quantized(folder):
-    method = {"quant_method": "gptq", "bits": 4}
+    method = {"quant_method": "quip", "bits": 2}
     change_json(folder / "config.json", quantization_config=method)
 
 
@@ -285,7 +285,7 @@ BROKEN = [
     (remote_code, UnsupportedModel, "needs code from the folder"),
     (other_model, CheckpointMismatch, "does not fit T5ForConditionalGeneration"),
     (no_text_model, UnknownTask, "does not determine the task of this vit"),
-    (quantized, UnsupportedModel, "quantized weights"),
+    (quantized, UnsupportedModel, "quantized by .quip., and kvc reads awq"),
     (
         adapter_beside_weights,
         UnsupportedModel,

@@ -6,6 +6,7 @@ from kernel_calls import run
 
 from kvc.runtime.kernels.table import load_kernels
 from kvc.schema.errors import IndexOutOfRange
+from kvc.schema.ops import OPS
 
 GENERATOR = np.random.default_rng(0)
 F32, I8 = torch.float32, torch.int8
@@ -204,9 +205,10 @@ def test_int4_products_match_the_reference(rows, width, channels, block, with_bi
     weight[0, :, 0] = 0x88
     bias = normal(channels) if with_bias else None
     quantized = block_reference.quantize_blocks(x)
-    wanted = block_reference.linear_q4(*quantized, weight, scale.float().numpy(), bias)
+    rest = weight, scale.float().numpy(), bias, None
+    wanted = block_reference.linear_q4(*quantized, *rest)
     found = product(
-        "kvc::linear_q4", (*quantized, weight, scale, bias), (rows, channels)
+        "kvc::linear_q4", (*quantized, weight, scale, bias, None), (rows, channels)
     )
     largest = np.abs(wanted).max(axis=1, keepdims=True, initial=0) + 1e-3
     np.testing.assert_array_less(np.abs(found.numpy() - wanted) / largest, 2e-6)
@@ -217,6 +219,7 @@ def test_int4_products_match_the_reference(rows, width, channels, block, with_bi
 def test_odd_numbers_spoil_their_own_row_only(op: str, odd: float):
     x = torch.from_numpy(normal(3, 64))
     rest = (int8(8, 64), scales(8, 2)) if op == "kvc::linear_q8" else int4(8, 64, 32)
+    rest = (*rest, *(None,) * (len(OPS[op].params) - 7))
     clean = product(op, (*quantize(x), *rest, None), (3, 8))
     x[1, 45] = odd
     rows = quantize(x)

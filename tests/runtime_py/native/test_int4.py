@@ -20,8 +20,12 @@ def some_weight(columns: int, depth: int, block: int) -> tuple[Tensor, Tensor]:
 
 def native(arguments: tuple[object, ...], threads: int = 2) -> Tensor:
     """Multiply rows of `kvc::quantize_rows`, or of blocks, which have factors too."""
-    op = "kvc::linear_qb4" if len(arguments) == 6 else "kvc::linear_q4"
-    shape = (*arguments[0].shape[:-1], 8 * len(arguments[-3]))
+    if arguments[2].dtype is I32:
+        op, (weight, *_) = "kvc::linear_qb4", arguments[3:]
+    else:
+        op, (weight, *_) = "kvc::linear_q4", arguments[4:]
+        arguments = (*arguments, *(None,) * (8 - len(arguments)))
+    shape = (*arguments[0].shape[:-1], 8 * len(weight))
     like = (torch.empty(shape),)
     built = native_graph(Case(op, arguments), like)
     assert built is not None
@@ -54,7 +58,7 @@ def test_a_product_of_blocks_is_that_of_the_reference(rows, columns, depth, bloc
     weight, scale = some_weight(columns, depth, block)
     quantized_rows = in_blocks(some_blocks(rows, depth))
     for bias in (None, torch.randn(columns)):
-        arguments = (*quantized_rows, weight, scale, bias)
+        arguments = (*quantized_rows, weight, scale, bias, None)
         (expected,) = reference("kvc::linear_q4", arguments, ((rows, columns), F32))
         found = native(arguments)
         atol = 2e-6 * float(expected.abs().max()) + 1e-6

@@ -8,6 +8,7 @@ from quantized_rows import in_blocks, quantized, reference, some_blocks, some_ro
 from torch import Tensor
 
 from kvc.compiler.weights.int4 import quantize_int4
+from kvc.schema.ops import OPS
 
 F32, I8, I32 = torch.float32, torch.int8, torch.int32
 
@@ -304,15 +305,14 @@ def test_factors_from_anywhere_count_as_the_nearest_that_fit(op: str, rows: int)
         weight = (torch.randint(-127, 128, (24, 64), dtype=I8), torch.ones(24, 1))
     else:
         weight = quantize_int4(torch.randn(24, 64), signed=True)
+    rest = (*weight, *(None,) * (len(OPS[op].params) - 6))
     empty = (torch.empty(rows, 24),)
     found, wanted = (
-        native(op, (q, scale, zero, each, *weight, None), empty)[0].clone()
+        native(op, (q, scale, zero, each, *rest), empty)[0].clone()
         for each in (wild, near)
     )
     assert torch.equal(found, wanted)
-    (expected,) = reference(
-        op, (q, scale, zero, wild, *weight, None), ((rows, 24), F32)
-    )
+    (expected,) = reference(op, (q, scale, zero, wild, *rest), ((rows, 24), F32))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
 
 

@@ -142,7 +142,7 @@ def test_avx512_has_the_bits_of_avx2(results_by):
         case, like = Case("kvc::linear_qb4", arguments), torch.empty(rows, 40)
         expected = results_by("avx2", case, like)
         assert torch.equal(results_by("avx512_vnni", case, like), expected)
-        arguments = (*in_blocks(some_blocks(rows, 320)), weight, scale, None)
+        arguments = (*in_blocks(some_blocks(rows, 320)), weight, scale, None, None)
         case = Case("kvc::linear_q4", arguments)
         expected = results_by("avx2", case, like)
         assert torch.equal(results_by("avx512_vnni", case, like), expected)

@@ -27,6 +27,7 @@ from kvc.schema.graph import (
     Storage,
     Value,
 )
+from kvc.schema.ops import OPS
 from kvc.schema.types import TensorType
 
 WIDTH, ROWS = 40, 50
@@ -170,7 +171,8 @@ def _two_products(source: str, op: str, given: tuple[Tensor, ...]) -> Graph:
         Value(TensorType(dtype, shape), Scratch(i * size, size))
         for i, (shape, dtype) in enumerate(made)
     ]
-    arguments = (*(Ref(i) for i in (6, 7, 8, 9, 3, 4)), None)
+    absent = (None,) * (len(OPS[op].params) - 6)
+    arguments = (*(Ref(i) for i in (6, 7, 8, 9, 3, 4)), *absent)
     instructions = (
         Instruction(source, SOURCES[source], (5,)),
         Instruction("kvc::quantize_blocks", (Ref(5),), (6, 7, 8, 9)),
@@ -219,7 +221,8 @@ def of_blocks(
     result: int, *, factor: int = 10, scale: int = 5, op: str = "kvc::linear_q8"
 ) -> Instruction:
     rows = Ref(1), Ref(2), Ref(3), Ref(factor)
-    return Instruction(op, (*rows, Ref(4), Ref(scale), None), (result,))
+    absent = (None,) * (len(OPS[op].params) - 6)
+    return Instruction(op, (*rows, Ref(4), Ref(scale), *absent), (result,))
 
 
 def view(operand: int, result: int) -> Instruction:

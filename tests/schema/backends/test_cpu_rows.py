@@ -22,7 +22,7 @@ def test_weights_whose_sizes_only_a_call_knows():
         reason = why_not("kvc::linear_qb4", (*rows, weight, scale, None), result)
         assert (reason == "") is taken, reason
         blocks_of_rows = operand(I8, 2, 2), operand(I8, 2, 2)
-        arguments = (*rows[:2], *blocks_of_rows, weight, scale, None)
+        arguments = (*rows[:2], *blocks_of_rows, weight, scale, None, None)
         reason = why_not("kvc::linear_q4", arguments, result)
         assert (reason == "") is taken, reason
 

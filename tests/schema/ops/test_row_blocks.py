@@ -6,7 +6,7 @@ from kvc.schema.ops.spec import ShapeMismatch
 from kvc.schema.types import TensorType
 
 INT8, UINT8, INT64 = DType.INT8, DType.UINT8, DType.INT64
-FLOAT64, BFLOAT16 = DType.FLOAT64, DType.BFLOAT16
+FLOAT64, BFLOAT16, FLOAT16 = DType.FLOAT64, DType.BFLOAT16, DType.FLOAT16
 
 
 def tensor(*dims: int, dtype: DType = DType.FLOAT32) -> TensorType:
@@ -26,6 +26,7 @@ Q4 = (
     tensor(1, 12, 8, 4, dtype=UINT8),
     tensor(1, 3, 8, dtype=BFLOAT16),
     tensor(8),
+    tensor(1, 3, 8, dtype=FLOAT16),
 )
 EXPERTS = (
     *ROWS,
@@ -122,16 +123,41 @@ def test_an_int8_product_refuses_what_does_not_fit(place: int, wrong: TensorType
         (4, tensor(1, 12, 8, 4, dtype=INT8)),
         (4, tensor(1, 8, 8, 4, dtype=UINT8)),
         (4, tensor(8, 48, dtype=UINT8)),
-        (5, tensor(1, 3, 8)),
+        (5, tensor(1, 3, 8, dtype=FLOAT64)),
+        (5, tensor(1, 3, 8, dtype=INT8)),
+        (5, tensor(1, 2, 8)),
         (5, tensor(1, 2, 8, dtype=BFLOAT16)),
         (5, tensor(8, 3, dtype=BFLOAT16)),
         (6, tensor(7)),
         (6, tensor(8, dtype=FLOAT64)),
+        (7, tensor(1, 3, 8, dtype=BFLOAT16)),
+        (7, tensor(1, 3, 8, dtype=FLOAT64)),
+        (7, tensor(1, 1, 8)),
+        (7, tensor(3, 8)),
     ],
 )
 def test_an_int4_product_refuses_what_does_not_fit(place: int, wrong: TensorType):
     with pytest.raises(ShapeMismatch):
         rule("kvc::linear_q4", *with_one(Q4, place, wrong))
+
+
+@pytest.mark.parametrize("scale", [BFLOAT16, FLOAT16, DType.FLOAT32])
+@pytest.mark.parametrize("minimum", [None, FLOAT16, DType.FLOAT32])
+def test_int4_scales_and_minimums_may_have_these_dtypes(
+    scale: DType, minimum: DType | None
+):
+    scales = tensor(1, 3, 8, dtype=scale)
+    minimums = None if minimum is None else tensor(1, 3, 8, dtype=minimum)
+    found = rule("kvc::linear_q4", *Q4[:5], scales, None, minimums)
+    assert found == ((DType.FLOAT32, (2, 8)),)
+
+
+@pytest.mark.parametrize("scale", [FLOAT16, DType.FLOAT32])
+def test_int4_products_of_rows_with_one_zero_point_take_bfloat16_alone(scale: DType):
+    rows = *Q4[:2], tensor(2, 1, dtype=DType.INT32), Q4[4]
+    assert rule("kvc::linear_qb4", *rows, Q4[5], None)
+    with pytest.raises(ShapeMismatch, match="scales"):
+        rule("kvc::linear_qb4", *rows, tensor(1, 3, 8, dtype=scale), None)
 
 
 @pytest.mark.parametrize(

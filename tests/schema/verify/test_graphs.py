@@ -151,7 +151,9 @@ def test_a_view_of_a_constant_is_never_written():
 @pytest.mark.parametrize(
     ("index", "arguments", "text"),
     [
-        (LINEAR, (Ref(0), Ref(1)), "2 arguments for 3"),
+        (LINEAR, (Ref(0), Ref(1)), "2 arguments for 3; compile the model again"),
+        (LINEAR, (Ref(0), Ref(1), None, None), "4 arguments for 3$"),
+        (LINEAR, (Ref(0),), "1 arguments for 3$"),
         (LINEAR, (Ref(0), None, None), "weight must be Tensor"),
         (LINEAR, (Ref(0), 1, None), "weight must be Tensor"),
         (LINEAR, (Ref(0), (Ref(1),), None), "weight must not be a list"),

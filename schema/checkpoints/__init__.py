@@ -1,0 +1,1 @@
+"""Facts on checkpoints that need no torch: headers, and methods of quantization."""

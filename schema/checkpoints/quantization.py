@@ -1,0 +1,41 @@
+"""Methods of quantization that config.json names, and those that kvc reads."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvc.schema.errors import UnsupportedModel
+
+# `quant_method` of quantization_config; "mlx" for MLX, which has `quantization`.
+METHODS: Final = (
+    "awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "mlx", "mxfp4",
+)  # fmt: skip
+
+
+def method_of(config: Mapping[str, object]) -> str | None:
+    """Return the method of quantization that config.json names; None without one."""
+    found = config.get("quantization_config")
+    if isinstance(found, Mapping) and found.get("quant_method"):
+        return str(found["quant_method"])
+    if isinstance(config.get("quantization"), Mapping):
+        return "mlx"
+    return "unnamed" if isinstance(found, Mapping) else None
+
+
+def check_method(config: Mapping[str, object], model: str) -> None:
+    """Check that the weights of a model are plain, or quantized in a known way.
+
+    Args:
+        config: the content of config.json.
+        model: the model's name, for the error.
+
+    Raises:
+        UnsupportedModel: the method of quantization is unknown.
+    """
+    method = method_of(config)
+    if method is not None and method not in METHODS:
+        reason = (
+            f"its weights are quantized by {method!r}, and kvc reads "
+            f"{', '.join(METHODS)} and GGUF; use one of these, or the model with plain "
+            "weights"
+        )
+        raise UnsupportedModel(model=model, reason=reason)

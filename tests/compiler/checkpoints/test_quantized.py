@@ -1,0 +1,125 @@
+"""Matrices of checkpoints that other tools have quantized."""
+
+import json
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+from quantized_folders import FORMATS, quantized_folder
+from safetensors.torch import load_file, save_file
+
+from kvc.compiler.checkpoints import Checkpoint
+from kvc.compiler.checkpoints.quantized import unpack
+from kvc.compiler.weights.sources import StoredSource, layout_of
+from kvc.schema.errors import BadCheckpoint, UnsupportedModel
+
+EXACT = {"gptq", "gptq_v2", "gptq_zeros", "gptq_zeros_v2", "gptq_2", "gptq_3", "gptq_8",
+         "awq", "compressed_4", "compressed_4_zeros", "compressed_8", "compressed_int8",
+         "llm_int8", "mlx_4", "mlx_3"}  # fmt: skip
+
+
+def opened(folder: Path):
+    config = json.loads((folder / "config.json").read_text())
+    return unpack(config, Checkpoint(folder).tensors, str(folder))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_weights_are_those_that_the_format_says(tmp_path, name):
+    model = quantized_folder(tmp_path, name)
+    found = opened(tmp_path)
+    assert found.keys() >= {n for n, p in model.named_parameters() if p.dim() == 2}
+    kept = 0
+    for key, expected in model.state_dict().items():
+        if key not in found:  # tied
+            continue
+        tensor, count = found[key], expected.numel()
+        assert tensor.shape == tuple(expected.shape)
+        cut = count // 3
+        parts = [tensor.elements(0, cut), tensor.elements(cut, count)]
+        read = torch.cat(parts).view_as(expected).float()
+        torch.testing.assert_close(read, expected, rtol=1e-6, atol=1e-7)
+        layout = layout_of(StoredSource(tensor, torch.float32))
+        if layout is None:
+            continue
+        kept += 1
+        assert (layout.loss == "") == (name in EXACT)
+        rows = [tensor.stored_rows(0, 8), tensor.stored_rows(8, len(expected))]
+        used = torch.cat([each.widened() for each in rows])
+        if name in EXACT:
+            torch.testing.assert_close(used, expected, rtol=1e-6, atol=1e-7)
+        else:
+            blocks = expected.view(-1, layout.block)
+            step = blocks.abs().amax(1, keepdim=True) / 127
+            error = (used.view_as(blocks) - blocks).abs()
+            assert bool((error <= step * 0.5001 + 1e-9).all())
+    assert kept == (0 if name == "fp8" else 16 if FORMATS[name].embedding else 14)
+
+
+def changed(folder: Path, end: str, change) -> str:
+    """Change the first tensor whose name ends so; return the name of its matrix."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    key = next(each for each in sorted(tensors) if each.endswith(end))
+    tensors[key] = change(tensors[key])
+    save_file(tensors, file)
+    return key.removesuffix(end).removesuffix(".")
+
+
+def out_of_range(order):
+    order[3] = 99
+    return order
+
+
+WRONG = [
+    ("gptq", "g_idx", out_of_range, "g_idx has groups from 0 to 99, there are 4"),
+    ("gptq", "g_idx", lambda t: t[:-1], r"its \[127\] groups are not those of 128"),
+    ("gptq", "scales", lambda t: t[:, :-8], r"scales is \[4, 56\], expected \[4, 64\]"),
+    ("gptq", "scales", lambda t: t[0], "0 groups do not divide 128 inputs"),
+    ("awq", "qzeros", lambda t: t[:, 1:], r"qzeros is \[4, 7\], expected"),
+    ("compressed_4", "weight_scale", lambda t: t[1:], "weight_scale is"),
+    ("compressed_4", "weight_packed", lambda t: t[:, 1:], "holds no integers of .4. b"),
+    ("fp8", "weight_scale_inv", lambda t: t[:1], "of blocks .32, 32. of"),
+    ("llm_int8", "SCB", lambda t: t[1:], "scales of"),
+    ("nf4", "weight.absmax", lambda t: t[1:], "scales, one for 64 values"),
+    ("nf4", "bitsandbytes__nf4", lambda t: t[3:], "its quant_state is damaged"),
+    ("mlx_4", "biases", lambda t: t[:, 1:], "biases is"),
+]
+
+
+@pytest.mark.parametrize(("name", "end", "change", "said"), WRONG)
+def test_parts_that_do_not_fit_are_named(tmp_path, name, end, change, said):
+    quantized_folder(tmp_path, name)
+    stem = changed(tmp_path, end, lambda t: change(t.clone()).contiguous())
+    with pytest.raises(BadCheckpoint, match=said) as caught:
+        opened(tmp_path)
+    assert stem.partition(".weight")[0] in str(caught.value)
+
+
+def test_zeros_that_contradict_the_settings_are_named(tmp_path):
+    quantized_folder(tmp_path, "gptq_zeros")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"]["sym"] = True
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tensor = opened(tmp_path)["model.layers.0.self_attn.q_proj.weight"]
+    with pytest.raises(BadCheckpoint, match=r"layers.0.self_attn.q_proj.*`sym`"):
+        tensor.elements(0, prod(tensor.shape))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("gptq", {"bits": 9}, "bits 9, and kvc reads 2 to 8"),
+        ("gptq", {"bits": None}, "bits None"),
+        ("gptq", {"checkpoint_format": "marlin"}, "'marlin', and kvc reads gptq"),
+        ("awq", {"version": "gemv"}, "version 'gemv', and kvc reads gemm"),
+        ("mlx_4", {"mode": "mxfp4"}, "mode 'mxfp4', and kvc reads affine"),
+    ],
+)
+def test_unknown_settings_are_refused(tmp_path, name, changes, said):
+    quantized_folder(tmp_path, name)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config[FORMATS[name].key] |= changes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModel, match=said):
+        opened(tmp_path)

@@ -1,0 +1,116 @@
+"""GGUF files of a tiny Llama, written by the gguf package's own writer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from hf_folders import SIZES as PLAIN
+from hf_folders import tiny_llama
+from transformers import LlamaForCausalLM
+
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1}
+NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm",
+    "lm_head": "output", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+
+
+def gguf_name(name: str) -> str:
+    """Return the name in a GGUF file of a parameter of Llama."""
+    stem, _, end = name.rpartition(".")
+    stem = stem.replace("model.layers.", "blk.")
+    for own, other in NAMES.items():
+        stem = stem.removesuffix(own) + other if stem.endswith(own) else stem
+    return f"{stem}.{end}"
+
+
+def random_blocks(shape: tuple[int, ...], kind: str, seed: int) -> np.ndarray:
+    """Return rows of a type that the package reads and does not write: uint8.
+
+    The scales of blocks, float16, are small numbers.
+    """
+    number = gguf.GGMLQuantizationType[kind]
+    elements, nbytes = gguf.GGML_QUANT_SIZES[number]
+    random = np.random.default_rng(seed)
+    count = int(np.prod(shape)) // elements
+    blocks = random.integers(0, 256, (count, nbytes), dtype=np.uint8)
+    # Where the float16 lie: behind the integers of Q6_K, before those of the others.
+    places = {"Q6_K": (208,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q3_K": (108,)}
+    for place in places[kind]:
+        half = (random.uniform(1e-4, 1e-3, count)).astype(np.float16)
+        blocks[:, place : place + 2] = half[:, None].view(np.uint8)
+    return blocks.reshape(*shape[:-1], -1)
+
+
+def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Return rows of queries or keys in llama.cpp's order: halves of heads as pairs."""
+    rows = weight.reshape(heads, 2, -1, *weight.shape[1:])
+    return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(weight.shape)
+
+
+def save_gguf(
+    path: Path, kind: str, changes: Mapping[str, object] | None = None
+) -> LlamaForCausalLM:
+    """Write a Llama with matrices of one type; return the model that it stands for."""
+    model = tiny_llama(**SIZES)
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(config.vocab_size)
+    _add_tokenizer(writer)
+    for key, value in (changes or {}).items():
+        writer.add_uint32(key, int(str(value)))
+    number = gguf.GGMLQuantizationType[kind]
+    for seed, (name, weight) in enumerate(model.state_dict().items()):
+        found = gguf_name(name)
+        if weight.dim() < 2:
+            writer.add_tensor(found, weight.numpy())
+            continue
+        heads = {"attn_q": 4, "attn_k": 2}.get(found.split(".")[-2], 0)
+        values = permuted(weight.numpy(), heads) if heads else weight.numpy()
+        try:
+            packed = gguf.quants.quantize(values, number)
+        except NotImplementedError:
+            packed = random_blocks(values.shape, kind, seed)
+        widened = gguf.quants.dequantize(packed, number)
+        if heads:  # back into the model's order
+            rows = widened.reshape(heads, -1, 2, weight.shape[1])
+            widened = rows.swapaxes(1, 2).reshape(weight.shape)
+        with torch.no_grad():
+            weight.copy_(torch.from_numpy(widened.astype(np.float32)))
+        writer.add_tensor(found, packed, raw_dtype=number)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter) -> None:
+    """Add a vocabulary of bytes, of as many tokens as the model has."""
+    count = int(str(PLAIN["vocab_size"]))
+    letters = [chr(65 + i) for i in range(26)] + [chr(97 + i) for i in range(26)]
+    tokens = ["<unk>", "<s>", "</s>", *letters, *"01234567", "ab"]
+    tokens += [f"<{i}>" for i in range(count - len(tokens))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    kinds = [3 if token.startswith("<") else 1 for token in tokens]
+    writer.add_token_types(kinds)
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")

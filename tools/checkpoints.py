@@ -1,0 +1,68 @@
+"""Check the path of a model before torch is imported, which takes seconds.
+
+In: the path of a Hugging Face folder or of a .gguf file. Out: nothing, or the error
+that compiling would end with.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from kvc.schema.checkpoints.gguf_header import read_gguf_header
+from kvc.schema.checkpoints.problems import Problems, bad_checkpoint
+from kvc.schema.checkpoints.quantization import check_method
+from kvc.schema.errors import MissingPackage, reason_of
+
+GGUF: Final = ".gguf"
+
+
+def is_checkpoint(model: str) -> bool:
+    """Tell whether a model is named by the path of a folder, or of a .gguf file."""
+    path = Path(model)
+    return path.is_dir() or path.suffix == GGUF
+
+
+def check_checkpoint(model: str) -> None:
+    """Check what can be checked of a folder or file without torch.
+
+    Raises:
+        BadCheckpoint: a .gguf file is damaged; the error lists all problems.
+        MissingPackage: the gguf package is not installed.
+        UnsupportedModel: weights are quantized in a way that kvc does not read.
+    """
+    path = Path(model)
+    if path.is_dir():
+        _check_config(path)
+    else:
+        _check_gguf(path)
+
+
+def _check_config(folder: Path) -> None:
+    try:
+        described = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):  # told when the folder is opened
+        return
+    if isinstance(described, dict):
+        check_method(described, str(folder))
+
+
+def _check_gguf(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise bad_checkpoint([reason_of(error)], str(path)) from error
+    try:
+        read_gguf_header(descriptor, os.fstat(descriptor).st_size)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            what=f"the model {path}",
+            package="gguf",
+            reason="it is not installed",
+            install="pip install 'kvc[gguf]'",
+        ) from error
+    except (OSError, Problems) as error:
+        reasons = error.reasons if isinstance(error, Problems) else [reason_of(error)]
+        raise bad_checkpoint(reasons, str(path)) from error
+    finally:
+        os.close(descriptor)
