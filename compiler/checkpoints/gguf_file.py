@@ -212,8 +212,8 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir():
         found = gguf_files(path)
         if len(found) != 1:
-            names = ", ".join(each.name for each in found)
-            several = f"the folder has several models, {names}; give the path of one"
+            listed = ", ".join(each.name for each in found)
+            several = f"the folder has several models, {listed}; give the path of one"
             reason = several if found else f"the folder has no {SUFFIX} file"
             raise CheckpointError(path=str(path), reason=reason)
         path = found[0]

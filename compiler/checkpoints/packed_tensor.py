@@ -124,5 +124,5 @@ def unpacked(words: Tensor, bits: int, count: int) -> Tensor:
         return parts.view(len(words), -1)[:, :count].contiguous()
     ones = (raw[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1
     taken = ones.view(len(words), -1)[:, : count * bits].view(len(words), count, bits)
-    powers = 1 << torch.arange(bits, dtype=torch.uint8)
-    return (taken * powers).sum(-1, dtype=torch.uint8)
+    powers = torch.tensor([1 << bit for bit in range(bits)], dtype=torch.uint8)
+    return torch.sum(taken * powers, -1, dtype=torch.uint8)

@@ -177,8 +177,8 @@ class QuantizeWeights:
         yield quantizing
         layout = _stored_layout(name, weight, form, book)
         if layout is not None and layout.bits == 4 and name not in tables:
-            *stored, minimums = int4_as_stored(weight, name, layout, builder, book)
-            arguments = (*quantizing.outputs, *stored, bias, minimums)
+            *kept, minimums = int4_as_stored(weight, name, layout, builder, book)
+            arguments = (*quantizing.outputs, *kept, bias, minimums)
             yield replace(node, op=form.int4, arguments=arguments)
             return
         if narrow and _in_whole_blocks(weight) and layout is None:

@@ -54,11 +54,25 @@ def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def save_gguf(
-    path: Path, kind: str, changes: Mapping[str, object] | None = None
+    path: Path,
+    kind: str,
+    rope: Mapping[str, object] | None = None,
+    factors: np.ndarray | None = None,
 ) -> LlamaForCausalLM:
-    """Write a Llama with matrices of one type; return the model that it stands for."""
-    model = tiny_llama(**SIZES)
+    """Write a Llama with matrices of one type; return the model that it stands for.
+
+    Args:
+        path: path of the file.
+        kind: type of the matrices.
+        rope: the model's settings of rotary positions, which the file has as factors.
+        factors: other factors of frequencies.
+    """
+    model = tiny_llama(**SIZES, **({"rope_parameters": dict(rope)} if rope else {}))
     config = model.config
+    if rope:
+        rotary = model.model.rotary_emb.inv_freq.numpy()
+        plain = 10000.0 ** -(np.arange(len(rotary)) / len(rotary))
+        factors = (plain / rotary).astype(np.float32)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -70,8 +84,8 @@ def save_gguf(
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(config.vocab_size)
     _add_tokenizer(writer)
-    for key, value in (changes or {}).items():
-        writer.add_uint32(key, int(str(value)))
+    if factors is not None:
+        writer.add_tensor("rope_freqs.weight", factors)
     number = gguf.GGMLQuantizationType[kind]
     for seed, (name, weight) in enumerate(model.state_dict().items()):
         found = gguf_name(name)

@@ -241,8 +241,19 @@ def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
         blob, kind = weight
         scales = sum(program.blobs[one[0]].nbytes for one in others if one is not None)
         nbytes = program.blobs[blob].nbytes, scales
-        uses = (op in table for table in (LOOKUPS, _LINEAR, _CONVOLUTIONS))
-        yield blob, _Matrix(*_shape(op, kind), nbytes, *uses, _is_rounded(call, kind))
+        rows, columns = _shape(op, kind)
+        yield (
+            blob,
+            _Matrix(
+                rows,
+                columns,
+                nbytes,
+                looked_up=op in LOOKUPS,
+                multiplied=op in _LINEAR,
+                convolved=op in _CONVOLUTIONS,
+                rounded=_is_rounded(call, kind),
+            ),
+        )
 
 
 def _is_rounded(call: Instruction, kind: TensorType) -> bool:

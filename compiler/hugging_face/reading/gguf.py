@@ -29,6 +29,7 @@ from transformers.modeling_gguf_pytorch_utils import (
 
 from kvc.compiler.checkpoints.gguf_file import GgufCheckpoint, GgufTensor
 from kvc.compiler.checkpoints.loading import NamedTensor
+from kvc.compiler.hugging_face.reading.gguf_rotary import FACTORS, with_factors
 from kvc.compiler.hugging_face.reading.model_lines import words_of
 from kvc.compiler.hugging_face.reading.weights import match_by
 from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
@@ -57,7 +58,8 @@ def read_config(checkpoint: GgufCheckpoint) -> PreTrainedConfig:
     """Return the configuration that the metadata of a file describes.
 
     Raises:
-        UnsupportedModel: transformers reads no such architecture from GGUF files.
+        UnsupportedModel: transformers reads no such architecture from GGUF files, or
+            the file scales the frequencies of positions in an unknown way.
         BadModelFolder: the metadata has impossible values.
     """
     architecture = checkpoint.metadata.get(ARCHITECTURE)
@@ -79,6 +81,8 @@ def read_config(checkpoint: GgufCheckpoint) -> PreTrainedConfig:
             raise UnsupportedModel(model=checkpoint.path, reason=reason) from error
         reason = f"its metadata makes no configuration: {words_of(error)}"
         raise BadModelFolder(path=checkpoint.path, reason=reason) from error
+    if FACTORS in checkpoint.tensors:
+        with_factors(config, checkpoint.tensors[FACTORS])
     return config
 
 
@@ -93,7 +97,7 @@ def read_tokenizer(checkpoint: GgufCheckpoint) -> dict[str, bytes]:
     path = Path(checkpoint.path)
     try:
         with _read_once(checkpoint), TemporaryDirectory() as folder:
-            tokenizer = AutoTokenizer.from_pretrained(  # type: ignore[no-untyped-call]
+            tokenizer = AutoTokenizer.from_pretrained(
                 path.parent, gguf_file=path.name, local_files_only=True
             )
             tokenizer.save_pretrained(folder)
@@ -111,14 +115,14 @@ def read_tokenizer(checkpoint: GgufCheckpoint) -> dict[str, bytes]:
 class _Field:
     name: str
     types: list[int]
-    parts: Sequence[object]
+    parts: "_Parts"
 
     @property
     def data(self) -> range:
         return range(len(self.parts))
 
 
-class _Parts(Sequence[object]):
+class _Parts:
     """The elements of a list of metadata, each as the reader has it: bytes or [n]."""
 
     def __init__(self, values: Sequence[Metadata]) -> None:
@@ -127,8 +131,7 @@ class _Parts(Sequence[object]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def __getitem__(self, index: object) -> object:
-        assert isinstance(index, int)
+    def __getitem__(self, index: int) -> object:
         value = self._values[index]
         return value.encode() if isinstance(value, str) else [value]
 
@@ -171,11 +174,11 @@ def gguf_tensors(
     tensors = {
         name: tensor
         for name, tensor in checkpoint.tensors.items()
-        if not name.startswith("rope_freqs")  # computed from the configuration
+        if name != FACTORS  # which the configuration has
     }
     if architecture in GGUF_ARCHS:
         return match_by(GGUF_ARCHS[architecture](model.config), model, tensors)
-    kind = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
+    kind: type[TensorProcessor] = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     processor = kind(config=model.config.to_dict())
     try:
         names = get_gguf_hf_weights_map(model, processor)
@@ -212,7 +215,7 @@ def _order_of_rows(processor: TensorProcessor, tensor: GgufTensor) -> Tensor | N
     shape = (rows,) if len(tensor.shape) < 2 else (rows, 1)
     numbers = np.arange(rows).reshape(shape)
     try:
-        made = processor.process(
+        made = processor.process(  # type: ignore[no-untyped-call]
             numbers.copy(), tensor.name, parsed_parameters={"tensors": {}}
         )
     except Exception:  # whatever arithmetic makes of a matrix with one column
@@ -328,7 +331,7 @@ class _Processed:
         for part in self.parts:
             count = _row(part.shape) * (part.shape[0] if part.shape else 1)
             values = part.elements(0, count).view(part.shape).float().numpy()
-            done = self.processor.process(
+            done = self.processor.process(  # type: ignore[no-untyped-call]
                 values,
                 part.name,
                 tensor_key_mapping=self.names,

@@ -41,7 +41,7 @@ def converted(folder: Path) -> dict[str, bytes]:
         return {}
     try:
         with TemporaryDirectory() as made:
-            tokenizer = AutoTokenizer.from_pretrained(  # type: ignore[no-untyped-call]
+            tokenizer = AutoTokenizer.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
             tokenizer.save_pretrained(made)

@@ -174,3 +174,25 @@ def test_parts_of_a_split_model_are_read_together(tmp_path, whole):
     (tmp_path / "m-00002-of-00002.gguf").write_bytes(whole)
     with pytest.raises(BadCheckpoint, match=r"'blk.0.attn_q.weight' is in two files"):
         open_gguf(path)
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_scaled_frequencies_are_those_of_llama_3(tmp_path, factor):
+    scaled = {
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": factor,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+    model = save_gguf(tmp_path / "m.gguf", "F32", rope=scaled)
+    opened = open_gguf(tmp_path / "m.gguf").model
+    found = opened.config.rope_parameters
+    assert {key: found[key] for key in scaled} == scaled
+    expected = model.model.rotary_emb.inv_freq
+    torch.testing.assert_close(opened.model.rotary_emb.inv_freq, expected)
+
+
+def test_other_scalings_of_frequencies_are_refused(tmp_path):
+    factors = np.linspace(1, 7, 32, dtype=np.float32)
+    save_gguf(tmp_path / "m.gguf", "F32", factors=factors)
+    with pytest.raises(UnsupportedModel, match="otherwise than Llama"):
+        open_gguf(tmp_path / "m.gguf")
