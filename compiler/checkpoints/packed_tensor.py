@@ -120,7 +120,7 @@ def unpacked(words: Tensor, bits: int, count: int) -> Tensor:
         return raw[:, :count].clone()
     if bits in (2, 4):
         steps = torch.arange(0, 8, bits, dtype=torch.uint8)
-        parts = (raw[..., None] >> steps) & (2**bits - 1)
+        parts = (raw[..., None] >> steps) & ((1 << bits) - 1)
         return parts.view(len(words), -1)[:, :count].contiguous()
     ones = (raw[..., None] >> torch.arange(8, dtype=torch.uint8)) & 1
     taken = ones.view(len(words), -1)[:, : count * bits].view(len(words), count, bits)
