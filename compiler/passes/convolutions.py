@@ -87,15 +87,15 @@ class _Folder:
         weighted, shifted, biased = (v is not None for v in (weight, shift, bias))
         of_kernel = self._names(builder, kernel, var, weight)
         of_bias = self._names(builder, var, mean, weight, shift, bias)
-        ending = f"folded.{of_kernel[1]}"
+        name = of_kernel[0]
         kernels = self._constant(
-            f"{of_kernel[0]}.{ending}",
+            f"{name}.folded",
             FoldedKernel(eps, weighted),
             of_kernel,
             kernel.type.dims,
         )
         made = self._constant(
-            f"{of_kernel[0]}.bias.{ending}",
+            f"{name.removesuffix('.weight')}.bias.folded",
             FoldedBias(eps, weighted, shifted, biased),
             of_bias,
             kernel.type.dims[:1],

@@ -35,7 +35,7 @@ def examples(page, language):
 
 README = (ROOT / "README.md").read_text()
 RECIPES = (ROOT / "recipes/README.md").read_text()
-FIRST, GROWING = examples("README.md", "python")
+FIRST, PLAIN, GROWING = examples("README.md", "python")
 DEMO, CHECKS, COMMANDS, INSTALL, CHATTING = examples("README.md", "sh")
 OWN, *_ = examples("compiler/WRITING_MODELS.md", "python")
 COMPILE_OWN, KEEP_OWN = examples("compiler/WRITING_MODELS.md", "sh")
@@ -129,6 +129,11 @@ def test_its_commands_do_what_it_does(first):
     told = shell(first.folder, COMMANDS)
     assert "prefill + decode + prefill_all, shared" in told
     assert told.endswith(first.text)
+
+
+def test_a_model_without_state_is_compiled_and_called(tmp_path):
+    shown = "\nprint(y.shape)\n"
+    assert run_here(tmp_path, PLAIN + shown) == "(4, 2)\n"
 
 
 def test_a_cache_grows_without_a_maximum_and_without_copies(tmp_path):
