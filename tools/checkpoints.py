@@ -15,12 +15,13 @@ from kvc.schema.checkpoints.quantization import check_method
 from kvc.schema.errors import MissingPackage, reason_of
 
 GGUF: Final = ".gguf"
+BUILT_IN: Final = ("demo",)  # the names of `kvc.compiler.models`, which imports torch
 
 
 def is_checkpoint(model: str) -> bool:
-    """Tell whether a model is named by the path of a folder, or of a .gguf file."""
+    """Tell whether a name is the path of a folder or a .gguf file, not built in."""
     path = Path(model)
-    return path.is_dir() or path.suffix == GGUF
+    return model not in BUILT_IN and (path.is_dir() or path.suffix == GGUF)
 
 
 def check_checkpoint(model: str) -> None:
@@ -41,7 +42,7 @@ def check_checkpoint(model: str) -> None:
 def _check_config(folder: Path) -> None:
     try:
         described = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):  # told when the folder is opened
+    except (OSError, ValueError, RecursionError):  # told when the folder is opened
         return
     if isinstance(described, dict):
         check_method(described, str(folder))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Final
 
@@ -14,7 +14,7 @@ from kvc.compiler.checkpoints.packed_tensor import PackedTensor, Parts, read
 from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
 from kvc.schema.checkpoints.problems import bad_checkpoint
-from kvc.schema.errors import BadCheckpoint
+from kvc.schema.errors import BadCheckpoint, UnsupportedModel
 
 Files = Mapping[str, FileTensor]
 Settings = Mapping[str, object]
@@ -23,6 +23,9 @@ _SIDE: Final = 128  # of FP8's blocks, unless settings say otherwise
 # The values of E2M1, OCP Microscaling Formats 1.0, table 4.
 _E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _E8M0_BIAS: Final = 127
+_NESTED: Final = "weight.nested_absmax"
+_ROW_SCALES: Final = ("SCB", "weight_scale", "weight_scale_inv")
+_TOGETHER: Final = 1 << 18  # bytes that are widened at a time
 
 
 def fp8(name: str, parts: Files, settings: Settings) -> PackedTensor:
@@ -31,17 +34,18 @@ def fp8(name: str, parts: Files, settings: Settings) -> PackedTensor:
     Raises:
         BadCheckpoint: sizes of the tensors do not fit.
     """
-    rows, columns = _matrix(name, parts)
-    sides = settings.get("weight_block_size") or [_SIDE, _SIDE]
-    assert isinstance(sides, list)
-    high, wide = (int(side) for side in sides)
-    scales = parts["weight_scale_inv"].shape
+    own = "weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"
+    rows, columns = parts["weight"].shape
+    scales = parts[own].shape
+    if prod(scales) == 1:
+        return int8_rows(name, parts, settings)
+    high, wide = _sides(name, settings)
     if scales != (-(-rows // high), -(-columns // wide)):
-        wrong = f"scales {list(scales)} of blocks {sides} of {[rows, columns]}"
+        wrong = f"scales {list(scales)} of blocks {[high, wide]} of {[rows, columns]}"
         raise _bad(parts, f"{name}: {wrong}")
 
     def widened(found: Parts) -> Tensor:
-        scale = found["weight_scale_inv"].float()
+        scale = _floats(found[own])
         each = scale.repeat_interleave(wide, 1)[:, :columns]
         weight = found["weight"].float()
         for begin in range(0, rows, high):
@@ -49,6 +53,21 @@ def fp8(name: str, parts: Files, settings: Settings) -> PackedTensor:
         return weight
 
     return PackedTensor(name, "FP8", (rows, columns), parts, widened)
+
+
+def _sides(name: str, settings: Settings) -> tuple[int, int]:
+    """Return the rows and the columns of a block of FP8.
+
+    Raises:
+        UnsupportedModel: the settings have no two sizes.
+    """
+    found = settings.get("weight_block_size") or [_SIDE, _SIDE]
+    if isinstance(found, list) and len(found) == 2:
+        high, wide = found
+        if isinstance(high, int) and isinstance(wide, int) and high > 0 and wide > 0:
+            return high, wide
+    reason = f"its weight_block_size is {found!r}, not two sizes"
+    raise UnsupportedModel(model=name, reason=reason)
 
 
 def int8_rows(name: str, parts: Files, settings: Settings) -> PackedTensor:
@@ -59,16 +78,20 @@ def int8_rows(name: str, parts: Files, settings: Settings) -> PackedTensor:
     Raises:
         BadCheckpoint: sizes of the tensors do not fit.
     """
-    rows, columns = _matrix(name, parts)
-    own = "SCB" if "SCB" in parts else "weight_scale"
-    count = prod(parts[own].shape)
-    if count not in (1, rows):
-        raise _bad(parts, f"{name}: {count} scales of {rows} rows")
+    rows, columns = parts["weight"].shape
+    own = next(
+        end for end in ("SCB", "weight_scale", "weight_scale_inv") if end in parts
+    )
+    shape = parts[own].shape
+    if shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
+        if len(shape) == 2 and parts["weight"].dtype != torch.int8:
+            return fp8(name, parts, settings)
+        raise _bad(parts, f"{name}: scales {list(shape)} of {rows} rows")
     unit = 127.0 if own == "SCB" else 1.0
     is_int8 = parts["weight"].dtype == torch.int8
 
     def integers(found: Parts) -> StoredRows | Tensor:
-        scales = (found[own].float().reshape(-1, 1) / unit).expand(rows, 1).clone()
+        scales = (_floats(found[own]).reshape(-1, 1) / unit).expand(rows, 1).clone()
         if is_int8:
             return StoredRows(found["weight"], scales)
         return found["weight"].float() * scales
@@ -76,6 +99,56 @@ def int8_rows(name: str, parts: Files, settings: Settings) -> PackedTensor:
     layout = StoredLayout(8, columns) if is_int8 else None
     kind = "int8" if is_int8 else "FP8"
     return PackedTensor(name, kind, (rows, columns), parts, integers, layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The description that bitsandbytes stores beside a matrix.
+
+    Attributes:
+        shape: sizes of the matrix.
+        block: how many weights share a scale.
+        nested: how many scales of 8 bits share an outer scale; 0: none are of 8 bits.
+        offset: what is added to scales of 8 bits.
+    """
+
+    shape: tuple[int, ...]
+    block: int
+    nested: int
+    offset: float
+
+
+def _state(name: str, parts: Files) -> _State:
+    """Return the description of a matrix, after a check of the sizes of its parts.
+
+    Raises:
+        BadCheckpoint: the description is damaged, or sizes do not fit.
+    """
+    end = next(end for end in parts if "quant_state" in end)
+    try:
+        told = json.loads(bytes(read(parts[end]).tolist()))
+        state = _State(
+            tuple(int(size) for size in told["shape"]),
+            int(told["blocksize"]),
+            int(told.get("nested_blocksize") or 0) if _NESTED in parts else 0,
+            float(told.get("nested_offset") or 0),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise _bad(parts, f"{name}: its quant_state is damaged: {error}") from error
+    whole = len(state.shape) == 2 and min(state.shape) > 0 and state.block > 0
+    if not whole or prod(state.shape) != 2 * prod(parts["weight"].shape):
+        wrong = f"{list(state.shape)} in blocks of {state.block}"
+        raise _bad(parts, f"{name}: its quant_state is damaged: {wrong}")
+    count = -(-prod(state.shape) // state.block)
+    expected = {"weight.absmax": count, "weight.quant_map": 16}
+    if _NESTED in parts or "weight.nested_quant_map" in parts:
+        outer = -(-count // state.nested) if state.nested > 0 else 0
+        expected |= {_NESTED: outer, "weight.nested_quant_map": 256}
+    for part, size in expected.items():
+        found = prod(parts[part].shape) if part in parts else 0
+        if found != size or not size:
+            raise _bad(parts, f"{name}: {part} has {found} numbers, not {size}")
+    return state
 
 
 def table4(name: str, parts: Files, settings: Settings) -> PackedTensor:
@@ -86,29 +159,17 @@ def table4(name: str, parts: Files, settings: Settings) -> PackedTensor:
     Raises:
         BadCheckpoint: the description of the state is damaged, or sizes do not fit.
     """
-    end = next(end for end in parts if "quant_state" in end)
-    try:
-        state = json.loads(bytes(read(parts[end]).tolist()))
-        shape = tuple(int(size) for size in state["shape"])
-        block = int(state["blocksize"])
-        nested = int(state.get("nested_blocksize") or 0)
-        offset = float(state.get("nested_offset") or 0)
-        if (
-            block < 1
-            or len(shape) != 2
-            or prod(shape) != 2 * prod(parts["weight"].shape)
-        ):
-            raise ValueError(f"{list(shape)} in blocks of {block}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise _bad(parts, f"{name}: its quant_state is damaged: {error}") from error
-    count = -(-prod(shape) // block)
-    if prod(parts["weight.absmax"].shape) != count:
-        raise _bad(parts, f"{name}: it has not {count} scales, one for {block} values")
+    state = _state(name, parts)
+    shape, block, nested, offset = state.shape, state.block, state.nested, state.offset
 
     def widened(found: Parts) -> Tensor:
-        packed = found["weight"].reshape(-1)
-        both = torch.stack((packed >> 4, packed & 15), dim=1).reshape(-1)
-        values = found["weight.quant_map"].float()[both.long()]
+        packed, table = found["weight"].reshape(-1), found["weight.quant_map"].float()
+        values = torch.empty(len(packed), 2)
+        for begin in range(0, len(packed), _TOGETHER):
+            some = slice(begin, begin + _TOGETHER)
+            values[some, 0] = table[(packed[some] >> 4).int()]
+            values[some, 1] = table[(packed[some] & 15).int()]
+        values = values.view(-1)
         scales = found["weight.absmax"].reshape(-1)
         if "weight.nested_absmax" in found:
             known = found["weight.nested_quant_map"].float()[scales.long()]
@@ -117,7 +178,7 @@ def table4(name: str, parts: Files, settings: Settings) -> PackedTensor:
         values *= scales.float().repeat_interleave(block)[: len(values)]
         return values.view(shape)
 
-    layout = StoredLayout(8, BLOCK, loss=AGAIN) if shape[1] % BLOCK == 0 else None
+    layout = StoredLayout(8, BLOCK, loss=AGAIN)
     return PackedTensor(name, "bitsandbytes", shape, parts, widened, layout)
 
 
@@ -134,6 +195,7 @@ class _Experts:
     blocks: FileTensor
     scales: FileTensor
     shape: tuple[int, int, int]
+    _kept: dict[int, Tensor] = field(default_factory=dict, compare=False)
 
     @property
     def path(self) -> str:
@@ -152,17 +214,26 @@ class _Experts:
         first, last = begin // each, -(-end // each)
         found = [self._expert(i).reshape(-1) for i in range(first, last)]
         flat = torch.cat(found) if found else torch.empty(0)
-        return flat[begin - first * each : end - first * each]
+        flat = flat[begin - first * each : end - first * each].clone()
+        if end >= prod(self.shape):
+            self._kept.clear()
+        return flat
 
     def _expert(self, index: int) -> Tensor:
+        """Return an expert's matrix, float32 [in, out]; the last one is kept."""
+        if index not in self._kept:
+            self._kept.clear()
+            self._kept[index] = self._widened(index)
+        return self._kept[index]
+
+    def _widened(self, index: int) -> Tensor:
         _, columns, rows = self.shape
         count = rows * columns
         packed = self.blocks.elements(index * count // 2, (index + 1) * count // 2)
         scales = self.scales.elements(index * count // 32, (index + 1) * count // 32)
         both = torch.stack((packed & 15, packed >> 4), dim=1).view(-1, 32)
         table = torch.tensor([*_E2M1, *(-value for value in _E2M1)])
-        powers = torch.ldexp(torch.ones(()), scales.int() - _E8M0_BIAS)
-        weight = table[both.long()] * powers[:, None]
+        weight = table[both.int()] * _powers(scales)[:, None]
         return weight.view(rows, columns).T.contiguous()
 
 
@@ -173,6 +244,8 @@ def mxfp4(name: str, parts: Files, settings: Settings) -> _Experts:
         BadCheckpoint: sizes of the tensors do not fit.
     """
     blocks, scales = parts["_blocks"], parts["_scales"]
+    if 0 in blocks.shape:
+        raise _bad(parts, f"{name}: blocks are {list(blocks.shape)}")
     if (
         len(blocks.shape) != 4
         or scales.shape != blocks.shape[:3]
@@ -184,11 +257,15 @@ def mxfp4(name: str, parts: Files, settings: Settings) -> _Experts:
     return _Experts(name, blocks, scales, (experts, 32 * fours, rows))
 
 
-def _matrix(name: str, parts: Files) -> tuple[int, int]:
-    shape = parts["weight"].shape
-    if len(shape) != 2:
-        raise _bad(parts, f"{name}: it is no matrix, but {list(shape)}")
-    return shape[0], shape[1]
+def _floats(scales: Tensor) -> Tensor:
+    """Return scales as float32; bytes are powers of two, E8M0."""
+    return _powers(scales) if scales.dtype == torch.uint8 else scales.float()
+
+
+def _powers(exponents: Tensor) -> Tensor:
+    """Return 2 ** (exponent - 127) of uint8, of the same shape."""
+    ones = torch.ones(exponents.shape)
+    return torch.ldexp(ones, exponents.int() - _E8M0_BIAS)
 
 
 def _bad(parts: Files, wrong: str) -> BadCheckpoint:

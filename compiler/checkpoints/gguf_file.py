@@ -26,13 +26,13 @@ from kvc.schema.checkpoints.gguf_header import (
     Metadata,
     read_gguf_header,
 )
-from kvc.schema.checkpoints.problems import Problems, bad_checkpoint
+from kvc.schema.checkpoints.problems import Problems, bad_checkpoint, shown
 from kvc.schema.closing import Closing
 from kvc.schema.container import path_text
 from kvc.schema.errors import CheckpointError
 
 SUFFIX: Final = ".gguf"
-_PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+_PART: Final = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}})\{SUFFIX}")
 # Types of elements that torch has; all others are read as float32.
 _PLAIN: Final = {
     "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -169,6 +169,11 @@ class GgufCheckpoint(Closing):
                 if name in tensors:
                     wrong.append(f"tensor {name!r} is in two files")
                 tensors[name] = GgufTensor(opened, name, entry)
+        wrong += [
+            f"tensor {shown(name)}: kvc reads no elements of type {tensor.kind}"
+            for name, tensor in tensors.items()
+            if tensor.kind not in {*_PLAIN, *LAYOUTS}
+        ]
         if not wrong and not tensors:
             wrong.append(f"{files[0].name}: it has no tensors")
         if wrong:
@@ -223,9 +228,14 @@ def _files(path: Path) -> list[Path]:
     parts = _PART.fullmatch(path.name)
     if parts is None:
         return [path]
-    names = [f"{parts[1]}-{i + 1:05}-of-{parts[3]}.gguf" for i in range(int(parts[3]))]
+    names = [
+        f"{parts[1]}-{i + 1:05}-of-{parts[3]}{SUFFIX}" for i in range(int(parts[3]))
+    ]
     files = [path.parent / name for name in names]
     missing = [file.name for file in files if not file.exists()]
+    if not files:
+        reason = f"{path.name} is a part of a model of 0 parts"
+        raise CheckpointError(path=str(path), reason=reason)
     if missing:
         reason = f"the model is split, and {', '.join(missing[:10])} is missing"
         raise CheckpointError(path=str(path), reason=reason)

@@ -24,6 +24,7 @@ BLOCK: Final = 32  # of matrices that are quantized again
 AGAIN: Final = "quantized again to int8 in blocks of 32"
 ORDERED: Final = f"columns reordered (act-order), {AGAIN}"
 _WORD: Final = 32  # bits
+_TOGETHER: Final = 64  # rows that are widened at a time
 # Which of eight columns each nibble of a word of AWQ is.
 _AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 
@@ -40,7 +41,8 @@ def gptq(name: str, parts: Files, settings: Settings) -> PackedTensor:
         BadCheckpoint: sizes of the tensors do not fit, or groups are out of range.
     """
     bits = _bits(settings.get("bits"), name)
-    version = settings.get("checkpoint_format") or "gptq"
+    named = settings.get("checkpoint_format") or settings.get("format") or "gptq"
+    version = str(named).lower()
     if version not in ("gptq", "gptq_v2"):
         raise _unknown(name, "checkpoint_format", version, "gptq or gptq_v2")
     qweight, scales = parts["qweight"], parts["scales"]
@@ -75,7 +77,7 @@ def awq(name: str, parts: Files, settings: Settings) -> PackedTensor:
         UnsupportedModel: a setting is unknown.
         BadCheckpoint: sizes of the tensors do not fit.
     """
-    version = str(settings.get("version", "gemm")).lower()
+    version = str(settings.get("format") or settings.get("version") or "gemm").lower()
     if version != "gemm":
         raise _unknown(name, "version", version, "gemm")
     bits = _bits(settings.get("bits", settings.get("w_bit", 4)), name)
@@ -112,8 +114,7 @@ def compressed(name: str, parts: Files, settings: Settings) -> PackedTensor:
     weight_shape int64 [2].
 
     Raises:
-        UnsupportedModel: no group of the settings has integers of such a width.
-        BadCheckpoint: sizes of the tensors do not fit.
+        BadCheckpoint: sizes of the tensors do not fit each other, or the settings.
     """
     shape = [int(size) for size in read(parts["weight_shape"])]
     packed, scales = parts["weight_packed"], parts["weight_scale"]
@@ -262,11 +263,16 @@ def _rows(
 
 def _widened(rows: StoredRows, order: Tensor) -> Tensor:
     """Return float32 [out, in] of rows each of whose inputs has a group of its own."""
-    scales = rows.scales.float()[:, order]
-    if rows.minimums is not None:
-        return rows.values.float() * scales + rows.minimums[:, order]
+    widened = torch.empty(rows.values.shape)
     offset = OFFSET if rows.values.dtype == torch.uint8 else 0
-    return (rows.values.float() - offset) * scales
+    for begin in range(0, len(widened), _TOGETHER):
+        some = slice(begin, begin + _TOGETHER)
+        values, scales = rows.values[some].float(), rows.scales[some].float()[:, order]
+        if rows.minimums is not None:
+            widened[some] = values.mul_(scales).add_(rows.minimums[some][:, order])
+        else:
+            widened[some] = values.sub_(offset).mul_(scales)
+    return widened
 
 
 def _order(

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import torch
+
 from kvc.compiler.checkpoints.blocks_of_floats import fp8, int8_rows, mxfp4, table4
 from kvc.compiler.checkpoints.loading import NamedTensor
 from kvc.compiler.checkpoints.packed_integers import (
@@ -20,7 +22,12 @@ from kvc.compiler.checkpoints.packed_integers import (
     mlx,
 )
 from kvc.compiler.checkpoints.tensor_file import FileTensor
-from kvc.schema.checkpoints.quantization import check_method, method_of
+from kvc.schema.checkpoints.problems import bad_checkpoint
+from kvc.schema.checkpoints.quantization import (
+    check_method,
+    method_of,
+    settings_of,
+)
 
 Settings = Mapping[str, object]
 Parts = Mapping[str, FileTensor]
@@ -49,6 +56,40 @@ class _Format:
 _NF4: Final = "weight.quant_state.bitsandbytes__nf4"
 _FP4: Final = "weight.quant_state.bitsandbytes__fp4"
 _NESTED: Final = ("weight.nested_absmax", "weight.nested_quant_map")
+_HALVES: Final = (torch.float16, torch.bfloat16)
+_FLOATS: Final = (*_HALVES, torch.float32)
+_INTEGERS: Final = (torch.int32, torch.int64)
+_SMALL: Final = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
+# End of a part's name -> its dtypes, and its numbers of axes.
+_PARTS: Final[Mapping[str, tuple[tuple[torch.dtype, ...], tuple[int, ...]]]] = {
+    "qweight": ((torch.int32,), (2,)),
+    "qzeros": ((torch.int32,), (2,)),
+    "scales": (_FLOATS, (2,)),
+    "biases": (_FLOATS, (2,)),
+    "g_idx": (_INTEGERS, (1,)),
+    "weight_packed": ((torch.int32,), (2,)),
+    "weight_scale": ((*_FLOATS, torch.uint8), (0, 1, 2)),
+    "weight_scale_inv": ((*_FLOATS, torch.uint8), (0, 1, 2)),
+    "weight_zero_point": ((torch.int32,), (2,)),
+    "weight_g_idx": (_INTEGERS, (1,)),
+    "weight_shape": (_INTEGERS, (1,)),
+    "SCB": ((torch.float32,), (1,)),
+    "weight.absmax": ((torch.float32, torch.uint8), (1,)),
+    "weight.quant_map": ((torch.float32,), (1,)),
+    "weight.nested_absmax": ((torch.float32,), (1,)),
+    "weight.nested_quant_map": ((torch.float32,), (1,)),
+    _NF4: ((torch.uint8,), (1,)),
+    _FP4: ((torch.uint8,), (1,)),
+    "_blocks": ((torch.uint8,), (4,)),
+    "_scales": ((torch.uint8,), (3,)),
+}
+_WEIGHTS: Final = (*_SMALL, torch.uint8, torch.int32, torch.uint32)
+# Ends of names of tensors that say nothing about weights.
+_ACTIVATIONS: Final = (
+    "k_scale", "v_scale", "q_scale", "kv_scale", "k_zero_point", "v_zero_point",
+    "output_scale", "output_zero_point", "input_scale", "input_zero_point",
+    "input_global_scale", "activation_scale",
+)  # fmt: skip
 # Method of quantization -> the forms of its matrices.
 FORMATS: Final[Mapping[str, tuple[_Format, ...]]] = {
     "gptq": (_Format(("qweight", "scales", "qzeros"), gptq, ("g_idx",)),),
@@ -58,17 +99,12 @@ FORMATS: Final[Mapping[str, tuple[_Format, ...]]] = {
             ("weight_packed", "weight_scale", "weight_shape"),
             compressed,
             ("weight_zero_point", "weight_g_idx"),
-            dropped=("input_scale", "input_zero_point"),
         ),
-        _Format(
-            ("weight", "weight_scale"),
-            int8_rows,
-            dropped=("input_scale", "input_zero_point"),
-        ),
+        _Format(("weight", "weight_scale"), int8_rows),
     ),
     "fp8": (
-        _Format(("weight", "weight_scale_inv"), fp8, dropped=("activation_scale",)),
-        _Format(("weight", "weight_scale"), int8_rows, dropped=("input_scale",)),
+        _Format(("weight", "weight_scale_inv"), fp8),
+        _Format(("weight", "weight_scale"), int8_rows),
     ),
     "bitsandbytes": (
         _Format(("weight", "weight.absmax", "weight.quant_map", _NF4), table4, _NESTED),
@@ -92,23 +128,37 @@ def unpack(
 
     Raises:
         UnsupportedModel: the method, or one of its settings, is unknown.
-        BadCheckpoint: parts of a matrix are missing, or do not fit each other.
+        BadCheckpoint: parts of a matrix are of other dtypes, or do not fit each other.
     """
     check_method(config, model)
     method = method_of(config)
     if method is None:
         return dict(tensors)
-    key = "quantization" if method == "mlx" else "quantization_config"
-    settings = config[key]
-    assert isinstance(settings, Mapping)
+    settings = settings_of(config)
     found, left = dict[str, NamedTensor](), dict(tensors)
     for form in FORMATS[method]:
         for stem, parts in _matrices(form, left):
             name = f"{stem}{form.plain}"
+            _check_parts(name, parts)
             found[name] = form.make(name, parts, settings)
             for end in (*form.needed, *form.optional, *form.dropped):
                 left.pop(_joined(stem, end), None)
+    if method in ("compressed-tensors", "fp8"):
+        left = {n: t for n, t in left.items() if n.split(".")[-1] not in _ACTIVATIONS}
     return {**left, **found}
+
+
+def _check_parts(name: str, parts: Mapping[str, FileTensor]) -> None:
+    """Check the dtypes and numbers of axes of the parts of a matrix.
+
+    Raises:
+        BadCheckpoint: a part has another dtype than its format has, or other axes.
+    """
+    for end, part in parts.items():
+        dtypes, ranks = _PARTS.get(end, (_WEIGHTS, (2,)))
+        if part.dtype not in dtypes or len(part.shape) not in ranks:
+            wrong = f"{name}: its {end} is {part.kind} {list(part.shape)}"
+            raise bad_checkpoint([wrong], part.path)
 
 
 def _matrices(

@@ -47,6 +47,7 @@ from kvc.compiler.hugging_face.reading.tasks import (
 )
 from kvc.compiler.hugging_face.reading.tokenizer_files import converted
 from kvc.compiler.hugging_face.reading.weights import load_matched, match
+from kvc.compiler.hugging_face.reading.zero_biases import without_zero_biases
 from kvc.compiler.request.hints import why_not_fetched
 from kvc.schema.checkpoints.quantization import check_method
 from kvc.schema.errors import (
@@ -146,7 +147,8 @@ def open_folder(
     tensors = unpack(described, checkpoint.tensors, str(folder))
     left_out = unused(model, tensors, headless) if task == "embed" else ()
     given = {n: t for n, t in tensors.items() if n not in left_out}
-    load_matched(model, checkpoint.path, match(model, given))
+    matched = without_zero_biases(model, match(model, given))
+    load_matched(model, checkpoint.path, matched)
     pictures = places = None
     if with_pictures and takes_pictures(model):
         in_prompts = task == "generate" and not encodes_pictures(model)
@@ -236,8 +238,9 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
         )
     except Exception as error:
         raise _bad(folder, f"{CONFIG}: {words_of(error)}") from error
-    if hasattr(config, "quantization_config"):  # the weights become plain
-        del config.quantization_config
+    for part in (config, config.get_text_config()):  # the weights become plain
+        if hasattr(part, "quantization_config"):
+            del part.quantization_config
     return config
 
 

@@ -22,7 +22,7 @@ _CHUNK: Final = 1 << 20
 _MOST: Final = 1 << 24  # tensors, entries of metadata, elements of an array
 _MOST_NBYTES: Final = 1 << 27  # of a text
 _RANKS: Final = 4
-_STRING: Final = 8
+STRING: Final = 8  # the number of the type of texts
 _ARRAY: Final = 9
 # Number of a type of metadata -> struct's letter for it.
 _SCALARS: Final = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}
@@ -88,20 +88,32 @@ class _Cursor:
         return self._held[begin : begin + nbytes]
 
     def number(self, letter: str) -> int:
-        """Return the next number, of the type that struct has as `letter`."""
+        """Return the next number, of the type that struct has as `letter`.
+
+        Raises:
+            Problems: the file ends before.
+        """
         size = struct.calcsize("<" + letter)
         found: int = struct.unpack("<" + letter, self.take(size))[0]
         return found
 
     def count(self, what: str, most: int = _MOST) -> int:
-        """Return the next number, a uint64 that is at most `most`."""
+        """Return the next number, a uint64.
+
+        Raises:
+            Problems: it is above `most`, or the file ends before.
+        """
         found = self.number("Q")
         if found > most:
             raise Problems(f"it has {found} {what}, which cannot be")
         return found
 
     def text(self) -> str:
-        """Return the next text; bytes that are not UTF-8 are replaced."""
+        """Return the next text; bytes that are not UTF-8 are replaced.
+
+        Raises:
+            Problems: the text is too long, or the file ends before.
+        """
         nbytes = self.count("bytes of a text", _MOST_NBYTES)
         return self.take(nbytes).decode("utf-8", "replace")
 
@@ -151,7 +163,7 @@ def _value(cursor: _Cursor, kind: int, key: str) -> tuple[Metadata, tuple[int, .
 
 
 def _one(cursor: _Cursor, kind: int, key: str) -> Metadata:
-    if kind == _STRING:
+    if kind == STRING:
         return cursor.text()
     if kind not in _SCALARS:
         raise Problems(f"its metadata {shown(key)} has the unknown type {kind}")
@@ -205,6 +217,8 @@ def _entry(shape: tuple[int, ...], number: int, begin: int, sizes: Sizes) -> Ggu
     if found is None:
         raise ValueError(f"the gguf package knows no type {number}")
     kind, elements, nbytes = found
+    if 0 in shape:
+        raise ValueError(f"its sizes are {list(shape)}")
     columns = shape[-1] if shape else 1
     if columns % elements:
         raise ValueError(f"{kind} has blocks of {elements}, a row has {columns}")

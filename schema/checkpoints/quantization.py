@@ -13,12 +13,27 @@ METHODS: Final = (
 
 def method_of(config: Mapping[str, object]) -> str | None:
     """Return the method of quantization that config.json names; None without one."""
-    found = config.get("quantization_config")
-    if isinstance(found, Mapping) and found.get("quant_method"):
+    found = _settings(config, "quantization_config")
+    if found.get("quant_method"):
         return str(found["quant_method"])
-    if isinstance(config.get("quantization"), Mapping):
+    if _settings(config, "quantization"):
         return "mlx"
-    return "unnamed" if isinstance(found, Mapping) else None
+    return "unnamed" if found else None
+
+
+def settings_of(config: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the settings of the method that config.json names; {} without one."""
+    key = "quantization" if method_of(config) == "mlx" else "quantization_config"
+    return _settings(config, key)
+
+
+def _settings(config: Mapping[str, object], key: str) -> Mapping[str, object]:
+    """Return settings of the model, or of the part of it that reads texts."""
+    for place in (config, config.get("text_config")):
+        found = place.get(key) if isinstance(place, Mapping) else None
+        if isinstance(found, Mapping) and found:
+            return found
+    return {}
 
 
 def check_method(config: Mapping[str, object], model: str) -> None:

@@ -2,13 +2,23 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import gguf
 import numpy as np
 import torch
 from hf_folders import SIZES as PLAIN
 from hf_folders import tiny_llama
-from transformers import LlamaForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+M = TypeVar("M", bound=PreTrainedModel)
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1}
 NAMES = {
@@ -58,6 +68,8 @@ def save_gguf(
     kind: str,
     rope: Mapping[str, object] | None = None,
     factors: np.ndarray | None = None,
+    metadata: Mapping[str, object] | None = None,
+    parts: int = 1,
 ) -> LlamaForCausalLM:
     """Write a Llama with matrices of one type; return the model that it stands for.
 
@@ -66,6 +78,8 @@ def save_gguf(
         kind: type of the matrices.
         rope: the model's settings of rotary positions, which the file has as factors.
         factors: other factors of frequencies.
+        metadata: the type of scaling, and its factor.
+        parts: the number of files that the model is split into.
     """
     model = tiny_llama(**SIZES, **({"rope_parameters": dict(rope)} if rope else {}))
     config = model.config
@@ -73,7 +87,8 @@ def save_gguf(
         rotary = model.model.rotary_emb.inv_freq.numpy()
         plain = 10000.0 ** -(np.arange(len(rotary)) / len(rotary))
         factors = (plain / rotary).astype(np.float32)
-    writer = gguf.GGUFWriter(path, "llama")
+    split = -(-len(model.state_dict()) // parts) if parts > 1 else 0
+    writer = gguf.GGUFWriter(path, "llama", split_max_tensors=split)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -84,6 +99,11 @@ def save_gguf(
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(config.vocab_size)
     _add_tokenizer(writer)
+    if metadata is not None:
+        writer.add_rope_scaling_type(
+            gguf.RopeScalingType(metadata["rope.scaling.type"])
+        )
+        writer.add_rope_scaling_factor(float(str(metadata["factor"])))
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", factors)
     number = gguf.GGMLQuantizationType[kind]
@@ -105,11 +125,64 @@ def save_gguf(
         with torch.no_grad():
             weight.copy_(torch.from_numpy(widened.astype(np.float32)))
         writer.add_tensor(found, packed, raw_dtype=number)
+    return _written(writer, model)
+
+
+def _written(writer: gguf.GGUFWriter, model: M) -> M:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return model
+
+
+def save_other(path: Path, kind: str) -> PreTrainedModel:
+    """Write a Gemma 2 or a Qwen 3 with experts in float32; return the model."""
+    sizes = {
+        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 8,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    if kind == "gemma2":
+        model: PreTrainedModel = Gemma2ForCausalLM(Gemma2Config(**sizes)).eval()
+    else:
+        experts = {"num_experts": 4, "num_experts_per_tok": 2,
+                   "moe_intermediate_size": 16, "decoder_sparse_step": 1}  # fmt: skip
+        config = Qwen3MoeConfig(**sizes, **experts, tie_word_embeddings=False)
+        model = Qwen3MoeForCausalLM(config).eval()
+    writer = gguf.GGUFWriter(path, kind)
+    writer.add_block_count(1)
+    writer.add_context_length(128)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_key_length(8)
+    writer.add_value_length(8)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_vocab_size(64)
+    writer.add_expert_count(4)
+    writer.add_expert_used_count(2)
+    writer.add_expert_feed_forward_length(16)
+    arch = {value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[kind]
+    names = gguf.get_tensor_name_map(arch, 1)
+    for name, weight in model.state_dict().items():
+        values = weight.numpy()
+        if name.endswith("experts.gate_up_proj"):  # [experts, both, hidden]
+            gate, up = np.split(values, 2, axis=1)
+            writer.add_tensor("blk.0.ffn_gate_exps.weight", np.ascontiguousarray(gate))
+            writer.add_tensor("blk.0.ffn_up_exps.weight", np.ascontiguousarray(up))
+            continue
+        if name.endswith("experts.down_proj"):
+            writer.add_tensor("blk.0.ffn_down_exps.weight", values)
+            continue
+        if name == "lm_head.weight" and kind == "gemma2":  # tied
+            continue
+        found = names.get_name(name.removesuffix(".weight"))
+        offset = 1 if kind == "gemma2" and "norm" in name else 0
+        writer.add_tensor(f"{found}.weight", values + offset)
+    return _written(writer, model)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter) -> None:

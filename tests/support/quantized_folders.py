@@ -171,6 +171,35 @@ def fp8(weight: Tensor) -> Written:
     return {"weight": values, "weight_scale_inv": scales}, widened
 
 
+def fp8_by(axis: int | None) -> Write:
+    """Return a writer of float8 with a scale for each row, or one for all."""
+
+    def write(weight: Tensor) -> Written:
+        most = weight.abs().amax(1, keepdim=True) if axis == 1 else weight.abs().max()
+        scale = most / 448
+        values = (weight / scale).to(torch.float8_e4m3fn)
+        tensors = {"weight": values, "weight_scale": scale, "input_scale": scale.mean()}
+        return tensors, values.float() * scale
+
+    return write
+
+
+def gptq_bfloat16(weight: Tensor) -> Written:
+    """Write GPTQ's files with scales of bfloat16, and biases of zeros."""
+    tensors, _ = gptq(4, True, 2)(weight)
+    tensors["scales"] = tensors["scales"].bfloat16()
+    values = unpacked_columns(tensors["qweight"])
+    scales = tensors["scales"].float().T
+    tensors["bias"] = torch.zeros(len(weight))
+    return tensors, _widened(values, scales, torch.full(scales.shape, 8.0))
+
+
+def unpacked_columns(words: Tensor) -> Tensor:
+    """Return the int4 of GPTQ's words int32 [in / 8, out]: float32 [out, in]."""
+    nibbles = [(words >> (4 * i)) & 15 for i in range(8)]
+    return torch.stack(nibbles, 1).reshape(-1, words.shape[1]).T.float().contiguous()
+
+
 def mlx(bits: int) -> Write:
     """Return a writer of MLX's affine form."""
 
@@ -270,6 +299,11 @@ FORMATS = {
     ),
     "compressed_int8": Format(_compressed("int-quantized", 8, True), int8_rows),
     "fp8": Format({"quant_method": "fp8", "weight_block_size": [32, 32]}, fp8),
+    "fp8_rows": Format(_compressed("float-quantized", 8, True), fp8_by(1)),
+    "fp8_whole": Format({"quant_method": "fp8"}, fp8_by(None)),
+    "gptq_bfloat16": Format(
+        {"quant_method": "gptq", "bits": 4, "format": "gptq_v2"}, gptq_bfloat16
+    ),
     "nf4": Format({"quant_method": "bitsandbytes", "load_in_4bit": True}, nf4(False)),
     "nf4_nested": Format(
         {"quant_method": "bitsandbytes", "load_in_4bit": True}, nf4(True)

@@ -7,10 +7,11 @@ have not been read yet. A tensor that is a parameter as it is, but for the order
 rows, keeps its `StoredLayout`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -29,14 +30,15 @@ from transformers.modeling_gguf_pytorch_utils import (
 
 from kvc.compiler.checkpoints.gguf_file import GgufCheckpoint, GgufTensor
 from kvc.compiler.checkpoints.loading import NamedTensor
-from kvc.compiler.hugging_face.reading.gguf_rotary import FACTORS, with_factors
+from kvc.compiler.hugging_face.reading.gguf_settings import FACTORS, complete
 from kvc.compiler.hugging_face.reading.model_lines import words_of
 from kvc.compiler.hugging_face.reading.weights import match_by
 from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
-from kvc.schema.checkpoints.gguf_header import Metadata
+from kvc.schema.checkpoints.gguf_header import STRING, Metadata
 from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
 
 ARCHITECTURE: Final = "general.architecture"
+_READERS: Final = "transformers.integrations.gguf"
 
 
 def require_gguf(path: str) -> None:
@@ -63,14 +65,13 @@ def read_config(checkpoint: GgufCheckpoint) -> PreTrainedConfig:
         BadModelFolder: the metadata has impossible values.
     """
     architecture = checkpoint.metadata.get(ARCHITECTURE)
-    path = Path(checkpoint.path)
     if not isinstance(architecture, str):
         reason = f"its metadata has no {ARCHITECTURE}"
         raise BadModelFolder(path=checkpoint.path, reason=reason)
     try:
-        with _read_once(checkpoint):
+        with _read_once(checkpoint) as (folder, name):
             config: PreTrainedConfig = AutoConfig.from_pretrained(
-                path.parent, gguf_file=path.name, local_files_only=True
+                folder, gguf_file=name, local_files_only=True
             )
     except Exception as error:
         if "not supported" in str(error):
@@ -81,8 +82,7 @@ def read_config(checkpoint: GgufCheckpoint) -> PreTrainedConfig:
             raise UnsupportedModel(model=checkpoint.path, reason=reason) from error
         reason = f"its metadata makes no configuration: {words_of(error)}"
         raise BadModelFolder(path=checkpoint.path, reason=reason) from error
-    if FACTORS in checkpoint.tensors:
-        with_factors(config, checkpoint.tensors[FACTORS])
+    complete(config, checkpoint)
     return config
 
 
@@ -94,14 +94,13 @@ def read_tokenizer(checkpoint: GgufCheckpoint) -> dict[str, bytes]:
     """
     if "tokenizer.ggml.tokens" not in checkpoint.metadata:
         return {}
-    path = Path(checkpoint.path)
     try:
-        with _read_once(checkpoint), TemporaryDirectory() as folder:
+        with _read_once(checkpoint) as (folder, name), TemporaryDirectory() as made:
             tokenizer = AutoTokenizer.from_pretrained(
-                path.parent, gguf_file=path.name, local_files_only=True
+                folder, gguf_file=name, local_files_only=True
             )
-            tokenizer.save_pretrained(folder)
-            files = sorted(Path(folder).iterdir())
+            tokenizer.save_pretrained(made)
+            files = sorted(Path(made).iterdir())
             return {file.name: file.read_bytes() for file in files}
     except Exception as error:
         reason = f"its metadata makes no tokenizer: {words_of(error)}"
@@ -143,8 +142,12 @@ class _Reader:
 
 
 @contextmanager
-def _read_once(checkpoint: GgufCheckpoint) -> Iterator[None]:
-    """Give transformers the header that is read already, in this context."""
+def _read_once(checkpoint: GgufCheckpoint) -> Iterator[tuple[str, str]]:
+    """Give transformers the header that is read already, in this context.
+
+    Yields the path of a folder that has nothing but a link to the file, since
+    transformers prefers a tokenizer.json beside it, and the name of the file there.
+    """
     fields = {
         key: _Field(
             key,
@@ -154,8 +157,31 @@ def _read_once(checkpoint: GgufCheckpoint) -> Iterator[None]:
         for key, value in checkpoint.metadata.items()
     }
     reader = _Reader(fields, list(checkpoint.tensors.values()))
-    with mock.patch("gguf.GGUFReader", return_value=reader):
-        yield
+
+    def metadata(
+        _: str, lists: Container[str] = ()
+    ) -> tuple[dict[str, object], tuple[str, ...]]:
+        found = {key: _told(checkpoint, key, lists) for key in checkpoint.metadata}
+        return found, tuple(checkpoint.tensors)
+
+    with (
+        TemporaryDirectory() as folder,
+        mock.patch("gguf.GGUFReader", return_value=reader),
+        mock.patch("transformers.integrations.gguf.read_gguf_metadata", metadata),
+        mock.patch(
+            "transformers.integrations.gguf.reader.read_gguf_metadata", metadata
+        ),
+    ):
+        path = Path(checkpoint.path).resolve()
+        (Path(folder) / path.name).symlink_to(path)
+        yield folder, path.name
+
+
+def _told(checkpoint: GgufCheckpoint, key: str, lists: Container[str]) -> object:
+    """Return an entry of metadata; a list of texts that is not asked for by length."""
+    value = checkpoint.metadata[key]
+    by_length = isinstance(value, list) and checkpoint.types[key][-1] == STRING
+    return len(value) if by_length and key not in lists else value  # type: ignore[arg-type]
 
 
 # From a file's tensors to parameters.
@@ -185,23 +211,37 @@ def gguf_tensors(
     except NotImplementedError as error:
         raise UnsupportedModel(model=checkpoint.path, reason=words_of(error)) from error
     found = dict[str, NamedTensor]()
-    together = dict[str, list[GgufTensor]]()
+    sources = dict[str, list[GgufTensor]]()
+    shapes = {name: tuple(each.shape) for name, each in model.state_dict().items()}
     for name, tensor in tensors.items():
-        target = names.get(name)
-        if target is None:
-            found[name] = tensor  # refused with the others that the model lacks
-            continue
-        order = _order_of_rows(processor, tensor)
-        if order is None:
-            together.setdefault(target, []).append(tensor)
-        elif bool((order == torch.arange(len(order))).all()):
-            found[target] = tensor
+        # The parameters of experts have no ".weight".
+        target = names.get(name) or names.get(name.removesuffix(".weight"))
+        if target in shapes:
+            sources.setdefault(target, []).append(tensor)
         else:
-            found[target] = _Reordered(tensor, order)
-    for target, parts in together.items():
-        shape = tuple(model.state_dict()[target].shape)
-        found[target] = _Processed(target, tuple(parts), processor, names, shape)
+            found[name] = tensor  # refused with the others that the model lacks
+    for target, parts in sources.items():
+        found[target] = _made_of(target, parts, shapes[target], processor, names)
     return found
+
+
+def _made_of(
+    target: str,
+    parts: Sequence[GgufTensor],
+    shape: tuple[int, ...],
+    processor: TensorProcessor,
+    names: Mapping[str, str],
+) -> NamedTensor:
+    """Return the parameter `target` [shape], which is made of tensors of a file."""
+    first = parts[0]
+    if prod(first.shape) > prod(shape):
+        return first  # refused with its sizes
+    order = _order_of_rows(processor, first) if len(parts) == 1 else None
+    if order is None:
+        return _Processed(target, tuple(parts), processor, names, shape)
+    if torch.equal(order, torch.arange(len(order))):
+        return first
+    return _Reordered(first, order)
 
 
 def _order_of_rows(processor: TensorProcessor, tensor: GgufTensor) -> Tensor | None:
@@ -282,7 +322,7 @@ class _Reordered:
 
 def _row(shape: tuple[int, ...]) -> int:
     """Return the number of elements of a row along the first axis."""
-    return max(1, int(np.prod(shape[1:], dtype=np.int64)))
+    return max(1, prod(shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -312,10 +352,6 @@ class _Processed:
     def kind(self) -> str:
         return ", ".join(sorted({part.kind for part in self.parts}))
 
-    @property
-    def layout(self) -> StoredLayout | None:
-        return None
-
     def elements(self, begin: int, end: int) -> Tensor:
         if not self._kept:
             self._kept.append(self._made())
@@ -329,21 +365,24 @@ class _Processed:
         parsed: dict[str, dict[str, Tensor]] = {"tensors": {}}
         whole: object = None
         for part in self.parts:
-            count = _row(part.shape) * (part.shape[0] if part.shape else 1)
-            values = part.elements(0, count).view(part.shape).float().numpy()
-            done = self.processor.process(  # type: ignore[no-untyped-call]
-                values,
-                part.name,
-                tensor_key_mapping=self.names,
-                parsed_parameters=parsed,
-            )
+            values = part.elements(0, prod(part.shape)).view(part.shape).float()
+            try:
+                done = self.processor.process(  # type: ignore[no-untyped-call]
+                    values.numpy(),
+                    part.name,
+                    tensor_key_mapping=self.names,
+                    parsed_parameters=parsed,
+                )
+            except Exception as error:  # whatever its sizes do to arithmetic
+                reason = f"{part.name} makes no {self.target}: {words_of(error)}"
+                raise BadModelFolder(path=self.path, reason=reason) from error
             whole = done.weights if done.name is not None else None
         found = (
             torch.from_numpy(np.ascontiguousarray(whole))
             if whole is not None
             else parsed["tensors"][self.target]
         )
-        if found.numel() != _row(self.shape) * (self.shape[0] if self.shape else 1):
+        if tuple(found.shape) != self.shape:
             made = f"{self.name} makes {list(found.shape)}"
             reason = f"{self.target} needs {list(self.shape)}, {made}"
             raise BadModelFolder(path=self.path, reason=reason)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from hf_folders import eager, random_tokens
+from hf_folders import eager, random_tokens, word_tokenizer
 
 pytest.importorskip("gguf")
-from gguf_files import save_gguf
+from gguf_files import save_gguf, save_other
 
 from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.checkpoints.gguf_file import GgufCheckpoint
@@ -170,10 +170,13 @@ def test_parts_of_a_split_model_are_read_together(tmp_path, whole):
     path.write_bytes(whole)
     with pytest.raises(CheckpointError, match=r"m-00002-of-00002.gguf is missing"):
         open_gguf(path)
-    # The second part has the tensors that the first one lacks; here it lacks none.
     (tmp_path / "m-00002-of-00002.gguf").write_bytes(whole)
     with pytest.raises(BadCheckpoint, match=r"'blk.0.attn_q.weight' is in two files"):
         open_gguf(path)
+    model = save_gguf(tmp_path / "s.gguf", "Q8_0", parts=2)
+    opened = open_gguf(tmp_path / "s-00002-of-00002.gguf").model
+    for name, weight in opened.named_parameters():
+        torch.testing.assert_close(read(attached(weight)), model.state_dict()[name])
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
@@ -196,3 +199,48 @@ def test_other_scalings_of_frequencies_are_refused(tmp_path):
     save_gguf(tmp_path / "m.gguf", "F32", factors=factors)
     with pytest.raises(UnsupportedModel, match="otherwise than Llama"):
         open_gguf(tmp_path / "m.gguf")
+
+
+def test_positions_are_scaled_as_the_file_says(tmp_path):
+    path = tmp_path / "m.gguf"
+    save_gguf(path, "F32", metadata={"rope.scaling.type": "linear", "factor": 4.0})
+    found = open_gguf(path).model.config.rope_parameters
+    assert (found["rope_type"], found["factor"]) == ("linear", 4.0)
+    save_gguf(path, "F32", metadata={"rope.scaling.type": "yarn", "factor": 4.0})
+    with pytest.raises(UnsupportedModel, match="scales positions by 'yarn'"):
+        open_gguf(path)
+
+
+def test_the_tokenizer_is_the_files_own(tmp_path):
+    save_gguf(tmp_path / "m.gguf", "F32")
+    (tmp_path / "tokenizer.json").write_text(word_tokenizer())
+    found = json.loads(open_gguf(tmp_path / "m.gguf").files["tokenizer.json"])
+    assert found["model"]["vocab"]["ab"] == 63
+
+
+def test_types_that_cannot_be_widened_are_named(tmp_path, whole):
+    path = tmp_path / "m.gguf"
+    entry = b"blk.0.ffn_up.weight" + (2).to_bytes(4, "little")
+    place = whole.index(entry) + len(entry) + 16
+    path.write_bytes(whole[:place] + (9).to_bytes(4, "little") + whole[place + 4 :])
+    with pytest.raises(BadCheckpoint, match=r"ffn_up.weight: .*Q8_1|ends at byte"):
+        open_gguf(path)
+
+
+def test_sizes_of_zero_are_refused(tmp_path, whole):
+    path = tmp_path / "m.gguf"
+    entry = b"blk.0.ffn_up.weight" + (2).to_bytes(4, "little")
+    place = whole.index(entry) + len(entry)
+    sizes = (0).to_bytes(8, "little") + (1 << 58).to_bytes(8, "little")
+    path.write_bytes(whole[:place] + sizes + whole[place + 16 :])
+    with pytest.raises(BadCheckpoint, match=r"ffn_up.weight: its sizes are \["):
+        open_gguf(path)
+
+
+def test_norms_of_gemma_and_experts_of_qwen_are_converted(tmp_path):
+    for kind in ("gemma2", "qwen3moe"):
+        model = save_other(tmp_path / f"{kind}.gguf", kind)
+        opened = open_gguf(tmp_path / f"{kind}.gguf").model
+        for name, weight in opened.named_parameters():
+            found = read(attached(weight))
+            torch.testing.assert_close(found, model.state_dict()[name])

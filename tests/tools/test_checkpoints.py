@@ -1,0 +1,45 @@
+"""Paths of models are checked without torch."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kvc.compiler.models import BUILTIN
+from kvc.schema.errors import UnsupportedModel
+from kvc.tools.checkpoints import BUILT_IN, check_checkpoint, is_checkpoint
+
+
+def test_names_that_are_built_in_are_those_of_the_compiler():
+    assert tuple(BUILTIN) == BUILT_IN
+
+
+def test_a_folder_does_not_hide_what_is_built_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "other").mkdir()
+    assert [is_checkpoint(name) for name in ("demo", "other")] == [False, True]
+    assert [is_checkpoint(name) for name in ("a.gguf", "a:b")] == [True, False]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "3", '{"model_type": "llama"}'])
+def test_what_opening_tells_is_left_to_it(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    check_checkpoint(str(tmp_path))
+
+
+def test_an_unknown_method_is_refused_without_torch(tmp_path):
+    config = {"quantization_config": {"quant_method": "hqq"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        UnsupportedModel, match=r"quantized by 'hqq', and kvc reads awq"
+    ):
+        check_checkpoint(str(tmp_path))
+    code = "import sys; from kvc.tools.cli import main; main(standalone_mode=False)"
+    code = f"{code[:-29]}\ntry: main(standalone_mode=False)\nexcept SystemExit: pass"
+    code += "\nassert 'torch' not in sys.modules"
+    given = [sys.executable, "-c", code, "compile", str(tmp_path)]
+    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    assert "quantized by 'hqq'" in done.stderr
+    assert "assert" not in done.stderr
