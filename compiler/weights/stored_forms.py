@@ -10,6 +10,7 @@ from kvc.compiler.weights.sources import (
     Derived,
     Source,
     StoredSource,
+    base_of,
     layout_of,
 )
 
@@ -26,7 +27,8 @@ def stored_forms(sources: Iterable[Source]) -> Mapping[str, int]:
     for source in sources:
         if not isinstance(source, Derived):
             continue
-        layout, base = layout_of(source.base), source.base
+        base = base_of(source)
+        layout = layout_of(base)
         if layout is None or not isinstance(base, StoredSource):
             continue
         kind = getattr(base.stored, "kind", "")

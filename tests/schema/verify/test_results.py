@@ -256,8 +256,15 @@ def test_a_result_is_written_over_its_own_type_only():
 
 
 def test_a_result_that_is_not_pointwise_is_written_over_states_and_callers_only():
-    refuse_value("fresh kind may not lie", 6, storage=Alias(5))
+    values = put(GROW.values, 6, storage=Alias(5))
+    mean = {"op": "aten::mean.dim", "arguments": (Ref(5), (0,), True)}
+    steps = put(GROW.instructions, ADD, **mean)
+    refuse_grow("fresh kind may not lie", values=values, instructions=steps)
     refuse_value("fresh kind may not lie", 6, storage=Alias(6))
+
+
+def test_a_pointwise_result_is_not_written_over_an_output():
+    refuse_value("the output 5 is overwritten before the end", 6, storage=Alias(5))
 
 
 def test_a_result_is_not_written_over_a_constant():
