@@ -9,19 +9,18 @@ import os
 from pathlib import Path
 from typing import Final
 
-from kvc.schema.checkpoints.gguf_header import read_gguf_header
+from kvc.schema.checkpoints.gguf_header import SUFFIX, read_gguf_header
 from kvc.schema.checkpoints.problems import Problems, bad_checkpoint
 from kvc.schema.checkpoints.quantization import check_method
-from kvc.schema.errors import MissingPackage, reason_of
+from kvc.schema.errors import reason_of
 
-GGUF: Final = ".gguf"
 BUILT_IN: Final = ("demo",)  # the names of `kvc.compiler.models`, which imports torch
 
 
 def is_checkpoint(model: str) -> bool:
     """Tell whether a name is the path of a folder or a .gguf file, not built in."""
     path = Path(model)
-    return model not in BUILT_IN and (path.is_dir() or path.suffix == GGUF)
+    return model not in BUILT_IN and (path.is_dir() or path.suffix == SUFFIX)
 
 
 def check_checkpoint(model: str) -> None:
@@ -55,13 +54,6 @@ def _check_gguf(path: Path) -> None:
         raise bad_checkpoint([reason_of(error)], str(path)) from error
     try:
         read_gguf_header(descriptor, os.fstat(descriptor).st_size)
-    except ModuleNotFoundError as error:
-        raise MissingPackage(
-            what=f"the model {path}",
-            package="gguf",
-            reason="it is not installed",
-            install="pip install 'kvc[gguf]'",
-        ) from error
     except (OSError, Problems) as error:
         reasons = error.reasons if isinstance(error, Problems) else [reason_of(error)]
         raise bad_checkpoint(reasons, str(path)) from error

@@ -9,10 +9,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvc.compiler.checkpoints.packed_integers import AGAIN, BLOCK
 from kvc.compiler.checkpoints.packed_tensor import PackedTensor, Parts, read
 from kvc.compiler.checkpoints.tensor_file import FileTensor
-from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
+from kvc.compiler.weights.stored_layout import (
+    AGAIN,
+    BLOCK,
+    StoredLayout,
+    StoredRows,
+)
 from kvc.schema.checkpoints.problems import bad_checkpoint
 from kvc.schema.errors import BadCheckpoint, UnsupportedModel
 

@@ -21,6 +21,7 @@ from kvc.compiler.checkpoints.gguf_layouts import LAYOUTS, dequantized, stored_r
 from kvc.compiler.checkpoints.open_file import OpenFile
 from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
 from kvc.schema.checkpoints.gguf_header import (
+    SUFFIX,
     GgufEntry,
     GgufHeader,
     Metadata,
@@ -31,7 +32,6 @@ from kvc.schema.closing import Closing
 from kvc.schema.container import path_text
 from kvc.schema.errors import CheckpointError
 
-SUFFIX: Final = ".gguf"
 _PART: Final = re.compile(rf"(.+)-(\d{{5}})-of-(\d{{5}})\{SUFFIX}")
 # Types of elements that torch has; all others are read as float32.
 _PLAIN: Final = {

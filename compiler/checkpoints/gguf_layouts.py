@@ -14,13 +14,16 @@ import numpy.typing as npt
 import torch
 
 from kvc.compiler.weights.int8 import quantize_in_blocks
-from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
+from kvc.compiler.weights.stored_layout import (
+    AGAIN,
+    BLOCK,
+    StoredLayout,
+    StoredRows,
+)
 
-BLOCK: Final = 32  # of most types, and of those that are quantized anew
 _HALF: Final = torch.float16
 Bytes = npt.NDArray[np.uint8]  # [rows, nbytes]
 
-_AGAIN: Final = "quantized again to int8 in blocks of 32"
 # How products use a type of GGUF.
 LAYOUTS: Final[Mapping[str, StoredLayout]] = MappingProxyType(
     {
@@ -33,7 +36,7 @@ LAYOUTS: Final[Mapping[str, StoredLayout]] = MappingProxyType(
         "Q8_0": StoredLayout(8, BLOCK),
     }
     | {
-        kind: StoredLayout(8, BLOCK, loss=_AGAIN)
+        kind: StoredLayout(8, BLOCK, loss=AGAIN)
         for kind in (
             "Q5_1", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "IQ3_S",
             "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_S", "IQ1_M", "MXFP4",

@@ -13,15 +13,19 @@ from kvc.compiler.checkpoints.packed_tensor import (
     unpacked,
 )
 from kvc.compiler.checkpoints.tensor_file import FileTensor
-from kvc.compiler.weights.stored_layout import OFFSET, StoredLayout, StoredRows
+from kvc.compiler.weights.stored_layout import (
+    AGAIN,
+    BLOCK,
+    OFFSET,
+    StoredLayout,
+    StoredRows,
+)
 from kvc.schema.checkpoints.problems import bad_checkpoint
 from kvc.schema.errors import BadCheckpoint, UnsupportedModel
 
 Files = Mapping[str, FileTensor]
 Settings = Mapping[str, object]
 
-BLOCK: Final = 32  # of matrices that are quantized again
-AGAIN: Final = "quantized again to int8 in blocks of 32"
 ORDERED: Final = f"columns reordered (act-order), {AGAIN}"
 _WORD: Final = 32  # bits
 _TOGETHER: Final = 64  # rows that are widened at a time

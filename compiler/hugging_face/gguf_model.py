@@ -8,17 +8,17 @@ import os
 from pathlib import Path
 from typing import Final
 
-from kvc.compiler.checkpoints.gguf_file import SUFFIX, GgufCheckpoint, gguf_files
+from kvc.compiler.checkpoints.gguf_file import GgufCheckpoint, gguf_files
 from kvc.compiler.emit.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hugging_face.folder import CONFIG, ModelFolder, build_model
 from kvc.compiler.hugging_face.reading.gguf import (
     gguf_tensors,
     read_config,
     read_tokenizer,
-    require_gguf,
 )
 from kvc.compiler.hugging_face.reading.tasks import Task, find_task
 from kvc.compiler.hugging_face.reading.weights import load_matched
+from kvc.schema.checkpoints.gguf_header import SUFFIX
 
 _TOKENS: Final = {
     "tokenizer.ggml.bos_token_id": "bos_token_id",
@@ -51,7 +51,6 @@ def open_gguf(path: str | os.PathLike[str], asked: Task | None = None) -> ModelF
         CheckpointMismatch: tensors do not fit the model.
         TokenizerTooLarge: the tokenizer has tokens that the model does not have.
     """
-    require_gguf(os.fspath(path))
     checkpoint = GgufCheckpoint(path)
     config = read_config(checkpoint)
     task = asked or find_task(config, checkpoint.path)

@@ -9,6 +9,8 @@ from typing import Final, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+BLOCK: Final = 32  # of a matrix that is quantized again
+AGAIN: Final = "quantized again to int8 in blocks of 32"
 OFFSET: Final = 8  # what an int4 value without a minimum is stored above itself
 
 

@@ -13,9 +13,11 @@ from math import prod
 from typing import Final
 
 from kvc.schema.checkpoints.problems import Problems, shown
+from kvc.schema.errors import MissingPackage
 from kvc.schema.frozen import frozen
 
 MAGIC: Final = b"GGUF"
+SUFFIX: Final = ".gguf"
 _VERSIONS: Final = (2, 3)
 _ALIGNMENT: Final = "general.alignment"
 _CHUNK: Final = 1 << 20
@@ -124,6 +126,7 @@ def read_gguf_header(fd: int, size: int) -> GgufHeader:
     Raises:
         Problems: it is no GGUF file, is cut short, or some of its tensors are wrong;
             the error lists all such tensors.
+        MissingPackage: the gguf package, which knows the types, is not installed.
     """
     cursor = _Cursor(fd, size)
     if cursor.take(4) != MAGIC:
@@ -226,8 +229,21 @@ def _entry(shape: tuple[int, ...], number: int, begin: int, sizes: Sizes) -> Ggu
 
 
 def _block_sizes() -> Sizes:
-    """Return a function: number of a type -> name, elements and bytes of a block."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    """Return a function: number of a type -> its name, and a block's sizes.
 
+    These are the numbers of elements and of bytes.
+
+    Raises:
+        MissingPackage: the gguf package is not installed.
+    """
+    try:
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            what="reading a GGUF file",
+            package="gguf",
+            reason="it is not installed",
+            install="pip install 'kvc[gguf]'",
+        ) from error
     known = {int(t): (t.name, *GGML_QUANT_SIZES[t]) for t in GGMLQuantizationType}
     return known.get

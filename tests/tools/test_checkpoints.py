@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kvc.compiler.models import BUILTIN
-from kvc.schema.errors import UnsupportedModel
+from kvc.schema.errors import MissingPackage, UnsupportedModel
 from kvc.tools.checkpoints import BUILT_IN, check_checkpoint, is_checkpoint
 
 
@@ -43,3 +43,11 @@ def test_an_unknown_method_is_refused_without_torch(tmp_path):
     assert said in done.stderr
     assert re.search(r"\| +kvc.tools.checkpoints$", done.stderr, re.MULTILINE)
     assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
+
+
+def test_a_missing_package_is_told_with_its_command(tmp_path, monkeypatch):
+    header = b"GGUF" + (3).to_bytes(4, "little") + bytes(16)
+    (tmp_path / "m.gguf").write_bytes(header)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(MissingPackage, match=r"package gguf.*kvc.gguf"):
+        check_checkpoint(str(tmp_path / "m.gguf"))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from kvc.schema.checkpoints.gguf_header import SUFFIX
 from kvc.schema.interrupts import keeping_interrupts
 from kvc.schema.text import escape
-from kvc.tools.checkpoints import GGUF, check_checkpoint, is_checkpoint
+from kvc.tools.checkpoints import check_checkpoint, is_checkpoint
 from kvc.tools.compile_options import (
     FolderOptions,
     folder_options,
@@ -261,7 +262,7 @@ def _samples(wanted: str) -> "Samples":
 def _default_output(model: str) -> str:
     """Return the name of a bundle: the model's own, in the current folder."""
     name = Path(model).resolve().name if Path(model).is_dir() else Path(model).name
-    name = name.removesuffix(GGUF)
+    name = name.removesuffix(SUFFIX)
     return f"{name.rpartition(':')[2]}.kvc"
 
 

@@ -10,7 +10,6 @@ rows, keeps its `StoredLayout`.
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,25 +34,10 @@ from kvc.compiler.hugging_face.reading.model_lines import words_of
 from kvc.compiler.hugging_face.reading.weights import match_by
 from kvc.compiler.weights.stored_layout import StoredLayout, StoredRows
 from kvc.schema.checkpoints.gguf_header import STRING, Metadata
-from kvc.schema.errors import BadModelFolder, MissingPackage, UnsupportedModel
+from kvc.schema.errors import BadModelFolder, UnsupportedModel
 
 ARCHITECTURE: Final = "general.architecture"
 _READERS: Final = "transformers.integrations.gguf"
-
-
-def require_gguf(path: str) -> None:
-    """Check that the gguf package is installed.
-
-    Raises:
-        MissingPackage: it is not.
-    """
-    if find_spec("gguf") is None:
-        raise MissingPackage(
-            what=f"the model {path}",
-            package="gguf",
-            reason="it is not installed",
-            install="pip install 'kvc[gguf]'",
-        )
 
 
 def read_config(checkpoint: GgufCheckpoint) -> PreTrainedConfig:
