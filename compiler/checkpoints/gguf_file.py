@@ -46,13 +46,8 @@ class _GgufFile(OpenFile):
 
     header: GgufHeader
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        try:
-            self.header = read_gguf_header(self.descriptor, self.nbytes)
-        except BaseException:
-            self.close()
-            raise
+    def _read_header(self) -> None:
+        self.header = read_gguf_header(self.descriptor, self.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ read reports it.
 import os
 import stat
 import weakref
+from abc import ABC, abstractmethod
 from typing import Final, Self
 
 from kvc.schema.checkpoints.problems import Problems, shown
@@ -15,8 +16,8 @@ from kvc.schema.errors import CheckpointChanged, reason_of
 _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-class OpenFile:
-    """An open file of weights; tensors taken from the file keep it open.
+class OpenFile(ABC):
+    """An open file of weights, whose header is read; its tensors keep it open.
 
     Attributes:
         path: the path of the file as the caller gave it.
@@ -25,10 +26,11 @@ class OpenFile:
     """
 
     def __init__(self, path: str) -> None:
-        """Open a file.
+        """Open a file and read its header.
 
         Raises:
-            Problems: the file cannot be opened, or is not a plain file.
+            Problems: the file cannot be opened, is not a plain file, is damaged, or is
+                cut short.
         """
         self.path = path
         try:
@@ -36,11 +38,23 @@ class OpenFile:
         except (OSError, ValueError) as error:
             raise Problems(reason_of(error)) from error
         self.close = weakref.finalize(self, os.close, self.descriptor)
-        if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
+        try:
+            if not stat.S_ISREG(os.fstat(self.descriptor).st_mode):
+                raise Problems("it is not a plain file")
+            self._identity = _identity(self.descriptor)
+            self.nbytes = self._identity[0]
+            self._read_header()
+        except BaseException:
             self.close()
-            raise Problems("it is not a plain file")
-        self._identity = _identity(self.descriptor)
-        self.nbytes = self._identity[0]
+            raise
+
+    @abstractmethod
+    def _read_header(self) -> None:
+        """Read the header of the open file.
+
+        Raises:
+            Problems: the file is damaged, or cut short.
+        """
 
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
         """Fill `target` with bytes of the tensor `name`, from `offset` in the file.

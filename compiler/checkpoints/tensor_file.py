@@ -20,18 +20,8 @@ class TensorFile(OpenFile):
         start: the offset in the file at which the bytes of tensors begin.
     """
 
-    def __init__(self, path: str) -> None:
-        """Open a file and read its header.
-
-        Raises:
-            Problems: the file cannot be opened, is damaged, or is cut short.
-        """
-        super().__init__(path)
-        try:
-            self.entries, self.start = read_header(self.descriptor, self.nbytes)
-        except BaseException:
-            self.close()
-            raise
+    def _read_header(self) -> None:
+        self.entries, self.start = read_header(self.descriptor, self.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def random_blocks(shape: tuple[int, ...], kind: str, seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     count = int(np.prod(shape)) // elements
     blocks = random.integers(0, 256, (count, nbytes), dtype=np.uint8)
-    # Where the float16 lie: behind the integers of Q6_K, before those of the others.
+    # Where the float16 lie: after the integers of Q6_K, before those of the others.
     places = {"Q6_K": (208,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q3_K": (108,)}
     for place in places[kind]:
         half = (random.uniform(1e-4, 1e-3, count)).astype(np.float16)

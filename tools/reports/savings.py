@@ -242,18 +242,9 @@ def _in_graph(program: Program, graph: Graph) -> Iterator[tuple[int, _Matrix]]:
         scales = sum(program.blobs[one[0]].nbytes for one in others if one is not None)
         nbytes = program.blobs[blob].nbytes, scales
         rows, columns = _shape(op, kind)
-        yield (
-            blob,
-            _Matrix(
-                rows,
-                columns,
-                nbytes,
-                looked_up=op in LOOKUPS,
-                multiplied=op in _LINEAR,
-                convolved=op in _CONVOLUTIONS,
-                rounded=_is_rounded(call, kind),
-            ),
-        )
+        looked_up, multiplied = op in LOOKUPS, op in _LINEAR
+        uses = looked_up, multiplied, op in _CONVOLUTIONS, _is_rounded(call, kind)
+        yield blob, _Matrix(rows, columns, nbytes, *uses)
 
 
 def _is_rounded(call: Instruction, kind: TensorType) -> bool:
