@@ -59,10 +59,8 @@ class _Product:
 
 def _rewrite(method: Method, kept: frozenset[str], book: WeightBook) -> Method:
     builder, makers = MethodBuilder(method), method.makers()
-    nodes = tuple(_linear(node, kept, makers, builder, book) for node in method.nodes)
-    return replace(
-        method, nodes=nodes, constants=(*method.constants, *builder.new_bindings)
-    )
+    nodes = [_linear(node, kept, makers, builder, book) for node in method.nodes]
+    return builder.method(nodes)
 
 
 def _linear(
@@ -200,11 +198,8 @@ class DivideMatrices:
 
 def _divide(method: Method, book: WeightBook) -> Method:
     builder, makers = MethodBuilder(method), method.makers()
-    return replace(
-        method,
-        nodes=tuple(_divided(node, makers, builder, book) for node in method.nodes),
-        constants=(*method.constants, *builder.new_bindings),
-    )
+    nodes = [_divided(node, makers, builder, book) for node in method.nodes]
+    return builder.method(nodes)
 
 
 def _divided(

@@ -40,9 +40,7 @@ class QuantizeConvolutions:
 
 def _rewrite(method: Method, book: WeightBook, kept: frozenset[str]) -> Method:
     builder = MethodBuilder(method, kept)
-    nodes = tuple(_rewrite_node(node, builder, book) for node in method.nodes)
-    constants = (*method.constants, *builder.new_bindings)
-    return replace(method, nodes=nodes, constants=constants)
+    return builder.method([_rewrite_node(n, builder, book) for n in method.nodes])
 
 
 def _rewrite_node(node: Node, builder: MethodBuilder, book: WeightBook) -> Node:

@@ -125,8 +125,7 @@ class QuantizeWeights:
         nodes: list[Node] = []
         for node in method.nodes:
             nodes += self._rewrite_node(node, tables, builder, book)
-        constants = (*method.constants, *builder.new_bindings)
-        return replace(method, nodes=tuple(nodes), constants=constants)
+        return builder.method(nodes)
 
     def _rewrite_node(
         self,

@@ -65,9 +65,7 @@ def _rewrite(method: Method, book: WeightBook, kept: frozenset[str]) -> Method:
     nodes: list[Node] = []
     for node in method.nodes:
         nodes += _rewrite_node(node, builder, book)
-    return replace(
-        method, nodes=tuple(nodes), constants=(*method.constants, *builder.new_bindings)
-    )
+    return builder.method(nodes)
 
 
 def _rewrite_node(

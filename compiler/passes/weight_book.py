@@ -6,6 +6,7 @@ that is being rewritten.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -98,6 +99,11 @@ class MethodBuilder:
             self._bound[constant.name] = value
             self.new_bindings.append((value, constant.name))
         return self._bound[constant.name]
+
+    def method(self, nodes: Iterable[Node]) -> Method:
+        """Return the method over other nodes, with the new bindings of constants."""
+        constants = (*self._method.constants, *self.new_bindings)
+        return replace(self._method, nodes=tuple(nodes), constants=constants)
 
     def weight_name(self, argument: object, rank: int = 2) -> str | None:
         """Return the name of the weight that an argument is, None if it is no weight.
