@@ -1,12 +1,15 @@
 """Matrices of integers with scales and zeros: GPTQ, AWQ, compressed-tensors, MLX."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from kvc.compiler.checkpoints.packed_tensor import (
+    Decode,
     PackedTensor,
     Parts,
     read,
@@ -70,8 +73,8 @@ def gptq(name: str, parts: Files, settings: Settings) -> PackedTensor:
             zeros = (zeros + 1) & (1 << bits) - 1
         return _rows(values, found["scales"].T, zeros.T, bits, symmetric)
 
-    return _packed(name, "GPTQ", (rows, columns), parts, integers, bits, symmetric,
-                   groups, scales, ordered)  # fmt: skip
+    form = _Form(bits, symmetric, columns // groups, _scale(scales), ordered)
+    return _packed(name, "GPTQ", (rows, columns), parts, integers, form)
 
 
 def awq(name: str, parts: Files, settings: Settings) -> PackedTensor:
@@ -98,8 +101,8 @@ def awq(name: str, parts: Files, settings: Settings) -> PackedTensor:
         zeros = _awq_columns(found["qzeros"]).short()
         return _rows(values.T, found["scales"].T, zeros.T, bits, False)
 
-    return _packed(name, "AWQ", (rows, columns), parts, integers, bits, False, groups,
-                   scales, None)  # fmt: skip
+    form = _Form(bits, False, columns // groups, _scale(scales))
+    return _packed(name, "AWQ", (rows, columns), parts, integers, form)
 
 
 def _awq_columns(words: Tensor) -> Tensor:
@@ -147,8 +150,8 @@ def compressed(name: str, parts: Files, settings: Settings) -> PackedTensor:
             offs = unpacked(found["weight_zero_point"].T, bits, rows).T.short()
         return _rows(values, found["weight_scale"], offs, bits, zeros is None)
 
-    return _packed(name, "compressed-tensors", (rows, columns), parts, integers, bits,
-                   zeros is None, groups, scales, ordered)  # fmt: skip
+    form = _Form(bits, zeros is None, columns // groups, _scale(scales), ordered)
+    return _packed(name, "compressed-tensors", (rows, columns), parts, integers, form)
 
 
 def _widths(settings: Settings) -> set[int]:
@@ -202,46 +205,60 @@ def mlx(name: str, parts: Files, settings: Settings) -> PackedTensor:
 # What the formats have in common.
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How the integers of a matrix stand for weights.
+
+    Attributes:
+        bits: the width of the integers.
+        symmetric: whether all zeros are in the middle.
+        block: how many inputs of a row share a scale.
+        scale: dtype of the scales.
+        order: int64 [in], the group of each input; None if a group lies together.
+    """
+
+    bits: int
+    symmetric: bool
+    block: int
+    scale: torch.dtype
+    order: Tensor | None = None
+
+
 def _packed(
     name: str,
     kind: str,
     shape: tuple[int, int],
     parts: Files,
-    integers: object,
-    bits: int,
-    symmetric: bool,
-    groups: int,
-    scales: FileTensor,
-    order: Tensor | None,
+    integers: Callable[[Parts], StoredRows],
+    form: _Form,
 ) -> PackedTensor:
     """Return a matrix, whose `integers` are as `_rows` returns them.
 
-    If `order` is given, the group of each input, its columns are quantized again.
+    Columns in another order, and integers of 8 bits with zeros, are quantized again.
     """
-    assert callable(integers)
-    block = shape[1] // groups
+    decode: Decode = integers
+    order = form.order
     if order is not None:
-
-        def reordered(found: Parts) -> Tensor:
-            return _widened(integers(found), order)
-
         layout = StoredLayout(8, BLOCK, loss=ORDERED)
-        return PackedTensor(name, kind, shape, parts, reordered, layout)
-    if bits <= 4:
-        plain = symmetric and bits == 4
+        decode = partial(_in_order, integers, order)
+    elif form.bits <= 4:
+        plain = form.symmetric and 1 << form.bits - 1 == OFFSET
         least = None if plain else torch.float32
-        layout = StoredLayout(4, block, _scale(scales), least)
-        return PackedTensor(name, kind, shape, parts, integers, layout)
-    if symmetric:
-        layout = StoredLayout(8, block)
-        return PackedTensor(name, kind, shape, parts, integers, layout)
+        layout = StoredLayout(4, form.block, form.scale, least)
+    elif form.symmetric:
+        layout = StoredLayout(8, form.block)
+    else:
+        layout = StoredLayout(8, BLOCK, loss=AGAIN)
+        decode = partial(_in_order, integers, None)
+    return PackedTensor(name, kind, shape, parts, decode, layout)
 
-    def again(found: Parts) -> Tensor:
-        widened: Tensor = integers(found).widened()
-        return widened
 
-    layout = StoredLayout(8, BLOCK, loss=AGAIN)
-    return PackedTensor(name, kind, shape, parts, again, layout)
+def _in_order(
+    integers: Callable[[Parts], StoredRows], order: Tensor | None, found: Parts
+) -> Tensor:
+    """Return the weights of integers as float32 [out, in]; `order` is as in `_Form`."""
+    rows = integers(found)
+    return rows.widened() if order is None else _widened(rows, order)
 
 
 def _rows(
@@ -308,7 +325,7 @@ def _groups(scales: FileTensor, axis: int) -> int:
 
 
 def _checked(name: str, parts: Files, shape: tuple[int, int], groups: int) -> int:
-    """Return the number of groups of a row's inputs.
+    """Return `groups`, the number of groups of a row's inputs, after a check.
 
     Raises:
         BadCheckpoint: the groups do not divide the inputs.
