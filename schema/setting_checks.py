@@ -5,7 +5,7 @@ The checks accept numbers of numpy as numbers, but not bools.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -62,6 +62,18 @@ def check_penalty(name: str, found: object) -> float:
     return number
 
 
+def check_bias(name: str, found: object) -> float:
+    """Return the value of a setting as a finite number.
+
+    Raises:
+        BadSetting: the value is something else.
+    """
+    number = _number(found)
+    if not math.isfinite(number):
+        raise _bad(name, "a finite number", found)
+    return number
+
+
 def check_truth(name: str, found: object) -> bool:
     """Return the value of a setting as True or False.
 
@@ -89,6 +101,61 @@ def check_strings(name: str, found: object) -> tuple[str, ...]:
         BadSetting: the value is something else, or a string is empty.
     """
     return tuple(_check_string(name, text) for text in _listed(found))
+
+
+def check_token_lists(name: str, found: object) -> tuple[tuple[int, ...], ...]:
+    """Return the value of a setting as lists of token ids, none of them empty.
+
+    Raises:
+        BadSetting: the value is something else.
+    """
+    lists = found if isinstance(found, list | tuple) else [found]
+    for one in lists:
+        if not isinstance(one, list | tuple) or not one:
+            raise _bad(name, "a list of lists of tokens, none empty", found)
+    return tuple(check_tokens(name, one) for one in lists)
+
+
+def check_sequence_bias(
+    name: str, found: object
+) -> tuple[tuple[tuple[int, ...], float], ...]:
+    """Return the value of a setting as pairs of token ids and a finite number.
+
+    The value is a list of such pairs, as in a JSON file, or a mapping.
+
+    Raises:
+        BadSetting: the value is something else.
+    """
+    items = list(found.items()) if isinstance(found, Mapping) else found
+    expected = "pairs of a list of tokens and a number, such as [[[15, 8], -2.0]]"
+    pairs = []
+    for item in items if isinstance(items, list | tuple) else [items]:
+        match item:
+            case (list() | tuple() as tokens, bias) if tokens:
+                pairs.append((check_tokens(name, tokens), check_bias(name, bias)))
+            case _:
+                raise _bad(name, expected, found)
+    return tuple(pairs)
+
+
+def check_logit_bias(
+    name: str, found: object
+) -> tuple[tuple[tuple[int, ...], float], ...]:
+    """Return a mapping of single tokens to numbers, as `check_sequence_bias` does.
+
+    Tokens may be written as texts, as in JSON.
+
+    Raises:
+        BadSetting: the value is something else.
+    """
+    if not isinstance(found, Mapping):
+        raise _bad(name, "a mapping of tokens to numbers, such as {15: -2.0}", found)
+    tokens = [
+        int(token) if isinstance(token, str) and token.isdecimal() else token
+        for token in found
+    ]
+    pairs = zip(tokens, found.values(), strict=True)
+    return check_sequence_bias(name, [[[token], bias] for token, bias in pairs])
 
 
 def _check_token(name: str, found: object) -> int:

@@ -14,7 +14,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from kvc.runtime.generation.sampling import Chooser, Logits, Placing, Rules
+import numpy as np
+
+from kvc.runtime.generation.constraints import Matcher
+from kvc.runtime.generation.log_probabilities import (
+    TokenLogprob,
+    log_probabilities,
+    token_logprob,
+)
+from kvc.runtime.generation.processors import (
+    Ids,
+    Logits,
+    forced_tokens,
+    processors_of,
+)
+from kvc.runtime.generation.sampling import Chooser
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
@@ -50,6 +64,7 @@ class Row:
 
 
 EndReason = Literal["stop", "stop_string", "length", "max_tokens"]
+Rules = Callable[[Logits, Sequence[int]], Logits]
 
 
 class Answer:
@@ -61,6 +76,8 @@ class Answer:
         stop_tokens: the tokens that end the answer.
         tokens: the tokens of the answer so far, without a stop token.
         chosen: all sampled tokens, including a stop token.
+        logprobs: the log probabilities of sampled tokens, if the settings ask for them;
+            a draft may be some tokens ahead of `tokens`.
         reason: why the answer ended, None while the answer goes on. "stop": the model
             generated a stop token. "stop_string": the last token completes a stop
             string in the text. "length": the cache is full. "max_tokens": the limit of
@@ -76,6 +93,7 @@ class Answer:
         history: Sequence[int] = (),
         number: int = 0,
         rules: Rules | None = None,
+        matcher: Matcher | None = None,
     ) -> None:
         """Begin an empty answer after a prompt.
 
@@ -87,7 +105,8 @@ class Answer:
             tokenizer: returns the tokenizer for the answer's text.
             history: the tokens that the row already holds before the prompt.
             number: the index of the row.
-            rules: masks the logits of tokens that must not follow the tokens so far.
+            rules: masks the logits of tokens that must not follow the answer so far.
+            matcher: of the form that the answer must have.
 
         Raises:
             BadSetting: the prompt is longer than `max_length` allows.
@@ -102,11 +121,29 @@ class Answer:
             )
         self._most = settings.max_tokens if max_length is None else max_length - held
         self._row, self.prompt = row, prompt
-        placing = Placing(settings, held, self._most, rules)
-        self.chooser = Chooser(settings, (*history, *prompt), number, placing)
+        self._matcher, self._logprobs = matcher, settings.logprobs
+        before = (*history, *prompt)
+        start = len(before)
+        processors = processors_of(settings, start, held)
+        if rules is not None:
+            follow = rules
+            processors.append(lambda ids, logits: follow(logits, ids[start:].tolist()))
+        if matcher is not None:
+            allow = matcher.allowed
+            processors.append(lambda ids, logits: allow(ids[start:], logits))
+        set_at = forced_tokens(settings, held, self._most)
+
+        def forced(ids: Ids) -> int | None:
+            token = set_at(ids.size - start)
+            if token is None and matcher is not None:
+                return matcher.forced(ids[start:])
+            return token
+
+        self.chooser = Chooser(settings, before, number, processors, forced)
         self.stop_tokens = frozenset(settings.stop_tokens)
         self.tokens: list[int] = []
         self.chosen: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
         self.reason: EndReason | None = "max_tokens" if self._most == 0 else None
         self._stop_strings, self._tokenizer = settings.stop_strings, tokenizer
         if self._stop_strings:
@@ -137,7 +174,30 @@ class Answer:
         Raises:
             UnusableLogits: the logits allow no token.
         """
-        return self.chooser.choose(logits) if self.reason is None else None
+        if self.reason is not None:
+            return None
+        if self._logprobs is None:
+            return self.chooser.choose(logits)
+        (exact,) = log_probabilities(logits[None])
+        token = self.chooser.choose(logits)
+        self.logprobs.append(token_logprob(exact, token, self._logprobs))
+        return token
+
+    def force(self) -> int | None:
+        """Return the next token if there is no choice, so that nothing need run first.
+
+        Log probabilities need the logits, so with them there is always a choice.
+        """
+        if self.reason is not None or self._logprobs is not None:
+            return None
+        return self.chooser.force()
+
+    @property
+    def is_complete(self) -> bool | None:
+        """Tell whether the answer has the asked form; None if no form is asked for."""
+        if self._matcher is None:
+            return None
+        return self._matcher.is_complete(np.array(self.tokens, np.int64))
 
     def take(self, token: int | None) -> int | None:
         """Append a sampled token; return the token, or None if it is a stop token.
@@ -184,9 +244,15 @@ class Answer:
             self.spelling.spell(self.tokens)
             if self.spelling.stopped:
                 return "stop_string"
+        made = np.array(self.tokens, np.int64)
+        if self._matcher is not None and self._matcher.is_over(made):
+            return "stop"
         if self.wanted == 0:
             return "max_tokens"
-        return "length" if self._row.room == 0 else None
+        room = self._row.room
+        if room is None or room >= len(self.pending):
+            return None
+        return "length"
 
 
 class Spelling:

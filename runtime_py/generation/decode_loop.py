@@ -41,15 +41,27 @@ class Decoding:
         return list(map(Answer.choose, answers, logits))
 
     def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
-        """Run the last token of each answer; return the next token of each answer.
+        """Return the next token of each answer; run the tokens that it depends on.
 
-        A next token is None if the answer has ended.
+        A next token is None if the answer has ended. A token that is the only possible
+        one is returned before the tokens ahead of it have run: they run together, when
+        a choice depends on them.
 
         Raises:
             KvcError: as `begin`.
         """
-        logits = self._feeder.feed([answer.last for answer in answers])
-        return list(map(Answer.choose, answers, logits))
+        tokens = [answer.force() for answer in answers]
+        parts = [
+            () if answer.reason is not None or token is not None else answer.pending
+            for answer, token in zip(answers, tokens, strict=True)
+        ]
+        if not any(parts):
+            return tokens
+        logits = self._feeder.feed_parts(parts)
+        for number, (answer, part) in enumerate(zip(answers, parts, strict=True)):
+            if part:
+                tokens[number] = answer.choose(logits[number])
+        return tokens
 
     def settle(self) -> None:
         """Rewind the session to the token counts in `rows`."""

@@ -21,7 +21,7 @@ from kvc.runtime.calls.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.feeding import Feeder
-from kvc.runtime.generation.sampling import Logits
+from kvc.runtime.generation.processors import Logits
 from kvc.schema.errors import (
     Busy,
     Closed,
@@ -95,7 +95,8 @@ class Drafting(Decoding):
                 (logits,) = self._target.feed_prompts([answer.prompt])
             finally:
                 self._row.fed = self._target.rows[0].fed
-            token = answer.chooser.choose(logits)
+            token = answer.choose(logits)
+            assert token is not None, "the answer has not begun"
             self._sequence.append(token)
         return [token]
 
@@ -323,7 +324,9 @@ def _choose(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]
     chosen: list[int] = []
     for row, guess in zip(logits, (*guesses, None), strict=True):
         try:
-            chosen.append(answer.chooser.choose(row))
+            token = answer.choose(row)
+            assert token is not None, "no token has been handed out yet"
+            chosen.append(token)
         except UnusableLogits:
             if not chosen:
                 raise

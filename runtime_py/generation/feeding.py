@@ -18,7 +18,7 @@ from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.answer import Row
 from kvc.runtime.generation.encoding import Encoding
 from kvc.runtime.generation.image_prefill import Picturing, TokenFeed
-from kvc.runtime.generation.sampling import Logits
+from kvc.runtime.generation.processors import Logits
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.methods import find_roles
 from kvc.runtime.sessions.session import Session
@@ -145,19 +145,52 @@ class Feeder:
             ExecutionError: as `Session.call`.
         """
         self._encode()
-        last, at = np.zeros((0, 0), np.float32), [0] * len(prompts)
-        for feed in self._plan(prompts):
-            pieces = zip(prompts, at, feed.counts, strict=True)
-            parts = [prompt[begin : begin + n] for prompt, begin, n in pieces]
-            began = time.perf_counter()
+        began, counted = time.perf_counter(), sum(map(len, prompts))
+        logits = self._feed_planned(prompts, self._plan(prompts), self._picturing)
+        self.prefill.seconds += time.perf_counter() - began
+        self.prefill.tokens += counted
+        return logits
+
+    def feed_parts(self, parts: Sequence[Sequence[int]]) -> Logits:
+        """Run further tokens of each row, in as few calls as the methods allow.
+
+        Args:
+            parts: the tokens of each row, at least one in all; rows without tokens do
+                not change.
+
+        Returns:
+            The logits after the last token of each row that has tokens, float32 [rows,
+            vocab]. Other rows of the result have no meaning.
+
+        Raises:
+            StateMismatch, ExecutionError: as `feed_prompts`.
+        """
+        if max(map(len, parts)) == 1:
+            return self.run(self._decode.method, parts)
+        return self._feed_planned(parts, self._plan_tokens(parts))
+
+    def _feed_planned(
+        self,
+        parts: Sequence[Sequence[int]],
+        planned: Sequence[TokenFeed],
+        picturing: Picturing | None = None,
+    ) -> Logits:
+        """Run the planned calls for the tokens of each row, which may have pictures.
+
+        Returns:
+            The logits after the last token of each row that has tokens, float32 [rows,
+            vocab].
+        """
+        last, at = np.zeros((0, 0), np.float32), [0] * len(parts)
+        for feed in planned:
+            pieces = zip(parts, at, feed.counts, strict=True)
+            run = [tokens[begin : begin + n] for tokens, begin, n in pieces]
             given, beside = None, _Lengths()
-            if self._picturing is not None:
-                given = self._picturing.embeddings(prompts, at, feed.counts)
-                beside |= self._picturing.positions(prompts, at, feed.counts)
-            logits = self.run(feed.method, parts, given, beside)
-            self.prefill.seconds += time.perf_counter() - began
-            self.prefill.tokens += sum(feed.counts)
-            for row, part in enumerate(parts):
+            if picturing is not None:
+                given = picturing.embeddings(parts, at, feed.counts)
+                beside |= picturing.positions(parts, at, feed.counts)
+            logits = self.run(feed.method, run, given, beside)
+            for row, part in enumerate(run):
                 logits[row] = logits[row] if part or not last.size else last[row]
             last = logits
             at = [begin + n for begin, n in zip(at, feed.counts, strict=True)]
@@ -166,9 +199,12 @@ class Feeder:
     def _plan(self, prompts: Sequence[Sequence[int]]) -> list[TokenFeed]:
         if self._picturing is not None:
             return self._picturing.plan(prompts)
-        longest, at, planned = max(map(len, prompts)), 0, list[TokenFeed]()
+        return self._plan_tokens(prompts)
+
+    def _plan_tokens(self, parts: Sequence[Sequence[int]]) -> list[TokenFeed]:
+        longest, at, planned = max(map(len, parts)), 0, list[TokenFeed]()
         for chunk in plan_chunks(longest, self._prefills, self._decode):
-            left = (max(0, len(prompt) - at) for prompt in prompts)
+            left = (max(0, len(tokens) - at) for tokens in parts)
             counts = tuple(min(chunk.count, count) for count in left)
             planned.append(TokenFeed(chunk.method, counts))
             at += chunk.count

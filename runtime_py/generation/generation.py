@@ -15,6 +15,7 @@ from typing import TypeVar
 from kvc.runtime.generation.answer import Answer, EndReason, Spelling
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.feeding import Pace
+from kvc.runtime.generation.log_probabilities import TokenLogprob
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.schema.errors import Busy, CacheOverflow
 
@@ -125,12 +126,30 @@ class Generation(_Run[int]):
     def reason(self) -> EndReason | None:
         """Return why the answer ended, None while the answer goes on.
 
-        The reasons: "stop": the model generated a stop token. "stop_string": the last
+        The reasons: "stop": the model generated a stop token, or the answer has its
+        form and nothing can follow. "stop_string": the last
         token completes a stop string in the text. "length": the cache is full.
         "max_tokens": the limit of `max_tokens` or `max_length` is reached. An answer
         that was closed or failed has the reason None too.
         """
         return self._answers[0].reason
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """Return the log probabilities of the tokens; empty if none were asked for.
+
+        They are the model's own: before processors, a form, temperature, and any choice
+        of candidates.
+        """
+        return _logprobs_of(self._answers[0])
+
+    @property
+    def is_complete(self) -> bool | None:
+        """Tell whether the answer has the asked form; None if no form is asked for.
+
+        An answer that ends at a limit of tokens may be incomplete.
+        """
+        return self._answers[0].is_complete
 
     @property
     def drafted(self) -> int:
@@ -152,8 +171,9 @@ class Generation(_Run[int]):
         """Return the tokens of prompt and answer that are not in the session.
 
         Usually the result is one token: the last token of the answer, or the stop token
-        that ended the answer. If the prompt was interrupted, the result includes the
-        tokens of the prompt that have not run.
+        that ended the answer. Several tokens wait there if a form has forced them. If
+        the prompt was interrupted, the result includes the tokens of the prompt that
+        have not run.
         """
         return self._pending()[0]
 
@@ -220,6 +240,16 @@ class BatchGeneration(_Run[RowTokens]):
         return tuple(answer.reason for answer in self._answers)
 
     @property
+    def logprobs(self) -> tuple[list[TokenLogprob], ...]:
+        """Return for each row the log probabilities, as `Generation.logprobs` does."""
+        return tuple(map(_logprobs_of, self._answers))
+
+    @property
+    def is_complete(self) -> tuple[bool | None, ...]:
+        """Tell for each row whether its answer has the asked form."""
+        return tuple(answer.is_complete for answer in self._answers)
+
+    @property
     def pending(self) -> tuple[tuple[int, ...], ...]:
         """Return for each row the tokens of prompt and answer that have not run yet."""
         return self._pending()
@@ -244,3 +274,7 @@ class BatchGeneration(_Run[RowTokens]):
     def __repr__(self) -> str:
         rows = (f"{len(a.tokens)} {a.reason or 'goes on'}" for a in self._answers)
         return f"<BatchGeneration, tokens of each row: {', '.join(rows)}>"
+
+
+def _logprobs_of(answer: Answer) -> list[TokenLogprob]:
+    return answer.logprobs[: len(answer.tokens)]

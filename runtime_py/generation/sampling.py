@@ -1,10 +1,10 @@
-"""`Chooser`: samples the tokens of one row, one after the other.
+"""`Chooser`: the tokens of one row, one after the other.
 
 In: settings, the tokens so far, logits float32 [vocab] at each step. Out: a token at
-each step. The operations and their order are those of transformers 5
-(generation/logits_process.py): repetition penalty, forced and suppressed tokens,
-temperature, top-k, top-p, min-p. No step sorts the vocabulary. All randomness comes
-from one generator, seeded once.
+each step. Processors change the logits first; then, as in transformers 5
+(generation/logits_process.py), come temperature, top-k, top-p, min-p, typical-p. No
+step but the last sorts the vocabulary. All randomness comes from one generator, seeded
+once.
 """
 
 import math
@@ -16,86 +16,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from kvc.runtime.generation.processors import Ids, Logits, Processor, TokenBuffer
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.schema.errors import UnusableLogits
 
-# Forced and suppressed tokens
-
-
-Logits = npt.NDArray[np.float32]
-Rules = Callable[[Logits, Sequence[int]], Logits]
-
-
-class Placing:
-    """The forced and suppressed tokens of one answer.
-
-    Attributes:
-        says_nothing: whether the answer has no forced tokens, no suppressed tokens and
-            no rules.
-    """
-
-    def __init__(
-        self,
-        settings: GenerationSettings,
-        held: int = 0,
-        most: int | None = None,
-        rules: Rules | None = None,
-    ) -> None:
-        """Begin an empty answer.
-
-        Args:
-            settings: the settings that name forced and suppressed tokens.
-            held: the number of tokens before the answer.
-            most: the greatest number of tokens of the answer, None for no limit.
-            rules: masks the logits of tokens that must not follow; None for no mask.
-        """
-        self._rules = rules
-        is_start = held == 1
-        self._first = settings.forced_bos_token_id if is_start else None
-        self._last = min(settings.forced_eos_token_id, default=None)
-        self._most = most
-        self._never = np.array(settings.suppress_tokens, np.int64)
-        self._not_first = np.array(settings.begin_suppress_tokens, np.int64)
-        self._begins = 0 if self._first is None else 1
-        forced = (self._first, self._last)
-        lists = (self._never, self._not_first)
-        self.says_nothing = forced == (None, None) and not any(a.size for a in lists)
-        self.says_nothing = self.says_nothing and rules is None
-
-    def forced(self, place: int) -> int | None:
-        """Return the token forced at an index of the answer, None if none is forced."""
-        if (
-            self._most is not None
-            and place == self._most - 1
-            and self._last is not None
-        ):
-            return self._last
-        return self._first if place == 0 else None
-
-    def allowed(self, logits: Logits, made: Sequence[int]) -> Logits:
-        """Return logits float32 [vocab], -inf for tokens that must not come next.
-
-        `made` has the tokens of the answer so far.
-        """
-        left = self._without_suppressed(logits, len(made))
-        return left if self._rules is None else self._rules(left, made)
-
-    def _without_suppressed(self, logits: Logits, place: int) -> Logits:
-        hidden: Sequence[npt.NDArray[np.int64]] = [self._never]
-        if place == self._begins:
-            hidden = [self._never, self._not_first]
-        if not any(tokens.size for tokens in hidden):
-            return logits
-        left = logits.copy()
-        for tokens in hidden:
-            left[tokens[tokens < left.size]] = -np.inf
-        return left
-
-
-# Sampling
-
-
-Ids = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
 _FEW: Final = 1024  # up to this number, tokens are sorted at once
@@ -103,53 +27,61 @@ _GROUP: Final = 64  # size of the groups whose maxima are searched first
 
 
 class Chooser:
-    """Samples the tokens of one row, given settings and the tokens before them."""
+    """Chooses the tokens of one row, given settings and the tokens before them."""
 
     def __init__(
         self,
         settings: GenerationSettings,
-        seen: Sequence[int],
+        tokens: Sequence[int],
         row: int = 0,
-        placing: Placing | None = None,
+        processors: Sequence[Processor] = (),
+        forced: Callable[[Ids], int | None] = lambda _: None,
     ) -> None:
-        """Begin after the tokens `seen`; the row's seed is `settings.seed` + `row`."""
+        """Begin after some tokens.
+
+        Args:
+            settings: the settings of sampling; the row's seed is `settings.seed` +
+                `row`.
+            tokens: the tokens before the answer.
+            row: the index of the row.
+            processors: change the logits of each step, in order.
+            forced: returns the only token that can follow tokens, None if there is a
+                choice.
+        """
         self._settings = settings
-        self._placing = placing or Placing(settings)
-        self._made: tuple[int, ...] = ()
+        self._tokens = TokenBuffer(tokens)
+        self._processors, self._forced = tuple(processors), forced
         seed = None if settings.seed is None else settings.seed + row
         greedy = not settings.temperature  # numpy.random is slow to import
         self._random = None if greedy else np.random.default_rng(seed)
-        penalized = settings.repetition_penalty != 1
-        # Not `np.unique`, which imports numpy.ma.
-        self._seen = np.array(sorted(set(seen)) if penalized else [], np.int64)
 
     def copy(self) -> "Chooser":
         """Return a copy of the chooser, which will draw the same random numbers."""
         other = copy(self)
         other._random = deepcopy(self._random)
+        other._tokens = self._tokens.copy()
         return other
+
+    def force(self) -> int | None:
+        """Return the next token if there is no choice, whatever the logits; or None."""
+        token = self._forced(self._tokens.array)
+        if token is not None:
+            self._tokens.append(token)
+        return token
 
     def choose(self, logits: Logits) -> int:
         """Return the next token.
 
         Raises:
             UnusableLogits: the logits hold NaN, or allow no token.
+            BadSetting: a processor of the caller does not return logits.
         """
-        penalty = self._settings.repetition_penalty
-        if penalty == 1 and self._placing.says_nothing:
-            return choose_token(logits, self._settings, self._random)
-        token = self._placing.forced(len(self._made))
+        token = self.force()
         if token is None:
-            # A model may read tokens that it never generates.
-            end = np.searchsorted(self._seen, logits.size)
-            weakened = penalize(logits, self._seen[:end], penalty)
-            allowed = self._placing.allowed(weakened, self._made)
-            token = choose_token(allowed, self._settings, self._random)
-        self._made = (*self._made, token)
-        if penalty != 1:
-            place = np.searchsorted(self._seen, token)
-            if not np.array_equal(self._seen[place : place + 1], [token]):
-                self._seen = np.insert(self._seen, place, token)
+            for process in self._processors:
+                logits = process(self._tokens.array, logits)
+            token = choose_token(logits, self._settings, self._random)
+            self._tokens.append(token)
         return token
 
 
@@ -180,7 +112,7 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
     """Return the tokens that may be sampled, ascending, and their scores.
 
     Args:
-        logits: float32 [vocab], after any repetition penalty.
+        logits: float32 [vocab], after the processors.
         settings: with a temperature above 0.
 
     Returns:
@@ -203,23 +135,10 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
     if settings.min_p > 0:
         likely = scores >= math.log(settings.min_p)
         ids, scores = ids[likely], scores[likely]
+    if settings.typical_p < 1:
+        kept = _keep_typical(scores, settings.typical_p)
+        ids, scores = ids[kept], scores[kept]
     return ids, scores
-
-
-def penalize(logits: Logits, seen: Ids, penalty: float) -> Logits:
-    """Return logits in which tokens that occurred before are less likely.
-
-    Args:
-        logits: float32 [vocab].
-        seen: the earlier tokens, each once.
-        penalty: the strength. Above 1 makes the tokens less likely, below 1 makes them
-            more likely.
-    """
-    found = logits[seen].astype(np.float64)
-    weakened = logits.copy()
-    with np.errstate(over="ignore"):
-        weakened[seen] = np.where(found < 0, found * penalty, found / penalty)
-    return weakened
 
 
 def _keep_top_k(logits: Logits, top_k: int) -> Ids:
@@ -268,6 +187,24 @@ def _keep_top_p(scores: Scores, top_p: float) -> Ids:
     for indices in (*kept, order[:count]):
         is_kept[indices] = True
     return np.flatnonzero(is_kept)
+
+
+def _keep_typical(scores: Scores, mass: float) -> Ids:
+    """Return ascending indices of typical tokens, of total probability `mass`.
+
+    A token is the more typical the nearer its information is to the entropy of all
+    (Meister et al. 2023, Locally Typical Sampling).
+    """
+    chances = np.exp(scores)
+    chances /= chances.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        information = -np.log(chances)
+        entropy = np.nansum(information * chances)
+        distance = np.abs(information - entropy)
+    order = np.argsort(distance, kind="stable")
+    reached = chances[order].cumsum()
+    last = min(int((reached < mass).sum()), order.size - 1)
+    return np.flatnonzero(distance <= distance[order[last]])
 
 
 @lru_cache(maxsize=1)

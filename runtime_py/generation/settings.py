@@ -9,11 +9,13 @@ import json
 import reprlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, TypedDict, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
+from kvc.runtime.generation.constraints import Constraint, constraint_of
+from kvc.runtime.generation.processors import Processor, check_processors
 from kvc.schema.errors import BadSetting, meant
 from kvc.schema.frozen import frozen
-from kvc.schema.generation_config import Said, read_settings
+from kvc.schema.generation_config import Said, SequenceBias, read_settings
 from kvc.schema.setting_checks import check_count
 
 _Checked = TypeVar("_Checked")
@@ -30,9 +32,11 @@ _CACHE_SETTINGS: Final = (
     "past_key_values",
 )
 
+# A caller who gives one of these requests sampling.
+_SHAPING: Final = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+
 # Settings of transformers that kvc lacks -> their values without effect.
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "bad_words_ids": ([],),
     "constraints": ([],),
     "diversity_penalty": (0,),
     "dola_layers": (),
@@ -44,18 +48,13 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "force_words_ids": ([],),
     "guidance_scale": (1,),
     "max_time": (),
-    "min_length": (0,),
-    "min_new_tokens": (0,),
-    "no_repeat_ngram_size": (0,),
     "num_beam_groups": (1,),
     "num_beams": (1,),
     "num_return_sequences": (1,),
     "penalty_alpha": (0,),
     "remove_invalid_values": (False,),
-    "sequence_bias": ([], {}),
     "token_healing": (False,),
     "top_h": (),
-    "typical_p": (1,),
     "watermarking_config": (),
 }
 
@@ -70,12 +69,27 @@ class Arguments(TypedDict, total=False):
     max_tokens: int | None
     max_new_tokens: int | None
     max_length: int | None
+    min_new_tokens: int | None
+    min_length: int | None
     do_sample: bool | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
     min_p: float | None
+    typical_p: float | None
     repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    no_repeat_ngram_size: int | None
+    sequence_bias: "Mapping[Sequence[int], float] | Sequence[object] | None"
+    logit_bias: Mapping[int, float] | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    processors: Sequence[Processor] | None
+    json_schema: Mapping[str, object] | str | None
+    regex: str | None
+    choices: Sequence[str] | None
+    grammar: str | None
+    logprobs: int | None
     seed: int | None
     stop_tokens: Sequence[int] | int | None
     eos_token_id: Sequence[int] | int | None
@@ -95,14 +109,32 @@ class GenerationSettings:
         max_tokens: the greatest number of tokens to generate, None for no limit.
         max_length: the greatest number of tokens of session, prompt and answer
             together, None for no limit.
+        min_new_tokens: no stop token is generated before as many tokens.
+        min_length: the same, counting the tokens of session, prompt and answer; without
+            effect beside `min_new_tokens`.
         temperature: 0 always takes the likeliest token; above 0, tokens are sampled.
         top_k: sample among the `top_k` likeliest tokens, 0 for all tokens.
         top_p: sample among the likeliest tokens: the fewest whose total probability is
             at least `top_p`.
         min_p: sample among tokens whose probability is at least `min_p` times that of
             the likeliest token.
+        typical_p: sample among the tokens whose probability is nearest to the one that
+            is expected: the fewest whose total probability is at least `typical_p`.
         repetition_penalty: makes tokens that occurred before less likely if above 1; 1
             has no effect.
+        frequency_penalty: subtracted from a token's logit for each time that the token
+            occurs in the answer.
+        presence_penalty: subtracted once from the logits of tokens in the answer.
+        no_repeat_ngram_size: no sequence of as many tokens occurs twice; 0 for no rule.
+        sequence_bias: pairs of tokens and a number, which is added to the logit of the
+            last of the tokens wherever the others precede it.
+        logit_bias: the same, for single tokens.
+        bad_words_ids: sequences of tokens that are never generated.
+        processors: functions of the caller, called in order at each step with the
+            tokens so far, int64 [n], and logits float32 [vocab]; they return logits.
+        constraint: the form that the answer must have, None for any.
+        logprobs: for each token, store its log probability and those of the `logprobs`
+            likeliest tokens; None for no log probabilities.
         seed: the seed of the random numbers; None for a random seed.
         stop_tokens: tokens that end the generation; the caller does not get them.
         stop_strings: strings that end the generation if they occur in the text; the
@@ -120,11 +152,23 @@ class GenerationSettings:
 
     max_tokens: int | None = None
     max_length: int | None = None
+    min_new_tokens: int = 0
+    min_length: int = 0
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
     repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    sequence_bias: SequenceBias = ()
+    logit_bias: SequenceBias = ()
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    processors: tuple[Processor, ...] = ()
+    constraint: Constraint | None = None
+    logprobs: int | None = None
     seed: int | None = None
     stop_tokens: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
@@ -164,7 +208,13 @@ def settings_of(
             )
     config = _config_of(metadata)
     bundle = None if config is None else read_settings(config, f"{_CONFIG}, ")
-    settings = _combine(bundle, read_settings(given))
+    of_caller: dict[str, Any] = {
+        "processors": check_processors(given.get("processors")),
+        "constraint": constraint_of(given),
+    }
+    if given.get("logprobs") is not None:
+        of_caller["logprobs"] = check_count("logprobs", given.get("logprobs"))
+    settings = _combine(bundle, read_settings(given), of_caller)
     for message in _what_is_ignored(given, config or {}):
         warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)
     return settings
@@ -194,63 +244,48 @@ def _config_of(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
     return found
 
 
-def _combine(bundle: Said | None, given: Said) -> GenerationSettings:
+def _combine(
+    bundle: Said | None, given: Said, of_caller: Mapping[str, Any]
+) -> GenerationSettings:
     """Return the settings of a generation; the caller's replace the bundle's.
 
     Args:
         bundle: the settings in the bundle's generation_config; None if the bundle has
             no generation_config.
         given: the caller's settings.
+        of_caller: settings that only a caller gives, by name.
 
     Raises:
         BadSetting: sampling is requested at temperature 0.
     """
     base = bundle or Said()
-    by_length = given.max_tokens is None and given.max_length is not None
-    whole_length = given.max_tokens is None and base.max_tokens is None
-    return GenerationSettings(
-        max_tokens=None if by_length else _first(given.max_tokens, base.max_tokens),
-        max_length=given.max_length
-        if by_length
-        else (base.max_length if whole_length else None),
-        temperature=_temperature(base, given),
-        top_k=_or(
-            _first(given.top_k, base.top_k), _TRANSFORMERS_TOP_K if bundle else 0
-        ),
-        top_p=_or(_first(given.top_p, base.top_p), 1.0),
-        min_p=_or(_first(given.min_p, base.min_p), 0.0),
-        repetition_penalty=_or(
-            _first(given.repetition_penalty, base.repetition_penalty), 1.0
-        ),
-        seed=_first(given.seed, base.seed),
-        stop_tokens=_or(_first(given.stop_tokens, base.stop_tokens), ()),
-        stop_strings=_or(_first(given.stop_strings, base.stop_strings), ()),
-        decoder_start_token_id=_first(
-            given.decoder_start_token_id, base.decoder_start_token_id
-        ),
-        forced_bos_token_id=_first(given.forced_bos_token_id, base.forced_bos_token_id),
-        forced_eos_token_id=_or(
-            _first(given.forced_eos_token_id, base.forced_eos_token_id), ()
-        ),
-        suppress_tokens=_or(_first(given.suppress_tokens, base.suppress_tokens), ()),
-        begin_suppress_tokens=_or(
-            _first(given.begin_suppress_tokens, base.begin_suppress_tokens), ()
-        ),
-    )
+    combined: dict[str, Any] = {"top_k": _TRANSFORMERS_TOP_K} if bundle else {}
+    for name in GenerationSettings.__annotations__:
+        value = _first(getattr(given, name, None), getattr(base, name, None))
+        if value is not None:
+            combined[name] = value
+    combined["temperature"] = _temperature(base, given)
+    # The caller's limit replaces both of the bundle's; of two limits, max_tokens holds.
+    asked = given.max_tokens is not None or given.max_length is not None
+    limits = given if asked else base
+    combined["max_tokens"] = limits.max_tokens
+    combined["max_length"] = limits.max_length if limits.max_tokens is None else None
+    return GenerationSettings(**combined, **of_caller)
 
 
 def _temperature(base: Said, given: Said) -> float:
     """Return the temperature; 0 means that the likeliest token is taken.
 
-    Sampling is requested by a temperature, top_k, top_p or min_p of the caller. If
-    these settings come from the bundle, sampling also needs the bundle's `do_sample`,
-    as in transformers.
+    Sampling is requested by a temperature, top_k, top_p, min_p or typical_p of the
+    caller. If these settings come from the bundle, sampling also needs the bundle's
+    `do_sample`, as in transformers.
     """
-    shaping = (given.temperature, given.top_k, given.top_p, given.min_p)
+    shaping = [getattr(given, name) for name in _SHAPING]
     asked = any(setting is not None for setting in shaping) or base.do_sample
     if not _first(given.do_sample, asked):
         return 0.0
-    temperature = _or(_first(given.temperature, base.temperature), 1.0)
+    found = _first(given.temperature, base.temperature)
+    temperature = 1.0 if found is None else found
     if temperature == 0 and given.do_sample:
         raise BadSetting(
             name="temperature",
@@ -262,10 +297,6 @@ def _temperature(base: Said, given: Said) -> float:
 
 def _first(given: _Checked | None, base: _Checked | None) -> _Checked | None:
     return base if given is None else given
-
-
-def _or(value: _Checked | None, default: _Checked) -> _Checked:
-    return default if value is None else value
 
 
 def _missing_settings(found: Mapping[str, object]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from kvc.runtime.generation.answer import Answer
+from kvc.runtime.generation.constraints import matchers_of
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.encoding import (
@@ -102,7 +103,7 @@ def _begun_twice(whole: Sequence[int], bare: Sequence[int]) -> Sequence[int]:
 # `generate`
 
 
-_TOKENIZERS: Final[WeakKeyDictionary[Session, Tokenizer]] = WeakKeyDictionary()
+_TOKENIZERS: Final[WeakKeyDictionary[object, Tokenizer]] = WeakKeyDictionary()
 
 
 @overload
@@ -272,8 +273,17 @@ def generate(
     source = Decoding(feeder)
     if draft is not None:
         source = start_drafting(feeder, draft, histories[0], draft_tokens)
+    matchers = matchers_of(session, combined, feeder.vocabulary)
     answers = [
-        Answer(tokens[number], row, combined, find_tokenizer, histories[number], number)
+        Answer(
+            tokens[number],
+            row,
+            combined,
+            find_tokenizer,
+            histories[number],
+            number,
+            matcher=matchers(),
+        )
         for number, row in enumerate(source.rows)
     ]
     made = Generation if batch is None else BatchGeneration
@@ -281,7 +291,8 @@ def generate(
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:
-    """Return the bundle's tokenizer, read once for all turns on a session."""
-    if session not in _TOKENIZERS:
-        _TOKENIZERS[session] = tokenizer_of(session)
-    return _TOKENIZERS[session]
+    """Return the bundle's tokenizer, read once for all sessions of a program."""
+    key = session.program_key
+    if key not in _TOKENIZERS:
+        _TOKENIZERS[key] = tokenizer_of(session)
+    return _TOKENIZERS[key]

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from kvc.runtime.generation.log_probabilities import log_probabilities
 from kvc.runtime.scoring.scorers import Logits, Scorer
-from kvc.schema.errors import BadSetting, UnusableLogits
+from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 
 Exact = NDArray[np.float64]
@@ -112,17 +113,3 @@ class Beside:
         )
         self._found.append((likely * ratio).sum(-1))
         self._same += int((reference.argmax(-1) == expected.argmax(-1)).sum())
-
-
-def log_probabilities(logits: Logits) -> Exact:
-    """Return the natural logarithms of the probabilities, float64 [n, vocab].
-
-    Raises:
-        UnusableLogits: a row holds NaN, or only infinities.
-    """
-    exact: Exact = logits.astype(np.float64)
-    exact -= exact.max(-1, keepdims=True)
-    exact -= np.log(np.exp(exact).sum(-1, keepdims=True))
-    if np.isnan(exact).any():
-        raise UnusableLogits(reason="they hold NaN, or only infinities")
-    return exact

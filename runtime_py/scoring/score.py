@@ -12,12 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from kvc.runtime.scoring.divergence import (
-    Beside,
-    Divergence,
-    Exact,
-    log_probabilities,
-)
+from kvc.runtime.generation.log_probabilities import log_probabilities
+from kvc.runtime.scoring.divergence import Beside, Divergence, Exact
 from kvc.runtime.scoring.scorers import Logits, Scorer, cut_windows, find_scorer
 from kvc.runtime.sessions.program import Program
 from kvc.schema.errors import BadSetting, UnusableLogits

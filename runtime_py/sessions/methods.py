@@ -73,6 +73,11 @@ class Callables(Closing):
         """
         return BundledFiles(self._engine.program, self._engine.data)
 
+    @property
+    def program_key(self) -> object:
+        """Return an object that a program and its sessions share: a key for caches."""
+        return self._engine
+
     def _find(self, name: str) -> int:
         """Return a method's id.
 

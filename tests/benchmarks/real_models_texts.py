@@ -22,8 +22,9 @@ from real_models_compile import compiled, text_samples
 from real_models_llama_scorer import LlamaScorer, run_stage
 
 from kvc.runtime import Program, Session, load
+from kvc.runtime.generation.log_probabilities import log_probabilities
 from kvc.runtime.scoring import Divergence, cut_windows
-from kvc.runtime.scoring.divergence import Beside, log_probabilities
+from kvc.runtime.scoring.divergence import Beside
 from kvc.runtime.scoring.scorers import Logits, Scorer, find_scorer
 from kvc.runtime.tokenizers import tokenizer_of
 from kvc.tools.dev.train_demo import read_library

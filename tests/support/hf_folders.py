@@ -22,12 +22,12 @@ SIZES: dict[str, object] = {
 }
 
 
-def tiny_llama(**changes: object) -> LlamaForCausalLM:
+def tiny_llama(seed: int = 0, **changes: object) -> LlamaForCausalLM:
     """Return a seeded Llama with weights as large as those of trained models.
 
     The weights of an untrained model are so small that errors do not show in results.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(**(SIZES | changes))).eval()
     with torch.no_grad():
         for parameter in model.parameters():

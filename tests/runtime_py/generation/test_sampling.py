@@ -8,16 +8,23 @@ import torch
 
 from kvc.runtime import UnusableLogits
 from kvc.runtime.generation import GenerationSettings
-from kvc.runtime.generation.sampling import (
-    Chooser,
-    Placing,
-    choose_token,
-    keep_tokens,
+from kvc.runtime.generation.processors import (
+    forced_tokens,
     penalize,
+    processors_of,
 )
+from kvc.runtime.generation.sampling import Chooser, choose_token, keep_tokens
 
 LOGITS = np.array([0.0, 3.0, 2.0, -1.0], np.float32)
 OF_A_STEP = np.array([3, 4, 2, -1], np.float32)
+
+
+def chooser_of(settings, prompt, most=None):
+    """Return the chooser of an answer to a prompt at the beginning of a session."""
+    start = len(prompt)
+    forced = forced_tokens(settings, start, most)
+    rules = processors_of(settings, start, start)
+    return Chooser(settings, prompt, 0, rules, lambda ids: forced(ids.size - start))
 
 
 def choose(temperature, seed=0, count=400, logits=LOGITS, **others):
@@ -163,17 +170,17 @@ def test_a_penalty_weakens_what_was_there():
 
 
 def test_a_token_that_was_chosen_is_less_likely_from_then_on():
-    chooser = Chooser(GenerationSettings(repetition_penalty=5.0), [])
+    chooser = chooser_of(GenerationSettings(repetition_penalty=5.0), [])
     assert [chooser.choose(OF_A_STEP) for _ in range(5)] == [1, 0, 2, 1, 1]
 
 
 def test_tokens_that_the_model_takes_but_never_makes_are_left_alone():
-    chooser = Chooser(GenerationSettings(repetition_penalty=5.0), [99, 1, 4])
+    chooser = chooser_of(GenerationSettings(repetition_penalty=5.0), [99, 1, 4])
     assert [chooser.choose(OF_A_STEP) for _ in range(3)] == [0, 2, 1]
 
 
 def test_what_was_there_counts_once_however_often_it_was_there():
-    chooser = Chooser(GenerationSettings(repetition_penalty=1.5), [1, 1, 1, 0])
+    chooser = chooser_of(GenerationSettings(repetition_penalty=1.5), [1, 1, 1, 0])
     assert chooser.choose(OF_A_STEP) == 1
 
 
@@ -232,8 +239,7 @@ def logits(step: int) -> np.ndarray:
 )
 def test_tokens_are_those_of_transformers(settings, prompt):
     asked = GenerationSettings(**settings)
-    placing = Placing(asked, len(prompt), STEPS)
-    chooser = Chooser(asked, prompt, placing=placing)
+    chooser = chooser_of(asked, prompt, STEPS)
     found = [chooser.choose(logits(step)) for step in range(STEPS)]
     assert found == theirs(asked, prompt, STEPS)
     plain = [int(logits(step).argmax()) for step in range(STEPS)]
@@ -242,12 +248,12 @@ def test_tokens_are_those_of_transformers(settings, prompt):
 
 def test_an_answer_of_any_length_has_no_last_place():
     asked = GenerationSettings(forced_eos_token_id=(9,))
-    assert Placing(asked, 1, None).forced(10_000) is None
+    assert forced_tokens(asked, 1, None)(10_000) is None
 
 
 def test_a_copy_goes_on_from_the_same_place():
     asked = GenerationSettings(begin_suppress_tokens=tuple(range(11)))
-    chooser = Chooser(asked, [3])
+    chooser = chooser_of(asked, [3])
     twin = chooser.copy()
     assert chooser.choose(logits(1)) == twin.choose(logits(1)) == 11
     assert chooser.choose(logits(1)) == int(logits(1).argmax())

@@ -174,17 +174,17 @@ def test_settings_of_the_cache_are_ignored_with_one_warning():
 
 
 def test_what_a_bundle_asks_for_in_vain_is_named_in_one_warning():
-    config = {"num_beams": 4, "no_repeat_ngram_size": 3, "penalty_alpha": 0.6}
+    config = {"num_beams": 4, "diversity_penalty": 0.3, "penalty_alpha": 0.6}
     with pytest.warns(SettingIgnored) as caught:
         settled({**config, "typical_p": 1.0, "length_penalty": 0.5})
     assert len(caught) == 1
-    assert "num_beams=4, no_repeat_ngram_size=3, penalty_alpha=0.6" in str(
+    assert "num_beams=4, diversity_penalty=0.3, penalty_alpha=0.6" in str(
         caught[0].message
     )
 
 
 def test_what_changes_nothing_passes_without_a_word():
-    quiet = {"num_beams": 1, "typical_p": 1.0, "bad_words_ids": None, "min_length": 0}
+    quiet = {"num_beams": 1, "eta_cutoff": 0.0, "bad_words_ids": None, "min_length": 0}
     assert settled(quiet) == settled({})
     assert settled(**quiet) == settled()
     assert settled({"use_cache": True, "cache_implementation": "hybrid"}) == settled({})

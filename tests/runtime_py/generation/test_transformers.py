@@ -9,7 +9,8 @@ import torch
 from daily import every
 
 from kvc.runtime.generation import GenerationSettings
-from kvc.runtime.generation.sampling import keep_tokens, penalize
+from kvc.runtime.generation.processors import penalize
+from kvc.runtime.generation.sampling import keep_tokens
 
 processors = pytest.importorskip("transformers").generation.logits_process
 SEEN = [3, 3, 17, 250, 9]

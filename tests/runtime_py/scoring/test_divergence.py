@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scored_model import KINDS, TOKENS, scored_programs
 
+from kvc.runtime.generation.log_probabilities import log_probabilities
 from kvc.runtime.scoring import score_tokens
-from kvc.runtime.scoring.divergence import Beside, log_probabilities
+from kvc.runtime.scoring.divergence import Beside
 from kvc.runtime.scoring.scorers import find_scorer
 from kvc.schema.errors import BadSetting, UnusableLogits
 

@@ -21,8 +21,8 @@ from scored_model import (
 from torch.nn import functional
 
 from kvc.runtime import load
+from kvc.runtime.generation.log_probabilities import log_probabilities
 from kvc.runtime.scoring import cut_windows, score_tokens
-from kvc.runtime.scoring.divergence import log_probabilities
 from kvc.runtime.scoring.score import _bits
 from kvc.schema.errors import BadSetting, InputMismatch, UnknownName, UnusableLogits
 
