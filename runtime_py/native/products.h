@@ -72,10 +72,12 @@ struct Int4Rows {
 //
 // The first `blocks` times kTokens rows lie side by side, as the instruction set reads them
 // best for products with weights of the dtype that there are; rows that a last block has not
-// are zeros. All others lie one after the other, (q - zero) * factor: [.., stride].
+// are zeros. All others lie one after the other, (q - zero) * factor: [.., stride]; where there
+// are int8 weights, as they were made, too.
 struct Int8Rows : RowShape {
   const int16_t* in_blocks;
   const int16_t* others;
+  BlockRows as_made;
   const float* scale;  // of each row
   int64_t rows, blocks;
   Int4Rows int4;  // where there are int4 weights

@@ -179,6 +179,7 @@ bool lay_out(int64_t rows, const RowShape& shape, Weights weights, const Context
   const int64_t blocks = rows / kTokens + (rows % kTokens >= least ? 1 : 0);
   const int64_t in_blocks = blocks * kTokens, others = std::max<int64_t>(0, rows - in_blocks);
   const int64_t narrow = int4 ? others : 0, of_row = depth / kInt4;
+  const int64_t kept = int4 ? 0 : others, steps = shape.blocks_of_row();
   const int64_t scales = in_blocks + others + 8;
   const int64_t floats = scales + (summed ? (in_blocks + others) * of_row : 0);
   const auto& kernels = product_kernels();
@@ -186,7 +187,8 @@ bool lay_out(int64_t rows, const RowShape& shape, Weights weights, const Context
   const int64_t size = layout.size(shape);
   auto* memory = static_cast<char*>(context.workspace(
       (blocks * size + others * stride) * sizeof(int16_t) + floats * sizeof(float) +
-          narrow * (4 * of_row * sizeof(int16_t) + depth),
+          narrow * (4 * of_row * sizeof(int16_t) + depth) +
+          kept * (2 * steps * sizeof(int16_t) + stride),
       2));
   if (memory == nullptr) return context.complete();
   auto* side_by_side = reinterpret_cast<int16_t*>(memory);
@@ -196,6 +198,10 @@ bool lay_out(int64_t rows, const RowShape& shape, Weights weights, const Context
   auto* eights = reinterpret_cast<int16_t*>(scale + floats);
   int16_t *zero = eights + narrow * 2 * of_row, *factor = zero + narrow * of_row;
   auto* halves = reinterpret_cast<int8_t*>(factor + narrow * of_row);
+  auto* kept_zero = reinterpret_cast<int16_t*>(scale + floats);  // no other is there for int8
+  int16_t* kept_factor = kept_zero + kept * steps;
+  const BlockRows as_made = {reinterpret_cast<int8_t*>(kept_factor + kept * steps), kept_zero,
+                             kept_factor};
   parallel((blocks + 1) / 2, 1, context.threads, [&](int64_t begin, int64_t end, int) {
     void* own = context.workspace(RowBuffer::nbytes(2 * kTokens, shape), 3);
     const RowBuffer buffer(own, 2 * kTokens, shape);
@@ -220,12 +226,17 @@ bool lay_out(int64_t rows, const RowShape& shape, Weights weights, const Context
     buffer.clear_after(0, depth);
     kernels.expand(row, stride, in_rows + i * stride);
     if (summed) sum_blocks(row, depth, 1, sums + i * of_row);
-    if (!int4) continue;
+    if (!int4) {
+      std::copy_n(row.q, stride, as_made.q + i * stride);
+      std::copy_n(row.zero, steps, as_made.zero + i * steps);
+      std::copy_n(row.factor, steps, as_made.factor + i * steps);
+      continue;
+    }
     lay_out_int4(row, depth, halves + i * depth, eights + i * 2 * of_row);
     std::copy_n(row.zero, of_row, zero + i * of_row);
     std::copy_n(row.factor, of_row, factor + i * of_row);
   }
-  *found = Int8Rows{shape, side_by_side, in_rows, scale, rows, blocks,
+  *found = Int8Rows{shape, side_by_side, in_rows, as_made, scale, rows, blocks,
                     {halves, zero, factor, eights, sums, sums_of_tokens}};
   return context.complete();
 }

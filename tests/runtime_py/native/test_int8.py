@@ -278,7 +278,8 @@ def test_sums_of_blocks_that_wrap_around_on_the_way_are_exact(rows: int, parts: 
 
 @pytest.mark.usefixtures("each_processor")
 @pytest.mark.parametrize("rows", [1, 16, 32])
-def test_the_greatest_factors_fit(rows: int):
+@pytest.mark.parametrize("parts", [1, 64])
+def test_the_greatest_factors_fit(rows: int, parts: int):
     depth = 2048
     q = torch.full((rows, depth), -128, dtype=I8)
     q[::3] = 127
@@ -287,10 +288,24 @@ def test_the_greatest_factors_fit(rows: int):
     weight = torch.full((50, depth), -128, dtype=I8)
     weight[::2] = 127
     factor = torch.full((rows, depth // 32), 31, dtype=I8)
-    arguments = (q, torch.ones(rows, 1), zero, factor, weight, torch.ones(50, 1), None)
+    arguments = (
+        q,
+        torch.ones(rows, 1),
+        zero,
+        factor,
+        weight,
+        torch.ones(50, parts),
+        None,
+    )
     (found,) = native("kvc::linear_q8", arguments, (torch.empty(rows, 50),))
     steps = (q.double() - zero.repeat_interleave(32, 1)) * 31
-    assert torch.equal(found, (steps @ weight.double().t()).float())
+    sums = steps.view(rows, parts, -1).transpose(0, 1) @ weight.view(
+        50, parts, -1
+    ).double().permute(1, 2, 0)
+    expected = sums[0].float()
+    for each in sums[1:]:
+        expected += each.float()
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.usefixtures("each_processor")
