@@ -115,6 +115,10 @@ class _Hearing:
         check_session(session)
         self._spectrum: Spectrum = spectrum_of(session.metadata)
         self._settings: GenerationSettings = settings_of(session.metadata, given, 3)
+        if self._settings.constraint is not None:
+            expected, found = "none: a transcription has no form", "a form"
+            name = self._settings.constraint.kind
+            raise BadSetting(name=name, expected=expected, found=found)
         config: Mapping[str, object] = json.loads(
             session.metadata.get("generation_config", "{}")
         )

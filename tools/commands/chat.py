@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from kvc.tools.options import (
-    Loading,
+from kvc.tools.generation_options import (
+    form_options,
     generation_options,
-    loading_options,
-    open_program,
     telling_what_is_ignored,
 )
+from kvc.tools.options import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
     from kvc.runtime import Conversation, Generation, Program, Session
@@ -41,6 +40,7 @@ _PICTURES = "/image FILE shows a picture with the next message"
 @click.command()
 @click.argument("bundle", metavar="BUNDLE")
 @click.option("--system", metavar="TEXT", help="The system message.")
+@form_options
 @generation_options
 @click.option(
     "--capacity",

@@ -5,6 +5,7 @@ their answers when all answers have ended. Why each answer ended, and the speed,
 stderr.
 """
 
+import json
 import os
 import sys
 import time
@@ -15,13 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kvc.tools.options import (
-    Loading,
+from kvc.tools.generation_options import (
+    form_options,
     generation_options,
-    loading_options,
-    open_program,
     telling_what_is_ignored,
 )
+from kvc.tools.options import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
     from kvc.runtime import BatchGeneration, Generation, Program, Session
@@ -42,6 +42,7 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
 @click.command()
 @click.argument("bundle", metavar="BUNDLE")
 @click.argument("prompts", metavar="PROMPT...", nargs=-1)
+@form_options
 @generation_options
 @click.option(
     "--capacity",
@@ -71,6 +72,13 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
     "one; repeatable, in the order of the text, and of several PROMPTs. A model that "
     "only reads pictures takes one, and no PROMPT.",
 )
+@click.option(
+    "--logprobs",
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="After the text, print each token with its log probability, and the K "
+    "likeliest at its place with theirs.",
+)
 @loading_options
 def generate(
     bundle: str,
@@ -80,6 +88,7 @@ def generate(
     draft: str | None,
     draft_tokens: int | None,
     images: tuple[str, ...],
+    logprobs: int | None,
     loading: Loading,
 ) -> None:
     """Continue each PROMPT with the model in BUNDLE.
@@ -95,6 +104,9 @@ def generate(
     Several prompts run as one batch, if the bundle allows as many, and are printed
     with their answers when all have ended.
 
+    With --json-schema, --regex, --choice or --grammar the answer has this form, unless
+    it ends at a limit of tokens, which is told.
+
     Example: kvc generate demo.kvc "def " --max-tokens 40
     """
     if draft is None and draft_tokens is not None:
@@ -107,6 +119,7 @@ def generate(
     if not prompts and not images:
         raise click.UsageError("Missing argument 'PROMPT...'.")
     texts = [_read(prompt) for prompt in prompts]
+    settings["logprobs"] = logprobs
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
         checked = draft is not None
@@ -127,7 +140,10 @@ def generate(
         except KeyboardInterrupt:
             click.echo(f"\n{_figures(run, ready, settings)}", err=True)
             raise
+        _show_logprobs(run, session)
         click.echo(_figures(run, ready, settings), err=True)
+        if _is_of_chats(program, texts):
+            click.echo("note: the model was made for chats: kvc chat", err=True)
 
 
 def _read(prompt: str) -> str:
@@ -251,16 +267,67 @@ def _show(run: "Generation | BatchGeneration", prompts: Sequence[str]) -> None:
         for piece in run.text():
             out.write(piece.encode("utf-8", "replace"))
             out.flush()
-        click.echo(err=not is_terminal)
+        out.write(b"\n")
+        out.flush()
         return
     try:
         run.texts()
     finally:  # what there is
         run.close()
         answers = zip(prompts, run.texts(), strict=True)
-        shown = "\n".join(f"> {prompt}\n{text}\n" for prompt, text in answers)
+        shown = "\n".join(f"{_quoted(prompt)}\n{text}\n" for prompt, text in answers)
         out.write(shown.encode("utf-8", "replace"))
         out.flush()
+
+
+def _quoted(prompt: str) -> str:
+    """Return a prompt with a mark before each of its lines."""
+    return "\n".join(f"> {line}" for line in prompt.split("\n"))
+
+
+def _show_logprobs(run: "Generation | BatchGeneration", session: "Session") -> None:
+    """Write a line for each token: its log probability, its text, and the likeliest.
+
+    Nothing is written if no log probabilities were asked for.
+    """
+    from kvc.runtime import Generation
+    from kvc.runtime.tokenizers import tokenizer_of
+
+    tokenizer = tokenizer_of(session)
+
+    def spelled(token: int) -> str:
+        stream = tokenizer.stream()
+        return json.dumps(stream.push(token) + stream.finish(), ensure_ascii=False)
+
+    rows = [run.logprobs] if isinstance(run, Generation) else run.logprobs
+    rows = rows if any(rows) else []
+    for number, row in enumerate(rows):
+        if len(rows) > 1:
+            click.echo(f"log probabilities of answer {number + 1}")
+        for one in row:
+            others = "  ".join(f"{spelled(t)} {chance:.3f}" for t, chance in one.top)
+            line = (
+                f"{one.logprob:9.3f}  {one.token:7d}  {spelled(one.token):16}{others}"
+            )
+            click.echo(line.rstrip())
+
+
+def _is_of_chats(program: "Program", texts: Sequence[str]) -> bool:
+    """Tell whether a plain text was given to a model whose bundle has a chat template.
+
+    A text that has the template's special tokens was rendered by it.
+    """
+    from kvc.runtime import KvcError
+    from kvc.runtime.tokenizers import chat_template_of
+
+    try:
+        template = chat_template_of(program)
+    except KvcError:
+        return False
+    if template is None:
+        return False
+    marks = [mark for mark in template.special_tokens.values() if mark]
+    return not any(mark in text for mark in marks for text in texts)
 
 
 def _figures(
@@ -288,7 +355,13 @@ def _figures(
 def _why(run: "Generation | BatchGeneration", settings: "Arguments") -> str:
     if isinstance(run.reason, tuple):
         ends = Counter(_WHY[reason][1] for reason in run.reason)
-        return ", ".join(f"{count} {end}" for end, count in ends.items())
+        cut = sum(complete is False for complete in run.is_complete)
+        told = [f"{count} {end}" for end, count in ends.items()]
+        return ", ".join([*told, f"{cut} without the form"] if cut else told)
     if run.reason == "max_tokens" and settings.get("max_tokens") is None:
-        return "the bundle's limit of tokens was reached"
-    return _WHY[run.reason][0]
+        return f"the bundle's limit of tokens was reached{_within(run)}"
+    return _WHY[run.reason][0] + _within(run)
+
+
+def _within(run: "Generation") -> str:
+    return ", before the answer had its form" if run.is_complete is False else ""

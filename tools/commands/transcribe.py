@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kvc.schema.text import escape
-from kvc.tools.options import (
-    Loading,
-    generation_options,
-    loading_options,
-    open_program,
-    telling_what_is_ignored,
-)
+from kvc.tools.generation_options import generation_options, telling_what_is_ignored
+from kvc.tools.options import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
     from kvc.runtime.generation import Arguments

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import subprocess
@@ -14,21 +15,23 @@ from daily import RARELY, only
 from drafting_models import Summing, write_decoder, write_table
 from hand_built import write_bundle
 from ring_models import RingDecoder, Shape, ring_methods, text
+from wordy_models import write_wordy
 
 from kvc.compiler import compile_program
+from kvc.compiler.hugging_face import export_hf
 from kvc.runtime import Session, generate, load
 from kvc.tools.cli import main
 
 KVC = Path(sys.executable).parent / "kvc"
 
 
-def test_stdout_gets_exactly_what_is_generated(tiny):
+def test_stdout_gets_what_is_generated_and_a_line_feed(tiny):
     done = subprocess.run(
         [KVC, "generate", tiny, "def", "-n", "8"], capture_output=True, check=True
     )
     with load(tiny) as program, program.session() as session:
         expected = "".join(generate(session, "def", max_tokens=8).text())
-    assert done.stdout.decode() == expected
+    assert done.stdout.decode() == expected + "\n"
     assert len(expected) > 4
     assert b"prefill" in done.stderr
     assert b"tokens/s (3 tokens)" in done.stderr
@@ -123,13 +126,13 @@ def counting(tmp_path):
 
 def test_a_stop_string_is_left_out(kvc, counting):
     result = kvc("generate", counting(), "1 2", "--stop", " 7", "--stop", "6 7 ")
-    assert result.stdout == "3 4 5 6"
+    assert result.stdout == "3 4 5 6\n"
     assert "; a stop string came" in result.stderr
 
 
 def test_the_prompt_comes_from_stdin_as_it_is(counting):
     command = ["generate", str(counting()), "-", "-n", "2"]
-    assert CliRunner().invoke(main, command, input=b"1 2\n").stdout == "3 4 "
+    assert CliRunner().invoke(main, command, input=b"1 2\n").stdout == "3 4 \n"
     empty = CliRunner().invoke(main, command, input=b"")
     assert empty.exit_code == 1
     assert empty.stderr == "Error: prompt: expected at least one token, got none\n"
@@ -137,7 +140,7 @@ def test_the_prompt_comes_from_stdin_as_it_is(counting):
 
 def test_a_capacity_ends_it_earlier(kvc, counting):
     result = kvc("generate", counting(), "1 2", "--capacity", 4)
-    assert result.stdout == "3 4 5 "
+    assert result.stdout == "3 4 5 \n"
     assert "the cache is full" in result.stderr
     assert "1..16" in kvc("generate", counting(), "1", "--capacity", 17).stderr
 
@@ -145,10 +148,10 @@ def test_a_capacity_ends_it_earlier(kvc, counting):
 def test_the_bundles_settings_count_until_others_are_given(kvc, counting):
     path = counting(eos_token_id=[9], max_new_tokens=3)
     result = kvc("generate", path, "1")
-    assert result.stdout == "2 3 4 "
+    assert result.stdout == "2 3 4 \n"
     assert "the bundle's limit of tokens was reached" in result.stderr
     result = kvc("generate", path, "1", "-n", 99)
-    assert result.stdout == "2 3 4 5 6 7 8 "
+    assert result.stdout == "2 3 4 5 6 7 8 \n"
     assert "the model ended the text" in result.stderr
 
 
@@ -176,7 +179,7 @@ def test_sampling_strays_from_the_likeliest(kvc, counting, options):
 
 def test_a_penalty_turns_away_from_the_prompt(kvc, counting):
     options = ("-n", 1, "--repetition-penalty", 7)
-    assert kvc("generate", counting(), "9 8", *options).stdout == "0 "
+    assert kvc("generate", counting(), "9 8", *options).stdout == "0 \n"
 
 
 @pytest.mark.parametrize(
@@ -278,3 +281,69 @@ def test_a_draft_that_cannot_be_one_is_refused(kvc, pair, tiny):
     result = kvc("generate", tiny, "a", "--draft-tokens", 2)
     assert result.exit_code == 2
     assert "--draft-tokens needs --draft" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def wordy(tmp_path_factory):
+    return str(write_wordy(tmp_path_factory.mktemp("wordy") / "wordy.kvc"))
+
+
+def test_answers_have_the_form_that_options_name(kvc, wordy, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "array", "items": {"enum": [1, 22]}, "maxItems": 3}')
+    grammar = tmp_path / "g.lark"
+    grammar.write_text('start: "(" /[ab]{1,3}/ ")"')
+    shown = kvc("generate", wordy, "Once", "--json-schema", str(schema)).stdout
+    assert set(json.loads(shown)) <= {1, 22}
+    shown = kvc("generate", wordy, "Once", "--regex", "[xy]{3}z?").stdout
+    assert re.fullmatch("[xy]{3}z?\n", shown)
+    shown = kvc("generate", wordy, "Once", "--choice", "so", "--choice", "no").stdout
+    assert shown in ("so\n", "no\n")
+    shown = kvc("generate", wordy, "Once", "--grammar", str(grammar)).stdout
+    assert re.fullmatch(r"\([ab]{1,3}\)\n", shown)
+
+
+def test_an_answer_that_is_cut_in_its_form_is_told(kvc, wordy):
+    cut = ["--regex", "[a-c]{20}", "-n", "3"]
+    result = kvc("generate", wordy, "Once", *cut)
+    assert "--max-tokens was reached, before the answer had its form" in result.stderr
+    result = kvc("generate", wordy, "Once", "upon", *cut)
+    assert "2 ended by the limit of tokens, 2 without the form" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--json-schema", "--grammar"])
+def test_a_file_of_a_form_that_cannot_be_read_is_named(kvc, wordy, tmp_path, option):
+    absent, wrong = tmp_path / "absent", tmp_path / "wrong"
+    wrong.write_bytes(b"\xff\xfe")
+    for path in (absent, wrong):
+        result = kvc("generate", wordy, "Once", option, str(path))
+        assert result.exit_code == 2
+        assert option in result.stderr
+        assert path.name in result.stderr
+    wrong.write_text('"unfinished')
+    result = kvc("generate", wordy, "Once", option, str(wrong))
+    assert result.exit_code == 1
+    assert option[2:].replace("-", "_") in result.stderr
+
+
+def test_log_probabilities_are_a_line_for_each_token(kvc, wordy):
+    lines = kvc("generate", wordy, "Once", "-n", "3", "--logprobs", "2").stdout
+    rows = [line.split() for line in lines.splitlines()[-3:]]
+    assert all(float(row[0]) <= 0 for row in rows)
+    assert all(row[0] in row[3:] for row in rows)  # the likeliest was chosen
+    both = kvc("generate", wordy, "a", "b", "-n", "2", "--logprobs", "0").stdout
+    assert "log probabilities of answer 2" in both
+    assert "answer" not in lines
+
+
+def test_a_model_for_chats_is_told_of_them(kvc, wordy, tmp_path):
+    assert "kvc chat" not in kvc("generate", wordy, "Once", "-n", "1").stderr
+    folder = Path(wordy).parent / "wordy_0"
+    (folder / "chat_template.jinja").write_text("{{ eos_token }}{{ messages }}")
+    bundle = str(tmp_path / "chat.kvc")
+    export_hf(folder, recipe="cpu_fp32").save(bundle)
+    assert "note: the model was made for chats: kvc chat" in (
+        kvc("generate", bundle, "Once", "-n", "1").stderr
+    )
+    rendered = kvc("generate", bundle, "<|end|>Once", "-n", "1")
+    assert "kvc chat" not in rendered.stderr
