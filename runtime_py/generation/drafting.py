@@ -1,10 +1,10 @@
-"""`Drafting`: a draft model guesses several tokens; one call of the target checks them.
+"""`Drafting`: several tokens are guessed; one call of the target checks them.
 
 In: the session of the target, which is the model that the caller wants tokens of, and
-the session of the draft, a smaller model. The two sessions hold the same tokens. Out:
+a guesser: a smaller model with a session of the same tokens, or the text itself. Out:
 the tokens that the target samples, several per call of the target if the guesses are
 right. This is speculative decoding as in Leviathan et al. 2023 and Chen et al. 2023,
-except for sampling: the draft samples with the same random numbers as the target, and a
+except for sampling: a draft samples with the same random numbers as the target, and a
 guess is accepted if the target samples the same token. So the target samples the same
 tokens as without a draft, in the same order and from the same logits; nothing needs to
 be corrected, and a seed gives the same tokens with and without a draft. In exchange,
@@ -21,6 +21,7 @@ from kvc.runtime.calls.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.generation.guessing import Guesser
 from kvc.runtime.generation.processors import Logits
 from kvc.schema.errors import (
     Busy,
@@ -35,7 +36,7 @@ _LOST: Final = (Closed, Forked, Poisoned)  # errors of unusable sessions
 
 
 class Drafting(Decoding):
-    """Tokens of a target session of one row, guessed in groups by a draft model.
+    """Tokens of a target session of one row, guessed in groups.
 
     After a check, the target's session holds accepted tokens that the caller has not
     received yet. If other code then uses one of the two sessions, `settle` first
@@ -50,18 +51,18 @@ class Drafting(Decoding):
         self,
         target: Feeder,
         checks: ChunkSizes,
-        draft: Feeder,
+        guesser: Guesser,
         lead: Sequence[int],
         draft_tokens: int,
     ) -> None:
-        """Use two sessions of one row each, both of which can be rewound.
+        """Use a target of one row, which can be rewound.
 
         Args:
             target: the feeder of the target, which samples the answer.
             checks: the numbers of tokens that one call of the target's method with the
                 role "prefill_all" can take.
-            draft: the feeder of the draft, which guesses.
-            lead: the tokens that the target's session holds and the draft's session
+            guesser: guesses the next tokens.
+            lead: the tokens that the target's session holds and the guesser's session
                 lacks.
             draft_tokens: the greatest number of guesses per check; `checks` must take
                 one token more.
@@ -69,7 +70,7 @@ class Drafting(Decoding):
         super().__init__(target)
         self._row = replace(target.rows[0])  # counts the tokens that were returned
         self.rows = (self._row,)
-        self._target, self._checks, self._draft = target, checks, draft
+        self._target, self._checks, self._guesser = target, checks, guesser
         self._draft_tokens, self._lead_length = draft_tokens, len(lead)
         self._prompt_length = 0
         self._sequence = [*lead]  # the draft's lacking tokens, then prompt and answer
@@ -86,11 +87,10 @@ class Drafting(Decoding):
         with self._working():
             self._sequence += answer.prompt
             self._prompt_length = len(answer.prompt)
-            self._draft.go_back(0, 0, 0)
+            self._guesser.reset()
             self._watch()
-            if self._draft_takes(self._sequence):
-                # The draft first, so that it is never behind if the target's run fails.
-                self._draft.feed_prompts([self._sequence])
+            # The guesser first, so that it is never behind if the target's run fails.
+            self._guesser.begin(self._sequence)
             try:
                 (logits,) = self._target.feed_prompts([answer.prompt])
             finally:
@@ -127,12 +127,12 @@ class Drafting(Decoding):
         if self._at_work or not self._unsettled:  # used here, or not begun
             return
         with self._working():
-            target_done = draft_done = False
+            target_done = guesser_done = False
             try:
                 target_done = _is_done(self._level_target)
             finally:
-                draft_done = _is_done(self._level_draft)
-        if self._over and target_done and draft_done:
+                guesser_done = _is_done(self._level_guesser)
+        if self._over and target_done and guesser_done:
             self._unsettled.clear()
 
     def end(self) -> None:
@@ -167,15 +167,15 @@ class Drafting(Decoding):
             self._row.fed = row.fed
         self._target.leave_pending(self._pending)
 
-    def _level_draft(self) -> None:
-        """Bring the draft's session to the target's tokens if it lacks only a few."""
+    def _level_guesser(self) -> None:
+        """Bring the guesser's session to the target's tokens if it lacks only a few."""
         count = self._lead_length + self._row.fed
         known = max(self._lead_length + self._prompt_length, count + 1)
-        if not self._go_back(self._draft, count, known):
-            return
-        missing = self._sequence[self._draft.rows[0].fed : count]
-        if 0 < len(missing) <= self._draft_tokens + 1 and self._draft_takes(missing):
-            self._run_draft(missing)
+        feeder = self._guesser.feeder
+        if feeder is not None and self._go_back(feeder, count, known):
+            missing = self._sequence[feeder.rows[0].fed : count]
+            if len(missing) <= self._draft_tokens + 1:
+                self._guesser.follow(missing)
 
     def _go_back(self, feeder: Feeder, fed: int, known: int) -> bool:
         """Rewind a session to `fed` tokens, or to a nearby count that its states allow.
@@ -200,11 +200,6 @@ class Drafting(Decoding):
             feeder.session.going_back.give_up(self._checks.method)
             return False
 
-    def _run_draft(self, tokens: Sequence[int]) -> Logits:
-        one = len(tokens) == 1
-        logits = self._draft.feed(tokens) if one else self._draft.feed_prompts([tokens])
-        return logits.reshape(-1)
-
     def _check(self, answer: Answer) -> int:
         """Let the draft guess and the target check; return the target's first token.
 
@@ -223,7 +218,7 @@ class Drafting(Decoding):
         self.drafted += len(guesses)
         self.accepted += accepted
         self._keep(fed[: accepted + 1])
-        self._draft.go_back(before + accepted, before - 1, before + accepted)
+        self._guesser.keep(before, accepted, len(guesses))
         return chosen[0]
 
     def _keep(self, right: Sequence[int]) -> None:
@@ -247,22 +242,13 @@ class Drafting(Decoding):
             self._target.feed(missing[:1])
 
     def _guess(self, answer: Answer) -> list[int]:
-        """Return the draft's guesses, none if either session is full."""
+        """Return guesses of the next tokens, none if either session is full."""
         # As many as the sessions have room for, up to the limits.
-        (row,) = self._draft.rows
         limits = [self._draft_tokens + 1, answer.wanted, self._target.rows[0].room]
-        if row.room is not None:
-            limits.append(row.room + row.fed - len(self._sequence) + 2)
         count = self._that_fit(min(limit for limit in limits if limit is not None) - 1)
         if count < 1:
             return []
-        chooser, stop_tokens = answer.chooser.copy(), answer.stop_tokens
-        logits = self._run_draft(self._sequence[self._draft.rows[0].fed :])
-        guesses = [chooser.choose(logits)]
-        while len(guesses) < count and guesses[-1] not in stop_tokens:
-            guesses.append(chooser.choose(self._draft.feed(guesses[-1:])[0]))
-        if guesses[-1] in stop_tokens:  # the target samples it without running it
-            guesses.pop()
+        guesses = self._guesser.guess(answer, self._sequence, count)
         return guesses[: self._that_fit(len(guesses))]
 
     def _that_fit(self, count: int) -> int:
@@ -270,12 +256,8 @@ class Drafting(Decoding):
         fits = count + 1 >= self._checks.least
         return self._checks.greatest(count + 1) - 1 if fits else 0
 
-    def _draft_takes(self, tokens: Sequence[int]) -> bool:
-        room = self._draft.rows[0].room
-        return room is None or len(tokens) <= room
-
     def _watch(self) -> None:
-        """Make the two sessions call `settle` before other code uses a session."""
+        """Make the sessions call `settle` before other code uses one of them."""
         self._unsettled.append(self)
         unsettled = self._unsettled
 
@@ -283,8 +265,9 @@ class Drafting(Decoding):
             for drafting in [*unsettled]:
                 drafting.settle()
 
-        for feeder in (self._target, self._draft):
-            feeder.session.before_use(settle)
+        for feeder in (self._target, self._guesser.feeder):
+            if feeder is not None:
+                feeder.session.before_use(settle)
 
     @contextmanager
     def _working(self) -> Iterator[None]:

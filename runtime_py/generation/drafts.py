@@ -11,12 +11,16 @@ from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.drafting import Drafting
 from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.generation.guessing import DraftModel, PromptLookup
 from kvc.runtime.sessions.methods import find_all_logits, missing_role
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.setting_checks import check_count
 
+PROMPT: Final = "prompt"  # guesses come from the text itself
+
 _USUAL_GUESSES: Final = 4
+_MOST_OF_PROMPT: Final = 16
 
 
 def draft_tokens_of(draft: object, count: object, is_batch: bool) -> int | None:
@@ -26,14 +30,15 @@ def draft_tokens_of(draft: object, count: object, is_batch: bool) -> int | None:
         BadSetting: `count` is not a number of tokens, `count` is given without a draft,
             or a draft is given for a batch.
     """
-    if draft is not None and not isinstance(draft, Session):
-        raise BadSetting(name="draft", expected="a session", found=repr(draft))
+    if draft not in (None, PROMPT) and not isinstance(draft, Session):
+        expected = f"a session, or {PROMPT!r}"
+        raise BadSetting(name="draft", expected=expected, found=repr(draft))
     if draft is not None and is_batch:
         raise BadSetting(
             name="draft",
             expected="none for a list of prompts; a draft guesses for a single prompt, "
             "outside of a list",
-            found="a session",
+            found="a session" if isinstance(draft, Session) else repr(draft),
         )
     if count is None:
         return None
@@ -49,7 +54,7 @@ def draft_tokens_of(draft: object, count: object, is_batch: bool) -> int | None:
 
 def start_drafting(
     target: Feeder,
-    draft: Session,
+    draft: Session | str,
     history: Sequence[int],
     draft_tokens: int | None,
 ) -> Decoding:
@@ -57,7 +62,7 @@ def start_drafting(
 
     Args:
         target: the feeder of the session whose model samples the answer.
-        draft: the session that guesses.
+        draft: the session that guesses, or "prompt".
         history: the tokens that the target holds; may be empty.
         draft_tokens: the greatest number of guesses per check, None for the default.
 
@@ -67,6 +72,14 @@ def start_drafting(
         NoPosition, NotRewindable: one of the sessions cannot be rewound.
         Poisoned, Busy, Closed, Forked: as `Session.call`.
     """
+    if isinstance(draft, str):
+        checks = _find_checks(target.session)
+        # Raises the errors that undoing guesses would raise.
+        target.session.going_back.forgettable_calls({*target.methods, checks.method})
+        most = _most_guesses(checks, target.session)
+        wanted = min(_MOST_OF_PROMPT, most) if draft_tokens is None else draft_tokens
+        count = _check_guesses(wanted, most, checks)
+        return Drafting(target, checks, PromptLookup(), (), count)
     if draft is target.session:
         raise BadSetting(
             name="draft",
@@ -88,7 +101,7 @@ def start_drafting(
     lead = _find_lead(target, feeder, history)
     if lead is None:
         return Decoding(target)
-    return Drafting(target, checks, feeder, lead, count)
+    return Drafting(target, checks, DraftModel(feeder), lead, count)
 
 
 def _find_checks(session: Session) -> ChunkSizes:
@@ -134,15 +147,32 @@ def _count_guesses(
         BadSetting: the requested number of guesses cannot be checked in one call, or
             cannot be undone.
     """
-    most = checks.most - 1
-    least = checks.smallest(2) - 1 if most else 1
-    if target.longest_call is not None:
-        most = min(most, target.longest_call - 1)
+    most = _most_guesses(checks, target)
     if draft.longest_call is not None:
         most = min(most, draft.longest_call)
     if copies is not None:
         most = min(most, copies)
-    count = min(max(_USUAL_GUESSES, least), most) if wanted is None else wanted
+    usual = max(_USUAL_GUESSES, _least_guesses(checks))
+    return _check_guesses(min(usual, most) if wanted is None else wanted, most, checks)
+
+
+def _most_guesses(checks: ChunkSizes, target: Session) -> int:
+    """Return how many guesses one call can check, and the target's rings can undo."""
+    longest = target.longest_call
+    return checks.most - 1 if longest is None else min(checks.most, longest) - 1
+
+
+def _least_guesses(checks: ChunkSizes) -> int:
+    return checks.smallest(2) - 1 if checks.most > 1 else 1
+
+
+def _check_guesses(count: int, most: int, checks: ChunkSizes) -> int:
+    """Return a number of guesses if one call can check as many.
+
+    Raises:
+        BadSetting: the number is too small or too large.
+    """
+    least = _least_guesses(checks)
     if not least <= count <= most:
         raise BadSetting(
             name="draft_tokens",

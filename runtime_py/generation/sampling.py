@@ -55,6 +55,11 @@ class Chooser:
         greedy = not settings.temperature  # numpy.random is slow to import
         self._random = None if greedy else np.random.default_rng(seed)
 
+    @property
+    def tokens(self) -> Ids:
+        """Return the tokens before the answer, and all that were chosen: int64 [n]."""
+        return self._tokens.array
+
     def copy(self) -> "Chooser":
         """Return a copy of the chooser, which will draw the same random numbers."""
         other = copy(self)

@@ -8,7 +8,7 @@ several prompts a `BatchGeneration`, that has not run anything yet.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Unpack, overload
+from typing import TYPE_CHECKING, Final, Literal, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from kvc.runtime.generation.answer import Answer
@@ -114,7 +114,7 @@ def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
     images: "Sequence[Picture | InParts]" = (),
     tokenizer: Tokenizer | None = None,
     history: Sequence[int] = (),
-    draft: Session | None = None,
+    draft: Session | Literal["prompt"] | None = None,
     draft_tokens: int | None = None,
     decoder_prompt: Sequence[int] | None = None,
     **settings: Unpack[Arguments],
@@ -143,7 +143,7 @@ def generate(
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
     history: Sequence[object] = (),
-    draft: Session | None = None,
+    draft: Session | Literal["prompt"] | None = None,
     draft_tokens: int | None = None,
     decoder_prompt: Sequence[int] | None = None,
     **settings: Unpack[Arguments],
@@ -180,9 +180,11 @@ def generate(
         draft: a session of a smaller model with the same vocabulary, which holds the
             tokens of `session`, or a prefix of `history`. The draft guesses tokens, and
             `session` checks several guesses in one call; see
-            `kvc.runtime.generation.drafting`. A draft cannot be combined with a batch
-            or an encoder.
-        draft_tokens: the greatest number of guesses per check; default: 4.
+            `kvc.runtime.generation.drafting`. "prompt": the text so far is the draft,
+            which helps where an answer repeats its prompt. A draft cannot be combined
+            with a batch or an encoder.
+        draft_tokens: the greatest number of guesses per check; default: 4, or 16 from
+            the prompt.
         decoder_prompt: with an encoder, the tokens that the decoder of each row begins
             with; default: `decoder_start_token_id` alone.
         settings: the fields of `GenerationSettings`. If a field is missing or None, the

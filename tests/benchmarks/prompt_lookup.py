@@ -1,0 +1,89 @@
+"""Answers with guesses from the text itself, and without, in turns.
+
+`python tests/benchmarks/prompt_lookup.py BUNDLE [--threads 2] [--rounds 3]`. BUNDLE is
+a chat model compiled with `--all-logits`, such as SmolLM2. Prints for each task the
+tokens per second of both, their ratio, and the share of right guesses; the tokens must
+be the same.
+"""
+
+import argparse
+import sys
+import time
+from statistics import median
+
+from kvc.runtime import Program, load
+from kvc.runtime.generation import Generation, generate
+from kvc.runtime.tokenizers import chat_template_of
+
+CODE = '''def count_words(path):
+    words = {}
+    with open(path) as file:
+        for line in file:
+            for word in line.split():
+                words[word] = words.get(word, 0) + 1
+    return sorted(words.items(), key=lambda item: item[1], reverse=True)
+'''
+TEXT = (
+    "The harbour of the town was built in 1782 by two brothers who traded in salt and "
+    "timber. In the first winter a storm broke the northern wall, and the fishermen "
+    "rebuilt it with stones from the old monastery. Since then the wall has stood, and "
+    "every year in October the children of the town paint a stone of it blue."
+)
+TASKS = {
+    "copy": f"Repeat this text exactly:\n\n{TEXT}",
+    "summary": f"Summarize this text in its own words and sentences:\n\n{TEXT}",
+    "code edit": f"Rename the variable words to counts:\n\n```python\n{CODE}```",
+    "free text": "Write a short story about a lighthouse keeper.",
+    "list": "List twenty animals, each with a short description.",
+}
+
+
+def run(program: Program, prompt: str, drafted: bool) -> tuple[float, Generation]:
+    """Return the tokens per second of decoding, and the generation."""
+    with program.session(snapshots=1) as session:
+        made = generate(
+            session,
+            prompt,
+            draft="prompt" if drafted else None,
+            max_tokens=160,
+            temperature=0,
+            repetition_penalty=1.0,
+        )
+        next(made)
+        began = time.perf_counter()
+        count = sum(1 for _ in made)
+        return count / (time.perf_counter() - began), made
+
+
+def main() -> None:
+    """Run each task in both ways."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with load(options.bundle, threads=options.threads) as program:
+        template = chat_template_of(program)
+        if template is None:
+            sys.exit("the bundle has no chat template")
+        for name, task in TASKS.items():
+            prompt = template.render([{"role": "user", "content": task}])
+            speeds: dict[bool, list[float]] = {True: [], False: []}
+            made = {}
+            for _ in range(options.rounds):
+                for drafted in (False, True):
+                    speed, made[drafted] = run(program, prompt, drafted)
+                    speeds[drafted].append(speed)
+            assert made[True].tokens == made[False].tokens, name
+            plain, drafted = (median(speeds[way]) for way in (False, True))
+            right = made[True].acceptance
+            print(
+                f"{name:10} {len(made[True].tokens):4} tokens  plain {plain:6.1f}, "
+                f"drafted {drafted:6.1f} tokens/s, {drafted / plain:.2f}; {right:.0%} "
+                f"of {made[True].drafted} guesses right",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
