@@ -12,7 +12,7 @@ from typing import Final
 from kvc.schema.checkpoints.gguf_header import SUFFIX, read_gguf_header
 from kvc.schema.checkpoints.problems import Problems, bad_checkpoint
 from kvc.schema.checkpoints.quantization import check_method
-from kvc.schema.errors import reason_of
+from kvc.schema.errors import CheckpointError, reason_of
 
 BUILT_IN: Final = ("demo",)  # the names of `kvc.compiler.models`, which imports torch
 
@@ -28,6 +28,7 @@ def check_checkpoint(model: str) -> None:
 
     Raises:
         BadCheckpoint: a .gguf file is damaged; the error lists all problems.
+        CheckpointError: a .gguf file cannot be opened.
         MissingPackage: the gguf package is not installed.
         UnsupportedModel: weights are quantized in a way that kvc does not read.
     """
@@ -51,7 +52,7 @@ def _check_gguf(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise bad_checkpoint([reason_of(error)], str(path)) from error
+        raise CheckpointError(path=str(path), reason=reason_of(error)) from error
     try:
         read_gguf_header(descriptor, os.fstat(descriptor).st_size)
     except (OSError, Problems) as error:

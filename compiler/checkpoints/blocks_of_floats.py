@@ -9,6 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kvc.compiler.checkpoints.microscaled import e2m1, powers
 from kvc.compiler.checkpoints.packed_tensor import PackedTensor, Parts, read
 from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.compiler.weights.stored_layout import (
@@ -24,11 +25,8 @@ Files = Mapping[str, FileTensor]
 Settings = Mapping[str, object]
 
 _SIDE: Final = 128  # of FP8's blocks, unless settings say otherwise
-# The values of E2M1, OCP Microscaling Formats 1.0, table 4.
-_E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_E8M0_BIAS: Final = 127
 _NESTED: Final = "weight.nested_absmax"
-_ROW_SCALES: Final = ("SCB", "weight_scale", "weight_scale_inv")
+_ZEROS: Final = "weight_zero_point"
 _TOGETHER: Final = 1 << 18  # bytes that are widened at a time
 
 
@@ -75,9 +73,10 @@ def _sides(name: str, settings: Settings) -> tuple[int, int]:
 
 
 def int8_rows(name: str, parts: Files, settings: Settings) -> PackedTensor:
-    """Return a matrix of int8 or float8 with a scale for each row, or one for all.
+    """Return a matrix of int8 or float8 with scales for groups of a row's inputs.
 
-    bitsandbytes' scales, SCB, are 127 times as large.
+    Scales are [out, groups], or one for each row, or one for all. Zeros are int8 of the
+    same sizes. bitsandbytes' scales, SCB, are 127 times as large.
 
     Raises:
         BadCheckpoint: sizes of the tensors do not fit.
@@ -87,22 +86,39 @@ def int8_rows(name: str, parts: Files, settings: Settings) -> PackedTensor:
         end for end in ("SCB", "weight_scale", "weight_scale_inv") if end in parts
     )
     shape = parts[own].shape
-    if shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
-        if len(shape) == 2 and parts["weight"].dtype != torch.int8:
+    groups = shape[1] if len(shape) == 2 and shape[0] == rows else 1
+    is_int8 = parts["weight"].dtype == torch.int8
+    whole = shape in ((), (1,), (1, 1), (rows,), (rows, groups))
+    if not whole or groups < 1 or columns % groups:
+        if len(shape) == 2 and not is_int8:
             return fp8(name, parts, settings)
         raise _bad(parts, f"{name}: scales {list(shape)} of {rows} rows")
+    zeros = _ZEROS in parts
+    if zeros and (not is_int8 or parts[_ZEROS].shape != shape):
+        wrong = f"zeros {list(parts[_ZEROS].shape)} of scales {list(shape)}"
+        raise _bad(parts, f"{name}: {wrong}")
     unit = 127.0 if own == "SCB" else 1.0
-    is_int8 = parts["weight"].dtype == torch.int8
 
     def integers(found: Parts) -> StoredRows | Tensor:
-        scales = (_floats(found[own]).reshape(-1, 1) / unit).expand(rows, 1).clone()
-        if is_int8:
+        scales = _spread(_floats(found[own]) / unit, rows, groups)
+        if is_int8 and not zeros:
             return StoredRows(found["weight"], scales)
-        return found["weight"].float() * scales
+        values = found["weight"].float().view(rows, groups, -1)
+        if zeros:
+            values -= _spread(found[_ZEROS].float(), rows, groups)[..., None]
+        return (values * scales[..., None]).view(rows, columns)
 
-    layout = StoredLayout(8, columns) if is_int8 else None
+    layout = StoredLayout(8, columns // groups) if is_int8 else None
+    if zeros:
+        layout = StoredLayout(8, BLOCK, loss=AGAIN)
     kind = "int8" if is_int8 else "FP8"
     return PackedTensor(name, kind, (rows, columns), parts, integers, layout)
+
+
+def _spread(found: Tensor, rows: int, groups: int) -> Tensor:
+    """Return numbers for all, for each row, or for each group as [rows, groups]."""
+    columns = groups if found.numel() == rows * groups else 1
+    return found.reshape(-1, columns).expand(rows, groups).clone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +251,7 @@ class _Experts:
         count = rows * columns
         packed = self.blocks.elements(index * count // 2, (index + 1) * count // 2)
         scales = self.scales.elements(index * count // 32, (index + 1) * count // 32)
-        both = torch.stack((packed & 15, packed >> 4), dim=1).view(-1, 32)
-        table = torch.tensor([*_E2M1, *(-value for value in _E2M1)])
-        weight = table[both.int()] * _powers(scales)[:, None]
+        weight = e2m1(packed.view(-1, 16)) * powers(scales)[:, None]
         return weight.view(rows, columns).T.contiguous()
 
 
@@ -263,13 +277,7 @@ def mxfp4(name: str, parts: Files, settings: Settings) -> _Experts:
 
 def _floats(scales: Tensor) -> Tensor:
     """Return scales as float32; bytes are powers of two, E8M0."""
-    return _powers(scales) if scales.dtype == torch.uint8 else scales.float()
-
-
-def _powers(exponents: Tensor) -> Tensor:
-    """Return 2 ** (exponent - 127) of uint8, of the same shape."""
-    ones = torch.ones(exponents.shape)
-    return torch.ldexp(ones, exponents.int() - _E8M0_BIAS)
+    return powers(scales) if scales.dtype == torch.uint8 else scales.float()
 
 
 def _bad(parts: Files, wrong: str) -> BadCheckpoint:

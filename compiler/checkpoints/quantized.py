@@ -4,17 +4,18 @@ In: the quantization settings of config.json, and the tensors of a checkpoint. O
 tensors that a checkpoint without quantization has. The formats are those of GPTQ
 (Frantar and others, 2022; AutoGPTQ's and GPTQModel's files), AWQ (Lin and others,
 2023), the library compressed-tensors, bitsandbytes, DeepSeek's blocks of FP8, OCP's
-MXFP4, and MLX.
+MXFP4 and MXFP8, NVFP4, and MLX.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
 
 from kvc.compiler.checkpoints.blocks_of_floats import fp8, int8_rows, mxfp4, table4
 from kvc.compiler.checkpoints.loading import NamedTensor
+from kvc.compiler.checkpoints.microscaled import compressed_floats, mlx_floats
 from kvc.compiler.checkpoints.packed_integers import (
     awq,
     compressed,
@@ -44,6 +45,7 @@ class _Format:
         make: makes the matrix of its name, tensors and settings.
         plain: what the name of the matrix ends with; "" if it ends with nothing.
         dropped: ends of names of tensors that say nothing new.
+        dtypes: end of a part's name -> its dtypes, if they are not those of `_PARTS`.
     """
 
     needed: tuple[str, ...]
@@ -51,10 +53,12 @@ class _Format:
     optional: tuple[str, ...] = ()
     plain: str = ".weight"
     dropped: tuple[str, ...] = ()
+    dtypes: Mapping[str, tuple[torch.dtype, ...]] = field(default_factory=dict)
 
 
 _NF4: Final = "weight.quant_state.bitsandbytes__nf4"
 _FP4: Final = "weight.quant_state.bitsandbytes__fp4"
+_ZEROS: Final = "weight_zero_point"
 _NESTED: Final = ("weight.nested_absmax", "weight.nested_quant_map")
 _HALVES: Final = (torch.float16, torch.bfloat16)
 _FLOATS: Final = (*_HALVES, torch.float32)
@@ -70,9 +74,10 @@ _PARTS: Final[Mapping[str, tuple[tuple[torch.dtype, ...], tuple[int, ...]]]] = {
     "weight_packed": ((torch.int32,), (2,)),
     "weight_scale": ((*_FLOATS, torch.uint8), (0, 1, 2)),
     "weight_scale_inv": ((*_FLOATS, torch.uint8), (0, 1, 2)),
-    "weight_zero_point": ((torch.int32,), (2,)),
+    _ZEROS: ((torch.int32,), (2,)),
     "weight_g_idx": (_INTEGERS, (1,)),
     "weight_shape": (_INTEGERS, (1,)),
+    "weight_global_scale": ((torch.float32,), (1,)),
     "SCB": ((torch.float32,), (1,)),
     "weight.absmax": ((torch.float32, torch.uint8), (1,)),
     "weight.quant_map": ((torch.float32,), (1,)),
@@ -98,9 +103,23 @@ FORMATS: Final[Mapping[str, tuple[_Format, ...]]] = {
         _Format(
             ("weight_packed", "weight_scale", "weight_shape"),
             compressed,
-            ("weight_zero_point", "weight_g_idx"),
+            (_ZEROS, "weight_g_idx"),
         ),
-        _Format(("weight", "weight_scale"), int8_rows),
+        _Format(
+            ("weight_packed", "weight_scale"),
+            compressed_floats,
+            ("weight_global_scale",),
+            dtypes={
+                "weight_packed": (torch.uint8,),
+                "weight_scale": (torch.uint8, torch.float8_e4m3fn),
+            },
+        ),
+        _Format(
+            ("weight", "weight_scale"),
+            int8_rows,
+            (_ZEROS,),
+            dtypes={_ZEROS: (torch.int8,)},
+        ),
     ),
     "fp8": (
         _Format(("weight", "weight_scale_inv"), fp8),
@@ -112,7 +131,14 @@ FORMATS: Final[Mapping[str, tuple[_Format, ...]]] = {
         _Format(("weight", "SCB"), int8_rows, dropped=("weight_format",)),
     ),
     "mxfp4": (_Format(("_blocks", "_scales"), mxfp4, plain=""),),
-    "mlx": (_Format(("weight", "scales", "biases"), mlx),),
+    "mlx": (
+        _Format(("weight", "scales", "biases"), mlx),
+        _Format(
+            ("weight", "scales"),
+            mlx_floats,
+            dtypes={"weight": (torch.uint32,), "scales": (torch.uint8,)},
+        ),
+    ),
 }
 
 
@@ -139,7 +165,7 @@ def unpack(
     for form in FORMATS[method]:
         for stem, parts in _matrices(form, left):
             name = f"{stem}{form.plain}"
-            _check_parts(name, parts)
+            _check_parts(name, parts, form)
             found[name] = form.make(name, parts, settings)
             for end in (*form.needed, *form.optional, *form.dropped):
                 left.pop(_joined(stem, end), None)
@@ -148,14 +174,15 @@ def unpack(
     return {**left, **found}
 
 
-def _check_parts(name: str, parts: Mapping[str, FileTensor]) -> None:
-    """Check the dtypes and numbers of axes of the parts of a matrix.
+def _check_parts(name: str, parts: Mapping[str, FileTensor], form: _Format) -> None:
+    """Check the dtypes and numbers of axes of the parts of a matrix of a form.
 
     Raises:
         BadCheckpoint: a part has another dtype than its format has, or other axes.
     """
     for end, part in parts.items():
-        dtypes, ranks = _PARTS.get(end, (_WEIGHTS, (2,)))
+        usual, ranks = _PARTS.get(end, (_WEIGHTS, (2,)))
+        dtypes = form.dtypes.get(end, usual)
         if part.dtype not in dtypes or len(part.shape) not in ranks:
             wrong = f"{name}: its {end} is {part.kind} {list(part.shape)}"
             raise bad_checkpoint([wrong], part.path)

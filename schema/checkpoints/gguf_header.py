@@ -9,6 +9,7 @@ types and sizes of blocks are its own.
 import os
 import struct
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from math import prod
 from typing import Final
 
@@ -191,8 +192,8 @@ def _entries(
     """Return the tensors by name.
 
     Raises:
-        Problems: tensors are of an unknown type, have rows that are no whole blocks, or
-            lie outside of the file; the error lists all of them.
+        Problems: tensors are of an unknown type, have rows that are no whole blocks,
+            lie outside of the file, or over another one; the error lists all of them.
     """
     entries, wrong = dict[str, GgufEntry](), list[str]()
     sizes = _block_sizes()
@@ -207,9 +208,21 @@ def _entries(
             entries[name] = entry
         except ValueError as error:
             wrong.append(f"tensor {shown(name)}: {error}")
-    if wrong:
+    if wrong := wrong or _overlaps(entries):
         raise Problems(*wrong)
     return entries
+
+
+def _overlaps(entries: Mapping[str, GgufEntry]) -> list[str]:
+    """Return what is wrong with tensors whose bytes are also those of the next one."""
+    placed = sorted(entries.items(), key=lambda each: each[1].begin)
+    wrong = list[str]()
+    for (name, entry), (following, after) in pairwise(placed):
+        end = entry.begin + prod(entry.shape[:-1]) * entry.row_nbytes
+        if end > after.begin:
+            over = f"it ends at byte {end}, within {shown(following)}"
+            wrong.append(f"tensor {shown(name)}: {entry.kind}: {over}")
+    return wrong
 
 
 Sizes = Callable[[int], tuple[str, int, int] | None]

@@ -14,6 +14,8 @@ from transformers import (
     Gemma2ForCausalLM,
     LlamaForCausalLM,
     PreTrainedModel,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -137,7 +139,7 @@ def _written(writer: gguf.GGUFWriter, model: M) -> M:
 
 
 def save_other(path: Path, kind: str) -> PreTrainedModel:
-    """Write a Gemma 2 or a Qwen 3 with experts in float32; return the model."""
+    """Write a Gemma 2, or a Qwen 2 or 3 with experts, in float32; return the model."""
     sizes = {
         "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -149,8 +151,13 @@ def save_other(path: Path, kind: str) -> PreTrainedModel:
     else:
         experts = {"num_experts": 4, "num_experts_per_tok": 2,
                    "moe_intermediate_size": 16, "decoder_sparse_step": 1}  # fmt: skip
-        config = Qwen3MoeConfig(**sizes, **experts, tie_word_embeddings=False)
-        model = Qwen3MoeForCausalLM(config).eval()
+        if kind == "qwen2moe":
+            shared = {"shared_expert_intermediate_size": 24}
+            others = Qwen2MoeConfig(**sizes, **experts, **shared)
+            model = Qwen2MoeForCausalLM(others).eval()
+        else:
+            config = Qwen3MoeConfig(**sizes, **experts, tie_word_embeddings=False)
+            model = Qwen3MoeForCausalLM(config).eval()
     writer = gguf.GGUFWriter(path, kind)
     writer.add_block_count(1)
     writer.add_context_length(128)
@@ -165,6 +172,7 @@ def save_other(path: Path, kind: str) -> PreTrainedModel:
     writer.add_expert_count(4)
     writer.add_expert_used_count(2)
     writer.add_expert_feed_forward_length(16)
+    writer.add_expert_shared_feed_forward_length(24)
     arch = {value: key for key, value in gguf.MODEL_ARCH_NAMES.items()}[kind]
     names = gguf.get_tensor_name_map(arch, 1)
     for name, weight in model.state_dict().items():
@@ -179,9 +187,12 @@ def save_other(path: Path, kind: str) -> PreTrainedModel:
             continue
         if name == "lm_head.weight" and kind == "gemma2":  # tied
             continue
-        found = names.get_name(name.removesuffix(".weight"))
+        stem, _, end = name.rpartition(".")
+        found = names.get_name(stem)
+        if name.endswith("shared_expert_gate.weight"):  # [1, hidden]
+            values = values[0]
         offset = 1 if kind == "gemma2" and "norm" in name else 0
-        writer.add_tensor(f"{found}.weight", values + offset)
+        writer.add_tensor(f"{found}.{end}", values + offset)
     return _written(writer, model)
 
 

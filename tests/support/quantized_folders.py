@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from hf_folders import save_folder, tiny_llama
 from safetensors.torch import load_file, save_file
+from small_floats import small_floats
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
@@ -200,6 +201,24 @@ def unpacked_columns(words: Tensor) -> Tensor:
     return torch.stack(nibbles, 1).reshape(-1, words.shape[1]).T.float().contiguous()
 
 
+def int8_groups(weight: Tensor) -> Written:
+    """Write compressed-tensors' int-quantized with a scale for each group."""
+    values, scales = _symmetric(weight, 8, GROUP)
+    widened = _widened(values, scales, torch.full(scales.shape, 128.0))
+    return {"weight": (values - 128).to(torch.int8), "weight_scale": scales}, widened
+
+
+def int8_zeros(weight: Tensor) -> Written:
+    """Write compressed-tensors' int-quantized by rows, with zeros."""
+    values, scales, zeros = _affine(weight, 8, weight.shape[1])
+    tensors = {
+        "weight": (values - 128).to(torch.int8),
+        "weight_scale": scales,
+        "weight_zero_point": (zeros - 128).to(torch.int8),
+    }
+    return tensors, _widened(values, scales, zeros)
+
+
 def mlx(bits: int) -> Write:
     """Return a writer of MLX's affine form."""
 
@@ -273,6 +292,11 @@ def _compressed(form: str, bits: int, symmetric: bool) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _mlx(mode: str, bits: int, group: int) -> Format:
+    config: dict[str, object] = {"group_size": group, "bits": bits, "mode": mode}
+    return Format(config, small_floats(mode, "mlx"), "quantization", True)
+
+
 FORMATS = {
     "gptq": Format(_gptq_config(4, True, 1), gptq(4, True, 1)),
     "gptq_v2": Format(_gptq_config(4, True, 2), gptq(4, True, 2)),
@@ -298,6 +322,26 @@ FORMATS = {
         _compressed("pack-quantized", 8, True), pack_quantized(8, True)
     ),
     "compressed_int8": Format(_compressed("int-quantized", 8, True), int8_rows),
+    "compressed_int8_groups": Format(
+        _compressed("int-quantized", 8, True), int8_groups
+    ),
+    "compressed_int8_zeros": Format(
+        _compressed("int-quantized", 8, False), int8_zeros
+    ),
+    "compressed_mxfp4": Format(
+        _compressed("mxfp4-pack-quantized", 4, True),
+        small_floats("mxfp4", "compressed"),
+    ),
+    "compressed_nvfp4": Format(
+        _compressed("nvfp4-pack-quantized", 4, True),
+        small_floats("nvfp4", "compressed"),
+    ),
+    "fp8_mx": Format(
+        _compressed("mxfp8-quantized", 8, True), small_floats("mxfp8", "compressed")
+    ),
+    "mlx_mxfp4": _mlx("mxfp4", 4, 32),
+    "mlx_mxfp8": _mlx("mxfp8", 8, 32),
+    "mlx_nvfp4": _mlx("nvfp4", 4, 16),
     "fp8": Format({"quant_method": "fp8", "weight_block_size": [32, 32]}, fp8),
     "fp8_rows": Format(_compressed("float-quantized", 8, True), fp8_by(1)),
     "fp8_whole": Format({"quant_method": "fp8"}, fp8_by(None)),

@@ -50,6 +50,9 @@ def complete(config: PreTrainedConfig, checkpoint: GgufCheckpoint) -> None:
     experts = metadata.get(f"{architecture}.expert_feed_forward_length")
     if isinstance(experts, int) and hasattr(config, "moe_intermediate_size"):
         config.moe_intermediate_size = experts
+    shared = metadata.get(f"{architecture}.expert_shared_feed_forward_length")
+    if isinstance(shared, int) and hasattr(config, "shared_expert_intermediate_size"):
+        config.shared_expert_intermediate_size = shared
     window = metadata.get("phi3.attention.sliding_window")
     if isinstance(window, int) and window > 0:
         config.sliding_window = window

@@ -18,7 +18,8 @@ from kvc.schema.errors import BadCheckpoint, UnsupportedModel
 
 EXACT = {"gptq", "gptq_v2", "gptq_zeros", "gptq_zeros_v2", "gptq_2", "gptq_3", "gptq_8",
          "gptq_bfloat16", "awq", "compressed_4", "compressed_4_zeros", "compressed_8",
-         "compressed_int8", "llm_int8", "mlx_4", "mlx_3"}  # fmt: skip
+         "compressed_int8", "compressed_int8_groups", "llm_int8", "mlx_4",
+         "mlx_3"}  # fmt: skip
 
 
 def opened(folder: Path):
@@ -136,6 +137,13 @@ WRONG = [
     ("compressed_4", "weight_shape", lambda t: t.float(), "its weight_shape is F32"),
     ("fp8_rows", "weight_scale", lambda t: t[1:], "scales .* of "),
     ("nf4", "weight.quant_map", lambda t: t[1:], "quant_map has 15 numbers, not 16"),
+    ("compressed_int8_groups", "weight_scale", lambda t: t[1:], "of 64 rows"),
+    ("compressed_int8_zeros", "weight_zero_point", lambda t: t[1:], r"zeros \[63, 1"),
+    ("compressed_int8_zeros", "weight_zero_point", lambda t: t.int(), "is I32"),
+    ("compressed_mxfp4", "weight_scale", lambda t: t[:, 1:], "weight_scale is .* exp"),
+    ("compressed_mxfp4", "weight_packed", lambda t: t.int(), "weight_packed is I32"),
+    ("compressed_nvfp4", "weight_scale", lambda t: t.byte(), "goes with scales of"),
+    ("mlx_nvfp4", "scales", lambda t: t[:, 1:], "scales is .*, expected"),
     ("nf4_nested", "weight.nested_absmax", lambda t: t[:0], "has 0 numbers, not 1"),
 ]
 
@@ -173,6 +181,7 @@ def test_zeros_that_contradict_the_settings_are_named(tmp_path):
         ),
         ("fp8", {"weight_block_size": "32"}, "weight_block_size is '32', not two"),
         ("mlx_4", {"mode": "mxfp4"}, "mode 'mxfp4', and kvc reads affine"),
+        ("mlx_mxfp4", {"mode": "fp6"}, "mode 'fp6', and kvc reads without biases mx"),
     ],
 )
 def test_unknown_settings_are_refused(tmp_path, name, changes, said):

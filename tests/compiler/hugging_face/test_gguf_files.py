@@ -227,6 +227,22 @@ def test_types_that_cannot_be_widened_are_named(tmp_path, whole):
         open_gguf(path)
 
 
+def test_tensors_that_lie_over_others_are_named(tmp_path, whole):
+    path = tmp_path / "m.gguf"
+    entry = b"blk.0.attn_q.weight" + (2).to_bytes(4, "little")
+    place = whole.index(entry) + len(entry) + 16
+    q8_0 = (8).to_bytes(4, "little")
+    path.write_bytes(whole[:place] + q8_0 + whole[place + 4 :])
+    with pytest.raises(BadCheckpoint, match=r"attn_q.weight: Q8_0: .* within blk.0."):
+        check_checkpoint(str(path))
+
+
+def test_files_that_are_not_there_are_not_called_damaged(tmp_path):
+    with pytest.raises(CheckpointError, match="No such file") as caught:
+        check_checkpoint(str(tmp_path / "m.gguf"))
+    assert not isinstance(caught.value, BadCheckpoint)
+
+
 def test_sizes_of_zero_are_refused(tmp_path, whole):
     path = tmp_path / "m.gguf"
     entry = b"blk.0.ffn_up.weight" + (2).to_bytes(4, "little")
@@ -238,7 +254,7 @@ def test_sizes_of_zero_are_refused(tmp_path, whole):
 
 
 def test_norms_of_gemma_and_experts_of_qwen_are_converted(tmp_path):
-    for kind in ("gemma2", "qwen3moe"):
+    for kind in ("gemma2", "qwen2moe", "qwen3moe"):
         model = save_other(tmp_path / f"{kind}.gguf", kind)
         opened = open_gguf(tmp_path / f"{kind}.gguf").model
         for name, weight in opened.named_parameters():
