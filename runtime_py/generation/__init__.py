@@ -1,9 +1,10 @@
 """Generation: from prompts to tokens or text, on a session."""
 
 from kvc.runtime.generation.answer import EndReason
-from kvc.runtime.generation.feeding import Pace, check_session
+from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.generation import BatchGeneration, Generation
 from kvc.runtime.generation.prompts import right_padded
+from kvc.runtime.generation.session_rows import check_session
 from kvc.runtime.generation.settings import (
     Arguments,
     GenerationSettings,

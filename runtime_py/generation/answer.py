@@ -16,18 +16,14 @@ from typing import Literal
 
 import numpy as np
 
-from kvc.runtime.generation.constraints import Matcher
 from kvc.runtime.generation.log_probabilities import (
     TokenLogprob,
     log_probabilities,
     token_logprob,
 )
-from kvc.runtime.generation.processors import (
-    Ids,
-    Logits,
-    forced_tokens,
-    processors_of,
-)
+from kvc.runtime.generation.logits import Ids, Logits
+from kvc.runtime.generation.matching import Matcher
+from kvc.runtime.generation.processors import forced_tokens, processors_of
 from kvc.runtime.generation.sampling import Chooser
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.tokenizers import Tokenizer

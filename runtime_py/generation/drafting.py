@@ -22,7 +22,7 @@ from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.guessing import Guesser
-from kvc.runtime.generation.processors import Logits
+from kvc.runtime.generation.logits import Logits
 from kvc.schema.errors import (
     Busy,
     Closed,

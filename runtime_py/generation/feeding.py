@@ -18,12 +18,17 @@ from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.answer import Row
 from kvc.runtime.generation.encoding import Encoding
 from kvc.runtime.generation.image_prefill import Picturing, TokenFeed
-from kvc.runtime.generation.processors import Logits
+from kvc.runtime.generation.logits import Logits
+from kvc.runtime.generation.session_rows import (
+    check_rows,
+    of_rows,
+    positions,
+    positions_as_text,
+)
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.methods import find_roles
 from kvc.runtime.sessions.session import Session
-from kvc.schema.errors import BadSetting, NoPosition, PromptTooLong, StateMismatch
-from kvc.schema.model import Method
+from kvc.schema.errors import PromptTooLong, StateMismatch
 from kvc.schema.types import Dim
 
 _Tokens = npt.NDArray[np.int64]
@@ -81,10 +86,10 @@ class Feeder:
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         session.check_usable()
-        prefills = _of_rows(find_roles(session, "prefill"), rows)
-        (decode,) = _of_rows(find_roles(session, "decode"), rows)
-        starts: Sequence[int | None] = _positions(session) or [None] * rows
-        _check_rows(name, rows, len(starts))
+        prefills = of_rows(find_roles(session, "prefill"), rows)
+        (decode,) = of_rows(find_roles(session, "decode"), rows)
+        starts: Sequence[int | None] = positions(session) or [None] * rows
+        check_rows(name, rows, len(starts))
         if encoding is not None:
             starts = [None if start is None else 0 for start in starts]
         self._encoding, self._picturing = encoding, picturing
@@ -345,14 +350,14 @@ class Feeder:
         if self._is_alone:
             return
         left = [row.start + row.fed for row in self.rows if row.start is not None]
-        found = _positions(self.session)
+        found = positions(self.session)
         raise StateMismatch(
             method=method,
             state="position" if left else "session",
-            expected=f"{_one(left)}, where this generation has left it"
+            expected=f"{positions_as_text(left)}, where this generation has left it"
             if left
             else "the content that this generation has left",
-            found=f"{_one(found) if found else 'other content'}; "
+            found=f"{positions_as_text(found) if found else 'other content'}; "
             f"something else has used the {self._name} meanwhile",
         )
 
@@ -365,70 +370,3 @@ def _padded(parts: Sequence[Sequence[int]]) -> _Tokens:
     for row, part in zip(tokens, parts, strict=True):
         row[: len(part)] = part
     return tokens
-
-
-def check_session(session: object) -> None:
-    """Check that an object is a session of a program that can generate.
-
-    Raises:
-        BadSetting: the object is not a session.
-        UnknownName: no method has the role `prefill`, or none the role `decode`.
-    """
-    if not isinstance(session, Session):
-        expected, found = "a Session, as program.session() opens it", repr(session)
-        raise BadSetting(name="session", expected=expected, found=found)
-    for role in ("prefill", "decode"):
-        find_roles(session, role)
-
-
-def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
-    """Return those of the methods that take several rows of different lengths.
-
-    Raises:
-        BadSetting: no method takes several rows of different lengths.
-    """
-    if rows == 1:
-        return methods
-    found = [method for method in methods if method.row_lengths is not None]
-    if not found:
-        raise BadSetting(
-            name="prompt",
-            expected=f"one, since no method of the role {methods[0].role} takes row "
-            "lengths (lengths, active)",
-            found=f"{rows}",
-        )
-    return found
-
-
-def _check_rows(name: str, prompts: int, rows: int) -> None:
-    """Check that a session has exactly one row for each prompt.
-
-    Raises:
-        BadSetting: the numbers of rows and prompts differ.
-    """
-    if rows == prompts:
-        return
-    if prompts > 1:
-        raise BadSetting(
-            name="prompt",
-            expected=f"as many as the session has rows, {rows} "
-            f"(session(batch={prompts}) has {prompts})",
-            found=f"{prompts}",
-        )
-    more = ", or a list with a prompt for each" if name == "session" else ""
-    raise BadSetting(
-        name=name, expected=f"a session of one row{more}", found=f"{rows} rows"
-    )
-
-
-def _positions(session: Session) -> list[int] | None:
-    """Return how many tokens each row of a session holds; None if it does not count."""
-    try:
-        return list(map(int, session.position))
-    except NoPosition:
-        return None
-
-
-def _one(positions: Sequence[int]) -> str:
-    """Return rows' positions as text; the position alone if there is one row."""
-    return f"{positions[0] if len(positions) == 1 else positions}"

@@ -11,7 +11,7 @@ import numpy as np
 
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.feeding import Feeder
-from kvc.runtime.generation.processors import Ids, Logits
+from kvc.runtime.generation.logits import Ids, Logits
 
 
 class Guesser(Protocol):
@@ -110,17 +110,19 @@ class PromptLookup(Guesser):
     Saxena 2023, Prompt Lookup Decoding: good for answers that repeat their prompt, such
     as summaries and edits. More tokens are guessed after right guesses, fewer after
     wrong ones; and after wrong ones more tokens must be the same, so that a text that
-    repeats nothing takes little longer.
+    repeats nothing takes little longer. The numbers of guesses are few, since a session
+    binds a method anew for each number of tokens.
     """
 
-    _MOST_SAME: Final = 5  # tokens that are compared
-    _LEAST_SAME: Final = 2
-    _FIRST: Final = 3  # guesses at first
+    _COUNTS: Final = (1, 7, 15)
+    _ENOUGH: Final = 2  # right guesses in a row before more are made
+    _LEAST_SAME: Final = 2  # tokens that are compared
+    _MOST_SAME: Final = 5
 
     def __init__(self) -> None:
-        """Begin with few guesses."""
+        """Begin with the fewest guesses."""
         self.feeder = None
-        self._same, self._count = self._LEAST_SAME, self._FIRST
+        self._same, self._level, self._in_a_row = self._LEAST_SAME, 0, 0
 
     def reset(self) -> None:
         """Do nothing: there is no session."""
@@ -134,23 +136,27 @@ class PromptLookup(Guesser):
         start = _latest(tokens, self._same, self._MOST_SAME)
         if start is None:
             return []
+        most = min(count, self._COUNTS[self._level])
         guesses: list[int] = []
-        for token in tokens[start : start + min(count, self._count)].tolist():
+        for token in tokens[start : start + most].tolist():
             if token in answer.stop_tokens:
                 break
             guesses.append(token)
-        return guesses
+        fitting = [size for size in self._COUNTS if size <= len(guesses)]
+        return guesses[: max(fitting, default=0)]
 
     def keep(self, before: int, accepted: int, guessed: int) -> None:
         """Adapt how much is guessed, and after how many equal tokens."""
         if not guessed:
             return
-        if accepted == guessed:
-            self._count = 2 * self._count
-        else:
-            self._count = max(self._FIRST, accepted + 1)
-        worse = self._same + 1 if accepted < min(guessed, 2) else self._same - 1
-        self._same = min(max(worse, self._LEAST_SAME), self._MOST_SAME)
+        right = accepted == guessed
+        self._in_a_row = self._in_a_row + guessed if right else 0
+        if self._in_a_row >= self._ENOUGH:
+            self._level = min(self._level + 1, len(self._COUNTS) - 1)
+        elif not right:
+            self._level = 1 if 2 * accepted > guessed else 0
+        same = self._same - 1 if right else self._same + (accepted == 0)
+        self._same = min(max(same, self._LEAST_SAME), self._MOST_SAME)
 
     def follow(self, missing: Sequence[int]) -> None:
         """Do nothing: there is no session."""

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.generation.processors import Ids, Logits, Processor, TokenBuffer
+from kvc.runtime.generation.logits import Ids, Logits, Processor, TokenBuffer
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.schema.errors import UnusableLogits
 

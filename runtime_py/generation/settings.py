@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypedDict, TypeVar
 
 from kvc.runtime.generation.constraints import Constraint, constraint_of
-from kvc.runtime.generation.processors import Processor, check_processors
+from kvc.runtime.generation.logits import Processor, check_processors
 from kvc.schema.errors import BadSetting, meant
 from kvc.schema.frozen import frozen
 from kvc.schema.generation_config import Said, SequenceBias, read_settings

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Literal, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from kvc.runtime.generation.answer import Answer
-from kvc.runtime.generation.constraints import matchers_of
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.encoding import (
@@ -21,9 +20,10 @@ from kvc.runtime.generation.encoding import (
     encoding_of,
     find_encode,
 )
-from kvc.runtime.generation.feeding import Feeder, check_session
+from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.generation import BatchGeneration, Generation
 from kvc.runtime.generation.image_prefill import picturing_of
+from kvc.runtime.generation.matching import matchers_of
 from kvc.runtime.generation.picture_places import places_of
 from kvc.runtime.generation.preparing import check_alone, pictures_of, prepared
 from kvc.runtime.generation.prompts import (
@@ -32,6 +32,7 @@ from kvc.runtime.generation.prompts import (
     prompts_of,
     tokens_of,
 )
+from kvc.runtime.generation.session_rows import check_session
 from kvc.runtime.generation.settings import Arguments, bos_of, settings_of
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of

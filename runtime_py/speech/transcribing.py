@@ -15,8 +15,9 @@ import numpy as np
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.encoding import find_encode
-from kvc.runtime.generation.feeding import Feeder, check_session
+from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.generation import Generation
+from kvc.runtime.generation.session_rows import check_session
 from kvc.runtime.generation.settings import Arguments, GenerationSettings, settings_of
 from kvc.runtime.sessions.methods import find_roles
 from kvc.runtime.sessions.session import Session

@@ -15,14 +15,14 @@ from kvc.runtime import Program, load
 from kvc.runtime.generation import Generation, generate
 from kvc.runtime.tokenizers import chat_template_of
 
-CODE = '''def count_words(path):
+CODE = """def count_words(path):
     words = {}
     with open(path) as file:
         for line in file:
             for word in line.split():
                 words[word] = words.get(word, 0) + 1
     return sorted(words.items(), key=lambda item: item[1], reverse=True)
-'''
+"""
 TEXT = (
     "The harbour of the town was built in 1782 by two brothers who traded in salt and "
     "timber. In the first winter a storm broke the northern wall, and the fishermen "

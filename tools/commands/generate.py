@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -64,6 +64,12 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
     help="How many tokens the draft model guesses at a time.  [default: 4]",
 )
 @click.option(
+    "--prompt-lookup",
+    is_flag=True,
+    help="Guess that the text goes on as it did after the same tokens before: the same "
+    "text, faster if it repeats much. The bundle needs --all-logits.",
+)
+@click.option(
     "--image",
     "images",
     multiple=True,
@@ -87,6 +93,7 @@ def generate(
     capacity: int | None,
     draft: str | None,
     draft_tokens: int | None,
+    prompt_lookup: bool,
     images: tuple[str, ...],
     logprobs: int | None,
     loading: Loading,
@@ -109,20 +116,17 @@ def generate(
 
     Example: kvc generate demo.kvc "def " --max-tokens 40
     """
-    if draft is None and draft_tokens is not None:
-        raise click.UsageError("--draft-tokens needs --draft")
     began = time.perf_counter()
+    _check_drafts(draft, draft_tokens, prompt_lookup, len(prompts))
     if prompts.count("-") > 1:
         raise click.UsageError("- reads all of stdin, so it can be given once")
-    if draft is not None and len(prompts) > 1:
-        raise click.UsageError("--draft guesses for one PROMPT")
     if not prompts and not images:
         raise click.UsageError("Missing argument 'PROMPT...'.")
     texts = [_read(prompt) for prompt in prompts]
     settings["logprobs"] = logprobs
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
-        checked = draft is not None
+        checked = draft is not None or prompt_lookup
         opened = _open_rows(program, len(texts) or 1, capacity, checked)
         session = stack.enter_context(opened)
         draft_program = draft_session = None
@@ -130,7 +134,9 @@ def generate(
             draft_program = stack.enter_context(open_program(draft, loading))
             kept = draft_tokens or _KEPT_CALLS
             draft_session = stack.enter_context(draft_program.session(snapshots=kept))
-        run = _start(session, texts, settings, draft_session, draft_tokens, images)
+        guesser: Session | Literal["prompt"] | None = draft_session
+        guesser = "prompt" if prompt_lookup else guesser
+        run = _start(session, texts, settings, guesser, draft_tokens, images)
         for each in (program, draft_program):
             if each is not None:
                 each.pack()  # or the figures would be of that, not of the model
@@ -144,6 +150,23 @@ def generate(
         click.echo(_figures(run, ready, settings), err=True)
         if _is_of_chats(program, texts):
             click.echo("note: the model was made for chats: kvc chat", err=True)
+
+
+def _check_drafts(
+    draft: str | None, draft_tokens: int | None, prompt_lookup: bool, prompts: int
+) -> None:
+    """Check that the options of drafts fit each other.
+
+    Raises:
+        click.UsageError: they do not.
+    """
+    if draft is not None and prompt_lookup:
+        raise click.UsageError("--prompt-lookup takes the place of --draft")
+    if draft is None and not prompt_lookup and draft_tokens is not None:
+        raise click.UsageError("--draft-tokens needs --draft or --prompt-lookup")
+    if prompts > 1 and (draft is not None or prompt_lookup):
+        name = "--draft" if draft is not None else "--prompt-lookup"
+        raise click.UsageError(f"{name} guesses for one PROMPT")
 
 
 def _read(prompt: str) -> str:
@@ -206,7 +229,7 @@ def _start(
     session: "Session",
     texts: Sequence[str],
     settings: "Arguments",
-    draft: "Session | None",
+    draft: "Session | Literal['prompt'] | None",
     draft_tokens: int | None,
     images: Sequence[str],
 ) -> "Generation | BatchGeneration":

@@ -18,7 +18,8 @@ from kvc.runtime import (
     generate,
     load,
 )
-from kvc.runtime.generation.constraints import Constraint, Matcher, matchers_of
+from kvc.runtime.generation.constraints import Constraint
+from kvc.runtime.generation.matching import Matcher, matchers_of
 from kvc.runtime.generation.settings import settings_of
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 

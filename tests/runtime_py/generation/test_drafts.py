@@ -124,7 +124,9 @@ def test_a_number_of_guesses_without_a_draft_is_refused(opened):
     target = opened(write_table, Table(counting()))
     with pytest.raises(BadSetting, match="no value: there is no draft, got 4"):
         generate(target, [1], draft_tokens=4)
-    with pytest.raises(BadSetting, match=r"draft: expected a session, or 'prompt', got 'd\.kvc'"):
+    with pytest.raises(
+        BadSetting, match=r"draft: expected a session, or 'prompt', got 'd\.kvc'"
+    ):
         generate(target, [1], draft="d.kvc")
 
 

@@ -347,3 +347,14 @@ def test_a_model_for_chats_is_told_of_them(kvc, wordy, tmp_path):
     )
     rendered = kvc("generate", bundle, "<|end|>Once", "-n", "1")
     assert "kvc chat" not in rendered.stderr
+
+
+def test_guesses_from_the_text_give_the_same_text(kvc, wordy):
+    plain = kvc("generate", wordy, "Once upon upon", "-n", "40")
+    drafted = kvc("generate", wordy, "Once upon upon", "-n", "40", "--prompt-lookup")
+    assert drafted.stdout == plain.stdout
+    assert "guesses right" in drafted.stderr
+    for wrong in (["--draft", wordy], ["b"]):
+        refused = kvc("generate", wordy, "a", "--prompt-lookup", *wrong)
+        assert refused.exit_code == 2
+        assert "--prompt-lookup" in refused.stderr
