@@ -132,7 +132,7 @@ def pytest_collection_finish() -> None:
 
         quicken_export()
     _collect()
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -106,17 +106,13 @@ def test_numbers_are_one_node_each_and_not_mixed_up() -> None:
 
 
 def test_torch_is_left_as_it_was() -> None:
-    methods, usual = dict(vars(SymNode)), gc.get_threshold()
-    thunkify, threshold = proxy_tensor.thunkify, (700, *usual[1:])
-    gc.set_threshold(*threshold)
-    try:
-        with work_once():
-            assert vars(SymNode)["_mul"] is not methods["_mul"]
-            assert gc.get_threshold() != threshold
-        assert gc.get_threshold() == threshold
-    finally:
-        gc.set_threshold(*usual)
+    methods, threshold = dict(vars(SymNode)), gc.get_threshold()
+    thunkify = proxy_tensor.thunkify
+    with work_once():
+        assert vars(SymNode)["_mul"] is not methods["_mul"]
+        assert gc.get_threshold() != threshold
     assert dict(vars(SymNode)) == methods
+    assert gc.get_threshold() == threshold
     assert proxy_tensor.thunkify is thunkify
 
 
