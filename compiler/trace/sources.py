@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from unittest.mock import patch
 
 import torch
+from torch.fx import proxy
 from torch.fx.proxy import TracerBase
 
 from kvc.compiler.decompose.claims import OURS, TRACERS
@@ -95,27 +97,47 @@ def _module_name(file: str) -> str:
 CALLER = str(Path(__file__).with_name("shadow.py"))  # calls the user's code
 
 
+class _UserStack(traceback.StackSummary):
+    """The frames of the user's code, read from the frames that run.
+
+    It has the place of torch's `CapturedTraceback`, which reads all frames of the
+    process for each operator: some hundred, of which the user's are a few.
+    """
+
+    @classmethod
+    def extract(cls) -> "_UserStack":  # type: ignore[override]
+        """Return the frames of the user's code; no frames outside of a capture."""
+        found: list[FrameType] = []
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != CALLER:
+            found.append(frame)
+            frame = frame.f_back
+        return cls() if frame is None else cls(map(_summary_of, _own(found)))
+
+    def summary(self) -> traceback.StackSummary:
+        """Return the frames, the outermost first."""
+        return self
+
+
+def _own(frames: list[FrameType]) -> list[FrameType]:
+    """Return the frames that are not of tracers, in the opposite order."""
+    own = [f for f in frames if not f.f_code.co_filename.startswith(TRACERS)]
+    return own[::-1]
+
+
+def _summary_of(frame: FrameType) -> traceback.FrameSummary:
+    code = frame.f_code
+    return traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name)
+
+
 @contextmanager
 def lines_kept() -> Iterator[None]:
     """Let tracers record all frames of the traced method, except torch's own."""
-    before = TracerBase._filter_traceback_frames
-    TracerBase._filter_traceback_frames = (  # type: ignore[method-assign]
-        _user_frames  # type: ignore[assignment]
-    )
-    try:
+    with (
+        patch.object(proxy, "CapturedTraceback", _UserStack),
+        patch.object(TracerBase, "_filter_traceback_frames", lambda _, stack: stack),
+    ):
         yield
-    finally:
-        TracerBase._filter_traceback_frames = before  # type: ignore[method-assign]
-
-
-def _user_frames(
-    _: TracerBase, stack: traceback.StackSummary
-) -> traceback.StackSummary:
-    """Return the frames of the user's code; no frames outside of a capture."""
-    calls = [i for i, frame in enumerate(stack) if frame.filename == CALLER]
-    beneath = stack[calls[-1] + 1 :] if calls else []
-    own = [f for f in beneath if not f.filename.startswith(TRACERS)]
-    return traceback.StackSummary.from_list(own)
 
 
 def user_place(frame: FrameType | None) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from daily import every
 from torch import Tensor, nn
 
 from kvc.compiler import Method, compile_program
@@ -88,6 +89,7 @@ def answers(path: Path, reference: bool) -> list[np.ndarray]:
         return [each for _ in range(3) for each in session.forward(*given)]
 
 
+@every(2, "recipe", "seed")
 @pytest.mark.parametrize("recipe", ["cpu_fp32", "fp32"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_random_model_computes_the_same(seed, recipe, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ Tensors = dict[str, Tensor]
 Written = tuple[Tensors, Tensor]  # tensors by the ends of names, and the weights
 Write = Callable[[Tensor], Written]
 
-SIZES = {"hidden_size": 64, "intermediate_size": 128}
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
 GROUP = 32
 
 

@@ -1,17 +1,21 @@
 """Change torch so that torch.export does less needless work, for faster tests.
 
-The results of torch.export stay the same. It takes 0.75 to 0.85 of its usual time.
+The results of torch.export stay the same. It takes 0.75 to 0.85 of its usual time, and
+a third for the smallest models.
 """
 
 import functools
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch._dynamo.config
 import torch._dynamo.guards
 import torch._export.utils
 import torch._higher_order_ops.utils
+import torch._subclasses.fake_impls as fakes
 import torch.export.exported_program as exporter
 import torch.utils._traceback
 from torch._C import DispatchKey
@@ -21,7 +25,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 HERE = {"CPU", "Meta", "AutogradCPU", "AutogradMeta"}
 Frames = Sequence[Mapping[str, str | int]]
+Rule = Callable[..., object]
+Rules = Mapping[OperatorBase, Rule]
+Kernels = Mapping[object, Rule]
 
+_override: Callable[[Rules], AbstractContextManager[None]] = (
+    exporter._override_composite_implicit_decomp
+)
 _register = OperatorBase.py_impl
 _check = torch._export.utils._check_valid_to_preserve
 _compile_and_call = torch._higher_order_ops.utils._hop_compile_and_call
@@ -53,6 +63,7 @@ def _know_operators() -> None:
         exporter.autograd_not_implemented
     )
     OperatorBase.py_impl = _py_impl
+    exporter._override_composite_implicit_decomp = _overridden
 
 
 def _may_be_preserved(op: OperatorBase) -> bool:
@@ -85,6 +96,63 @@ def _add_kernel(op, key, kernel) -> Callable[..., object]:
     op.py_kernels[key] = kernel
     op._dispatch_cache.clear()
     return kernel
+
+
+@dataclass(frozen=True, slots=True)
+class _Overridden:
+    """What torch makes of an op's kernels for a trace.
+
+    Attributes:
+        before: the kernels that the op had.
+        rule: what the op is decomposed by.
+        after: the kernels that it has within the trace.
+        fake: what a fake tensor runs.
+    """
+
+    before: Kernels
+    rule: Rule
+    after: Kernels
+    fake: Rule
+
+
+_overrides: dict[OperatorBase, _Overridden] = {}
+
+
+@contextmanager
+def _overridden(rules: Rules) -> Iterator[None]:
+    """Let ops be decomposed by rules; let torch work out only once how it does that."""
+    new = {op: rule for op, rule in rules.items() if not _is_known(op, rule)}
+    known = {op: _overrides[op] for op in rules.keys() - new.keys()}
+    before = {op: op.py_kernels.copy() for op in new}
+    with _override(new):
+        for op, rule in new.items():
+            fake = fakes.op_implementations_dict[op]
+            _overrides[op] = _Overridden(before[op], rule, op.py_kernels.copy(), fake)
+        for op, found in known.items():
+            _set_kernels(op, found.after)
+            fakes.op_implementations_dict[op] = found.fake
+        try:
+            yield
+        finally:
+            for op, found in known.items():
+                _set_kernels(op, found.before)
+                fakes._deregister_op_impl(op)
+
+
+def _is_known(op: OperatorBase, rule: Rule) -> bool:
+    found = _overrides.get(op)
+    return (
+        found is not None
+        and found.rule is rule
+        and found.before == op.py_kernels
+        and op not in fakes.op_implementations_dict
+    )
+
+
+def _set_kernels(op: OperatorBase, kernels: Kernels) -> None:
+    op.py_kernels.clear()
+    op.py_kernels.update(kernels)
+    op._dispatch_cache.clear()
 
 
 def _summary(tb: Frames, skip: int) -> traceback.StackSummary:

@@ -34,12 +34,12 @@ def test_floats_equal_the_model_that_the_folder_stands_for(tmp_path, name):
 
 
 FORMS = {
-    "gptq": {"GPTQ as they are": 14},
-    "awq": {"AWQ as they are": 14},
-    "mlx_4": {"MLX as they are": 15},
-    "compressed_8": {"compressed-tensors as they are": 14},
-    "llm_int8": {"int8 as they are": 14},
-    "nf4": {"bitsandbytes quantized again to int8 in blocks of 32": 14},
+    "gptq": {"GPTQ as they are": 7},
+    "awq": {"AWQ as they are": 7},
+    "mlx_4": {"MLX as they are": 8},
+    "compressed_8": {"compressed-tensors as they are": 7},
+    "llm_int8": {"int8 as they are": 7},
+    "nf4": {"bitsandbytes quantized again to int8 in blocks of 32": 7},
 }
 CASES = [("cpu_q8", "gptq"), ("cpu_q4", "awq"), ("cpu_q8", "mlx_4")]
 
@@ -64,4 +64,4 @@ def test_quantized_matrices_are_used_as_they_are(tmp_path, recipe, name):
 def test_other_recipes_quantize_again(tmp_path):
     quantized_folder(tmp_path, "gptq")
     bundle = export_hf(tmp_path, recipe="xnnpack_q8")
-    assert bundle.stored_forms == {"GPTQ quantized again as the recipe says": 14}
+    assert bundle.stored_forms == {"GPTQ quantized again as the recipe says": 7}

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 from convolution_models import Calls, assert_equal_to_eager, nodes, ops
+from daily import every
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -203,6 +204,7 @@ FUNCTIONS = {
 }
 
 
+@every(3, "name", "residual")
 @pytest.mark.parametrize("residual", ["none", "after", "before"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_ends_a_convolution(tmp_path, name, residual):

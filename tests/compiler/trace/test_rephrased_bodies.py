@@ -100,7 +100,7 @@ def scanned(body, x):
     return scan(step, x, x)[0]
 
 
-@every(2, "around", "body")
+@every(3, "around", "body")
 @pytest.mark.parametrize("around", [branch, shorter, inner_branch, loop, scanned])
 @pytest.mark.parametrize(
     "body",

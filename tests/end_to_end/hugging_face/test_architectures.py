@@ -29,11 +29,13 @@ KINDS = ("keys", "values")
 
 # One for each thing that the front end does. The others come with the exhaustive run,
 # and some every day in tests of rows, rings, latents, text, and of the backend cpu.
-DAILY = ["gemma3_text", "gemma4_text, shared caches"]
+DAILY = ["gemma4_text, shared caches"]
 
 
 @only(name=DAILY)
-@pytest.mark.parametrize("name", [*DAILY, "deepseek_v2", "doge", "llama4_text"])
+@pytest.mark.parametrize(
+    "name", [*DAILY, "gemma3_text", "deepseek_v2", "doge", "llama4_text"]
+)
 def test_prefill_and_decode_equal_the_model_without_a_cache(name, tmp_path):
     check(name, tmp_path, shallow=True)
 

@@ -87,7 +87,7 @@ def near(found: np.ndarray, expected: np.ndarray) -> bool:
     return np.allclose(found, expected, 0, 1e-5 * expected.std())
 
 
-@every(2, "kind", "start")
+@every(4, "kind", "start")
 @pytest.mark.parametrize("start", [0, 3, 8, 11, 12, 13, 30, 41])
 def test_rows_go_back_as_far_as_they_say_and_no_further(made, kind, start):
     here = made[kind]
