@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from kvc.tools.chat_options import TemplateGiven, template_options
 from kvc.tools.options import (
     Loading,
     generation_options,
@@ -41,6 +42,7 @@ _PICTURES = "/image FILE shows a picture with the next message"
 @click.command()
 @click.argument("bundle", metavar="BUNDLE")
 @click.option("--system", metavar="TEXT", help="The system message.")
+@template_options
 @generation_options
 @click.option(
     "--capacity",
@@ -53,6 +55,7 @@ _PICTURES = "/image FILE shows a picture with the next message"
 def chat(
     bundle: str,
     system: str | None,
+    given: TemplateGiven,
     settings: "Arguments",
     capacity: int | None,
     loading: Loading,
@@ -75,7 +78,7 @@ def chat(
         open_program(bundle, loading) as program,
         program.session(capacity=capacity) as session,
     ):
-        conversation = _begin(program, session, system, settings)
+        conversation = _begin(program, session, system, given, settings)
         program.pack()
         console = Console()
         console.note(commands_of(conversation))
@@ -85,7 +88,11 @@ def chat(
 
 
 def _begin(
-    program: "Program", session: "Session", system: str | None, settings: "Arguments"
+    program: "Program",
+    session: "Session",
+    system: str | None,
+    given: TemplateGiven,
+    settings: "Arguments",
 ) -> "Conversation":
     """Return a conversation; note on stderr a missing template and ignored settings."""
     from kvc.runtime import Conversation
@@ -97,13 +104,21 @@ def _begin(
             "note: the bundle has no chat template: the model continues what you write",
             err=True,
         )
-        if system is not None:
+        for option in ("--system",) * (system is not None) + given.options:
             raise click.UsageError(
-                "--system needs a chat template, which the bundle does not have"
+                f"{option} needs a chat template, which the bundle does not have"
             )
     with telling_what_is_ignored():
         tokenizer = tokenizer_of(program)
-        return Conversation(session, tokenizer, template, system, **settings)
+        return Conversation(
+            session,
+            tokenizer,
+            template,
+            system,
+            tools=given.tools,
+            template_arguments=given.arguments,
+            **settings,
+        )
 
 
 def commands_of(conversation: "Conversation") -> str:

@@ -152,7 +152,7 @@ def test_a_second_interrupt_does_not_wait_for_the_next_token(program, monkeypatc
 
     terminal = Terminal("What?")
     with monkeypatch.context() as patch:
-        patch.setattr(conversation._session._engine, "call", fail)
+        patch.setattr(conversation.session._engine, "call", fail)
         run_chat(conversation, terminal, CAPACITY, hasty)
     assert terminal.notes[-1] == "stopped"
     assert [one["content"] for one in conversation.messages] == ["Hello", first]
@@ -255,3 +255,19 @@ def _read_until(terminal, text):
     seen = b""
     while text not in seen:
         seen += os.read(terminal, 1000)
+
+
+def test_tools_and_arguments_reach_the_template(tmp_path):
+    text = "{{ tools[0].name }}{{ mood }}{{ messages[-1].content }}"
+    bundle = write_chat(tmp_path / "told.kvc", template=text, max_new_tokens=2)
+    tools = tmp_path / "tools.json"
+    tools.write_text('[{"name": "add"}]')
+    told = ["--tools", tools, "--template-argument", 'mood="gay"']
+    result = CliRunner().invoke(main, list(map(str, ["chat", bundle, *told])), "Hi")
+    assert result.exit_code == 0, result.output
+    assert f"prompt {len('addgayHi')} tokens" in result.stderr
+    plain = write_chat(tmp_path / "plain.kvc", template=None)
+    for option in (told[:2], told[2:]):
+        result = CliRunner().invoke(main, list(map(str, ["chat", plain, *option])))
+        assert result.exit_code == 2
+        assert f"{option[0]} needs a chat template" in result.stderr

@@ -1,0 +1,140 @@
+"""`Script`: the tokens of a conversation, and what stands in them for pictures.
+
+    messages --chat template--> text --pictures' tokens--> text --tokenizer--> tokens
+
+In: messages, pictures, and what the template is given beside them. Out: tokens, and
+tokens with a mark for each picture in place of its image tokens, for comparisons.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from kvc.runtime.embedding.parts import InParts
+from kvc.runtime.generation.picture_places import PicturePlaces
+from kvc.runtime.tokenizers import ChatTemplate, Message, Tokenizer, Tool
+from kvc.runtime.tokenizers.template_arguments import checked_arguments, schemas_of
+from kvc.schema.errors import BadChatTemplate, BadSetting
+from kvc.schema.frozen import frozen
+
+_IMAGE: Final = {"type": "image"}  # a picture in the message format of templates
+
+
+@frozen
+class Shown:
+    """A picture of a conversation.
+
+    Attributes:
+        mark: a unique negative number that replaces the picture's tokens in
+            comparisons.
+        picture: the preprocessed picture.
+    """
+
+    mark: int
+    picture: InParts
+
+
+class Script:
+    """Turns messages into tokens.
+
+    Attributes:
+        tokenizer: the tokenizer of the bundle.
+        template: the chat template, None if the conversation is one continued text.
+        places: how a prompt stands for pictures, None if the model reads none.
+        tools: the JSON schemas of the tools that the model may call, None for none.
+        arguments: more variables of the template.
+        in_parts: whether messages are lists of parts, with pictures.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        places: PicturePlaces | None,
+        tools: Sequence[Tool] | None = None,
+        arguments: Mapping[str, object] | None = None,
+    ) -> None:
+        """Check what the template is given.
+
+        Raises:
+            BadSetting: a tool or an argument is impossible, or there is no template.
+        """
+        self.tokenizer, self.template, self.places = tokenizer, template, places
+        self.tools, self.arguments = schemas_of(tools), checked_arguments(arguments)
+        if template is None and (self.tools is not None or self.arguments):
+            name = "template_arguments" if self.tools is None else "tools"
+            expected = "none, as there is no chat template that could tell the model"
+            found = sorted(self.arguments) or len(self.tools or ())
+            raise BadSetting(name=name, expected=expected, found=found)
+        self.in_parts = self._takes_parts()
+
+    def _takes_parts(self) -> bool:
+        """Tell whether the template takes messages as lists of parts, with pictures."""
+        placeholder = None if self.places is None else self.places.placeholder
+        if self.template is None or placeholder is None:
+            return False
+        parts = [_IMAGE, {"type": "text", "text": "a"}]
+        try:
+            text = self.template.render([{"role": "user", "content": parts}])
+        except BadChatTemplate:  # the template takes only texts
+            return False
+        return text.count(placeholder) == 1
+
+    def message(self, role: str, text: str, pictures: int = 0) -> Message:
+        """Return a message of some pictures and a text."""
+        if not self.in_parts:
+            return {"role": role, "content": text}
+        parts = [*[_IMAGE] * pictures, {"type": "text", "text": text}]
+        return {"role": role, "content": parts}
+
+    def rendered(self, messages: Sequence[Message], prompt: bool = True) -> str:
+        """Return the text of messages, and with `prompt` what begins an answer.
+
+        Raises:
+            BadChatTemplate, TemplateLimit, BadSetting: as `ChatTemplate.render`.
+        """
+        assert self.template is not None
+        named = cast("dict[str, Any]", self.arguments)  # `render` checks them
+        return self.template.render(messages, prompt, tools=self.tools, **named)
+
+    def tokens(self, messages: Sequence[Message], shown: Sequence[Shown]) -> list[int]:
+        """Return the tokens of a conversation up to an answer.
+
+        Raises:
+            BadChatTemplate, TemplateLimit, BadSetting: as `ChatTemplate.render`; or the
+                numbers of placeholders and pictures differ.
+        """
+        whole = self._expanded(self.rendered(messages), shown)
+        return list(self.tokenizer.encode(whole, special=False))
+
+    def continued(
+        self, before: Sequence[int], text: str, shown: Sequence[Shown]
+    ) -> list[int]:
+        """Return the tokens of a text that continues others, without a template.
+
+        Args:
+            before: the tokens so far.
+            text: the new text.
+            shown: the pictures of the new text.
+        """
+        more = self._expanded(text, shown)
+        return [*before, *self.tokenizer.encode(more, special=not before)]
+
+    def _expanded(self, text: str, shown: Sequence[Shown]) -> str:
+        """Return a text in which each picture's placeholder has become image tokens."""
+        if self.places is None:
+            return text
+        return self.places.in_text(text, [one.picture.grid for one in shown])
+
+    def marked(self, tokens: Sequence[int], shown: Sequence[Shown]) -> list[int]:
+        """Return tokens with a picture's mark in place of each of its image tokens."""
+        if self.places is None:
+            return list(tokens)
+        places = self.places
+        marks = iter(
+            mark
+            for mark, count in (
+                (one.mark, places.count_of(one.picture.grid)) for one in shown
+            )
+            for _ in range(count)
+        )
+        return [next(marks, t) if t == places.token else t for t in tokens]
