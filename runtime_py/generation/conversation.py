@@ -9,6 +9,7 @@ continues. Preprocessed pictures of the conversation stay in memory, since a res
 session has to run them again.
 """
 
+import os
 from collections.abc import Generator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Unpack
@@ -22,8 +23,13 @@ from kvc.runtime.generation import (
     generate,
     settings_of,
 )
+from kvc.runtime.generation.conversation_files import (
+    SavedChat,
+    restored,
+    settings_in,
+)
 from kvc.runtime.generation.conversation_held import Held
-from kvc.runtime.generation.conversation_script import Script, Shown
+from kvc.runtime.generation.conversation_script import Script, Shown, Turn
 from kvc.runtime.generation.conversation_start import (
     held_of,
     said_of,
@@ -33,30 +39,19 @@ from kvc.runtime.generation.conversation_start import (
 from kvc.runtime.generation.encoding import check_goes_on
 from kvc.runtime.generation.picture_places import places_of
 from kvc.runtime.generation.preparing import pictures_of, prepared
+from kvc.runtime.sessions.program import Program
 from kvc.runtime.sessions.session import Session
-from kvc.runtime.tokenizers import ChatTemplate, Message, Tokenizer, Tool
-from kvc.schema.frozen import frozen
+from kvc.runtime.tokenizers import (
+    ChatTemplate,
+    Message,
+    Tokenizer,
+    Tool,
+    tokenizer_of,
+)
+from kvc.schema.errors import BadSetting
 
 if TYPE_CHECKING:
     from kvc.runtime.embedding.pictures import Picture
-
-
-@frozen
-class _Turn:
-    """The messages before an answer, and the tokens up to the answer.
-
-    Attributes:
-        said: the new messages.
-        tokens: the tokens of the whole conversation, up to the answer.
-        marked: `tokens` with the marks of pictures in place of the pictures' image
-            tokens.
-        shown: all pictures of the conversation.
-    """
-
-    said: Sequence[Message]
-    tokens: Sequence[int]
-    marked: Sequence[int]
-    shown: Sequence[Shown]
 
 
 class Conversation:
@@ -233,7 +228,7 @@ class Conversation:
 
     def _turn(
         self, said: str | Sequence[Message], pictures: int, shown: Sequence[Shown]
-    ) -> _Turn:
+    ) -> Turn:
         """Return the turn of new messages.
 
         Args:
@@ -250,7 +245,86 @@ class Conversation:
             tokens = self._script.continued(self._text, str(said), new)
         else:
             tokens = self._script.tokens([*self.messages, *messages], shown)
-        return _Turn(messages, tokens, self._script.marked(tokens, shown), shown)
+        return Turn(messages, tokens, self._script.marked(tokens, shown), shown)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the conversation and its session to a file, for `restore`.
+
+        The file holds the messages, the tools, the arguments of the template, the
+        settings and the states of the session; `Program.restore` reads it too. It is
+        written completely or not at all. An unfinished answer ends.
+
+        Raises:
+            BadSetting: `path` is not a path, a setting or a message cannot be written
+                as JSON, or the conversation has pictures.
+            CannotWrite: the system refuses the write; an existing file is unchanged.
+            Poisoned, Busy, Closed, Forked: as `Session.save`.
+        """
+        self._end_open()
+        if self._pictures:
+            found = f"{len(self._pictures)} of them"
+            raise BadSetting(name="pictures", expected="none, to be saved", found=found)
+        script, template = self._script, self._script.template
+        chat = SavedChat(
+            messages=self.messages,
+            held=self._held.tokens,
+            text=self._text,
+            tools=script.tools,
+            template_arguments=script.arguments,
+            settings=self._settings,
+            special_tokens="tokens",
+            template=None if template is None else template.digest,
+        )
+        self.session.save(path, chat.as_attached())
+
+    @classmethod
+    def restore(
+        cls,
+        source: Program | Session,
+        path: str | os.PathLike[str],
+        *,
+        tools: Sequence[Tool] | None = None,
+        template_arguments: Mapping[str, object] | None = None,
+        **settings: Unpack[Arguments],
+    ) -> "Conversation":
+        """Continue a conversation that `save` wrote, where it was.
+
+        Nothing has to be read again, unless the chat template or what it is given
+        differs now: then the next answer reads again from the first difference.
+
+        Args:
+            source: the program, to open a new session, `session` of the result; or a
+                session that holds what the file's session holds, or nothing.
+            path: the path of the file.
+            tools: replace those of the file, unless None.
+            template_arguments: replace those of the file, unless None.
+            settings: replace those of the file, unless None.
+
+        Raises:
+            BadSnapshot: the file is damaged, is of another program or has no chat; the
+                file is unchanged.
+            BadSetting: as `Conversation`, or a session holds other tokens.
+            FileProblem: the system cannot read the file.
+            KvcError: as `Program.restore`, `chat_template_of` and `tokenizer_of`.
+
+        Warns:
+            TemplateChanged: the chat was saved with another chat template.
+        """
+        new = {"tools": tools, "template_arguments": template_arguments}
+        with restored(source, path) as (session, template, chat):
+            chat.warn_if_changed(template, stacklevel=2)
+            given = settings_in(chat, settings)
+            made = cls(
+                session,
+                tokenizer_of(session),
+                template,
+                messages=chat.messages,
+                history=() if session.holds_nothing else chat.held,
+                **chat.replaced(new),
+                **given,
+            )
+            made._text = list(chat.text)
+            return made
 
     def reset(self) -> None:
         """Clear the conversation, except for the system message.
@@ -295,34 +369,22 @@ class Conversation:
         if pieces is not None:
             pieces.close()
 
-    def _run(self, answer: Generation, turn: _Turn) -> Generator[str]:
+    def _run(self, answer: Generation, turn: Turn) -> Generator[str]:
         pieces: list[str] = []
         try:
             for piece in answer.text():
-                shown = piece if pieces else self._without_first_space(piece, answer)
-                pieces.append(shown)
-                if shown:
-                    yield shown
+                if not pieces:
+                    piece = self._script.without_first_space(piece, answer.tokens)
+                pieces.append(piece)
+                if piece:
+                    yield piece
         finally:
             answer.close()
             self._held.settle(answer, [*turn.marked, *answer.tokens])
             if answer.tokens or answer.reason is not None:
                 self._note(turn, "".join(pieces), answer.tokens)
 
-    def _without_first_space(self, piece: str, answer: Generation) -> str:
-        """Return the first piece of an answer without the space that the prompt causes.
-
-        Some tokenizers decode a token that follows other tokens with a space before it.
-        The space is dropped if the text of the answer's tokens alone would not begin
-        with one.
-        """
-        if self._script.template is None or not piece.startswith(" "):
-            return piece
-        stream = self._script.tokenizer.stream()
-        alone = "".join(map(stream.push, answer.tokens)) + stream.finish()
-        return piece if alone.startswith(" ") else piece[1:]
-
-    def _note(self, turn: _Turn, answer: str, made: Sequence[int]) -> None:
+    def _note(self, turn: Turn, answer: str, made: Sequence[int]) -> None:
         self._pictures = list(turn.shown)
         if self._script.template is None:
             self._text = [*turn.tokens, *made]

@@ -33,6 +33,24 @@ class Shown:
     picture: InParts
 
 
+@frozen
+class Turn:
+    """The messages before an answer, and the tokens up to the answer.
+
+    Attributes:
+        said: the new messages.
+        tokens: the tokens of the whole conversation, up to the answer.
+        marked: `tokens` with the marks of pictures in place of the pictures' image
+            tokens.
+        shown: all pictures of the conversation.
+    """
+
+    said: Sequence[Message]
+    tokens: Sequence[int]
+    marked: Sequence[int]
+    shown: Sequence[Shown]
+
+
 class Script:
     """Turns messages into tokens.
 
@@ -124,6 +142,19 @@ class Script:
         if self.places is None:
             return text
         return self.places.in_text(text, [one.picture.grid for one in shown])
+
+    def without_first_space(self, piece: str, tokens: Sequence[int]) -> str:
+        """Return the first piece of an answer without the space that the prompt causes.
+
+        Some tokenizers decode a token that follows other tokens with a space before it.
+        The space is dropped if the text of the answer's tokens alone would not begin
+        with one.
+        """
+        if self.template is None or not piece.startswith(" "):
+            return piece
+        stream = self.tokenizer.stream()
+        alone = "".join(map(stream.push, tokens)) + stream.finish()
+        return piece if alone.startswith(" ") else piece[1:]
 
     def marked(self, tokens: Sequence[int], shown: Sequence[Shown]) -> list[int]:
         """Return tokens with a picture's mark in place of each of its image tokens."""

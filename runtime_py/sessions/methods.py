@@ -16,6 +16,7 @@ from kvc.runtime.sessions.engine import Engine
 from kvc.schema.closing import Closing
 from kvc.schema.errors import BadSetting, UnknownName, listing, meant
 from kvc.schema.model import Method
+from kvc.schema.types import Symbol
 
 # Settings in the metadata
 
@@ -72,6 +73,20 @@ class Callables(Closing):
         A file is read and checked at each access.
         """
         return BundledFiles(self._engine.program, self._engine.data)
+
+    @property
+    def identity(self) -> str:
+        """Return the identity, in hexadecimal, that saved sessions must match.
+
+        The identity covers states, methods, and the constants that methods read. It
+        does not cover blob offsets, packed weights, files, settings and provenance.
+        """
+        return self._engine.identity
+
+    @property
+    def symbols(self) -> Mapping[str, Symbol]:
+        """Return the program's symbolic sizes by name."""
+        return self._engine.symbols
 
     def _find(self, name: str) -> int:
         """Return a method's id.

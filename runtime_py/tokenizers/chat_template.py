@@ -8,6 +8,7 @@ and has access only to strings. Its variables come from `template_arguments.py` 
 `special_names.py`.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -137,6 +138,13 @@ class ChatTemplate:
         }
         text = renderer.render(variables)
         return text if continuing is None else continuing.cut(text, self.file)
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the template and its special tokens, in hexadecimal."""
+        tools = "" if self.for_tools is None else self.for_tools.text
+        parts = [self.renderer.text, tools, dict(self.special_tokens)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def renderer_for(self, tools: Sequence[Tool] | None) -> Renderer:
         """Return the renderer of a conversation with tools, or of one with None."""

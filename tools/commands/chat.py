@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from kvc.tools.chat_options import TemplateGiven, template_options
+from kvc.tools.chat_sessions import conversation_of, saving
 from kvc.tools.options import (
     Loading,
     generation_options,
     loading_options,
     open_program,
-    telling_what_is_ignored,
 )
 
 if TYPE_CHECKING:
-    from kvc.runtime import Conversation, Generation, Program, Session
+    from kvc.runtime import Conversation, Generation
     from kvc.runtime.embedding.parts import InParts
     from kvc.runtime.generation import Arguments
 
@@ -42,6 +42,13 @@ _PICTURES = "/image FILE shows a picture with the next message"
 @click.command()
 @click.argument("bundle", metavar="BUNDLE")
 @click.option("--system", metavar="TEXT", help="The system message.")
+@click.option(
+    "--session",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep the chat in FILE, and go on with the one that is in it.",
+)
 @template_options
 @generation_options
 @click.option(
@@ -55,6 +62,7 @@ _PICTURES = "/image FILE shows a picture with the next message"
 def chat(
     bundle: str,
     system: str | None,
+    file: Path | None,
     given: TemplateGiven,
     settings: "Arguments",
     capacity: int | None,
@@ -68,6 +76,8 @@ def chat(
     conversation, /image FILE shows a model that reads pictures one with the next
     message, /help lists these commands.
 
+    With --session, the chat is saved after each turn, and goes on next time.
+
     Answers go to stdout; speed, and how much of the cache is used, to stderr.
 
     Example: kvc chat model.kvc --system "Be brief."
@@ -76,49 +86,17 @@ def chat(
 
     with (
         open_program(bundle, loading) as program,
-        program.session(capacity=capacity) as session,
+        conversation_of(
+            program, capacity, file, system, given, settings
+        ) as conversation,
     ):
-        conversation = _begin(program, session, system, given, settings)
         program.pack()
         console = Console()
         console.note(commands_of(conversation))
+        save = saving(conversation, file, console.note)
         # What has been said at the beginning is not said again.
         with warnings.catch_warnings(action="ignore", category=SettingIgnored):
-            run_chat(conversation, console, session.capacity)
-
-
-def _begin(
-    program: "Program",
-    session: "Session",
-    system: str | None,
-    given: TemplateGiven,
-    settings: "Arguments",
-) -> "Conversation":
-    """Return a conversation; note on stderr a missing template and ignored settings."""
-    from kvc.runtime import Conversation
-    from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
-
-    template = chat_template_of(program)
-    if template is None:
-        click.echo(
-            "note: the bundle has no chat template: the model continues what you write",
-            err=True,
-        )
-        for option in ("--system",) * (system is not None) + given.options:
-            raise click.UsageError(
-                f"{option} needs a chat template, which the bundle does not have"
-            )
-    with telling_what_is_ignored():
-        tokenizer = tokenizer_of(program)
-        return Conversation(
-            session,
-            tokenizer,
-            template,
-            system,
-            tools=given.tools,
-            template_arguments=given.arguments,
-            **settings,
-        )
+            run_chat(conversation, console, conversation.session.capacity, save=save)
 
 
 def commands_of(conversation: "Conversation") -> str:
@@ -173,6 +151,7 @@ def run_chat(
     terminal: Terminal,
     capacity: int | None,
     stops: Callable[[], AbstractContextManager[Stop]] = stop_on_interrupt,
+    save: Callable[[], None] = lambda: None,
 ) -> None:
     """Talk until the user ends it.
 
@@ -183,6 +162,7 @@ def run_chat(
             limit.
         stops: makes a context whose `Stop` says whether the answer made in it must
             stop.
+        save: saves the conversation, after each change of it.
 
     Raises:
         KvcError: the bundle or the session has become unusable.
@@ -203,6 +183,7 @@ def run_chat(
             case "/reset":
                 conversation.reset()
                 images.clear()
+                save()
                 terminal.note("a new conversation")
             case word if word[:1] == "/" and word[1:].isalpha():  # a path is said
                 terminal.note(f"there is no {word}; {commands_of(conversation)}")
@@ -211,6 +192,7 @@ def run_chat(
             case _:
                 if _answer(conversation, terminal, said, images, capacity, stops):
                     images.clear()
+                    save()
 
 
 def _picture(

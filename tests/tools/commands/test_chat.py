@@ -224,7 +224,7 @@ def test_a_system_text_needs_a_template(kvc, tiny):
 
 def test_the_example_of_the_page_runs(path, program, monkeypatch, capsys):
     page = (Path(__file__).parents[3] / "tools/COMMANDS.md").read_text()
-    example, _ = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    example, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (path.parent / "demo.kvc").write_bytes(path.read_bytes())
     monkeypatch.chdir(path.parent)
     exec(example, {})
