@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from kvc.runtime.generation.conversation import Conversation
     from kvc.runtime.generation.conversation_files import TemplateChanged
+    from kvc.runtime.generation.conversation_reply import UnknownAnswers
     from kvc.runtime.memory.growing import GrowingArray
     from kvc.runtime.sessions.prefixes import Prefix
     from kvc.runtime.sessions.program import Program, load
@@ -123,6 +124,7 @@ _ON_DEMAND: Final = {
     ),
     "generation.conversation": ("Conversation",),
     "generation.conversation_files": ("TemplateChanged",),
+    "generation.conversation_reply": ("UnknownAnswers",),
     "memory.growing": ("GrowingArray",),
     "sessions.prefixes": ("Prefix",),
     "sessions.program": (
@@ -202,6 +204,7 @@ __all__ = [
     "ThreadsFixed",
     "TooManyTurns",
     "Totals",
+    "UnknownAnswers",
     "UnknownName",
     "Unsynced",
     "UnusableLogits",

@@ -278,10 +278,15 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
 @contextmanager
 def telling_what_is_ignored() -> Iterator[None]:
     """Print on stderr the warnings of a generation that starts within the context."""
-    from kvc.runtime import BegunTwice, SettingIgnored, TemplateChanged
+    from kvc.runtime import (
+        BegunTwice,
+        SettingIgnored,
+        TemplateChanged,
+        UnknownAnswers,
+    )
 
     with warnings.catch_warnings(record=True) as caught:
-        for kind in (BegunTwice, SettingIgnored, TemplateChanged):
+        for kind in (BegunTwice, SettingIgnored, TemplateChanged, UnknownAnswers):
             warnings.simplefilter("always", kind)
         yield
     for warning in caught:

@@ -1,41 +1,33 @@
 """`Conversation`: a chat on one session, which runs only the new tokens of each turn.
 
 In: a session, its bundle's tokenizer and chat template, the user's messages. Out: the
-answers in pieces. Before each answer the whole conversation is rendered and encoded
-again (`conversation_script.py`), and compared with the tokens that the session holds
-(`conversation_held.py`). The session is rewound to the first difference, or reset if it
-cannot be rewound. Without a chat template, a conversation is one text that each message
-continues. Preprocessed pictures of the conversation stay in memory, since a reset
-session has to run them again.
+answers in pieces (`conversation_reply.py`). Before each answer the whole conversation
+is rendered and encoded again (`conversation_script.py`), and compared with the tokens
+that the session holds (`conversation_held.py`). The session is rewound to the first
+difference, or reset if it cannot be rewound. Without a chat template, a conversation is
+one text that each message continues. Preprocessed pictures of the conversation stay in
+memory, since a reset session has to run them again.
 """
 
 import os
 from collections.abc import Generator, Mapping, Sequence
-from itertools import count
 from typing import TYPE_CHECKING, Unpack
-from weakref import ref
 
 from kvc.runtime.embedding.parts import InParts
-from kvc.runtime.generation import (
-    Arguments,
-    Generation,
-    check_session,
-    generate,
-    settings_of,
-)
+from kvc.runtime.generation import Arguments, check_session
 from kvc.runtime.generation.conversation_files import (
     SavedChat,
     restored,
     settings_in,
 )
 from kvc.runtime.generation.conversation_held import Held
-from kvc.runtime.generation.conversation_script import Script, Shown, Turn
+from kvc.runtime.generation.conversation_script import Script
 from kvc.runtime.generation.conversation_start import (
     held_of,
-    said_of,
     system_of,
     tool_message,
 )
+from kvc.runtime.generation.conversation_turns import Turns
 from kvc.runtime.generation.encoding import check_goes_on
 from kvc.runtime.generation.picture_places import places_of
 from kvc.runtime.generation.preparing import pictures_of, prepared
@@ -48,13 +40,14 @@ from kvc.runtime.tokenizers import (
     Tool,
     tokenizer_of,
 )
+from kvc.runtime.tokenizers.reply_parser import Piece
 from kvc.schema.errors import BadSetting
 
 if TYPE_CHECKING:
     from kvc.runtime.embedding.pictures import Picture
 
 
-class Conversation:
+class Conversation(Turns):
     """A chat with a model on one session.
 
     Attributes:
@@ -105,40 +98,27 @@ class Conversation:
                 `session` is not a Session, the program has an encoder, or `history`
                 does not have as many tokens as the session holds.
             UnknownName: no method has the role "prefill", or none the role "decode".
+
+        Warns:
+            UnknownAnswers: there are tools, but the template is of no known family of
+                models; or the bundle describes its answers wrongly.
+            SettingIgnored: as `kvc.runtime.generate`.
         """
         check_session(session)
         check_goes_on(session)
         held = held_of(session, history)
-        self.answer: Generation | None = None
-        self.messages: list[Message] = []
-        self._script = Script(
+        script = Script(
             tokenizer, template, places_of(session), tools, template_arguments
         )
-        self._held = Held(session, held)
-        self._system = system_of(system, messages, template)
-        stops = list(settings_of(session.metadata, settings).stop_tokens)
-        if template is not None:
-            stops += template.end_tokens(tokenizer)
-        settings.pop("eos_token_id", None)  # another name of stop_tokens
-        self._settings = settings
-        self._settings["stop_tokens"] = tuple(dict.fromkeys(stops))
-        self._marks = count(1)
-        self._pictures: list[Shown] = []  # the pictures of earlier turns
-        # Without a template: all tokens of the continued text.
-        self._text = [*held, *session.pending[0]] if template is None else []
-        # A weak reference to the last answer's pieces: dropping the iterator ends it.
-        self._open: ref[Generator[str]] | None = None
-        self._say_system()
+        first = system_of(system, messages, template)
+        super().__init__(script, Held(session, held), first, settings, 2)
+        if template is None:
+            self._text = [*held, *session.pending[0]]
         if messages:
             self.messages = list(messages)
 
     def __repr__(self) -> str:
         return f"<Conversation, {len(self.messages)} messages, on {self.session!r}>"
-
-    @property
-    def session(self) -> Session:
-        """Return the session of the conversation."""
-        return self._held.session
 
     @property
     def reads_pictures(self) -> bool:
@@ -164,8 +144,13 @@ class Conversation:
         self,
         said: str | Sequence[Message],
         images: "Sequence[Picture | InParts]" = (),
-    ) -> Generator[str]:
-        """Return an iterator over the answer to a message, in pieces of text.
+    ) -> Generator[Piece]:
+        """Return an iterator over the answer to a message, in pieces.
+
+        A piece is a text; its attribute `part` says of what: "content",
+        "reasoning_content" or "tool_calls". The finished answer is the last of
+        `messages`, with these parts. If the form of the model's answers is unknown, all
+        is content.
 
         Pictures stand before the text. If the template has no place for pictures, or
         there is no template, the text must have the model's placeholder for each
@@ -188,28 +173,11 @@ class Conversation:
             KvcError: as `kvc.runtime.generate` and `Session.call`, at once or during
                 the answer.
         """
-        self._end_open()
-        (listed,) = pictures_of(images, None)
-        made = prepared(self.session, self._script.places, listed)
-        shown = [*self._pictures, *(Shown(-next(self._marks), one) for one in made)]
-        turn = self._turn(said, len(made), shown)
-        common = self._held.keep_common(turn.marked)
-        left = [one.picture for one in shown if one.mark not in turn.marked[:common]]
-        self.answer = generate(
-            self.session,
-            turn.tokens[common:],
-            images=left,
-            tokenizer=self._script.tokenizer,
-            history=turn.tokens[:common],
-            **self._settings,
-        )
-        pieces = self._run(self.answer, turn)
-        self._open = ref(pieces)
-        return pieces
+        return self._answered(said, images)
 
     def say_tool(
         self, content: object, name: str | None = None, call_id: str | None = None
-    ) -> Generator[str]:
+    ) -> Generator[Piece]:
         """Return an iterator over the answer to the result of a tool's call.
 
         To give the results of several calls at once, `say` a list of messages.
@@ -225,27 +193,6 @@ class Conversation:
         """
         last = self.messages[-1] if self.messages else {}
         return self.say([tool_message(content, name, call_id, last)])
-
-    def _turn(
-        self, said: str | Sequence[Message], pictures: int, shown: Sequence[Shown]
-    ) -> Turn:
-        """Return the turn of new messages.
-
-        Args:
-            said: the text of the user, or messages.
-            pictures: the number of new pictures.
-            shown: all pictures of the conversation.
-        """
-        if isinstance(said, str):
-            messages = [self._script.message("user", said, pictures)]
-        else:
-            messages = said_of(said, self._script.template)
-        if self._script.template is None:
-            new = shown[len(self._pictures) :]
-            tokens = self._script.continued(self._text, str(said), new)
-        else:
-            tokens = self._script.tokens([*self.messages, *messages], shown)
-        return Turn(messages, tokens, self._script.marked(tokens, shown), shown)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the conversation and its session to a file, for `restore`.
@@ -338,6 +285,16 @@ class Conversation:
         self._say_system()
 
     @property
+    def problems(self) -> tuple[str, ...]:
+        """Return why the last answer's calls stay in its text, such as broken JSON."""
+        return () if self._reply is None else self._reply.problems
+
+    @property
+    def has_tools(self) -> bool:
+        """Tell whether the model may call tools."""
+        return bool(self._script.tools)
+
+    @property
     def is_chat(self) -> bool:
         """Tell whether the conversation has turns; if not, it is one continued text."""
         return self._script.template is not None
@@ -354,39 +311,3 @@ class Conversation:
         Without pictures, `held` and `messages` suffice to continue a saved session.
         """
         return tuple(self._held.tokens)
-
-    def _say_system(self) -> None:
-        """Set the list of messages to the system message alone."""
-        self.messages = []
-        if isinstance(self._system, str):
-            self.messages.append(self._script.message("system", self._system))
-        elif self._system is not None:
-            self.messages.append(self._system)
-
-    def _end_open(self) -> None:
-        """End an unfinished answer, and record the tokens that the session holds."""
-        pieces = None if self._open is None else self._open()
-        if pieces is not None:
-            pieces.close()
-
-    def _run(self, answer: Generation, turn: Turn) -> Generator[str]:
-        pieces: list[str] = []
-        try:
-            for piece in answer.text():
-                if not pieces:
-                    piece = self._script.without_first_space(piece, answer.tokens)
-                pieces.append(piece)
-                if piece:
-                    yield piece
-        finally:
-            answer.close()
-            self._held.settle(answer, [*turn.marked, *answer.tokens])
-            if answer.tokens or answer.reason is not None:
-                self._note(turn, "".join(pieces), answer.tokens)
-
-    def _note(self, turn: Turn, answer: str, made: Sequence[int]) -> None:
-        self._pictures = list(turn.shown)
-        if self._script.template is None:
-            self._text = [*turn.tokens, *made]
-        else:
-            self.messages += [*turn.said, self._script.message("assistant", answer)]

@@ -39,6 +39,8 @@ class Turn:
 
     Attributes:
         said: the new messages.
+        text: the text of the whole conversation, up to the answer; "" without a
+            template.
         tokens: the tokens of the whole conversation, up to the answer.
         marked: `tokens` with the marks of pictures in place of the pictures' image
             tokens.
@@ -46,6 +48,7 @@ class Turn:
     """
 
     said: Sequence[Message]
+    text: str
     tokens: Sequence[int]
     marked: Sequence[int]
     shown: Sequence[Shown]
@@ -114,28 +117,38 @@ class Script:
         named = cast("dict[str, Any]", self.arguments)  # `render` checks them
         return self.template.render(messages, prompt, tools=self.tools, **named)
 
-    def tokens(self, messages: Sequence[Message], shown: Sequence[Shown]) -> list[int]:
-        """Return the tokens of a conversation up to an answer.
+    def turn(
+        self, before: Sequence[Message], said: Sequence[Message], shown: Sequence[Shown]
+    ) -> Turn:
+        """Return the turn of new messages.
+
+        Args:
+            before: the earlier messages.
+            said: the new messages.
+            shown: all pictures of the conversation.
 
         Raises:
             BadChatTemplate, TemplateLimit, BadSetting: as `ChatTemplate.render`; or the
                 numbers of placeholders and pictures differ.
         """
-        whole = self._expanded(self.rendered(messages), shown)
-        return list(self.tokenizer.encode(whole, special=False))
+        whole = self._expanded(self.rendered([*before, *said]), shown)
+        tokens = list(self.tokenizer.encode(whole, special=False))
+        return Turn(said, whole, tokens, self._marked(tokens, shown), shown)
 
     def continued(
-        self, before: Sequence[int], text: str, shown: Sequence[Shown]
-    ) -> list[int]:
-        """Return the tokens of a text that continues others, without a template.
+        self, before: Sequence[int], text: str, shown: Sequence[Shown], new: int
+    ) -> Turn:
+        """Return the turn of a text that continues others, without a template.
 
         Args:
             before: the tokens so far.
             text: the new text.
-            shown: the pictures of the new text.
+            shown: all pictures of the text.
+            new: the number of pictures of the new text.
         """
-        more = self._expanded(text, shown)
-        return [*before, *self.tokenizer.encode(more, special=not before)]
+        more = self._expanded(text, shown[len(shown) - new :])
+        tokens = [*before, *self.tokenizer.encode(more, special=not before)]
+        return Turn((), "", tokens, self._marked(tokens, shown), shown)
 
     def _expanded(self, text: str, shown: Sequence[Shown]) -> str:
         """Return a text in which each picture's placeholder has become image tokens."""
@@ -156,7 +169,7 @@ class Script:
         alone = "".join(map(stream.push, tokens)) + stream.finish()
         return piece if alone.startswith(" ") else piece[1:]
 
-    def marked(self, tokens: Sequence[int], shown: Sequence[Shown]) -> list[int]:
+    def _marked(self, tokens: Sequence[int], shown: Sequence[Shown]) -> list[int]:
         """Return tokens with a picture's mark in place of each of its image tokens."""
         if self.places is None:
             return list(tokens)

@@ -66,13 +66,15 @@ def system_of(
     return first if first.get("role") == "system" else None
 
 
-def said_of(said: Sequence[Message], template: ChatTemplate | None) -> list[Message]:
-    """Return copies of new messages.
+def said_of(said: object, template: ChatTemplate | None) -> list[Message]:
+    """Return copies of new messages; none for a text.
 
     Raises:
-        BadSetting: they are no messages, there are none, or there is no chat template.
+        BadSetting: they are no messages, there are none, or no text without a template.
     """
-    if template is None or not said:
+    if isinstance(said, str):
+        return []
+    if template is None or not isinstance(said, Sequence) or not said:
         expected = "a text" if template is None else "a text, or at least one message"
         raise BadSetting(name="said", expected=expected, found=repr(said)[:80])
     return [*told_of(said)]

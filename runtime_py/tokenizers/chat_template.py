@@ -15,6 +15,8 @@ from typing import Final
 
 from kvc.runtime.tokenizers.interface import TextSource, Tokenizer
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
+from kvc.runtime.tokenizers.reply_forms import Form, form_of
+from kvc.runtime.tokenizers.response_templates import described_form
 from kvc.runtime.tokenizers.special_names import special_tokens
 from kvc.runtime.tokenizers.template_arguments import (
     Continuing,
@@ -32,6 +34,7 @@ _TEMPLATE: Final = "chat_template.jinja"
 _OF_PROCESSOR: Final = "chat_template.json"
 _CONFIG: Final = "tokenizer_config.json"
 _SPECIAL: Final = "special_tokens_map.json"
+_RESPONSE: Final = "response_template"
 _LIMITS: Final = Limits()
 
 
@@ -73,7 +76,7 @@ def chat_template_of(
     special = special_tokens(config, _read_json(source, _SPECIAL))
     renderer = Renderer(file, text, limits)
     tools = Renderer(file, for_tools, limits) if for_tools else None
-    return ChatTemplate(file, renderer, special, tools)
+    return ChatTemplate(file, renderer, special, tools, config.get(_RESPONSE))
 
 
 @frozen
@@ -87,12 +90,15 @@ class ChatTemplate:
             name.
         for_tools: runs the template called "tool_use", None without one. It is used if
             tools are given.
+        response: the description of the model's answers, "response_template", as parsed
+            JSON; None without one.
     """
 
     file: str
     renderer: Renderer
     special_tokens: Mapping[str, str]
     for_tools: Renderer | None = None
+    response: object = None
 
     def render(
         self,
@@ -138,6 +144,19 @@ class ChatTemplate:
         }
         text = renderer.render(variables)
         return text if continuing is None else continuing.cut(text, self.file)
+
+    def form(self, tools: Sequence[Tool] | None = None) -> Form | None:
+        """Return the form of answers: as described, or that of the template's family.
+
+        Returns:
+            The form; None if there is no description, and the family is unknown.
+
+        Raises:
+            BadChatTemplate: the description is invalid.
+        """
+        if self.response is not None:
+            return described_form(self.response)
+        return form_of(self.renderer_for(tools).text)
 
     @property
     def digest(self) -> str:

@@ -8,8 +8,9 @@ twice.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Final, cast
 
 from kvc.runtime.tokenizers.text_streaming import Decoder, NewStage, Stage, stages_of
@@ -60,6 +61,12 @@ class JsonTokenizer:
         for token in after:
             stream.push(token)
         return stream
+
+    def showing(self, shows: Callable[[str], bool]) -> "JsonTokenizer":
+        """Return a tokenizer whose text has those special tokens that `shows` names."""
+        made = copy(self)
+        made._skipped = frozenset(text for text in self._skipped if not shows(text))
+        return made
 
     def spelling(self, token: int) -> str | None:
         """Return a token's text as the vocabulary has it, None for a skipped token.

@@ -6,12 +6,14 @@ even within a token or a long prompt. At the prompt Ctrl-C ends the chat, as the
 input does. Tests replace the terminal.
 """
 
+import json
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
@@ -32,10 +34,12 @@ if TYPE_CHECKING:
     from kvc.runtime import Conversation, Generation
     from kvc.runtime.embedding.parts import InParts
     from kvc.runtime.generation import Arguments
+    from kvc.runtime.tokenizers.reply_parser import Piece
 
 _COMMANDS = (
     "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
 )
+_TOOLS = "/tool TEXT gives the result of the call of a tool"
 _PICTURES = "/image FILE shows a picture with the next message"
 
 
@@ -78,6 +82,9 @@ def chat(
 
     With --session, the chat is saved after each turn, and goes on next time.
 
+    Reasoning goes to stderr. Calls of tools are printed after the answer, a line of
+    JSON for each; /tool TEXT gives the result.
+
     Answers go to stdout; speed, and how much of the cache is used, to stderr.
 
     Example: kvc chat model.kvc --system "Be brief."
@@ -100,8 +107,10 @@ def chat(
 
 
 def commands_of(conversation: "Conversation") -> str:
-    """Return the help text of the chat's commands; `/image` only if the model sees."""
-    return f"{_COMMANDS}, {_PICTURES}" if conversation.reads_pictures else _COMMANDS
+    """Return the help text of the chat's commands, those that are of use."""
+    tools = [_TOOLS] if conversation.has_tools else []
+    pictures = [_PICTURES] if conversation.reads_pictures else []
+    return ", ".join([_COMMANDS, *tools, *pictures])
 
 
 class Terminal(Protocol):
@@ -117,6 +126,9 @@ class Terminal(Protocol):
 
     def write(self, text: str) -> None:
         """Show a piece of an answer."""
+
+    def think(self, text: str) -> None:
+        """Show a piece of an answer's reasoning."""
 
     def note(self, text: str) -> None:
         """Show a line that is not part of the conversation."""
@@ -168,31 +180,42 @@ def run_chat(
         KvcError: the bundle or the session has become unusable.
     """
     images: list[InParts] = []
+    answer = partial(_answer, conversation, terminal, capacity, stops)
     while True:
         try:
             said = terminal.ask()
         except (EOFError, KeyboardInterrupt):
             return
-        match said.strip():
-            case word if word.split(maxsplit=1)[:1] == ["/image"]:
+        word = said.strip()
+        match word.split(maxsplit=1)[0] if word else "":
+            case "/image":
                 images += _picture(conversation, terminal, word[len("/image") :])
-            case "/quit" | "/exit":
+                continue
+            case "/tool":
+                result = word[len("/tool") :].strip()
+                kept = answer(partial(conversation.say_tool, result))
+            case "/quit" | "/exit" if word[1:].isalpha():
                 return
-            case "/help":
-                terminal.note(commands_of(conversation))
-            case "/reset":
-                conversation.reset()
-                images.clear()
-                save()
-                terminal.note("a new conversation")
-            case word if word[:1] == "/" and word[1:].isalpha():  # a path is said
-                terminal.note(f"there is no {word}; {commands_of(conversation)}")
+            case _ if word[:1] == "/" and word[1:].isalpha():
+                kept = _command(conversation, terminal, word)
             case "" if conversation.is_chat:
-                pass
-            case _:
-                if _answer(conversation, terminal, said, images, capacity, stops):
-                    images.clear()
-                    save()
+                continue
+            case _:  # a path is said, too
+                kept = answer(partial(conversation.say, said, images))
+        if kept:
+            images.clear()
+            save()
+
+
+def _command(conversation: "Conversation", terminal: Terminal, command: str) -> bool:
+    """Do what a command of one word asks; tell whether the conversation has changed."""
+    if command == "/reset":
+        conversation.reset()
+        terminal.note("a new conversation")
+        return True
+    unknown = "" if command == "/help" else f"there is no {command}; "
+    terminal.note(unknown + commands_of(conversation))
+    return False
 
 
 def _picture(
@@ -217,10 +240,9 @@ def _picture(
 def _answer(
     conversation: "Conversation",
     terminal: Terminal,
-    said: str,
-    images: "Sequence[InParts]",
     capacity: int | None,
     stops: Callable[[], AbstractContextManager[Stop]],
+    begin: "Callable[[], Generator[Piece]]",
 ) -> bool:
     """Show the answer to a message; tell whether the conversation keeps both.
 
@@ -236,9 +258,10 @@ def _answer(
 
     before, stopped = conversation.answer, False
     try:
-        with stops() as stop, closing(conversation.say(said, images)) as pieces:
+        with stops() as stop, closing(begin()) as pieces:
+            shown = Shown(terminal)
             for piece in pieces:
-                terminal.write(piece)
+                shown.show(piece)
                 if stop.asked:
                     break
         stopped = stop.asked
@@ -250,10 +273,40 @@ def _answer(
         terminal.note(str(error))
     if conversation.answer is None or conversation.answer is before:
         return False
-    terminal.write("\n")
+    terminal.write(_calls(conversation) + "\n")
+    for problem in conversation.problems:
+        terminal.note(problem)
     terminal.note(_figures(conversation.answer, conversation.used, capacity))
     terminal.note(_end(conversation.answer, stopped))
     return bool(conversation.answer.tokens) or conversation.answer.reason is not None
+
+
+class Shown:
+    """What of an answer has been shown: reasoning, then its text; calls come last."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal, self._thinks = terminal, False
+
+    def show(self, piece: "Piece") -> None:
+        """Show a piece, on a line of its own where reasoning ends."""
+        if piece.part == "reasoning_content":
+            self._terminal.think(piece)
+            self._thinks = True
+            return
+        if self._thinks:
+            self._terminal.think("\n")
+            self._thinks = False
+        if piece.part == "content":
+            self._terminal.write(piece)
+
+
+def _calls(conversation: "Conversation") -> str:
+    """Return the calls of tools in the last answer, a line of JSON for each."""
+    last = conversation.messages[-1] if conversation.messages else {}
+    calls = last.get("tool_calls")
+    lines = [json.dumps(one, ensure_ascii=False) for one in calls or ()]  # type: ignore[attr-defined]
+    before = "\n" if lines and last.get("content") else ""
+    return before + "\n".join(lines)
 
 
 def _figures(answer: "Generation", used: int, capacity: int | None) -> str:
@@ -300,6 +353,10 @@ class Console:
         """Write to stdout at once."""
         sys.stdout.write(text)
         sys.stdout.flush()
+
+    def think(self, text: str) -> None:
+        """Write to stderr at once."""
+        click.echo(text, err=True, nl=False)
 
     def note(self, text: str) -> None:
         """Write a line to stderr."""

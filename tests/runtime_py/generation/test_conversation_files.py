@@ -19,6 +19,8 @@ from kvc.runtime.tokenizers.rendering import Limits, Renderer
 from kvc.schema.errors import BadSetting, FileProblem, Poisoned
 from kvc.tools.cli import main
 
+# The templates of these tests are of no family.
+pytestmark = pytest.mark.filterwarnings("ignore::kvc.runtime.UnknownAnswers")
 TOLD = "{{ mood }}{{ tools[0].name if tools }}" + TEMPLATE
 SAID = ["Hello", "What?", "é", "Well, well.", "Go"]
 

@@ -12,6 +12,8 @@ from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
 from kvc.schema.errors import BadSetting
 
+# The templates of these tests are of no family.
+pytestmark = pytest.mark.filterwarnings("ignore::kvc.runtime.UnknownAnswers")
 TOLD = (
     "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}{{ mood }}"
     "{% for d in documents or [] %}{{ d.text }}{% endfor %}"
