@@ -19,16 +19,20 @@ class TemplateGiven:
     Attributes:
         tools: JSON schemas of the tools that the model may call, None for none.
         arguments: more variables of the template.
+        special_tokens: what names of special tokens in messages become, "tokens" or
+            "text"; None for the default.
     """
 
     tools: Sequence[Mapping[str, object]] | None
     arguments: Mapping[str, object]
+    special_tokens: str | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
         """Return the names of the options that were given."""
         tools = ("--tools",) if self.tools is not None else ()
-        return (*tools, *(("--template-argument",) if self.arguments else ()))
+        names = ("--special-tokens",) if self.special_tokens == "text" else ()
+        return (*tools, *(("--template-argument",) if self.arguments else ()), *names)
 
 
 def template_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,12 +51,23 @@ def template_options(command: Callable[..., None]) -> Callable[..., None]:
         multiple=True,
         help="A variable of the chat template, as enable_thinking=false. Repeatable.",
     )
+    @click.option(
+        "--special-tokens",
+        type=click.Choice(["tokens", "text"]),
+        help="What names of special tokens in messages become; text, so that a message "
+        "cannot forge turns.  [default: tokens]",
+    )
     @wraps(command)
     def with_given(
-        tools: Path | None, arguments: tuple[str, ...], **others: object
+        tools: Path | None,
+        arguments: tuple[str, ...],
+        special_tokens: str | None,
+        **others: object,
     ) -> None:
         given = TemplateGiven(
-            None if tools is None else tools_in(tools), named_values(arguments)
+            None if tools is None else tools_in(tools),
+            named_values(arguments),
+            special_tokens,
         )
         command(given=given, **others)
 

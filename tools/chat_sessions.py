@@ -63,6 +63,7 @@ def conversation_of(
                 system,
                 tools=given.tools,
                 template_arguments=given.arguments,
+                special_tokens=given.special_tokens or "tokens",
                 **settings,
             )
         if file is not None:
@@ -93,6 +94,7 @@ def _continued(
             file,
             tools=given.tools,
             template_arguments=given.arguments or None,
+            special_tokens=given.special_tokens,
             **settings,
         )
     with conversation.session:

@@ -69,6 +69,7 @@ class Conversation(Turns):
         *,
         tools: Sequence[Tool] | None = None,
         template_arguments: Mapping[str, object] | None = None,
+        special_tokens: str = "tokens",
         **settings: Unpack[Arguments],
     ) -> None:
         """Begin a conversation, or continue an earlier one.
@@ -90,6 +91,10 @@ class Conversation(Turns):
                 type hints and docstrings. The chat template tells the model of them.
             template_arguments: more variables of the chat template, such as
                 {"enable_thinking": False} or {"documents": [...]}.
+            special_tokens: what names of special tokens in messages, tools and
+                arguments become: "tokens", as in transformers, or "text", so that a
+                user cannot forge turns. "text" is refused at a turn at which the
+                template rewrites texts where they have such names.
             settings: as in `kvc.runtime.generate`; the token that ends an answer is
                 always a stop token.
 
@@ -108,7 +113,12 @@ class Conversation(Turns):
         check_goes_on(session)
         held = held_of(session, history)
         script = Script(
-            tokenizer, template, places_of(session), tools, template_arguments
+            tokenizer,
+            template,
+            places_of(session),
+            tools,
+            template_arguments,
+            special_tokens,
         )
         first = system_of(system, messages, template)
         super().__init__(script, Held(session, held), first, settings, 2)
@@ -219,7 +229,7 @@ class Conversation(Turns):
             tools=script.tools,
             template_arguments=script.arguments,
             settings=self._settings,
-            special_tokens="tokens",
+            special_tokens=script.special_tokens,
             template=None if template is None else template.digest,
         )
         self.session.save(path, chat.as_attached())
@@ -232,6 +242,7 @@ class Conversation(Turns):
         *,
         tools: Sequence[Tool] | None = None,
         template_arguments: Mapping[str, object] | None = None,
+        special_tokens: str | None = None,
         **settings: Unpack[Arguments],
     ) -> "Conversation":
         """Continue a conversation that `save` wrote, where it was.
@@ -245,6 +256,7 @@ class Conversation(Turns):
             path: the path of the file.
             tools: replace those of the file, unless None.
             template_arguments: replace those of the file, unless None.
+            special_tokens: replaces that of the file, unless None.
             settings: replace those of the file, unless None.
 
         Raises:
@@ -257,7 +269,11 @@ class Conversation(Turns):
         Warns:
             TemplateChanged: the chat was saved with another chat template.
         """
-        new = {"tools": tools, "template_arguments": template_arguments}
+        new = {
+            "tools": tools,
+            "template_arguments": template_arguments,
+            "special_tokens": special_tokens,
+        }
         with restored(source, path) as (session, template, chat):
             chat.warn_if_changed(template, stacklevel=2)
             given = settings_in(chat, settings)

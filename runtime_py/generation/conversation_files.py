@@ -75,7 +75,8 @@ class SavedChat:
 
     def replaced(self, new: Mapping[str, object]) -> dict[str, Any]:
         """Return what the template is given, replaced by new values but None."""
-        own = {"tools": self.tools, "template_arguments": self.template_arguments}
+        names = ("tools", "template_arguments", "special_tokens")
+        own = {name: getattr(self, name) for name in names}
         return own | {name: one for name, one in new.items() if one is not None}
 
     def warn_if_changed(self, template: ChatTemplate | None, stacklevel: int) -> None:

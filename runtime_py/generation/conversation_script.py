@@ -7,11 +7,13 @@ tokens with a mark for each picture in place of its image tokens, for comparison
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from kvc.runtime.embedding.parts import InParts
 from kvc.runtime.generation.picture_places import PicturePlaces
 from kvc.runtime.tokenizers import ChatTemplate, Message, Tokenizer, Tool
+from kvc.runtime.tokenizers.spelled_tokens import Spelled, encode, names_in, spelled
 from kvc.runtime.tokenizers.template_arguments import checked_arguments, schemas_of
 from kvc.schema.errors import BadChatTemplate, BadSetting
 from kvc.schema.frozen import frozen
@@ -63,6 +65,7 @@ class Script:
         places: how a prompt stands for pictures, None if the model reads none.
         tools: the JSON schemas of the tools that the model may call, None for none.
         arguments: more variables of the template.
+        special_tokens: what names of special tokens in messages become.
         in_parts: whether messages are lists of parts, with pictures.
     """
 
@@ -73,11 +76,22 @@ class Script:
         places: PicturePlaces | None,
         tools: Sequence[Tool] | None = None,
         arguments: Mapping[str, object] | None = None,
+        special_tokens: str = "tokens",
     ) -> None:
         """Check what the template is given.
 
+        Args:
+            tokenizer: the tokenizer of the bundle.
+            template: the chat template, None for one continued text.
+            places: how a prompt stands for pictures, None if the model reads none.
+            tools: JSON schemas of tools, or functions.
+            arguments: more variables of the template.
+            special_tokens: "tokens", or "text" to encode names of special tokens in
+                messages, tools and arguments as plain text.
+
         Raises:
-            BadSetting: a tool or an argument is impossible, or there is no template.
+            BadSetting: a tool, an argument or `special_tokens` is impossible, or there
+                is no template.
         """
         self.tokenizer, self.template, self.places = tokenizer, template, places
         self.tools, self.arguments = schemas_of(tools), checked_arguments(arguments)
@@ -86,7 +100,20 @@ class Script:
             expected = "none, as there is no chat template that could tell the model"
             found = sorted(self.arguments) or len(self.tools or ())
             raise BadSetting(name=name, expected=expected, found=found)
+        self.special_tokens = special_tokens
+        self._names = self._find_names()
         self.in_parts = self._takes_parts()
+
+    def _find_names(self) -> tuple[str, ...]:
+        """Return the names that are plain text where the user writes them."""
+        if self.special_tokens == "tokens":
+            return ()
+        if self.special_tokens != "text" or self.template is None:
+            expected = "'tokens', or with a chat template 'text'"
+            found = repr(self.special_tokens)
+            raise BadSetting(name="special_tokens", expected=expected, found=found)
+        template = self.template.renderer_for(self.tools).text
+        return names_in(self.tokenizer, template)
 
     def _takes_parts(self) -> bool:
         """Tell whether the template takes messages as lists of parts, with pictures."""
@@ -107,15 +134,21 @@ class Script:
         parts = [*[_IMAGE] * pictures, {"type": "text", "text": text}]
         return {"role": role, "content": parts}
 
-    def rendered(self, messages: Sequence[Message], prompt: bool = True) -> str:
-        """Return the text of messages, and with `prompt` what begins an answer.
+    def rendered(self, messages: Sequence[Message]) -> Spelled:
+        """Return the text of messages, and what begins an answer.
 
         Raises:
-            BadChatTemplate, TemplateLimit, BadSetting: as `ChatTemplate.render`.
+            BadChatTemplate, TemplateLimit, BadSetting: as `ChatTemplate.render` and
+                `spelled`.
         """
-        assert self.template is not None
-        named = cast("dict[str, Any]", self.arguments)  # `render` checks them
-        return self.template.render(messages, prompt, tools=self.tools, **named)
+        given = {**self.arguments, "messages": messages, "tools": self.tools}
+        template = self.template
+        assert template is not None
+
+        def render(given: Mapping[str, object]) -> str:
+            return template.render(**cast("dict[str, Any]", given))  # which checks them
+
+        return spelled(given, render, self._names)
 
     def turn(
         self, before: Sequence[Message], said: Sequence[Message], shown: Sequence[Shown]
@@ -131,9 +164,10 @@ class Script:
             BadChatTemplate, TemplateLimit, BadSetting: as `ChatTemplate.render`; or the
                 numbers of placeholders and pictures differ.
         """
-        whole = self._expanded(self.rendered([*before, *said]), shown)
-        tokens = list(self.tokenizer.encode(whole, special=False))
-        return Turn(said, whole, tokens, self._marked(tokens, shown), shown)
+        made = self.rendered([*before, *said])
+        made = replace(made, text=self._expanded(made.text, shown))
+        tokens = encode(self.tokenizer, made)
+        return Turn(said, made.whole, tokens, self._marked(tokens, shown), shown)
 
     def continued(
         self, before: Sequence[int], text: str, shown: Sequence[Shown], new: int

@@ -40,4 +40,6 @@ def test_a_file_of_something_else_is_refused(tmp_path, text):
 
 def test_what_was_given_is_named():
     assert TemplateGiven(None, {}).options == ()
-    assert TemplateGiven([], {"a": 1}).options == ("--tools", "--template-argument")
+    given = TemplateGiven([], {"a": 1}, "text")
+    expected = ("--tools", "--template-argument", "--special-tokens")
+    assert given.options == expected

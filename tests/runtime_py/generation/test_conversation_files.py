@@ -61,6 +61,7 @@ def state_of(conversation):
 
 
 GIVEN = {"template_arguments": {"mood": "gay"}, "tools": [{"name": "add"}]}
+GIVEN["special_tokens"] = "text"
 
 
 @pytest.mark.parametrize("name", ["adding", "totaling", "text"])
@@ -83,6 +84,7 @@ def test_a_chat_saved_at_any_turn_goes_on_as_if_it_had_not(
             other.session.close()
             other = Conversation.restore(program, file)
         assert state_of(other) == state_of(first)
+        assert other._script.special_tokens == first._script.special_tokens
     other.reset()
     first.reset()
     assert state_of(other) == state_of(first)

@@ -274,14 +274,14 @@ def test_tools_and_arguments_reach_the_template(tmp_path):
     assert f"prompt {len('addgayHi')} tokens" in result.stderr
     assert "is of no known family of models: calls of tools stay" in result.stderr
     plain = write_chat(tmp_path / "plain.kvc", template=None)
-    for option in (told[:2], told[2:]):
+    for option in (told[:2], told[2:], ["--special-tokens", "text"]):
         result = CliRunner().invoke(main, list(map(str, ["chat", plain, *option])))
         assert result.exit_code == 2
         assert f"{option[0]} needs a chat template" in result.stderr
 
 
 def test_reasoning_and_calls_are_shown_apart(program, monkeypatch):
-    template = "<tool_call></think>{{ messages[-1].content }}{{ eos_token }}"
+    template = "{# tools #}<tool_call></think>{{ messages[-1].content }}{{ eos_token }}"
     made = replace(
         chat_template_of(program), renderer=Renderer("t", template, Limits())
     )
