@@ -222,9 +222,12 @@ class Conversation(Turns):
             found = f"{len(self._pictures)} of them"
             raise BadSetting(name="pictures", expected="none, to be saved", found=found)
         script, template = self._script, self._script.template
+        session, held = self.session, self._held.tokens
+        if template is not None and self._held.needs_copies:  # which the file has not
+            session, held = self._held.before(script.next_turn(self.messages))
         chat = SavedChat(
             messages=self.messages,
-            held=self._held.tokens,
+            held=held,
             text=self._text,
             tools=script.tools,
             template_arguments=script.arguments,
@@ -232,7 +235,11 @@ class Conversation(Turns):
             special_tokens=script.special_tokens,
             template=None if template is None else template.digest,
         )
-        self.session.save(path, chat.as_attached())
+        try:
+            session.save(path, chat.as_attached())
+        finally:
+            if session is not self.session:
+                session.close()
 
     @classmethod
     def restore(
@@ -304,6 +311,15 @@ class Conversation(Turns):
     def problems(self) -> tuple[str, ...]:
         """Return why the last answer's calls stay in its text, such as broken JSON."""
         return () if self._reply is None else self._reply.problems
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Return how many bytes the copies of states take that it can go back to.
+
+        Only states that cannot be rewound, such as recurrent ones, have copies: of the
+        last 4 turns, at the end of what the next turn will share.
+        """
+        return self.session.going_back.kept_nbytes
 
     @property
     def has_tools(self) -> bool:

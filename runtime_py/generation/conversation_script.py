@@ -8,14 +8,16 @@ tokens with a mark for each picture in place of its image tokens, for comparison
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Final, cast
 
 from kvc.runtime.embedding.parts import InParts
+from kvc.runtime.generation.conversation_start import tool_message
 from kvc.runtime.generation.picture_places import PicturePlaces
 from kvc.runtime.tokenizers import ChatTemplate, Message, Tokenizer, Tool
 from kvc.runtime.tokenizers.spelled_tokens import Spelled, encode, names_in, spelled
 from kvc.runtime.tokenizers.template_arguments import checked_arguments, schemas_of
-from kvc.schema.errors import BadChatTemplate, BadSetting
+from kvc.schema.errors import BadChatTemplate, BadSetting, TemplateLimit
 from kvc.schema.frozen import frozen
 
 _IMAGE: Final = {"type": "image"}  # a picture in the message format of templates
@@ -168,6 +170,34 @@ class Script:
         made = replace(made, text=self._expanded(made.text, shown))
         tokens = encode(self.tokenizer, made)
         return Turn(said, made.whole, tokens, self._marked(tokens, shown), shown)
+
+    def next_turn(self, messages: Sequence[Message]) -> Sequence[int]:
+        """Return the tokens of a turn after messages, to see what of them it keeps.
+
+        The last message is the model's answer; a result follows a call, else the user's
+        message. Empty if the template refuses such a turn.
+        """
+        last = messages[-1] if messages else {}
+        said = tool_message("a", "a", "a", last)
+        if not last.get("tool_calls"):
+            said = self.message("user", "a")
+        try:
+            return encode(self.tokenizer, self.rendered([*messages, said]))
+        except (BadChatTemplate, BadSetting, TemplateLimit):
+            return ()
+
+    def shared_by_next(self, turn: Turn, before: Sequence[Message]) -> int:
+        """Return how many tokens of a turn the next turn is expected to share.
+
+        Args:
+            turn: the turn, which has no answer yet.
+            before: the messages before the turn.
+        """
+        answer = self.message("assistant", "a")
+        expected = self.next_turn([*before, *turn.said, answer])
+        pairs = zip(turn.tokens, expected, strict=False)
+        same = takewhile(lambda pair: pair[0] == pair[1], pairs)
+        return sum(1 for _ in same)
 
     def continued(
         self, before: Sequence[int], text: str, shown: Sequence[Shown], new: int

@@ -5,6 +5,7 @@ the tokens that the session holds.
 """
 
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -18,6 +19,7 @@ from kvc.runtime.generation.preparing import pictures_of, prepared
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Message
 from kvc.runtime.tokenizers.reply_parser import Piece
+from kvc.schema.errors import Closed, Forked
 
 if TYPE_CHECKING:
     from kvc.runtime.embedding.parts import InParts
@@ -111,9 +113,23 @@ class Turns:
             history=turn.tokens[:common],
             **self._settings,
         )
+        self._held.keep_at(self._place_of_copy(turn, common))
         pieces = self._run(self.answer, turn)
         self._open = ref(pieces)
         return pieces
+
+    def _place_of_copy(self, turn: Turn, common: int) -> int | None:
+        """Return where the states are to be copied, None where they need not be.
+
+        It is where the next turn will differ, as where it leaves out the reasoning of
+        the answer; or the end of the prompt, if the next turn differs earlier.
+        """
+        if self._script.template is None or not self._held.needs_copies:
+            return None
+        if turn.shown:
+            return len(turn.tokens)
+        shared = self._script.shared_by_next(turn, self.messages)
+        return shared if shared > common else len(turn.tokens)
 
     def _turn(
         self, said: str | Sequence[Message], pictures: int, shown: Sequence[Shown]
@@ -144,9 +160,14 @@ class Turns:
             yield from reply.pieces(answer)
         finally:
             answer.close()
+            self._forget_copy()
             self._held.settle(answer, [*turn.marked, *answer.tokens])
             if answer.tokens or answer.reason is not None:
                 self._note(turn, reply, answer.tokens)
+
+    def _forget_copy(self) -> None:
+        with suppress(Closed, Forked):
+            self._held.keep_at(None)
 
     def _note(self, turn: Turn, reply: Reply, made: Sequence[int]) -> None:
         self._pictures = list(turn.shown)

@@ -276,7 +276,7 @@ def _answer(
     terminal.write(_calls(conversation) + "\n")
     for problem in conversation.problems:
         terminal.note(problem)
-    terminal.note(_figures(conversation.answer, conversation.used, capacity))
+    terminal.note(_figures(conversation, conversation.answer, capacity))
     terminal.note(_end(conversation.answer, stopped))
     return bool(conversation.answer.tokens) or conversation.answer.reason is not None
 
@@ -309,13 +309,17 @@ def _calls(conversation: "Conversation") -> str:
     return before + "\n".join(lines)
 
 
-def _figures(answer: "Generation", used: int, capacity: int | None) -> str:
+def _figures(
+    conversation: "Conversation", answer: "Generation", capacity: int | None
+) -> str:
+    copies = conversation.kept_nbytes
+    kept = f"; copies {copies / 1e6:,.1f} MB" if copies else ""
     prefill, decode = answer.prefill, answer.decode
     limit = "" if capacity is None else f" of {capacity:,}"
     return (
         f"[{len(answer.tokens)} tokens, {decode.tokens_per_second:.1f} tokens/s; "
         f"prompt {prefill.tokens} tokens, {prefill.tokens_per_second:.1f} tokens/s; "
-        f"context {used:,}{limit}]"
+        f"context {conversation.used:,}{limit}{kept}]"
     )
 
 
