@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         right_padded,
     )
     from kvc.runtime.generation.conversation import Conversation
+    from kvc.runtime.generation.conversation_files import TemplateChanged
+    from kvc.runtime.generation.conversation_reply import UnknownAnswers
     from kvc.runtime.memory.growing import GrowingArray
     from kvc.runtime.sessions.prefixes import Prefix
     from kvc.runtime.sessions.program import Program, load
@@ -121,6 +123,8 @@ _ON_DEMAND: Final = {
         "right_padded",
     ),
     "generation.conversation": ("Conversation",),
+    "generation.conversation_files": ("TemplateChanged",),
+    "generation.conversation_reply": ("UnknownAnswers",),
     "memory.growing": ("GrowingArray",),
     "sessions.prefixes": ("Prefix",),
     "sessions.program": (
@@ -194,11 +198,13 @@ __all__ = [
     "Span",
     "StateMismatch",
     "StateNeeded",
+    "TemplateChanged",
     "TemplateLimit",
     "TextTooLong",
     "ThreadsFixed",
     "TooManyTurns",
     "Totals",
+    "UnknownAnswers",
     "UnknownName",
     "Unsynced",
     "UnusableLogits",

@@ -200,10 +200,15 @@ def _text_of(path: str, option: str) -> str:
 @contextmanager
 def telling_what_is_ignored() -> Iterator[None]:
     """Print on stderr the warnings of a generation that starts within the context."""
-    from kvc.runtime import BegunTwice, SettingIgnored
+    from kvc.runtime import (
+        BegunTwice,
+        SettingIgnored,
+        TemplateChanged,
+        UnknownAnswers,
+    )
 
     with warnings.catch_warnings(record=True) as caught:
-        for kind in (BegunTwice, SettingIgnored):
+        for kind in (BegunTwice, SettingIgnored, TemplateChanged, UnknownAnswers):
             warnings.simplefilter("always", kind)
         yield
     for warning in caught:

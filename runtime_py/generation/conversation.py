@@ -1,81 +1,53 @@
 """`Conversation`: a chat on one session, which runs only the new tokens of each turn.
 
 In: a session, its bundle's tokenizer and chat template, the user's messages. Out: the
-answers in pieces. Before each answer the whole conversation is rendered and encoded
-again, and compared with the tokens that the session holds. The session is rewound to
-the first difference, or reset if it cannot be rewound. Without a chat template, a
-conversation is one text that each message continues. Preprocessed pictures of the
-conversation stay in memory, since a reset session has to run them again.
+answers in pieces (`conversation_reply.py`). Before each answer the whole conversation
+is rendered and encoded again (`conversation_script.py`), and compared with the tokens
+that the session holds (`conversation_held.py`). The session is rewound to the first
+difference, or reset if it cannot be rewound. Without a chat template, a conversation is
+one text that each message continues. Preprocessed pictures of the conversation stay in
+memory, since a reset session has to run them again.
 """
 
-from collections.abc import Generator, Sequence
-from itertools import count
-from typing import TYPE_CHECKING, Final, Unpack
-from weakref import ref
+import os
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 from kvc.runtime.embedding.parts import InParts
-from kvc.runtime.generation import (
-    Arguments,
-    Generation,
-    check_session,
-    generate,
-    settings_of,
+from kvc.runtime.generation import Arguments, check_session
+from kvc.runtime.generation.conversation_files import (
+    SavedChat,
+    restored,
+    settings_in,
 )
-from kvc.runtime.generation.conversation_start import held_of, system_of
+from kvc.runtime.generation.conversation_held import Held
+from kvc.runtime.generation.conversation_script import Script
+from kvc.runtime.generation.conversation_start import (
+    held_of,
+    system_of,
+    tool_message,
+)
+from kvc.runtime.generation.conversation_turns import Turns
 from kvc.runtime.generation.encoding import check_goes_on
 from kvc.runtime.generation.picture_places import places_of
 from kvc.runtime.generation.preparing import pictures_of, prepared
+from kvc.runtime.sessions.program import Program
 from kvc.runtime.sessions.session import Session
-from kvc.runtime.tokenizers import ChatTemplate, Message, Tokenizer
-from kvc.schema.errors import (
-    BadChatTemplate,
-    CannotRewind,
-    Closed,
-    NoPosition,
-    NotRewindable,
-    Poisoned,
+from kvc.runtime.tokenizers import (
+    ChatTemplate,
+    Message,
+    Tokenizer,
+    Tool,
+    tokenizer_of,
 )
-from kvc.schema.frozen import frozen
+from kvc.runtime.tokenizers.reply_parser import Piece
+from kvc.schema.errors import BadSetting
 
 if TYPE_CHECKING:
     from kvc.runtime.embedding.pictures import Picture
 
-_IMAGE: Final = {"type": "image"}  # a picture in the message format of templates
 
-
-@frozen
-class _Shown:
-    """A picture of a conversation.
-
-    Attributes:
-        mark: a unique negative number that replaces the picture's tokens in
-            comparisons.
-        picture: the preprocessed picture.
-    """
-
-    mark: int
-    picture: InParts
-
-
-@frozen
-class _Turn:
-    """The user's message before an answer, and the tokens up to the answer.
-
-    Attributes:
-        said: the user's message.
-        tokens: the tokens of the whole conversation, up to the answer.
-        marked: `tokens` with the marks of pictures in place of the pictures' image
-            tokens.
-        shown: all pictures of the conversation.
-    """
-
-    said: Message
-    tokens: Sequence[int]
-    marked: Sequence[int]
-    shown: Sequence[_Shown]
-
-
-class Conversation:
+class Conversation(Turns):
     """A chat with a model on one session.
 
     Attributes:
@@ -94,6 +66,10 @@ class Conversation:
         system: str | None = None,
         messages: Sequence[Message] = (),
         history: Sequence[int] | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        template_arguments: Mapping[str, object] | None = None,
+        special_tokens: str = "tokens",
         **settings: Unpack[Arguments],
     ) -> None:
         """Begin a conversation, or continue an earlier one.
@@ -111,49 +87,53 @@ class Conversation:
                 system message.
             history: the tokens that the session holds, as `Conversation.held` returns
                 them.
+            tools: the tools that the model may call: JSON schemas, or functions with
+                type hints and docstrings. The chat template tells the model of them.
+            template_arguments: more variables of the chat template, such as
+                {"enable_thinking": False} or {"documents": [...]}.
+            special_tokens: what names of special tokens in messages, tools and
+                arguments become: "tokens", as in transformers, or "text", so that a
+                user cannot forge turns. "text" is refused at a turn at which the
+                template rewrites texts where they have such names.
             settings: as in `kvc.runtime.generate`; the token that ends an answer is
                 always a stop token.
 
         Raises:
-            BadSetting: a setting is impossible, `session` is not a Session, the program
-                has an encoder, or `history` does not have as many tokens as the session
-                holds.
+            BadSetting: a setting, a tool or an argument of the template is impossible,
+                `session` is not a Session, the program has an encoder, or `history`
+                does not have as many tokens as the session holds.
             UnknownName: no method has the role "prefill", or none the role "decode".
+
+        Warns:
+            UnknownAnswers: there are tools, but the template is of no known family of
+                models; or the bundle describes its answers wrongly.
+            SettingIgnored: as `kvc.runtime.generate`.
         """
         check_session(session)
         check_goes_on(session)
         held = held_of(session, history)
-        self.answer: Generation | None = None
-        self.messages: list[Message] = []
-        self._session, self._tokenizer, self._template = session, tokenizer, template
-        self._system = system_of(system, messages, template)
-        stops = list(settings_of(session.metadata, settings).stop_tokens)
-        if template is not None:
-            stops += template.end_tokens(tokenizer)
-        settings.pop("eos_token_id", None)  # another name of stop_tokens
-        self._settings = settings
-        self._settings["stop_tokens"] = tuple(dict.fromkeys(stops))
-        self._places = places_of(session)
-        self._in_parts = self._takes_parts()
-        self._marks = count(1)
-        self._pictures: list[_Shown] = []  # the pictures of earlier turns
-        # The session's content: tokens, and marks in place of image tokens.
-        self._held = held
-        # Without a template: all tokens of the continued text.
-        self._text = [*held, *session.pending[0]] if template is None else []
-        # A weak reference to the last answer's pieces: dropping the iterator ends it.
-        self._open: ref[Generator[str]] | None = None
-        self._say_system()
+        script = Script(
+            tokenizer,
+            template,
+            places_of(session),
+            tools,
+            template_arguments,
+            special_tokens,
+        )
+        first = system_of(system, messages, template)
+        super().__init__(script, Held(session, held), first, settings, 2)
+        if template is None:
+            self._text = [*held, *session.pending[0]]
         if messages:
             self.messages = list(messages)
 
     def __repr__(self) -> str:
-        return f"<Conversation, {len(self.messages)} messages, on {self._session!r}>"
+        return f"<Conversation, {len(self.messages)} messages, on {self.session!r}>"
 
     @property
     def reads_pictures(self) -> bool:
         """Tell whether the model reads pictures."""
-        return self._places is not None
+        return self._script.places is not None
 
     def picture(self, picture: "Picture") -> InParts:
         """Preprocess a picture for the argument `images` of `say`.
@@ -167,13 +147,20 @@ class Conversation:
             MissingPackage: Pillow is not installed.
         """
         (listed,) = pictures_of([picture], None)
-        (made,) = prepared(self._session, self._places, listed)
+        (made,) = prepared(self.session, self._script.places, listed)
         return made
 
     def say(
-        self, text: str, images: "Sequence[Picture | InParts]" = ()
-    ) -> Generator[str]:
-        """Return an iterator over the answer to a message, in pieces of text.
+        self,
+        said: str | Sequence[Message],
+        images: "Sequence[Picture | InParts]" = (),
+    ) -> Generator[Piece]:
+        """Return an iterator over the answer to a message, in pieces.
+
+        A piece is a text; its attribute `part` says of what: "content",
+        "reasoning_content" or "tool_calls". The finished answer is the last of
+        `messages`, with these parts. If the form of the model's answers is unknown, all
+        is content.
 
         Pictures stand before the text. If the template has no place for pictures, or
         there is no template, the text must have the model's placeholder for each
@@ -182,10 +169,13 @@ class Conversation:
         stays as it was. If an earlier answer is unfinished, `say` ends it.
 
         Args:
-            text: the user's message.
+            said: the user's message, or several messages, such as results of tools:
+                {"role": "tool", "name": ..., "content": ...}.
             images: the pictures of the message.
 
         Raises:
+            BadSetting: `said` is neither a text nor messages, or there are messages but
+                no chat template.
             CacheOverflow: the session has no room for the message; the conversation is
                 as it was.
             BadChatTemplate, TemplateLimit: the template refuses the messages, or
@@ -193,26 +183,118 @@ class Conversation:
             KvcError: as `kvc.runtime.generate` and `Session.call`, at once or during
                 the answer.
         """
+        return self._answered(said, images)
+
+    def say_tool(
+        self, content: object, name: str | None = None, call_id: str | None = None
+    ) -> Generator[Piece]:
+        """Return an iterator over the answer to the result of a tool's call.
+
+        To give the results of several calls at once, `say` a list of messages.
+
+        Args:
+            content: the result: a text, or anything that becomes JSON.
+            name: the name of the tool; default: that of the last message's only call.
+            call_id: the id of the call; default: that of the last message's only call.
+
+        Raises:
+            BadSetting: the result cannot be written as JSON.
+            KvcError: as `say`.
+        """
+        last = self.messages[-1] if self.messages else {}
+        return self.say([tool_message(content, name, call_id, last)])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the conversation and its session to a file, for `restore`.
+
+        The file holds the messages, the tools, the arguments of the template, the
+        settings and the states of the session; `Program.restore` reads it too. It is
+        written completely or not at all. An unfinished answer ends.
+
+        Raises:
+            BadSetting: `path` is not a path, a setting or a message cannot be written
+                as JSON, or the conversation has pictures.
+            CannotWrite: the system refuses the write; an existing file is unchanged.
+            Poisoned, Busy, Closed, Forked: as `Session.save`.
+        """
         self._end_open()
-        (listed,) = pictures_of(images, None)
-        made = prepared(self._session, self._places, listed)
-        shown = [*self._pictures, *(_Shown(-next(self._marks), one) for one in made)]
-        said = self._message("user", text, len(made))
-        tokens = self._tokens(said, text, shown)
-        marked = self._marked(tokens, shown)
-        common = self._keep_common(marked)
-        left = [one.picture for one in shown if one.mark not in marked[:common]]
-        self.answer = generate(
-            self._session,
-            tokens[common:],
-            images=left,
-            tokenizer=self._tokenizer,
-            history=tokens[:common],
-            **self._settings,
+        if self._pictures:
+            found = f"{len(self._pictures)} of them"
+            raise BadSetting(name="pictures", expected="none, to be saved", found=found)
+        script, template = self._script, self._script.template
+        session, held = self.session, self._held.tokens
+        if template is not None and self._held.needs_copies:  # which the file has not
+            session, held = self._held.before(script.next_turn(self.messages))
+        chat = SavedChat(
+            messages=self.messages,
+            held=held,
+            text=self._text,
+            tools=script.tools,
+            template_arguments=script.arguments,
+            settings=self._settings,
+            special_tokens=script.special_tokens,
+            template=None if template is None else template.digest,
         )
-        pieces = self._run(self.answer, _Turn(said, tokens, marked, shown))
-        self._open = ref(pieces)
-        return pieces
+        try:
+            session.save(path, chat.as_attached())
+        finally:
+            if session is not self.session:
+                session.close()
+
+    @classmethod
+    def restore(
+        cls,
+        source: Program | Session,
+        path: str | os.PathLike[str],
+        *,
+        tools: Sequence[Tool] | None = None,
+        template_arguments: Mapping[str, object] | None = None,
+        special_tokens: str | None = None,
+        **settings: Unpack[Arguments],
+    ) -> "Conversation":
+        """Continue a conversation that `save` wrote, where it was.
+
+        Nothing has to be read again, unless the chat template or what it is given
+        differs now: then the next answer reads again from the first difference.
+
+        Args:
+            source: the program, to open a new session, `session` of the result; or a
+                session that holds what the file's session holds, or nothing.
+            path: the path of the file.
+            tools: replace those of the file, unless None.
+            template_arguments: replace those of the file, unless None.
+            special_tokens: replaces that of the file, unless None.
+            settings: replace those of the file, unless None.
+
+        Raises:
+            BadSnapshot: the file is damaged, is of another program or has no chat; the
+                file is unchanged.
+            BadSetting: as `Conversation`, or a session holds other tokens.
+            FileProblem: the system cannot read the file.
+            KvcError: as `Program.restore`, `chat_template_of` and `tokenizer_of`.
+
+        Warns:
+            TemplateChanged: the chat was saved with another chat template.
+        """
+        new = {
+            "tools": tools,
+            "template_arguments": template_arguments,
+            "special_tokens": special_tokens,
+        }
+        with restored(source, path) as (session, template, chat):
+            chat.warn_if_changed(template, stacklevel=2)
+            given = settings_in(chat, settings)
+            made = cls(
+                session,
+                tokenizer_of(session),
+                template,
+                messages=chat.messages,
+                history=() if session.holds_nothing else chat.held,
+                **chat.replaced(new),
+                **given,
+            )
+            made._text = list(chat.text)
+            return made
 
     def reset(self) -> None:
         """Clear the conversation, except for the system message.
@@ -221,19 +303,38 @@ class Conversation:
             Busy, Closed, Forked: as `Session.reset`.
         """
         self._end_open()
-        self._forget()
+        self._held.forget()
         self._text, self._pictures = [], []
         self._say_system()
 
     @property
+    def problems(self) -> tuple[str, ...]:
+        """Return why the last answer's calls stay in its text, such as broken JSON."""
+        return () if self._reply is None else self._reply.problems
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Return how many bytes the copies of states take that it can go back to.
+
+        Only states that cannot be rewound, such as recurrent ones, have copies: of the
+        last 4 turns, at the end of what the next turn will share.
+        """
+        return self.session.going_back.kept_nbytes
+
+    @property
+    def has_tools(self) -> bool:
+        """Tell whether the model may call tools."""
+        return bool(self._script.tools)
+
+    @property
     def is_chat(self) -> bool:
         """Tell whether the conversation has turns; if not, it is one continued text."""
-        return self._template is not None
+        return self._script.template is not None
 
     @property
     def used(self) -> int:
         """Return how many tokens the session holds."""
-        return len(self._held)
+        return len(self._held.tokens)
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -241,153 +342,4 @@ class Conversation:
 
         Without pictures, `held` and `messages` suffice to continue a saved session.
         """
-        return tuple(self._held)
-
-    def _say_system(self) -> None:
-        """Set the list of messages to the system message alone."""
-        self.messages = []
-        if isinstance(self._system, str):
-            self.messages.append(self._message("system", self._system))
-        elif self._system is not None:
-            self.messages.append(self._system)
-
-    def _takes_parts(self) -> bool:
-        """Tell whether the template takes messages as lists of parts, with pictures."""
-        placeholder = None if self._places is None else self._places.placeholder
-        if self._template is None or placeholder is None:
-            return False
-        parts = [_IMAGE, {"type": "text", "text": "a"}]
-        try:
-            text = self._template.render([{"role": "user", "content": parts}])
-        except BadChatTemplate:  # the template takes only texts
-            return False
-        return text.count(placeholder) == 1
-
-    def _message(self, role: str, text: str, pictures: int = 0) -> Message:
-        if not self._in_parts:
-            return {"role": role, "content": text}
-        parts = [*[_IMAGE] * pictures, {"type": "text", "text": text}]
-        return {"role": role, "content": parts}
-
-    def _tokens(self, said: Message, text: str, shown: Sequence[_Shown]) -> list[int]:
-        """Return the tokens of the whole conversation, including a new message.
-
-        Args:
-            said: the new message of the user, for the chat template.
-            text: the text of the new message, used if there is no template.
-            shown: all pictures of the conversation.
-        """
-        if self._template is not None:
-            whole = self._expanded(self._template.render([*self.messages, said]), shown)
-            return list(self._tokenizer.encode(whole, special=False))
-        more = self._expanded(text, shown[len(self._pictures) :])
-        return [*self._text, *self._tokenizer.encode(more, special=not self._text)]
-
-    def _expanded(self, text: str, shown: Sequence[_Shown]) -> str:
-        """Return a text in which each picture's placeholder has become image tokens.
-
-        Args:
-            text: the text of a message or of a conversation.
-            shown: the pictures of the text, in order.
-        """
-        if self._places is None:
-            return text
-        return self._places.in_text(text, [one.picture.grid for one in shown])
-
-    def _marked(self, tokens: Sequence[int], shown: Sequence[_Shown]) -> list[int]:
-        if self._places is None:
-            return list(tokens)
-        places = self._places
-        marks = iter(
-            mark
-            for mark, count in (
-                (one.mark, places.count_of(one.picture.grid)) for one in shown
-            )
-            for _ in range(count)
-        )
-        return [next(marks, t) if t == places.token else t for t in tokens]
-
-    def _keep_common(self, tokens: Sequence[int]) -> int:
-        """Rewind the session to the tokens that it has in common with new tokens.
-
-        `tokens` are the tokens of the conversation, with a negative mark for each
-        picture's image tokens. Return the number of tokens that the session keeps. At
-        least the last of `tokens` is left to run, since only a run returns logits. The
-        kept tokens do not end inside a picture. If the session cannot be rewound, reset
-        it and return 0.
-        """
-        common = 0
-        for one, other in zip(self._held, tokens[:-1], strict=False):
-            if one != other:
-                break
-            common += 1
-        mark = next((one for one in reversed(tokens[:common]) if one < 0), None)
-        if mark is not None and mark in tokens[common:]:
-            common = tokens.index(mark)
-        try:
-            self._session.check_usable()
-            if common < len(self._held):
-                self._session.rewind(len(self._held) - common)
-        except (NoPosition, NotRewindable, CannotRewind, Poisoned):
-            self._forget()
-            return 0
-        del self._held[common:]
-        return common
-
-    def _end_open(self) -> None:
-        """End an unfinished answer, and record the tokens that the session holds."""
-        pieces = None if self._open is None else self._open()
-        if pieces is not None:
-            pieces.close()
-
-    def _forget(self) -> None:
-        self._session.reset()
-        self._held = []
-
-    def _run(self, answer: Generation, turn: _Turn) -> Generator[str]:
-        pieces: list[str] = []
-        try:
-            for piece in answer.text():
-                shown = piece if pieces else self._without_first_space(piece, answer)
-                pieces.append(shown)
-                if shown:
-                    yield shown
-        finally:
-            answer.close()
-            self._settle(answer, [*turn.marked, *answer.tokens])
-            if answer.tokens or answer.reason is not None:
-                self._note(turn, "".join(pieces), answer.tokens)
-
-    def _settle(self, answer: Generation, tokens: Sequence[int]) -> None:
-        """Record which of the given tokens the session holds after an answer."""
-        try:
-            self._held = list(tokens[: int(self._session.position[0])])
-        except NoPosition:
-            if answer.reason is None:  # the content of the session is unknown
-                self._forget()
-                return
-            # A stop token is pending, too, but is not in `tokens`.
-            pending = len(answer.pending) - (answer.reason == "stop")
-            self._held = list(tokens[: len(tokens) - pending])
-        except (Closed, Poisoned):
-            self._held = []
-
-    def _without_first_space(self, piece: str, answer: Generation) -> str:
-        """Return the first piece of an answer without the space that the prompt causes.
-
-        Some tokenizers decode a token that follows other tokens with a space before it.
-        The space is dropped if the text of the answer's tokens alone would not begin
-        with one.
-        """
-        if self._template is None or not piece.startswith(" "):
-            return piece
-        stream = self._tokenizer.stream()
-        alone = "".join(map(stream.push, answer.tokens)) + stream.finish()
-        return piece if alone.startswith(" ") else piece[1:]
-
-    def _note(self, turn: _Turn, answer: str, made: Sequence[int]) -> None:
-        self._pictures = list(turn.shown)
-        if self._template is None:
-            self._text = [*turn.tokens, *made]
-        else:
-            self.messages += [turn.said, self._message("assistant", answer)]
+        return tuple(self._held.tokens)

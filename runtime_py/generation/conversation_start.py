@@ -1,15 +1,16 @@
-"""The session and the system message at the beginning of a `Conversation`.
+"""What a `Conversation` is given: at its beginning, and at each turn.
 
-In: a session, its history and messages, as the caller gives them. Out: the tokens that
-the session holds, and the system message, both checked.
+In: a session, its history and messages, and results of tools, as the caller gives them.
+Out: the tokens that the session holds, the system message, and new messages, checked.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 from kvc.runtime.generation.prompts import histories_of
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import ChatTemplate, Message
-from kvc.runtime.tokenizers.chat_template import told_of
+from kvc.runtime.tokenizers.template_arguments import told_of
 from kvc.schema.errors import BadSetting, NoPosition
 
 
@@ -63,3 +64,56 @@ def system_of(
         raise BadSetting(name=name, expected=expected, found=f"{len(messages)} of them")
     first = told_of(messages)[0]
     return first if first.get("role") == "system" else None
+
+
+def said_of(said: object, template: ChatTemplate | None) -> list[Message]:
+    """Return copies of new messages; none for a text.
+
+    Raises:
+        BadSetting: they are no messages, there are none, or no text without a template.
+    """
+    if isinstance(said, str):
+        return []
+    if template is None or not isinstance(said, Sequence) or not said:
+        expected = "a text" if template is None else "a text, or at least one message"
+        raise BadSetting(name="said", expected=expected, found=repr(said)[:80])
+    return [*told_of(said)]
+
+
+def tool_message(
+    content: object, name: str | None, call_id: str | None, last: Message
+) -> Message:
+    """Return the message that gives the result of a tool's call.
+
+    Args:
+        content: a text, or anything that becomes JSON.
+        name: the name of the tool, None for that of the only call of `last`.
+        call_id: the id of the call, None for that of the only call of `last`.
+        last: the message before.
+
+    Raises:
+        BadSetting: the content cannot be written as JSON.
+    """
+    try:
+        text = (
+            content
+            if isinstance(content, str)
+            else json.dumps(content, ensure_ascii=False)
+        )
+    except (TypeError, ValueError, RecursionError) as error:
+        found = repr(content)[:80]
+        raise BadSetting(name="content", expected="JSON", found=found) from error
+    only = _only_call(last)
+    function = only.get("function", only)
+    known = function.get("name") if isinstance(function, Mapping) else None
+    message = {"role": "tool", "name": name or known, "content": text}
+    message["tool_call_id"] = call_id or only.get("id")
+    return {key: value for key, value in message.items() if value is not None}
+
+
+def _only_call(message: Message) -> Mapping[str, object]:
+    """Return the only call of a message, an empty mapping for none or several."""
+    match message.get("tool_calls"):
+        case [Mapping() as only]:
+            return only
+    return {}

@@ -13,7 +13,7 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
+from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
 from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.answer import Row
 from kvc.runtime.generation.encoding import Encoding
@@ -137,12 +137,10 @@ class Feeder:
 
         All prompts begin in the first chunk. The prompt with the most tokens left
         determines the width of a chunk. A row whose prompt has ended does not change.
+        Returns float32 [rows, vocab].
 
         Args:
             prompts: the tokens of each row's prompt, at least one.
-
-        Returns:
-            float32 [rows, vocab].
 
         Raises:
             StateMismatch: other code has used the session since the last call of the
@@ -151,7 +149,9 @@ class Feeder:
         """
         self._encode()
         began, counted = time.perf_counter(), sum(map(len, prompts))
-        logits = self._feed_planned(prompts, self._plan(prompts), self._picturing)
+        keeps = self.session.going_back.keeps_at is not None
+        planned = self._plan(prompts)
+        logits = self._feed_planned(prompts, planned, self._picturing, keeps)
         self.prefill.seconds += time.perf_counter() - began
         self.prefill.tokens += counted
         return logits
@@ -170,17 +170,25 @@ class Feeder:
         Raises:
             StateMismatch, ExecutionError: as `feed_prompts`.
         """
-        if max(map(len, parts)) == 1:
+        longest = max(map(len, parts))
+        if longest == 1:
             return self.run(self._decode.method, parts)
-        return self._feed_planned(parts, self._plan_tokens(parts))
+        return self._feed_planned(parts, self._plan_tokens(parts, longest))
 
     def _feed_planned(
         self,
         parts: Sequence[Sequence[int]],
         planned: Sequence[TokenFeed],
         picturing: Picturing | None = None,
+        keeps: bool = False,
     ) -> Logits:
-        """Run the planned calls for the tokens of each row, which may have pictures.
+        """Run the planned calls for the tokens of each row.
+
+        Args:
+            parts: the tokens of each row.
+            planned: the calls.
+            picturing: computes embeddings, if the rows have pictures.
+            keeps: whether the session keeps copies of its states after each call.
 
         Returns:
             The logits after the last token of each row that has tokens, float32 [rows,
@@ -195,6 +203,8 @@ class Feeder:
                 given = picturing.embeddings(parts, at, feed.counts)
                 beside |= picturing.positions(parts, at, feed.counts)
             logits = self.run(feed.method, run, given, beside)
+            if keeps:
+                self.session.going_back.keep()
             for row, part in enumerate(run):
                 logits[row] = logits[row] if part or not last.size else last[row]
             last = logits
@@ -204,16 +214,27 @@ class Feeder:
     def _plan(self, prompts: Sequence[Sequence[int]]) -> list[TokenFeed]:
         if self._picturing is not None:
             return self._picturing.plan(prompts)
-        return self._plan_tokens(prompts)
+        sizes = self._parts_of(max(map(len, prompts)))
+        return self._plan_tokens(prompts, *sizes)
 
-    def _plan_tokens(self, parts: Sequence[Sequence[int]]) -> list[TokenFeed]:
-        longest, at, planned = max(map(len, parts)), 0, list[TokenFeed]()
-        for chunk in plan_chunks(longest, self._prefills, self._decode):
+    def _plan_tokens(
+        self, parts: Sequence[Sequence[int]], *sizes: int
+    ) -> list[TokenFeed]:
+        at, planned, chunks = 0, list[TokenFeed](), list[Chunk]()
+        for count in sizes:
+            chunks += plan_chunks(count, self._prefills, self._decode)
+        for chunk in chunks:
             left = (max(0, len(tokens) - at) for tokens in parts)
             counts = tuple(min(chunk.count, count) for count in left)
             planned.append(TokenFeed(chunk.method, counts))
             at += chunk.count
         return planned
+
+    def _parts_of(self, count: int) -> Sequence[int]:
+        """Return the sizes of a prompt's parts: it ends where copies are to be kept."""
+        wanted = self.session.going_back.keeps_at
+        first = 0 if wanted is None else wanted - (self.rows[0].start or 0)
+        return [first, count - first] if 0 < first < count else [count]
 
     def _encode(self) -> None:
         """Run the encoder, if the program has one; add the time to `prefill`."""
@@ -229,8 +250,7 @@ class Feeder:
     def feed(self, tokens: Sequence[int | None]) -> Logits:
         """Run one token of each row; skip rows whose token is None.
 
-        Returns:
-            The logits after each row's token, float32 [rows, vocab].
+        Returns the logits after each row's token, float32 [rows, vocab].
 
         Raises:
             StateMismatch, ExecutionError: as `feed_prompts`.
@@ -252,14 +272,12 @@ class Feeder:
                 "prefill_all".
             parts: the tokens of each row; the method must take as many tokens as the
                 longest row has.
-            embeddings: float32 [rows, longest, hidden], for a method that takes
-                embeddings in place of the tokens.
+            embeddings: float32 [rows, longest, hidden], in place of the tokens.
             beside: further arguments for the method, by name.
 
         Returns:
-            The logits: float32 [rows, vocab] after the last token of each row; or, from
-                a method with the role "prefill_all", [tokens, vocab] after each token
-                of one row.
+            The logits: float32 [rows, vocab] after the last token of each row; from a
+                method of the role "prefill_all" [tokens, vocab] after each token.
 
         Raises:
             StateMismatch, ExecutionError: as `feed_prompts`.
@@ -278,17 +296,16 @@ class Feeder:
         """Rewind a session of one row to its first `fed` tokens, or to a nearby count.
 
         Tokens of a failed call are dropped too. If the states are restored from copies,
-        there may be no copy with `fed` tokens. The row is then rewound to a count from
-        `least` to `most`. In either case `rows` has the new count afterwards.
+        and there is none with `fed` tokens, the row is rewound to a count from `least`
+        to `most`. `rows` has the new count afterwards.
+
+        Returns whether the session has been rewound: not if other code has used it
+        since the last call of the feeder.
 
         Args:
             fed: the wanted token count.
             least: the least token count to accept.
             most: the greatest token count to accept if `fed` cannot be reached.
-
-        Returns:
-            True if the session has been rewound. False, without a rewind, if other code
-            has used the session since the last call of the feeder.
 
         Raises:
             NotRewindable: the states can reach no count from `least` to `most`.
@@ -323,15 +340,11 @@ class Feeder:
         return self.session.changes == self._changes
 
     def _row_lengths(self, name: str, parts: Sequence[Sequence[int]]) -> _Lengths:
-        """Return the row lengths of a call as a dict: the argument's name -> lengths.
+        """Return the row lengths of a call, integers [rows], by the argument's name.
 
         Args:
             name: the method to call.
-            parts: the tokens of each row.
-
-        Returns:
-            The name of the method's argument for row lengths -> integers [rows]; empty
-            if there is a single row.
+            parts: the tokens of each row; the result is empty for a single row.
         """
         if len(parts) == 1:
             return {}

@@ -16,6 +16,7 @@ from kvc.runtime.sessions.engine import Engine
 from kvc.schema.closing import Closing
 from kvc.schema.errors import BadSetting, UnknownName, listing, meant
 from kvc.schema.model import Method
+from kvc.schema.types import Symbol
 
 # Settings in the metadata
 
@@ -77,6 +78,20 @@ class Callables(Closing):
     def program_key(self) -> object:
         """Return an object that a program and its sessions share: a key for caches."""
         return self._engine
+
+    @property
+    def identity(self) -> str:
+        """Return the identity, in hexadecimal, that saved sessions must match.
+
+        The identity covers states, methods, and the constants that methods read. It
+        does not cover blob offsets, packed weights, files, settings and provenance.
+        """
+        return self._engine.identity
+
+    @property
+    def symbols(self) -> Mapping[str, Symbol]:
+        """Return the program's symbolic sizes by name."""
+        return self._engine.symbols
 
     def _find(self, name: str) -> int:
         """Return a method's id.

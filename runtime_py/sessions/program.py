@@ -28,7 +28,6 @@ from kvc.schema.errors import BadSetting, StateNeeded
 from kvc.schema.left import needs_torch, why_torch
 from kvc.schema.model import State
 from kvc.schema.torch_package import check_torch
-from kvc.schema.types import Symbol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,20 +178,6 @@ class Program(Callables):
         self.data: Mapping[str, FreeableBuffer] = self._engine.data
         self.provenance = declared.provenance
 
-    @property
-    def identity(self) -> str:
-        """Return the identity, in hexadecimal, that saved sessions must match.
-
-        The identity covers states, methods, and the constants that methods read. It
-        does not cover blob offsets, packed weights, files, settings and provenance.
-        """
-        return self._engine.identity
-
-    @property
-    def symbols(self) -> Mapping[str, Symbol]:
-        """Return the program's symbolic sizes by name."""
-        return self._engine.symbols
-
     def session(
         self,
         capacity: int | Mapping[str, int] | None = None,
@@ -248,13 +233,15 @@ class Program(Callables):
         engine = self._engine
         known = (self.identity, self.digest)
         with Snapshot(path, engine.program, known) as snapshot:
-            return Session.open(
+            session = Session.open(
                 self._engine,
                 snapshot.header.sizes,
                 snapshot.wanted_capacity,
                 _copies(transactional, snapshots),
                 fill=snapshot.load,
             )
+            session.attached = snapshot.header.attached
+            return session
 
     def prefix(
         self,

@@ -13,6 +13,12 @@ import numpy as np
 from kvc.runtime.memory.arrays import Array, is_tensor, tensor_as_array
 from kvc.runtime.sessions.sizes import takes_one_position
 from kvc.runtime.sessions.usage import Usage, Use
+from kvc.runtime.states.kept import (
+    keep_copies,
+    kept_nbytes,
+    kept_positions,
+    needing_copies,
+)
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.errors import BadSetting, CannotRewind, NotRewindable
@@ -103,7 +109,9 @@ def forgettable_calls(
         if not kind.group.writers & methods:
             continue
         reason = kind.why_lost(counting)
-        if kind.by_copies:
+        if kind.by_copies and not kind.snapshots:
+            reason = "copies are kept at some positions alone, not before each call"
+        elif kind.by_copies:
             limits.append(kind.snapshots)
         elif kind.group.first.cursor != _CURSOR:
             reason = reason or "it is at another cursor, which the same calls advance"
@@ -327,6 +335,50 @@ class GoingBack:
             if changed:
                 self._note_change()
             return end
+
+    @property
+    def needs_copies(self) -> bool:
+        """Tell whether a rewind to some position needs a copy that is kept there."""
+        with Use(self._usage, "rewind"):
+            return bool(needing_copies(self._usage.states))
+
+    @property
+    def kept(self) -> Sequence[int]:
+        """Return the positions at which copies are kept, the greatest first."""
+        with Use(self._usage, "rewind"):
+            return kept_positions(self._usage.states)
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Return how many bytes the kept copies take."""
+        with Use(self._usage, "rewind"):
+            return kept_nbytes(self._usage.states.kinds)
+
+    def keep_at(self, position: int | None, most: int = 1) -> None:
+        """Have the next prompt of a generation keep copies where it comes by.
+
+        Args:
+            position: where to keep copies of the states that need them; None for
+                nowhere.
+            most: the greatest number of positions with copies; the oldest are dropped.
+        """
+        with Use(self._usage, "rewind"):
+            states = self._usage.states
+            states.keep_at = None if position is None else (position, most)
+
+    @property
+    def keeps_at(self) -> int | None:
+        """Return the position that `keep_at` has set, None for none."""
+        found = self._usage.states.keep_at
+        return None if found is None else found[0]
+
+    def keep(self) -> None:
+        """Keep copies if the session is at the position that `keep_at` has set."""
+        with Use(self._usage, "rewind"):
+            states = self._usage.states
+            if states.keep_at is not None and states.position()[0] == self.keeps_at:
+                keep_copies(states, states.keep_at[1])
+                states.keep_at = None
 
     def give_up(self, method: str) -> None:
         """Poison the session, since a call of `method` cannot be undone.

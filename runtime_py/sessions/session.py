@@ -7,7 +7,8 @@ in the session from one call to the next. One thread at a time uses a session.
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,10 +23,11 @@ from kvc.runtime.sessions.state_views import StateViews
 from kvc.runtime.sessions.usage import Usage, Use
 from kvc.runtime.states.session_states import NONE, Copies, StateMemory
 from kvc.schema.errors import BadSetting
-from kvc.schema.types import Symbol
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_NO_MORE: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 class Session(Callables):
@@ -37,6 +39,9 @@ class Session(Callables):
 
     Methods and properties that use the states raise `Busy`, `Closed` and `Forked` for
     the reasons that `call` states.
+
+    Attributes:
+        attached: what the file of a restored session carries beside the states.
     """
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
@@ -45,6 +50,7 @@ class Session(Callables):
         self._states = states
         self._usage = Usage(engine, states)
         self._changes = 0
+        self.attached = _NO_MORE
         # Runs once: at close, or when the session is garbage-collected.
         self._closer = weakref.finalize(self, engine.close_states, self._states)
         self._closer.atexit = False
@@ -203,10 +209,9 @@ class Session(Callables):
     def fork(self, transactional: bool | None = None) -> "Session":
         """Open a new session with the same content.
 
-        Afterwards the two sessions are independent, and either can be closed first.
-        They share each memory page until one of the sessions writes to the page. The
-        first fork moves the content into memory that can be shared; a later fork takes
-        a millisecond.
+        Afterwards the two are independent, and either can be closed first. They share
+        each memory page until one of them writes to it. The first fork moves the
+        content into memory that can be shared; a later fork takes a millisecond.
 
         Args:
             transactional: as in `Program.session`; None for the setting of this
@@ -240,13 +245,11 @@ class Session(Callables):
     def before_use(self, settle: Callable[[], None] | None) -> None:
         """Set a function to run before the next use of the session.
 
-        Code that leaves the session in an intermediate state sets the function. The
-        function ends that state before other code uses the session.
+        The function ends an intermediate state in which the caller left the session.
 
         Args:
-            settle: the function, which runs before every use until it is replaced; None
-                removes it. If the function uses the session, it is called again for
-                that use.
+            settle: the function, which runs before every use until it is replaced, also
+                before a use by itself; None removes it.
         """
         self._usage.before = settle
 
@@ -257,14 +260,20 @@ class Session(Callables):
         """
         self._states.pending = tuple(map(tuple, rows))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(
+        self, path: str | os.PathLike[str], attached: Mapping[str, object] = _NO_MORE
+    ) -> None:
         """Write the states, and the tokens in `pending`, to a file.
 
-        The size of the file is proportional to the number of tokens. `Program.restore`
-        opens a session from the file. The file is written completely or not at all.
+        The file's size is proportional to the number of tokens. `Program.restore` opens
+        a session from it. It is written completely or not at all.
+
+        Args:
+            path: the path of the file.
+            attached: more that the file carries; `attached` of a restored session.
 
         Raises:
-            BadSetting: `path` is not a path.
+            BadSetting: `path` is not a path, or `attached` cannot be written as JSON.
             CannotWrite: the system refuses the write; an existing file is unchanged.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
@@ -272,7 +281,8 @@ class Session(Callables):
 
         with Use(self._usage, "save"):
             engine = self._engine
-            save_snapshot(path, engine.program, engine.identity, self._states)
+            states, identity = self._states, engine.identity
+            save_snapshot(path, engine.program, identity, states, attached)
 
     @property
     def position(self) -> Array:
@@ -306,8 +316,8 @@ class Session(Callables):
         """Return the tokens of each row that a generation sampled but has not run.
 
         Usually there is one such token: the last token of the answer. To continue, put
-        the pending tokens before the next prompt. `save` writes the pending tokens to
-        the file; the next change of the states clears these tokens.
+        the pending tokens before the next prompt. `save` writes them to the file; the
+        next change of the states clears them.
         """
         with Use(self._usage, "pending"):
             rows = count_rows(self._engine.program, self._states.sizes)
@@ -321,10 +331,7 @@ class Session(Callables):
 
     @property
     def changes(self) -> int:
-        """Return how often calls, resets and rewinds have changed the states.
-
-        While the number stays the same, so do the states.
-        """
+        """Return how often calls, resets and rewinds have changed the states."""
         return self._changes + self._states.renewed
 
     @property
@@ -368,11 +375,6 @@ class Session(Callables):
     def state(self) -> Mapping[str, Array]:
         """Return the states as read-only arrays, by name."""
         return StateViews(self._usage, self)
-
-    @property
-    def symbols(self) -> Mapping[str, Symbol]:
-        """Return the program's symbolic sizes by name."""
-        return self._engine.symbols
 
     def close(self) -> None:
         """Free the states' memory; a second call does nothing.

@@ -12,7 +12,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import BinaryIO, Final
 
 import numpy as np
@@ -26,11 +26,15 @@ from kvc.schema.frozen import frozen
 VERSION: Final = 1
 MOST: Final = 1 << 62  # the greatest position, length or token id
 LEAD: Final = struct.Struct("<8sIQ")  # magic, version, bytes of the header
+MOST_HEADER: Final = 64 << 20  # bytes of JSON
 DIGEST_NBYTES: Final = 32
 _SINCE_1: Final[dict[str, object]] = {"position": None, "pending": []}
+_LEFT_OUT: Final[Mapping[str, Callable[[], object]]] = {
+    "others": list,
+    "attached": dict,
+}
 _CHUNK_NBYTES: Final = 8 << 20
 _HEAD_NBYTES: Final = 128
-_MOST_HEADER: Final = 64 << 20
 _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -56,6 +60,8 @@ class Header:
         reached: for each row the furthest position that its ring buffers were written
             at; empty without ring buffers.
         states: the name, dtype, saved shape and byte count of each state.
+        attached: what the saver of the session adds, such as a conversation; left out
+            of the file if it is empty.
     """
 
     program: str
@@ -69,12 +75,14 @@ class Header:
     written: int
     reached: Sequence[int]
     states: Sequence[Mapping[str, object]]
+    attached: Mapping[str, object]
 
     def as_written(self) -> dict[str, object]:
-        """Return the header fields to write; `others` is left out if it is empty."""
-        content = asdict(self)
-        if not self.others:
-            del content["others"]
+        """Return the header fields to write, without those that may be left out."""
+        content = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in _LEFT_OUT:
+            if not content[name]:
+                del content[name]
         return content
 
 
@@ -159,7 +167,7 @@ class SnapshotFile(Closing):
         _, version, nbytes = LEAD.unpack(lead)
         known = version <= VERSION
         self.require(known, f"it has version {version}, this kvc reads 0 to {VERSION}")
-        most = min(_MOST_HEADER, self.nbytes - LEAD.size - DIGEST_NBYTES)
+        most = min(MOST_HEADER, self.nbytes - LEAD.size - DIGEST_NBYTES)
         self.require(nbytes <= most, f"its header has {nbytes} bytes")
         return version, LEAD.size + int(nbytes)
 
@@ -175,7 +183,7 @@ class SnapshotFile(Closing):
                 not found.keys() & _SINCE_1.keys(), "its header has other parts"
             )
             found |= _SINCE_1
-        found.setdefault("others", [])
+        found = {**{name: make() for name, make in _LEFT_OUT.items()}, **found}
         known = set(found) == {each.name for each in fields(Header)}
         self.require(known, "its header has other parts")
         for name, has_form in _FORMS.items():
@@ -203,6 +211,7 @@ _FORMS: Final[Mapping[str, Callable[[object], bool]]] = {
     "written": _is_count,
     "reached": _are_counts,
     "states": lambda value: isinstance(value, list),
+    "attached": lambda value: isinstance(value, dict),
 }
 
 

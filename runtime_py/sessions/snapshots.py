@@ -31,6 +31,7 @@ from kvc.runtime.sessions.snapshot_files import (
     DIGEST_NBYTES,
     LEAD,
     MOST,
+    MOST_HEADER,
     VERSION,
     Header,
     SnapshotFile,
@@ -54,12 +55,16 @@ _BUFFER_NBYTES: Final = 8 << 20
 
 
 def save_snapshot(
-    path: str | os.PathLike[str], program: Program, identity: str, memory: StateMemory
+    path: str | os.PathLike[str],
+    program: Program,
+    identity: str,
+    memory: StateMemory,
+    attached: Mapping[str, object],
 ) -> None:
     """Write a session's states to a file, marked with the program's identity.
 
     Raises:
-        BadSetting: `path` is not a path.
+        BadSetting: `path` is not a path, or `attached` cannot be written as JSON.
         Poisoned: an earlier call failed and left states partly written.
         CannotWrite: the system refuses the write; the old file is untouched.
         Unsynced: the file is written, but may not survive a crash of the system.
@@ -81,8 +86,9 @@ def save_snapshot(
         written=marks[1],
         reached=marks[2],
         states=_describe(program.states, shapes),
+        attached=attached,
     )
-    text = json.dumps(header.as_written(), separators=(",", ":")).encode()
+    text = _written_header(header)
     total = hashlib.sha256()
     with AtomicFile(file_name) as file:
         for part in _parts(text, memory, shapes):
@@ -90,6 +96,23 @@ def save_snapshot(
             file.write(part)
         file.write(total.digest())
         file.commit()
+
+
+def _written_header(header: Header) -> bytes:
+    """Return the header as JSON.
+
+    Raises:
+        BadSetting: what is attached cannot be written, or is too large.
+    """
+    try:
+        text = json.dumps(header.as_written(), separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        expected, found = f"JSON ({error})", repr(header.attached)[:80]
+        raise BadSetting(name="attached", expected=expected, found=found) from error
+    if len(text) > MOST_HEADER:
+        expected, found = f"at most {MOST_HEADER:,} bytes of JSON", f"{len(text):,}"
+        raise BadSetting(name="attached", expected=expected, found=found)
+    return text
 
 
 def state_shapes(

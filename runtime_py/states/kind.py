@@ -155,6 +155,28 @@ class Kind:
         """Tell whether a rewind restores the states from copies made before calls."""
         return False
 
+    @property
+    def needs_copies(self) -> bool:
+        """Tell whether a rewind to some position needs a copy kept there."""
+        return False
+
+    @property
+    def kept_positions(self) -> Sequence[int]:
+        """Return the positions of the first row at which copies are kept."""
+        return ()
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Return how many bytes the kept copies take."""
+        return 0
+
+    def keep(self, starts: Sequence[int], most: int) -> None:
+        """Keep a copy of the content, for a rewind to the positions `starts`.
+
+        Only called if `needs_copies`, and for states of one row. The oldest of more
+        than `most` copies are dropped.
+        """
+
     def room(self, capacity: int | None, counts: bool) -> int:
         """Return the greatest length that growing states can have.
 

@@ -48,13 +48,32 @@ class Plain(Kind):
 
     Attributes:
         history: the copies made before the last calls, the oldest first.
+        kept: the copies made at chosen positions, the oldest first.
     """
 
     history: tuple[_Snapshot, ...] = ()
+    kept: tuple[_Snapshot, ...] = ()
 
     @property
     def by_copies(self) -> bool:
-        return self.snapshots > 0
+        return self.snapshots > 0 or bool(self.kept)
+
+    @property
+    def needs_copies(self) -> bool:
+        return True
+
+    @property
+    def kept_positions(self) -> Sequence[int]:
+        return [at for one in self.kept if (at := one.starts[0]) is not None]
+
+    @property
+    def kept_nbytes(self) -> int:
+        return sum(one.content.nbytes for one in self.kept)
+
+    def keep(self, starts: Sequence[int], most: int) -> None:
+        made = _Snapshot(tuple(starts), self.store.read(), dict(self.ends))
+        others = [one for one in self.kept if one.starts != made.starts]
+        self.kept = (*others, made)[-most:]
 
     def begin(
         self,
@@ -79,7 +98,7 @@ class Plain(Kind):
         return put_back
 
     def why_lost(self, counting: frozenset[str]) -> str:
-        return "" if self.snapshots else _WHY_LOST[self.group.first.kind] + _ASK
+        return "" if self.by_copies else _WHY_LOST[self.group.first.kind] + _ASK
 
     def why_gone(
         self, starts: Sequence[int], counts: Sequence[int], firsts: Sequence[int]
@@ -113,12 +132,12 @@ class Plain(Kind):
 
     def forget(self) -> None:
         super().forget()
-        self.history = ()
+        self.history = self.kept = ()
 
     def follow(self, other: Kind) -> None:
         super().follow(other)
         assert isinstance(other, Plain)
-        self.history = other.history
+        self.history, self.kept = other.history, other.kept
 
     def reset_row(self, row: int) -> None:
         super().reset_row(row)
@@ -146,17 +165,23 @@ class Plain(Kind):
 
     def _find(self, row: int, position: int) -> _Snapshot | None:
         """Return the last copy that was made when a row was at a given position."""
-        kept = (one for one in reversed(self.history) if one.starts[row] == position)
-        return next(kept, None)
+        copies = (*self.kept, *self.history)
+        found = (one for one in reversed(copies) if one.starts[row] == position)
+        return next(found, None)
 
     def _positions(self, row: int) -> list[int]:
-        return [p for one in self.history if (p := one.starts[row]) is not None]
+        copies = (*self.kept, *self.history)
+        return [p for one in copies if (p := one.starts[row]) is not None]
 
     def _forget(self, row: int, end: int) -> None:
         """Mark the row as lost in the copies made after position `end` of that row."""
-        self.history = tuple(
-            one
-            if (p := one.starts[row]) is None or p <= end
-            else replace(one, starts=(*one.starts[:row], None, *one.starts[row + 1 :]))
-            for one in self.history
-        )
+
+        def marked(one: _Snapshot) -> _Snapshot:
+            starts = one.starts
+            if (p := starts[row]) is None or p <= end:
+                return one
+            return replace(one, starts=(*starts[:row], None, *starts[row + 1 :]))
+
+        self.history = tuple(map(marked, self.history))
+        kept = map(marked, self.kept)
+        self.kept = tuple(one for one in kept if any(p is not None for p in one.starts))

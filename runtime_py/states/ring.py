@@ -10,11 +10,28 @@ are never overwritten, so a row can always be rewound to one of them.
 
 from collections.abc import Sequence
 
-from kvc.runtime.states.kind import Demand, Undo, Writes
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.states.kind import Demand, Kind, Undo, Writes
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.owner import Group, Span, Store
+from kvc.schema.frozen import frozen
 from kvc.schema.graph import AccessMode
 from kvc.schema.rings import Window
+
+
+@frozen
+class _Copy:
+    """The content of ring buffers of one row.
+
+    Attributes:
+        position: the position of the row.
+        reached: the furthest position that the buffers were written at.
+        content: the written slots, [states, *shape], as `Store.read` returns them.
+    """
+
+    position: int
+    reached: int
+    content: Array
 
 
 class Ring(Linear):
@@ -22,11 +39,13 @@ class Ring(Linear):
 
     Attributes:
         slots: the number of slots of each state.
+        kept: the copies made at chosen positions, the oldest first.
     """
 
     undoes = frozenset(AccessMode)
     recorded = "reached"
     window: Window
+    kept: tuple[_Copy, ...] = ()
 
     def __init__(self, group: Group, store: Store, lengths: list[int]) -> None:
         super().__init__(group, store, lengths)
@@ -56,6 +75,40 @@ class Ring(Linear):
 
         return bring_back
 
+    @property
+    def needs_copies(self) -> bool:
+        return True
+
+    @property
+    def kept_positions(self) -> Sequence[int]:
+        return [one.position for one in self.kept]
+
+    @property
+    def kept_nbytes(self) -> int:
+        return sum(one.content.nbytes for one in self.kept)
+
+    def keep(self, starts: Sequence[int], most: int) -> None:
+        (position,), (reached,) = starts, self.reach(starts)
+        content = self.store.read(Span(0, min(reached, self.slots)))
+        others = [one for one in self.kept if one.position != position]
+        self.kept = (*others, _Copy(position, reached, content))[-most:]
+
+    def _find(self, position: int) -> _Copy | None:
+        return next((one for one in self.kept if one.position == position), None)
+
+    def forget(self) -> None:
+        super().forget()
+        self.kept = ()
+
+    def follow(self, other: Kind) -> None:
+        super().follow(other)
+        assert isinstance(other, Ring)
+        self.kept = other.kept
+
+    def reset_row(self, row: int) -> None:
+        super().reset_row(row)
+        self.kept = ()
+
     def note(self, lows: Sequence[int] | None, highs: Sequence[int]) -> None:
         assert lows is not None
         for low, high in zip(lows, highs, strict=True):
@@ -69,7 +122,8 @@ class Ring(Linear):
         most = self.most_rewindable(starts)
         for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
             anew = self._is_anew(start - count, firsts[row])
-            if count > most[row] and not anew:
+            kept = self._find(start - count) is not None
+            if count > most[row] and not anew and not kept:
                 where = f" in row {row}" if len(starts) > 1 else ""
                 return (
                     f"its {self.slots} slots have room for {self.longest - 1} tokens "
@@ -94,6 +148,13 @@ class Ring(Linear):
     def rewind(
         self, starts: Sequence[int], ends: Sequence[int], firsts: Sequence[int]
     ) -> None:
+        copy = self._find(ends[0]) if starts[0] > ends[0] else None
+        self.kept = tuple(one for one in self.kept if one.position <= ends[0])
+        if copy is not None:
+            self.store.fill(Span(0, self.slots))
+            self.store.write(Span(0, min(copy.reached, self.slots)), copy.content)
+            self.reached = [copy.reached]
+            return
         lows, highs, reached = [], [], []
         rows = zip(starts, ends, self.reach(starts), firsts, strict=True)
         for start, end, high, first in rows:

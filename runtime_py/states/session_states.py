@@ -76,6 +76,8 @@ class StateMemory:
         renewed: the number of resets that have begun.
         written: whether a call, a file or a copied row has written the states since the
             last reset.
+        keep_at: the position at which a generation keeps copies of its states, and the
+            greatest number of copies; None for none.
         poisoned: the name of the method whose failed call left states partly written,
             or "".
         closed: whether the memory has been freed.
@@ -129,6 +131,7 @@ class StateMemory:
         self.pending: tuple[tuple[int, ...], ...] = ()
         self.renewed = 0
         self.written = False
+        self.keep_at: tuple[int, int] | None = None
         self.poisoned = ""
         self.closed = False
 

@@ -8,8 +8,10 @@ twice.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, cast
 
 from kvc.runtime.tokenizers.text_streaming import Decoder, NewStage, Stage, stages_of
@@ -61,6 +63,28 @@ class JsonTokenizer:
             stream.push(token)
         return stream
 
+    @cached_property
+    def added(self) -> Mapping[str, bool]:
+        """Return the added tokens: text -> whether the token is special."""
+        found = self._library.get_added_tokens_decoder().values()
+        return {token.content: bool(token.special) for token in found}
+
+    def token(self, text: str) -> int | None:
+        """Return the token of a text in the vocabulary, None if there is none."""
+        found: int | None = self._library.token_to_id(text)
+        return found
+
+    @property
+    def without_added(self) -> "PlainTokenizer":
+        """Return an encoder that knows no added token, special or not."""
+        return PlainTokenizer(self._library)
+
+    def showing(self, shows: Callable[[str], bool]) -> "JsonTokenizer":
+        """Return a tokenizer whose text has those special tokens that `shows` names."""
+        made = copy(self)
+        made._skipped = frozenset(text for text in self._skipped if not shows(text))
+        return made
+
     def spelling(self, token: int) -> str | None:
         """Return a token's text as the vocabulary has it, None for a skipped token.
 
@@ -68,6 +92,29 @@ class JsonTokenizer:
         """
         text = self._library.id_to_token(token) if 0 <= token < _MOST else None
         return None if text in self._skipped else text
+
+
+class PlainTokenizer:
+    """Encodes as if the library had no added tokens."""
+
+    def __init__(self, library: "Library") -> None:
+        self._library = library
+
+    def encode(self, text: str, special: bool = True) -> Sequence[int]:
+        """Return the tokens of a text, without special tokens around it.
+
+        Raises:
+            BadTokenizer: the tokenizer cannot encode the text.
+        """
+        library, clean = self._library, _SURROGATES.sub("\ufffd", text)
+        with _library_errors("it cannot encode a text: "):
+            if library.normalizer is not None:
+                clean = library.normalizer.normalize_str(clean)
+            parts = [clean]
+            if library.pre_tokenizer is not None:
+                split = library.pre_tokenizer.pre_tokenize_str(clean)
+                parts = [part for part, _ in split]
+            return [t.id for part in parts for t in library.model.tokenize(part)]
 
 
 class JsonStream:

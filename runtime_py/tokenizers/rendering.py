@@ -80,7 +80,11 @@ class Limits:
 
 
 class Renderer:
-    """A parsed template; safe to use from many threads."""
+    """A parsed template; safe to use from many threads.
+
+    Attributes:
+        text: the text of the template.
+    """
 
     def __init__(self, file: str, text: str, limits: Limits) -> None:
         """Start a process, which parses the template.
@@ -95,7 +99,8 @@ class Renderer:
             BadChatTemplate: the template is invalid, or no process can be started.
             TemplateLimit: parsing exceeds a limit.
         """
-        self._file, self._text, self._limits = file, text, limits
+        self.text = text
+        self._file, self._limits = file, limits
         self._process: _Process | None = None
         self._lock = threading.Lock()
         _RENDERERS.add(self)
@@ -118,8 +123,9 @@ class Renderer:
             request = json.dumps(variables).encode()
         except (TypeError, ValueError, RecursionError) as error:
             expected = f"texts, lists and mappings of them ({error})"
-            found = repr(type(variables.get("messages")).__name__)
-            raise BadSetting(name="messages", expected=expected, found=found) from error
+            name = next(filter(lambda n: not _is_json(variables[n]), variables), "")
+            found = repr(type(variables.get(name)).__name__)
+            raise BadSetting(name=name, expected=expected, found=found) from error
         with self._lock:
             return self._ask(self._running(), request)
 
@@ -132,7 +138,7 @@ class Renderer:
         if self._process is None or self._process.of_other_process():
             self._process, limits = None, self._limits
             start = {
-                "text": self._text,
+                "text": self.text,
                 "seconds": limits.max_seconds,
                 "characters": limits.max_characters,
                 "nbytes": limits.max_nbytes,
@@ -264,6 +270,14 @@ class _Process:
         if code == -signal.SIGPROF:
             return b"s", b""
         return b"e", f"its process ended with code {code}".encode()
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _write(requests: IO[bytes], text: bytes) -> None:

@@ -6,12 +6,14 @@ even within a token or a long prompt. At the prompt Ctrl-C ends the chat, as the
 input does. Tests replace the terminal.
 """
 
+import json
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
@@ -19,27 +21,38 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from kvc.tools.chat_options import TemplateGiven, template_options
+from kvc.tools.chat_sessions import conversation_of, saving
 from kvc.tools.generation_options import (
     form_options,
     generation_options,
-    telling_what_is_ignored,
 )
 from kvc.tools.options import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
-    from kvc.runtime import Conversation, Generation, Program, Session
+    from kvc.runtime import Conversation, Generation
     from kvc.runtime.embedding.parts import InParts
     from kvc.runtime.generation import Arguments
+    from kvc.runtime.tokenizers.reply_parser import Piece
 
 _COMMANDS = (
     "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
 )
+_TOOLS = "/tool TEXT gives the result of the call of a tool"
 _PICTURES = "/image FILE shows a picture with the next message"
 
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE")
 @click.option("--system", metavar="TEXT", help="The system message.")
+@click.option(
+    "--session",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Keep the chat in FILE, and go on with the one that is in it.",
+)
+@template_options
 @form_options
 @generation_options
 @click.option(
@@ -53,6 +66,8 @@ _PICTURES = "/image FILE shows a picture with the next message"
 def chat(
     bundle: str,
     system: str | None,
+    file: Path | None,
+    given: TemplateGiven,
     settings: "Arguments",
     capacity: int | None,
     loading: Loading,
@@ -65,6 +80,11 @@ def chat(
     conversation, /image FILE shows a model that reads pictures one with the next
     message, /help lists these commands.
 
+    With --session, the chat is saved after each turn, and goes on next time.
+
+    Reasoning goes to stderr. Calls of tools are printed after the answer, a line of
+    JSON for each; /tool TEXT gives the result.
+
     Answers go to stdout; speed, and how much of the cache is used, to stderr.
 
     Example: kvc chat model.kvc --system "Be brief."
@@ -73,42 +93,24 @@ def chat(
 
     with (
         open_program(bundle, loading) as program,
-        program.session(capacity=capacity) as session,
+        conversation_of(
+            program, capacity, file, system, given, settings
+        ) as conversation,
     ):
-        conversation = _begin(program, session, system, settings)
         program.pack()
         console = Console()
         console.note(commands_of(conversation))
+        save = saving(conversation, file, console.note)
         # What has been said at the beginning is not said again.
         with warnings.catch_warnings(action="ignore", category=SettingIgnored):
-            run_chat(conversation, console, session.capacity)
-
-
-def _begin(
-    program: "Program", session: "Session", system: str | None, settings: "Arguments"
-) -> "Conversation":
-    """Return a conversation; note on stderr a missing template and ignored settings."""
-    from kvc.runtime import Conversation
-    from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
-
-    template = chat_template_of(program)
-    if template is None:
-        click.echo(
-            "note: the bundle has no chat template: the model continues what you write",
-            err=True,
-        )
-        if system is not None:
-            raise click.UsageError(
-                "--system needs a chat template, which the bundle does not have"
-            )
-    with telling_what_is_ignored():
-        tokenizer = tokenizer_of(program)
-        return Conversation(session, tokenizer, template, system, **settings)
+            run_chat(conversation, console, conversation.session.capacity, save=save)
 
 
 def commands_of(conversation: "Conversation") -> str:
-    """Return the help text of the chat's commands; `/image` only if the model sees."""
-    return f"{_COMMANDS}, {_PICTURES}" if conversation.reads_pictures else _COMMANDS
+    """Return the help text of the chat's commands, those that are of use."""
+    tools = [_TOOLS] if conversation.has_tools else []
+    pictures = [_PICTURES] if conversation.reads_pictures else []
+    return ", ".join([_COMMANDS, *tools, *pictures])
 
 
 class Terminal(Protocol):
@@ -124,6 +126,9 @@ class Terminal(Protocol):
 
     def write(self, text: str) -> None:
         """Show a piece of an answer."""
+
+    def think(self, text: str) -> None:
+        """Show a piece of an answer's reasoning."""
 
     def note(self, text: str) -> None:
         """Show a line that is not part of the conversation."""
@@ -158,6 +163,7 @@ def run_chat(
     terminal: Terminal,
     capacity: int | None,
     stops: Callable[[], AbstractContextManager[Stop]] = stop_on_interrupt,
+    save: Callable[[], None] = lambda: None,
 ) -> None:
     """Talk until the user ends it.
 
@@ -168,34 +174,48 @@ def run_chat(
             limit.
         stops: makes a context whose `Stop` says whether the answer made in it must
             stop.
+        save: saves the conversation, after each change of it.
 
     Raises:
         KvcError: the bundle or the session has become unusable.
     """
     images: list[InParts] = []
+    answer = partial(_answer, conversation, terminal, capacity, stops)
     while True:
         try:
             said = terminal.ask()
         except (EOFError, KeyboardInterrupt):
             return
-        match said.strip():
-            case word if word.split(maxsplit=1)[:1] == ["/image"]:
+        word = said.strip()
+        match word.split(maxsplit=1)[0] if word else "":
+            case "/image":
                 images += _picture(conversation, terminal, word[len("/image") :])
-            case "/quit" | "/exit":
+                continue
+            case "/tool":
+                result = word[len("/tool") :].strip()
+                kept = answer(partial(conversation.say_tool, result))
+            case "/quit" | "/exit" if word[1:].isalpha():
                 return
-            case "/help":
-                terminal.note(commands_of(conversation))
-            case "/reset":
-                conversation.reset()
-                images.clear()
-                terminal.note("a new conversation")
-            case word if word[:1] == "/" and word[1:].isalpha():  # a path is said
-                terminal.note(f"there is no {word}; {commands_of(conversation)}")
+            case _ if word[:1] == "/" and word[1:].isalpha():
+                kept = _command(conversation, terminal, word)
             case "" if conversation.is_chat:
-                pass
-            case _:
-                if _answer(conversation, terminal, said, images, capacity, stops):
-                    images.clear()
+                continue
+            case _:  # a path is said, too
+                kept = answer(partial(conversation.say, said, images))
+        if kept:
+            images.clear()
+            save()
+
+
+def _command(conversation: "Conversation", terminal: Terminal, command: str) -> bool:
+    """Do what a command of one word asks; tell whether the conversation has changed."""
+    if command == "/reset":
+        conversation.reset()
+        terminal.note("a new conversation")
+        return True
+    unknown = "" if command == "/help" else f"there is no {command}; "
+    terminal.note(unknown + commands_of(conversation))
+    return False
 
 
 def _picture(
@@ -220,10 +240,9 @@ def _picture(
 def _answer(
     conversation: "Conversation",
     terminal: Terminal,
-    said: str,
-    images: "Sequence[InParts]",
     capacity: int | None,
     stops: Callable[[], AbstractContextManager[Stop]],
+    begin: "Callable[[], Generator[Piece]]",
 ) -> bool:
     """Show the answer to a message; tell whether the conversation keeps both.
 
@@ -239,9 +258,10 @@ def _answer(
 
     before, stopped = conversation.answer, False
     try:
-        with stops() as stop, closing(conversation.say(said, images)) as pieces:
+        with stops() as stop, closing(begin()) as pieces:
+            shown = Shown(terminal)
             for piece in pieces:
-                terminal.write(piece)
+                shown.show(piece)
                 if stop.asked:
                     break
         stopped = stop.asked
@@ -253,19 +273,53 @@ def _answer(
         terminal.note(str(error))
     if conversation.answer is None or conversation.answer is before:
         return False
-    terminal.write("\n")
-    terminal.note(_figures(conversation.answer, conversation.used, capacity))
+    terminal.write(_calls(conversation) + "\n")
+    for problem in conversation.problems:
+        terminal.note(problem)
+    terminal.note(_figures(conversation, conversation.answer, capacity))
     terminal.note(_end(conversation.answer, stopped))
     return bool(conversation.answer.tokens) or conversation.answer.reason is not None
 
 
-def _figures(answer: "Generation", used: int, capacity: int | None) -> str:
+class Shown:
+    """What of an answer has been shown: reasoning, then its text; calls come last."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal, self._thinks = terminal, False
+
+    def show(self, piece: "Piece") -> None:
+        """Show a piece, on a line of its own where reasoning ends."""
+        if piece.part == "reasoning_content":
+            self._terminal.think(piece)
+            self._thinks = True
+            return
+        if self._thinks:
+            self._terminal.think("\n")
+            self._thinks = False
+        if piece.part == "content":
+            self._terminal.write(piece)
+
+
+def _calls(conversation: "Conversation") -> str:
+    """Return the calls of tools in the last answer, a line of JSON for each."""
+    last = conversation.messages[-1] if conversation.messages else {}
+    calls = last.get("tool_calls")
+    lines = [json.dumps(one, ensure_ascii=False) for one in calls or ()]  # type: ignore[attr-defined]
+    before = "\n" if lines and last.get("content") else ""
+    return before + "\n".join(lines)
+
+
+def _figures(
+    conversation: "Conversation", answer: "Generation", capacity: int | None
+) -> str:
+    copies = conversation.kept_nbytes
+    kept = f"; copies {copies / 1e6:,.1f} MB" if copies else ""
     prefill, decode = answer.prefill, answer.decode
     limit = "" if capacity is None else f" of {capacity:,}"
     return (
         f"[{len(answer.tokens)} tokens, {decode.tokens_per_second:.1f} tokens/s; "
         f"prompt {prefill.tokens} tokens, {prefill.tokens_per_second:.1f} tokens/s; "
-        f"context {used:,}{limit}]"
+        f"context {conversation.used:,}{limit}{kept}]"
     )
 
 
@@ -303,6 +357,10 @@ class Console:
         """Write to stdout at once."""
         sys.stdout.write(text)
         sys.stdout.flush()
+
+    def think(self, text: str) -> None:
+        """Write to stderr at once."""
+        click.echo(text, err=True, nl=False)
 
     def note(self, text: str) -> None:
         """Write a line to stderr."""

@@ -155,7 +155,7 @@ def test_an_answer_that_fails_at_its_first_token_was_never_asked_for(talk, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(conversation._session._engine, "call", interrupt)
+        patch.setattr(conversation.session._engine, "call", interrupt)
         with pytest.raises(KeyboardInterrupt):
             answer(conversation, "What?")
     assert conversation.messages == before
@@ -313,9 +313,9 @@ def test_a_session_that_holds_tokens_is_not_emptied_without_a_word(
         first, program = talk(name, max_tokens=7), programs[name]
         answer(first, "Hello")
         path = tmp_path / name
-        first._session.save(path)
+        first.session.save(path)
         with program.restore(path) as session, session.fork() as fork:
-            for one in (first._session, session, fork):
+            for one in (first.session, session, fork):
                 total = one.state["total" if name == "totaling" else "position"].sum()
                 with pytest.raises(BadSetting, match=rf"reset\(\).*history=.*{found}"):
                     Conversation(one, tokenizer_of(program), template_of(program))
@@ -331,7 +331,7 @@ def test_a_session_that_holds_tokens_is_not_emptied_without_a_word(
 def test_a_saved_session_goes_on_with_what_was_said(talk, programs, tmp_path, name):
     first, program = talk(name, system="Be brief.", max_tokens=7), programs[name]
     answer(first, "Hello")
-    first._session.save(tmp_path / "saved")
+    first.session.save(tmp_path / "saved")
     messages, held = list(first.messages), first.held
     expected = answer(first, "What?")
     with program.restore(tmp_path / "saved") as session:
@@ -353,7 +353,7 @@ def test_a_saved_session_goes_on_with_what_was_said(talk, programs, tmp_path, na
 def test_a_continued_text_goes_on_from_a_saved_session(talk, programs, tmp_path):
     first, program = talk("adding", template=None, max_tokens=5), programs["adding"]
     answer(first, "One")
-    first._session.save(tmp_path / "saved")
+    first.session.save(tmp_path / "saved")
     held, expected = first.held, answer(first, " more")
     with program.restore(tmp_path / "saved") as session:
         again = Conversation(

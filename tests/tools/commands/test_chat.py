@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from adding_model import CAPACITY, write_chat
 from click.testing import CliRunner
 
 from kvc.runtime import Conversation, generate, load
+from kvc.runtime.generation.answer import Answer
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
+from kvc.runtime.tokenizers.rendering import Limits, Renderer
 from kvc.tools.cli import main
 from kvc.tools.commands.chat import Stop, run_chat
 
@@ -48,6 +51,9 @@ class Terminal:
 
     def write(self, text):
         self.shown += text
+
+    def think(self, text):
+        self.thought = getattr(self, "thought", "") + text
 
     def note(self, text):
         self.notes += [text] if text else []
@@ -152,7 +158,7 @@ def test_a_second_interrupt_does_not_wait_for_the_next_token(program, monkeypatc
 
     terminal = Terminal("What?")
     with monkeypatch.context() as patch:
-        patch.setattr(conversation._session._engine, "call", fail)
+        patch.setattr(conversation.session._engine, "call", fail)
         run_chat(conversation, terminal, CAPACITY, hasty)
     assert terminal.notes[-1] == "stopped"
     assert [one["content"] for one in conversation.messages] == ["Hello", first]
@@ -224,7 +230,7 @@ def test_a_system_text_needs_a_template(kvc, tiny):
 
 def test_the_example_of_the_page_runs(path, program, monkeypatch, capsys):
     page = (Path(__file__).parents[3] / "tools/COMMANDS.md").read_text()
-    example, _ = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    example, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (path.parent / "demo.kvc").write_bytes(path.read_bytes())
     monkeypatch.chdir(path.parent)
     exec(example, {})
@@ -255,3 +261,42 @@ def _read_until(terminal, text):
     seen = b""
     while text not in seen:
         seen += os.read(terminal, 1000)
+
+
+def test_tools_and_arguments_reach_the_template(tmp_path):
+    text = "{{ tools[0].name }}{{ mood }}{{ messages[-1].content }}"
+    bundle = write_chat(tmp_path / "told.kvc", template=text, max_new_tokens=2)
+    tools = tmp_path / "tools.json"
+    tools.write_text('[{"name": "add"}]')
+    told = ["--tools", tools, "--template-argument", 'mood="gay"']
+    result = CliRunner().invoke(main, list(map(str, ["chat", bundle, *told])), "Hi")
+    assert result.exit_code == 0, result.output
+    assert f"prompt {len('addgayHi')} tokens" in result.stderr
+    assert "is of no known family of models: calls of tools stay" in result.stderr
+    plain = write_chat(tmp_path / "plain.kvc", template=None)
+    for option in (told[:2], told[2:], ["--special-tokens", "text"]):
+        result = CliRunner().invoke(main, list(map(str, ["chat", plain, *option])))
+        assert result.exit_code == 2
+        assert f"{option[0]} needs a chat template" in result.stderr
+
+
+def test_reasoning_and_calls_are_shown_apart(program, monkeypatch):
+    template = "{# tools #}<tool_call></think>{{ messages[-1].content }}{{ eos_token }}"
+    made = replace(
+        chat_template_of(program), renderer=Renderer("t", template, Limits())
+    )
+    given = {"tools": [{"name": "add"}], "max_tokens": 99}
+    conversation = Conversation(program.session(), tokenizer_of(program), made, **given)
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    answers = [f"<think>Hm.</think>I add.{call}", "<tool_call>{"]
+    tokens = [token for one in answers for token in (*one.encode(), ord("!"))]
+    script = iter(tokens)
+    monkeypatch.setattr(Answer, "choose", lambda *_: next(script))
+    terminal = Terminal("Hello", "/tool 3", "/help")
+    run_chat(conversation, terminal, CAPACITY)
+    line = '{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}'
+    assert terminal.shown == f"I add.\n{line}\n<tool_call>{{\n"
+    assert terminal.thought == "Hm.\n"
+    assert conversation.messages[2] == {"role": "tool", "name": "add", "content": "3"}
+    assert any("'<tool_call>{' is no call: " in note for note in terminal.notes)
+    assert "/tool TEXT" in terminal.notes[-1]

@@ -1,0 +1,121 @@
+"""`Reply`: an answer as a message: its text, its reasoning, its calls of tools.
+
+In: the form of the answers to a chat template, a generation. Out: pieces of the answer
+as it is made, and the message that the template takes back. Where the form is unknown,
+an answer is text alone.
+"""
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kvc.runtime.generation.conversation_script import Script, Turn
+from kvc.runtime.generation.generation import Generation
+from kvc.runtime.tokenizers import Message, Tokenizer
+from kvc.runtime.tokenizers.library import JsonTokenizer
+from kvc.runtime.tokenizers.reply_forms import CALLS, CONTENT, Form, form_of
+from kvc.runtime.tokenizers.reply_parser import Piece, ReplyParser
+from kvc.schema.errors import BadChatTemplate
+
+_ID: Final = re.compile(r"\bid\b|\bcall_id\b|\btool_call_id\b")
+
+
+class UnknownAnswers(UserWarning):
+    """The form of a model's answers is unknown: calls of tools stay in their text."""
+
+
+def form_for(script: Script, stacklevel: int) -> Form | None:
+    """Return the form of the answers in a conversation, None if it is unknown.
+
+    Warns:
+        UnknownAnswers: there are tools, but the form is unknown, or the template does
+            not read tools; or the bundle's own description of the form is invalid.
+    """
+    template = script.template
+    if template is None:
+        return None
+    try:
+        form, problem = template.form(script.tools), ""
+    except BadChatTemplate as error:
+        form = form_of(template.renderer_for(script.tools).text)
+        problem = f"{error}; it is left out"
+    if script.tools and "tools" not in template.renderer_for(script.tools).text:
+        problem = f"{template.file} does not tell the model of tools"
+    elif script.tools and form is None:
+        problem = problem or f"{template.file} is of no known family of models"
+        problem += ": calls of tools stay in the text of answers"
+    if problem:
+        warnings.warn(problem, UnknownAnswers, stacklevel=stacklevel + 1)
+    return form
+
+
+def showing(tokenizer: Tokenizer, form: Form | None) -> Tokenizer:
+    """Return a tokenizer whose text has the special tokens that are marks of a form."""
+    if form is None or not isinstance(tokenizer, JsonTokenizer):
+        return tokenizer
+    return tokenizer.showing(form.shows)
+
+
+class Reply:
+    """One answer of a conversation."""
+
+    def __init__(self, script: Script, form: Form | None, turn: Turn) -> None:
+        """Begin the answer to a turn."""
+        self._script = script
+        self._parser = ReplyParser(form, turn.text, script.tools)
+        self._finished = False
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Return why texts that begin as calls were left in the content."""
+        return tuple(self._parser.problems)
+
+    def pieces(self, answer: Generation) -> Iterator[Piece]:
+        """Run a generation; yield the pieces of the answer, none empty."""
+        first = True
+        for text in answer.text():
+            told = text
+            if first:
+                told = self._script.without_first_space(text, answer.tokens)
+            first = False
+            yield from self._parser.push(told)
+        yield from self._finish()
+
+    def _finish(self) -> Sequence[Piece]:
+        if self._finished:
+            return ()
+        self._finished = True
+        return self._parser.finish()
+
+    def message(self, before: Sequence[Message]) -> Message:
+        """Return the message of the answer so far; the answer ends.
+
+        Args:
+            before: the earlier messages, whose calls have other ids.
+        """
+        self._finish()
+        fields = self._parser.message()
+        content = fields.pop(CONTENT)
+        made = self._script.message("assistant", str(content or ""))
+        calls = fields.pop(CALLS, None)
+        told = {} if calls is None else {CALLS: self._with_ids(calls, before)}
+        return {**fields, **made, **told}
+
+    def _with_ids(self, calls: object, before: Sequence[Message]) -> object:
+        """Return calls with ids, if the template reads ids; those of the model stay."""
+        template = self._script.template
+        assert template is not None
+        reads = _ID.search(template.renderer_for(self._script.tools).text)
+        if reads is None or not isinstance(calls, list):
+            return calls
+        number = sum(len(_calls_of(message)) for message in before)
+        return [
+            {"id": f"call{number + index:05}", **one} if isinstance(one, dict) else one
+            for index, one in enumerate(calls, 1)
+        ]
+
+
+def _calls_of(message: Mapping[str, object]) -> Sequence[object]:
+    found = message.get(CALLS)
+    return found if isinstance(found, list) else ()
