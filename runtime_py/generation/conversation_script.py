@@ -178,9 +178,9 @@ class Script:
         message. Empty if the template refuses such a turn.
         """
         last = messages[-1] if messages else {}
-        said = tool_message("a", "a", "a", last)
+        said = tool_message("1", "a", "a", last)
         if not last.get("tool_calls"):
-            said = self.message("user", "a")
+            said = self.message("user", "1")  # a text that any tokenizer takes
         try:
             return encode(self.tokenizer, self.rendered([*messages, said]))
         except (BadChatTemplate, BadSetting, TemplateLimit):
@@ -193,7 +193,7 @@ class Script:
             turn: the turn, which has no answer yet.
             before: the messages before the turn.
         """
-        answer = self.message("assistant", "a")
+        answer = self.message("assistant", "1")
         expected = self.next_turn([*before, *turn.said, answer])
         pairs = zip(turn.tokens, expected, strict=False)
         same = takewhile(lambda pair: pair[0] == pair[1], pairs)
