@@ -39,7 +39,7 @@ def test_a_folder_compiled_for_rows_answers_several_prompts(kvc, folder, tmp_pat
     together = kvc("generate", out, *prompts, "-n", 5)
     assert together.exit_code == 0, together.output
     alone = [kvc("generate", out, prompt, "-n", 5).stdout for prompt in prompts]
-    shown = [f"> {p}\n{text}\n" for p, text in zip(prompts, alone, strict=True)]
+    shown = [f"> {p}\n{text}" for p, text in zip(prompts, alone, strict=True)]
     assert together.stdout == "\n".join(shown)
     assert "takes 1..2 at a time" in kvc("generate", out, "a", "b", "c").stderr
 
