@@ -19,9 +19,9 @@ from kvc.compiler.hugging_face.attention.replaced import NAME, register
 from kvc.compiler.hugging_face.attention.windows import unpadded_chunks
 from kvc.compiler.hugging_face.caches.latents import unexpanded
 from kvc.compiler.hugging_face.caches.shared_caches import last_alone
-from kvc.compiler.hugging_face.ordered_sets import in_order
 from kvc.compiler.hugging_face.pictures.picture_parts import parts_given
 from kvc.compiler.hugging_face.reading.model_code import without_interface
+from kvc.compiler.hugging_face.reading.ordered_sets import in_order
 from kvc.compiler.hugging_face.recurrent.recurrences import own_recurrences
 from kvc.compiler.hugging_face.recurrent.recurrent_layers import adapted_layers
 from kvc.compiler.hugging_face.recurrent.rwkv_layers import adapted_rwkv, is_rwkv

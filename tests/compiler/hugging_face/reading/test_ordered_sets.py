@@ -8,7 +8,7 @@ from pathlib import Path
 from hf_models import build
 from transformers.models.gemma3 import modeling_gemma3
 
-from kvc.compiler.hugging_face.ordered_sets import in_order
+from kvc.compiler.hugging_face.reading.ordered_sets import in_order
 
 SCRIPT = """
 import sys
@@ -20,7 +20,7 @@ export_hf(build("gemma3_text")).save(sys.argv[2])
 
 
 def test_hash_seeds_give_equal_bytes(tmp_path):
-    support, made = Path(__file__).parents[2] / "support", []
+    support, made = Path(__file__).parents[3] / "support", []
     for seed in ("1", "2"):
         out = tmp_path / f"{seed}.kvc"
         command = [sys.executable, "-c", SCRIPT, str(support), str(out)]
