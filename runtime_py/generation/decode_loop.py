@@ -18,6 +18,7 @@ class Decoding:
         rows: the token count of prompt and answer in each row of the session. Before
             `settle`, the session may hold more tokens than the counts in `rows`.
         prefill: how many tokens the prompts have, and the time that the prompts took.
+        logprobs: for each row the log probabilities of its prompt, if asked for.
         drafted: how many tokens of a draft the model has checked.
         accepted: how many of the checked tokens the model sampled as well.
     """
@@ -25,7 +26,7 @@ class Decoding:
     def __init__(self, feeder: Feeder) -> None:
         self._feeder = feeder
         self.rows: Sequence[Row] = feeder.rows
-        self.prefill = feeder.prefill
+        self.prefill, self.logprobs = feeder.prefill, feeder.logprobs
         self.drafted = self.accepted = 0
 
     def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:

@@ -90,6 +90,7 @@ class Arguments(TypedDict, total=False):
     choices: Sequence[str] | None
     grammar: str | None
     logprobs: int | None
+    prompt_logprobs: int | None
     seed: int | None
     stop_tokens: Sequence[int] | int | None
     eos_token_id: Sequence[int] | int | None
@@ -135,6 +136,8 @@ class GenerationSettings:
         constraint: the form that the answer must have, None for any.
         logprobs: for each token, store its log probability and those of the `logprobs`
             likeliest tokens; None for no log probabilities.
+        prompt_logprobs: the same for the tokens of the prompt, whose method must return
+            the logits of each.
         seed: the seed of the random numbers; None for a random seed.
         stop_tokens: tokens that end the generation; the caller does not get them.
         stop_strings: strings that end the generation if they occur in the text; the
@@ -169,6 +172,7 @@ class GenerationSettings:
     processors: tuple[Processor, ...] = ()
     constraint: Constraint | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     seed: int | None = None
     stop_tokens: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
@@ -212,8 +216,9 @@ def settings_of(
         "processors": check_processors(given.get("processors")),
         "constraint": constraint_of(given),
     }
-    if given.get("logprobs") is not None:
-        of_caller["logprobs"] = check_count("logprobs", given.get("logprobs"))
+    for name in ("logprobs", "prompt_logprobs"):
+        if given.get(name) is not None:
+            of_caller[name] = check_count(name, given.get(name))
     settings = _combine(bundle, read_settings(given), of_caller)
     for message in _what_is_ignored(given, config or {}):
         warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)

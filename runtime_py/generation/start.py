@@ -15,6 +15,7 @@ from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.encoding import (
+    Encoding,
     check_anew,
     decoder_prompt_of,
     encoding_of,
@@ -22,10 +23,11 @@ from kvc.runtime.generation.encoding import (
 )
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.generation import BatchGeneration, Generation
-from kvc.runtime.generation.image_prefill import picturing_of
+from kvc.runtime.generation.image_prefill import Picturing, picturing_of
 from kvc.runtime.generation.matching import matchers_of
 from kvc.runtime.generation.picture_places import places_of
 from kvc.runtime.generation.preparing import check_alone, pictures_of, prepared
+from kvc.runtime.generation.prompt_logprobs import WatchedFeeder
 from kvc.runtime.generation.prompts import (
     batch_of,
     histories_of,
@@ -33,7 +35,12 @@ from kvc.runtime.generation.prompts import (
     tokens_of,
 )
 from kvc.runtime.generation.session_rows import check_session
-from kvc.runtime.generation.settings import Arguments, bos_of, settings_of
+from kvc.runtime.generation.settings import (
+    Arguments,
+    GenerationSettings,
+    bos_of,
+    settings_of,
+)
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
@@ -257,7 +264,7 @@ def generate(
             for one, row in zip(prompts, grids, strict=True)
         ]
     histories = histories_of(history, None if batch is None else len(batch))
-    feeder = Feeder(session, len(prompts), encoding=encoding, picturing=picturing)
+    feeder = _feeder_of(session, len(prompts), combined, encoding, picturing)
     tokens = [
         tokens_of(prompt, find_tokenizer, is_start=not row.start)
         for prompt, row in zip(prompts, feeder.rows, strict=True)
@@ -291,6 +298,31 @@ def generate(
     ]
     made = Generation if batch is None else BatchGeneration
     return made(source, answers, combined)
+
+
+def _feeder_of(
+    session: Session,
+    rows: int,
+    settings: GenerationSettings,
+    encoding: Encoding | None,
+    picturing: Picturing | None,
+) -> Feeder:
+    """Return the feeder of a generation; it watches prompts if settings ask for it.
+
+    Raises:
+        BadSetting: as `Feeder`; or log probabilities are asked for of a prompt with an
+            encoder or pictures.
+        UnknownName: the program lacks a role.
+        Poisoned, Busy, Closed, Forked: as `Session.call`.
+    """
+    count = settings.prompt_logprobs
+    if count is None:
+        return Feeder(session, rows, encoding=encoding, picturing=picturing)
+    if encoding is not None or picturing is not None:
+        found = "an encoder" if encoding is not None else "pictures"
+        expected = "no value: prompts with an encoder or pictures have none"
+        raise BadSetting(name="prompt_logprobs", expected=expected, found=found)
+    return WatchedFeeder(session, rows, count)
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:

@@ -149,10 +149,10 @@ def read_gguf_header(fd: int, size: int) -> GgufHeader:
     if not isinstance(alignment, int) or alignment <= 0 or alignment & alignment - 1:
         raise Problems(f"its {_ALIGNMENT} is {alignment!r}, no power of two")
     start = -(-cursor.at // alignment) * alignment
-    entries = _entries(described, start)
-    if wrong := _cut(entries, size) or _misplaced(entries, alignment):
+    placed = _entries(described, start)
+    if wrong := _cut(placed, size) or _misplaced(placed, alignment):
         raise Problems(*wrong)
-    return GgufHeader(metadata, types, entries)
+    return GgufHeader(metadata, types, placed)
 
 
 def _value(cursor: _Cursor, kind: int, key: str) -> tuple[Metadata, tuple[int, ...]]:
