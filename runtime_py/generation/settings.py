@@ -59,6 +59,22 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
 }
 
 
+# Names of settings in other libraries -> kvc's.
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "eos": "eos_token_id",
+    "logits_processor": "processors",
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "response_format": "json_schema",
+    "stop": "stop_strings",
+    "stop_sequences": "stop_strings",
+    "temp": "temperature",
+    "top_logprobs": "logprobs",
+    "typical": "typical_p",
+}
+
+
 class SettingIgnored(UserWarning):
     """A setting of the caller or the bundle is not used; the message says why."""
 
@@ -206,9 +222,10 @@ def settings_of(
         )
     for name in given:
         if name not in known and name not in _NEUTRAL and name not in _CACHE_SETTINGS:
+            other = _ELSEWHERE.get(name)
+            near = f" (did you mean {other!r}?)" if other else meant(name, known)
             raise TypeError(
-                f"generate() got an unexpected keyword argument {name!r}"
-                f"{meant(name, known)}"
+                f"generate() got an unexpected keyword argument {name!r}{near}"
             )
     config = _config_of(metadata)
     bundle = None if config is None else read_settings(config, f"{_CONFIG}, ")
