@@ -52,16 +52,16 @@ class Decoding:
             KvcError: as `begin`.
         """
         tokens = [answer.force() for answer in answers]
-        parts = [
-            () if answer.reason is not None or token is not None else answer.pending
-            for answer, token in zip(answers, tokens, strict=True)
-        ]
+        parts: list[Sequence[int]] = []
+        for token, answer in zip(tokens, answers, strict=True):
+            waits = answer.reason is not None or token is not None
+            parts.append(() if waits else answer.pending)
         if not any(parts):
             return tokens
         logits = self._feeder.feed_parts(parts)
-        for number, (answer, part) in enumerate(zip(answers, parts, strict=True)):
+        for number, part in enumerate(parts):
             if part:
-                tokens[number] = answer.choose(logits[number])
+                tokens[number] = answers[number].choose(logits[number])
         return tokens
 
     def settle(self) -> None:

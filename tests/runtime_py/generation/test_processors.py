@@ -198,7 +198,8 @@ def chooser_of(settings, prompt, most=None):
     start = len(prompt)
     forced = forced_tokens(settings, start, most)
     rules = processors_of(settings, start, start)
-    return Chooser(settings, prompt, 0, rules, lambda ids: forced(ids.size - start))
+    place = None if forced is None else lambda ids: forced(ids.size - start)
+    return Chooser(settings, prompt, 0, rules, place)
 
 
 def rules_of(settings, start):
