@@ -43,7 +43,7 @@ COMPILE_OWN, KEEP_OWN = examples("compiler/WRITING_MODELS.md", "sh")
 REWOUND, CACHED = examples("runtime_py/sessions/README.md", "python")
 RELEASED, STREAMED = examples("schema/container/README.md", "python")
 (MOVED,) = examples("schema/container/README.md", "sh")
-GENERATING, ROWS, DRAFTING, *_ = examples(  # test_transcribing.py runs the last
+GENERATING, _FORM, ROWS, DRAFTING, *_ = examples(  # test_transcribing.py runs the last
     "runtime_py/GENERATING.md", "python"
 )
 COMPILE_ROWS, COMPILE_LARGE = examples("runtime_py/GENERATING.md", "sh")
