@@ -47,7 +47,7 @@ GENERATING, _FORM, ROWS, DRAFTING, *_ = examples(  # test_transcribing.py runs t
     "runtime_py/GENERATING.md", "python"
 )
 COMPILE_ROWS, COMPILE_LARGE = examples("runtime_py/GENERATING.md", "sh")
-TALKING, RECORDING = examples("tools/COMMANDS.md", "python")
+TALKING, KEPT, _TOOLS, RECORDING = examples("tools/COMMANDS.md", "python")
 (FORKING,) = examples("runtime_py/memory/README.md", "python")
 CALM = "draft_tokens=4, max_tokens=40, temperature=0"
 
@@ -128,7 +128,7 @@ def test_the_first_example_runs_in_fifteen_lines(first):
 def test_its_commands_do_what_it_does(first):
     told = shell(first.folder, COMMANDS)
     assert "prefill + decode + prefill_all, shared" in told
-    assert told.endswith(first.text)
+    assert told.endswith(f"{first.text}\n")
 
 
 def test_a_model_without_state_is_compiled_and_called(tmp_path):
@@ -168,6 +168,11 @@ def test_the_page_of_forks_shares_a_prefix(first):
 
 def test_the_page_of_the_tools_talks(first):
     assert run(first.folder, TALKING).endswith(" of 1024\n")
+
+
+def test_the_page_of_the_tools_keeps_a_chat(first):
+    *_, last = run(first.folder, KEPT).splitlines()
+    assert last.endswith(" 1")  # token was read: what was not yet in the session
 
 
 def test_the_page_of_the_tools_records(first):
@@ -259,7 +264,7 @@ def test_a_hugging_face_folder_becomes_a_bundle_that_answers(tiny):
 
 
 def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tiny):
-    (generating,) = re.findall(r"`(kvc generate smollm2.kvc .*)`", README)
+    (generating,) = re.findall(r"`(kvc generate smollm2.kvc [^`]*)`", README)
     assert shell(tiny, generating.replace("smollm2.kvc", "tiny.kvc"))
 
 
