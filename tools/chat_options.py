@@ -1,4 +1,4 @@
-"""Options of `kvc chat` for the chat template: tools, and more variables by name.
+"""Options of `kvc chat` for what the model is told: tools, variables, which turns.
 
 A command decorated with `template_options` gets one argument `given`.
 """
@@ -8,31 +8,40 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from kvc.runtime.generation.conversation_room import OnFull
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateGiven:
-    """What the user gives to the chat template.
+    """What the user gives to the chat template, and asks of its turns.
 
     Attributes:
         tools: JSON schemas of the tools that the model may call, None for none.
         arguments: more variables of the template.
         special_tokens: what names of special tokens in messages become, "tokens" or
             "text"; None for the default.
+        on_full: what happens where the context is full, "stop" or "drop"; None for the
+            default.
     """
 
     tools: Sequence[Mapping[str, object]] | None
     arguments: Mapping[str, object]
     special_tokens: str | None = None
+    on_full: "OnFull | None" = None
 
     @property
     def options(self) -> tuple[str, ...]:
         """Return the names of the options that were given."""
         tools = ("--tools",) if self.tools is not None else ()
+        arguments = ("--template-argument",) if self.arguments else ()
         names = ("--special-tokens",) if self.special_tokens == "text" else ()
-        return (*tools, *(("--template-argument",) if self.arguments else ()), *names)
+        on_full = ("--on-full",) if self.on_full == "drop" else ()
+        return (*tools, *arguments, *names, *on_full)
 
 
 def template_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -57,17 +66,25 @@ def template_options(command: Callable[..., None]) -> Callable[..., None]:
         help="What names of special tokens in messages become; text, so that a message "
         "cannot forge turns.  [default: tokens]",
     )
+    @click.option(
+        "--on-full",
+        type=click.Choice(["stop", "drop"]),
+        help="What happens where the context is full: the answer ends, or the oldest "
+        "messages are no longer read.  [default: stop]",
+    )
     @wraps(command)
     def with_given(
         tools: Path | None,
         arguments: tuple[str, ...],
         special_tokens: str | None,
+        on_full: "OnFull | None",
         **others: object,
     ) -> None:
         given = TemplateGiven(
             None if tools is None else tools_in(tools),
             named_values(arguments),
             special_tokens,
+            on_full,
         )
         command(given=given, **others)
 

@@ -64,6 +64,7 @@ def conversation_of(
                 tools=given.tools,
                 template_arguments=given.arguments,
                 special_tokens=given.special_tokens or "tokens",
+                on_full=given.on_full or "stop",
                 **settings,
             )
         if file is not None:
@@ -95,6 +96,7 @@ def _continued(
             tools=given.tools,
             template_arguments=given.arguments or None,
             special_tokens=given.special_tokens,
+            on_full=given.on_full,
             **settings,
         )
     with conversation.session:

@@ -78,6 +78,8 @@ class Answer:
             generated a stop token. "stop_string": the last token completes a stop
             string in the text. "length": the cache is full. "max_tokens": the limit of
             `max_tokens` or `max_length` is reached.
+        ends_when_full: whether the answer ends with the token that the full cache has
+            no room for; if not, the call that would run it fails.
     """
 
     def __init__(
@@ -134,9 +136,18 @@ class Answer:
         self.chosen: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         self.reason: EndReason | None = "max_tokens" if self._most == 0 else None
+        self.ends_when_full = True
         self._stop_strings, self._tokenizer = settings.stop_strings, tokenizer
         if self._stop_strings:
             _ = self.spelling  # raises its errors before anything runs
+
+    def go_on_from(self, other: "Answer") -> None:
+        """Take over an answer so far, which began after another prompt."""
+        self.tokens, self.chosen = other.tokens, other.chosen
+        self.logprobs, self.ends_when_full = other.logprobs, other.ends_when_full
+        self.chooser.go_on_from(other.chooser, other.chosen)
+        if "spelling" in other.__dict__:
+            self.spelling = other.spelling
 
     @property
     def last(self) -> int | None:
@@ -241,7 +252,7 @@ class Answer:
             return "max_tokens"
         room = self._row.room
         waiting = len(self.prompt) + len(self.chosen) - self._row.fed
-        if room is None or room >= waiting:
+        if room is None or not self.ends_when_full or room >= waiting:
             return None
         return "length"
 

@@ -4,7 +4,8 @@ In: a session, its bundle's tokenizer and chat template, the user's messages. Ou
 answers in pieces (`conversation_reply.py`). Before each answer the whole conversation
 is rendered and encoded again (`conversation_script.py`), and compared with the tokens
 that the session holds (`conversation_held.py`). The session is rewound to the first
-difference, or reset if it cannot be rewound. Without a chat template, a conversation is
+difference, or reset if it cannot be rewound. Old turns may be left out where the
+session is full (`conversation_room.py`). Without a chat template, a conversation is
 one text that each message continues. Preprocessed pictures of the conversation stay in
 memory, since a reset session has to run them again.
 """
@@ -21,6 +22,7 @@ from kvc.runtime.generation.conversation_files import (
     settings_in,
 )
 from kvc.runtime.generation.conversation_held import Held
+from kvc.runtime.generation.conversation_room import OnFull
 from kvc.runtime.generation.conversation_script import Script
 from kvc.runtime.generation.conversation_start import (
     held_of,
@@ -51,10 +53,10 @@ class Conversation(Turns):
     """A chat with a model on one session.
 
     Attributes:
-        messages: the messages so far; empty without a chat template. The content of a
-            message is a text. If the model reads pictures, and the chat template takes
-            a content of several parts, the content is a list of parts: texts and
-            pictures.
+        messages: the messages so far, also those that are no longer read; empty without
+            a chat template. The content of a message is a text. If the model reads
+            pictures, and the chat template takes a content of several parts, the
+            content is a list of parts: texts and pictures.
         answer: the generation of the last answer, None before the first.
     """
 
@@ -70,6 +72,7 @@ class Conversation(Turns):
         tools: Sequence[Tool] | None = None,
         template_arguments: Mapping[str, object] | None = None,
         special_tokens: str = "tokens",
+        on_full: OnFull = "stop",
         **settings: Unpack[Arguments],
     ) -> None:
         """Begin a conversation, or continue an earlier one.
@@ -95,13 +98,21 @@ class Conversation(Turns):
                 arguments become: "tokens", as in transformers, or "text", so that a
                 user cannot forge turns. "text" is refused at a turn at which the
                 template rewrites texts where they have such names.
+            on_full: what happens where the session is full. "stop": the answer ends
+                there, and a message without room is refused. "drop": the oldest turns
+                are no longer read, each a message of the user with all that answers
+                it, so that the message and its answer fit: until `max_tokens` tokens
+                are free, at most half of the capacity, and at least a fourth of it. An
+                answer goes on where the session is full, after the conversation
+                without its oldest turns. The system message and tools stay.
             settings: as in `kvc.runtime.generate`; the token that ends an answer is
                 always a stop token.
 
         Raises:
             BadSetting: a setting, a tool or an argument of the template is impossible,
-                `session` is not a Session, the program has an encoder, or `history`
-                does not have as many tokens as the session holds.
+                there is no template for `on_full="drop"`, `session` is not a Session,
+                the program has an encoder, or `history` does not have as many tokens as
+                the session holds.
             UnknownName: no method has the role "prefill", or none the role "decode".
 
         Warns:
@@ -121,7 +132,7 @@ class Conversation(Turns):
             special_tokens,
         )
         first = system_of(system, messages, template)
-        super().__init__(script, Held(session, held), first, settings, 2)
+        super().__init__(script, Held(session, held), first, settings, on_full, 2)
         if template is None:
             self._text = [*held, *session.pending[0]]
         if messages:
@@ -176,8 +187,8 @@ class Conversation(Turns):
         Raises:
             BadSetting: `said` is neither a text nor messages, or there are messages but
                 no chat template.
-            CacheOverflow: the session has no room for the message; the conversation is
-                as it was.
+            CacheOverflow: the session has no room for the message, with "drop" not even
+                for the message alone; the conversation is as it was.
             BadChatTemplate, TemplateLimit: the template refuses the messages, or
                 exceeds its limits; the conversation is as it was.
             KvcError: as `kvc.runtime.generate` and `Session.call`, at once or during
@@ -224,7 +235,8 @@ class Conversation(Turns):
         script, template = self._script, self._script.template
         session, held = self.session, self._held.tokens
         if template is not None and self._held.needs_copies:  # which the file has not
-            session, held = self._held.before(script.next_turn(self.messages))
+            read = self._room.read(self.messages)
+            session, held = self._held.before(script.next_turn(read))
         chat = SavedChat(
             messages=self.messages,
             held=held,
@@ -233,6 +245,8 @@ class Conversation(Turns):
             template_arguments=script.arguments,
             settings=self._settings,
             special_tokens=script.special_tokens,
+            on_full=self._room.on_full,
+            dropped=self._room.dropped,
             template=None if template is None else template.digest,
         )
         try:
@@ -250,6 +264,7 @@ class Conversation(Turns):
         tools: Sequence[Tool] | None = None,
         template_arguments: Mapping[str, object] | None = None,
         special_tokens: str | None = None,
+        on_full: OnFull | None = None,
         **settings: Unpack[Arguments],
     ) -> "Conversation":
         """Continue a conversation that `save` wrote, where it was.
@@ -264,6 +279,7 @@ class Conversation(Turns):
             tools: replace those of the file, unless None.
             template_arguments: replace those of the file, unless None.
             special_tokens: replaces that of the file, unless None.
+            on_full: replaces that of the file, unless None.
             settings: replace those of the file, unless None.
 
         Raises:
@@ -280,6 +296,7 @@ class Conversation(Turns):
             "tools": tools,
             "template_arguments": template_arguments,
             "special_tokens": special_tokens,
+            "on_full": on_full,
         }
         with restored(source, path) as (session, template, chat):
             chat.warn_if_changed(template, stacklevel=2)
@@ -293,7 +310,7 @@ class Conversation(Turns):
                 **chat.replaced(new),
                 **given,
             )
-            made._text = list(chat.text)
+            made._text, made._room.dropped = list(chat.text), chat.dropped
             return made
 
     def reset(self) -> None:
@@ -311,6 +328,19 @@ class Conversation(Turns):
     def problems(self) -> tuple[str, ...]:
         """Return why the last answer's calls stay in its text, such as broken JSON."""
         return () if self._reply is None else self._reply.problems
+
+    @property
+    def dropped(self) -> int:
+        """Return how many messages, after the system message, are no longer read."""
+        return self._room.dropped
+
+    @property
+    def read_again(self) -> int:
+        """Return how many tokens the last answer read again, since turns were dropped.
+
+        They are among those of `answer.prefill`.
+        """
+        return self._room.read_again
 
     @property
     def kept_nbytes(self) -> int:

@@ -11,8 +11,9 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
+from kvc.runtime.generation.conversation_room import OnFull
 from kvc.runtime.generation.session_rows import check_session
 from kvc.runtime.generation.settings import Arguments
 from kvc.runtime.sessions.methods import find_roles
@@ -26,6 +27,7 @@ from kvc.schema.frozen import frozen
 
 _KIND: Final = "chat"  # the name of the entry in the file
 _MOST: Final = 1 << 62  # the greatest token
+_LATER: Final[Mapping[str, object]] = {"on_full": "stop", "dropped": 0}
 _NEW: Final = "; move it away to begin a new chat"
 
 
@@ -45,6 +47,8 @@ class SavedChat:
         template_arguments: more variables of the template.
         settings: the settings of the generations.
         special_tokens: what names of special tokens in messages become.
+        on_full: "stop" or "drop", as in `Conversation`.
+        dropped: how many messages after the system message are no longer read.
         template: the digest of the template, None without one.
     """
 
@@ -55,6 +59,8 @@ class SavedChat:
     template_arguments: Mapping[str, object]
     settings: Mapping[str, object]
     special_tokens: str
+    on_full: OnFull
+    dropped: int
     template: str | None
 
     def as_attached(self) -> dict[str, object]:
@@ -75,7 +81,7 @@ class SavedChat:
 
     def replaced(self, new: Mapping[str, object]) -> dict[str, Any]:
         """Return what the template is given, replaced by new values but None."""
-        names = ("tools", "template_arguments", "special_tokens")
+        names = ("tools", "template_arguments", "special_tokens", "on_full")
         own = {name: getattr(self, name) for name in names}
         return own | {name: one for name, one in new.items() if one is not None}
 
@@ -158,9 +164,9 @@ def chat_of(session: Session, path: str, template: ChatTemplate | None) -> Saved
     found = session.attached.get(_KIND)
     saved = "it has a session without a chat: restore it by Program.restore, and give "
     require(found is not None, saved + "messages= and history= to Conversation")
-    known = isinstance(found, dict) and found.keys() == _FORMS.keys()
-    require(known, "its chat has other parts")
-    content = cast("dict[str, object]", found)
+    content = dict(_LATER)  # what the first files did not have
+    content |= found if isinstance(found, dict) else {}
+    require(content.keys() == _FORMS.keys(), "its chat has other parts")
     for name, has_form in _FORMS.items():
         require(has_form(content[name]), f"{name} is {repr(content[name])[:80]}")
     chat = SavedChat(**content)  # type: ignore[arg-type]  # _FORMS checked it
@@ -172,6 +178,9 @@ def chat_of(session: Session, path: str, template: ChatTemplate | None) -> Saved
     )
     problem = _unknown_token(session, (*chat.held, *chat.text))
     require(not problem, problem)
+    count = len(chat.messages)
+    fewer = chat.dropped <= count
+    require(fewer, f"it leaves out {chat.dropped} of {count} messages")
     return chat
 
 
@@ -217,5 +226,7 @@ _FORMS: Final[Mapping[str, Callable[[object], bool]]] = {
     "template_arguments": _is_mapping,
     "settings": _are_settings,
     "special_tokens": lambda value: value in ("tokens", "text"),
+    "on_full": lambda value: value in get_args(OnFull),
+    "dropped": lambda value: type(value) is int and value >= 0,
     "template": lambda value: value is None or isinstance(value, str),
 }

@@ -43,7 +43,7 @@ class Held:
         end inside a picture. If the session cannot be rewound to their end, it goes
         back to the nearest copy of its states; without one, reset it and return 0.
         """
-        common = self._common(tokens)
+        common = self.common(tokens)
         try:
             self.session.check_usable()
             if common < len(self.tokens):
@@ -54,7 +54,8 @@ class Held:
         del self.tokens[common:]
         return common
 
-    def _common(self, tokens: Sequence[int]) -> int:
+    def common(self, tokens: Sequence[int]) -> int:
+        """Return how many of new tokens, but for the last, the session holds."""
         common = 0
         for one, other in zip(self.tokens, tokens[:-1], strict=False):
             if one != other:
@@ -97,7 +98,7 @@ class Held:
             A fork that the caller closes, and its tokens; or this session, if it does
             not need to go back, or cannot.
         """
-        common = self._common([*expected, 0])
+        common = self.common([*expected, 0])
         if common == len(self.tokens):
             return self.session, self.tokens
         fork = self.session.fork()

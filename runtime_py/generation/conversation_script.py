@@ -48,7 +48,8 @@ class Turn:
         tokens: the tokens of the whole conversation, up to the answer.
         marked: `tokens` with the marks of pictures in place of the pictures' image
             tokens.
-        shown: all pictures of the conversation.
+        shown: the pictures of all messages that are read.
+        dropped: how many messages after the system message are left out.
     """
 
     said: Sequence[Message]
@@ -56,6 +57,7 @@ class Turn:
     tokens: Sequence[int]
     marked: Sequence[int]
     shown: Sequence[Shown]
+    dropped: int = 0
 
 
 class Script:
@@ -135,6 +137,16 @@ class Script:
             return {"role": role, "content": text}
         parts = [*[_IMAGE] * pictures, {"type": "text", "text": text}]
         return {"role": role, "content": parts}
+
+    def pictures_in(self, message: Message) -> int:
+        """Return how many pictures a message has."""
+        if self.places is None:
+            return 0
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [{"text": content}]
+        pictures = [part for part in parts if part.get("type") == "image"]
+        texts = (str(part.get("text") or "") for part in parts)
+        return len(pictures) + sum(map(self.places.count_in, texts))
 
     def rendered(self, messages: Sequence[Message]) -> Spelled:
         """Return the text of messages, and what begins an answer.

@@ -6,13 +6,15 @@ the tokens that the session holds.
 
 from collections.abc import Generator, Sequence
 from contextlib import suppress
-from itertools import count
+from dataclasses import replace
+from itertools import count as counted
 from typing import TYPE_CHECKING
 from weakref import ref
 
 from kvc.runtime.generation import Arguments, Generation, generate, settings_of
 from kvc.runtime.generation.conversation_held import Held
 from kvc.runtime.generation.conversation_reply import Reply, form_for, showing
+from kvc.runtime.generation.conversation_room import OnFull, Room, without
 from kvc.runtime.generation.conversation_script import Script, Shown, Turn
 from kvc.runtime.generation.conversation_start import said_of
 from kvc.runtime.generation.preparing import pictures_of, prepared
@@ -39,6 +41,7 @@ class Turns:
         held: Held,
         system: str | Message | None,
         settings: Arguments,
+        on_full: OnFull,
         stacklevel: int,
     ) -> None:
         """Begin with the system message, or none.
@@ -48,10 +51,11 @@ class Turns:
             held: the content of the session.
             system: the system message.
             settings: the settings of all answers.
+            on_full: as in `Conversation`.
             stacklevel: the stack level of warnings, 1 for the caller of this function.
 
         Raises:
-            BadSetting: a setting is impossible.
+            BadSetting: a setting is impossible, or `on_full`.
 
         Warns:
             SettingIgnored, UnknownAnswers: as `Conversation`.
@@ -62,15 +66,18 @@ class Turns:
         self._tokenizer = showing(script.tokenizer, self._form)
         self._reply: Reply | None = None
         metadata = held.session.metadata
-        stops = list(settings_of(metadata, settings, stacklevel + 1).stop_tokens)
+        combined = settings_of(metadata, settings, stacklevel + 1)
+        self._room = Room(script, held.session, on_full, combined.max_tokens)
+        stops = list(combined.stop_tokens)
         if script.template is not None:
             stops += script.template.end_tokens(script.tokenizer)
         settings.pop("eos_token_id", None)  # another name of stop_tokens
         self._settings = settings
         self._settings["stop_tokens"] = tuple(dict.fromkeys(stops))
-        self._marks = count(1)
+        self._marks = counted(1)
         self._pictures: list[Shown] = []  # the pictures of earlier turns
         self._text: list[int] = []  # without a template: all tokens of the text
+        self._now: Turn  # the turn of the last answer, as it was read
         # A weak reference to the last answer's pieces: dropping the iterator ends it.
         self._open: ref[Generator[Piece]] | None = None
         self._say_system()
@@ -82,6 +89,7 @@ class Turns:
 
     def _say_system(self) -> None:
         """Set the list of messages to the system message alone."""
+        self._room.dropped = self._room.read_again = 0
         self.messages: list[Message] = []
         if isinstance(self._system, str):
             self.messages.append(self._script.message("system", self._system))
@@ -102,21 +110,49 @@ class Turns:
         (listed,) = pictures_of(images, None)
         made = prepared(self.session, self._script.places, listed)
         shown = [*self._pictures, *(Shown(-next(self._marks), one) for one in made)]
-        turn = self._turn(said, len(made), shown)
+        whole = self._turn(said, len(made), shown)
+        turn = self._room.fitting(self.messages, whole)
+        new = len(whole.tokens) - self._held.common(whole.marked)
+        self.answer, count = self._begun(turn)
+        more = turn.dropped > whole.dropped
+        self._room.read_again = max(0, count - new) if more else 0
+        pieces = self._run(self.answer, turn)
+        self._open = ref(pieces)
+        return pieces
+
+    def _begun(self, turn: Turn) -> tuple[Generation, int]:
+        """Rewind the session for a turn; return its answer, and how many tokens to run.
+
+        Raises:
+            KvcError: as `generate`.
+        """
         common = self._held.keep_common(turn.marked)
-        left = [one.picture for one in shown if one.mark not in turn.marked[:common]]
-        self.answer = generate(
+        kept = frozenset(turn.marked[:common])
+        answer = generate(
             self.session,
             turn.tokens[common:],
-            images=left,
+            images=[one.picture for one in turn.shown if one.mark not in kept],
             tokenizer=self._tokenizer,
             history=turn.tokens[:common],
             **self._settings,
         )
         self._held.keep_at(self._place_of_copy(turn, common))
-        pieces = self._run(self.answer, turn)
-        self._open = ref(pieces)
-        return pieces
+        return answer, len(turn.tokens) - common
+
+    def _make_room(self, answer: Generation) -> Generation | None:
+        """Leave out old turns of a full session; return what continues the answer.
+
+        None if nothing more can be left out. What is returned has run nothing.
+        """
+        tokens, pending = answer.tokens, len(answer.pending)
+        turn = self._room.again(self.messages, self._now, len(tokens))
+        if turn is None:
+            return None
+        self._held.settle(answer, [*self._now.marked, *tokens])
+        made, count = self._begun(turn)
+        self._now = turn
+        self._room.read_again += count + len(tokens) - pending
+        return made
 
     def _place_of_copy(self, turn: Turn, common: int) -> int | None:
         """Return where the states are to be copied, None where they need not be.
@@ -128,7 +164,8 @@ class Turns:
             return None
         if turn.shown:
             return len(turn.tokens)
-        shared = self._script.shared_by_next(turn, self.messages)
+        before = without(self.messages, turn.dropped)
+        shared = self._script.shared_by_next(turn, before)
         return shared if shared > common else len(turn.tokens)
 
     def _turn(
@@ -146,7 +183,8 @@ class Turns:
             return script.continued(self._text, str(said), shown, pictures)
         if isinstance(said, str):
             new = [script.message("user", said, pictures)]
-        return script.turn(self.messages, new, shown)
+        made = script.turn(self._room.read(self.messages), new, shown)
+        return replace(made, dropped=self._room.dropped)
 
     def _end_open(self) -> None:
         """End an unfinished answer, and record the tokens that the session holds."""
@@ -156,21 +194,27 @@ class Turns:
 
     def _run(self, answer: Generation, turn: Turn) -> Generator[Piece]:
         self._reply = reply = Reply(self._script, self._form, turn)
+        self._now = turn
+        drops = self._room.on_full == "drop"
+        if drops:
+            answer.when_full(self._make_room)
         try:
             yield from reply.pieces(answer)
         finally:
             answer.close()
+            if drops:  # a cycle of references would keep the session
+                answer.when_full(None)
             self._forget_copy()
-            self._held.settle(answer, [*turn.marked, *answer.tokens])
+            self._held.settle(answer, [*self._now.marked, *answer.tokens])
             if answer.tokens or answer.reason is not None:
-                self._note(turn, reply, answer.tokens)
+                self._note(self._now, reply, answer.tokens)
 
     def _forget_copy(self) -> None:
         with suppress(Closed, Forked):
             self._held.keep_at(None)
 
     def _note(self, turn: Turn, reply: Reply, made: Sequence[int]) -> None:
-        self._pictures = list(turn.shown)
+        self._pictures, self._room.dropped = list(turn.shown), turn.dropped
         if self._script.template is None:
             self._text = [*turn.tokens, *made]
         else:

@@ -32,13 +32,15 @@ class Decoding:
     def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
         """Run the prompts; return the first token after each prompt.
 
+        An answer that goes on after another prompt runs with it.
+
         Raises:
             StateMismatch: after the generation was made, other code has used one of its
                 sessions.
             UnusableLogits: the logits allow no token.
             ExecutionError: as `Session.call`.
         """
-        logits = self._feeder.feed_prompts([answer.prompt for answer in answers])
+        logits = self._feeder.feed_prompts([answer.pending for answer in answers])
         return list(map(Answer.choose, answers, logits))
 
     def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:

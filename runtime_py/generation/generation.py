@@ -7,7 +7,7 @@ only when the next token is requested. So the last token of an answer never runs
 """
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import TypeVar
@@ -38,6 +38,7 @@ class _Run(Iterator[_Handed]):
         self.time_to_first_token: float | None = None
         self.prefill = source.prefill
         self._source, self._answers = source, tuple(answers)
+        self._refill: Callable[[], _Run[_Handed] | None] | None = None
         self._steps, self._stepping = self._make_steps(), Lock()
 
     def close(self) -> None:
@@ -80,14 +81,30 @@ class _Run(Iterator[_Handed]):
                 try:
                     step = self._take(self._source.follow(self._answers))
                 except CacheOverflow:
-                    for answer in going:
-                        answer.reason = "length"
-                    return
+                    if not self._goes_on():
+                        for answer in going:
+                            answer.reason = "length"
+                        return
+                    step = self._take(self._source.begin(self._answers))
+                    continue
                 self.decode.tokens += len(going)
                 self.decode.seconds += time.perf_counter() - began
         finally:
             self._source.end()
             self._source.leave_pending(self._pending())
+
+    def _goes_on(self) -> bool:
+        """Make room in a full session; tell whether the answers can go on."""
+        made = None if self._refill is None else self._refill()
+        if made is None:
+            return False
+        for answer, anew in zip(self._answers, made._answers, strict=True):
+            anew.go_on_from(answer)
+        made.prefill.tokens += self.prefill.tokens
+        made.prefill.seconds += self.prefill.seconds
+        self.prefill = made.prefill
+        self._source, self._answers = made._source, made._answers
+        return True
 
     def _going(self) -> list[Answer]:
         return [answer for answer in self._answers if answer.reason is None]
@@ -112,7 +129,8 @@ class Generation(_Run[int]):
         settings: the settings of sampling and of the end of the answer.
         prefill, decode: how many tokens the prompt has, and the time it took; and the
             same for the answer. The time of decode excludes the caller's time between
-            two tokens.
+            two tokens. What is read again where a full cache is given room counts as
+            prompt.
         time_to_first_token: seconds from the request of the first token to its return,
             None before that.
     """
@@ -184,6 +202,21 @@ class Generation(_Run[int]):
         have not run.
         """
         return self._pending()[0]
+
+    def when_full(
+        self, make_room: "Callable[[Generation], Generation | None] | None"
+    ) -> None:
+        """Set what happens where the cache is full, in place of the answer's end.
+
+        Args:
+            make_room: gets this generation, makes room in the session, and returns a
+                new generation of a shorter prompt, or None if there is no room to be
+                made. The answer so far goes on after that prompt. None: the answer
+                ends.
+        """
+        self._refill = None if make_room is None else lambda: make_room(self)
+        for answer in self._answers:
+            answer.ends_when_full = make_room is None
 
     def __next__(self) -> int:
         (token,) = self._step()

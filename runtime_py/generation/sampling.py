@@ -67,6 +67,17 @@ class Chooser:
         other._tokens = self._tokens.copy()
         return other
 
+    def go_on_from(self, other: "Chooser", chosen: Sequence[int]) -> None:
+        """Continue the tokens and random numbers of another chooser.
+
+        Args:
+            other: the chooser, which is not used any more.
+            chosen: the tokens that it has chosen.
+        """
+        for token in chosen:
+            self._tokens.append(token)
+        self._random = other._random
+
     def force(self) -> int | None:
         """Return the next token if there is no choice, whatever the logits; or None."""
         if self._forced is None:

@@ -80,6 +80,9 @@ def chat(
     conversation, /image FILE shows a model that reads pictures one with the next
     message, /help lists these commands.
 
+    Where the context is full, an answer ends; with --on-full drop, the oldest messages
+    are no longer read, and the answer goes on.
+
     With --session, the chat is saved after each turn, and goes on next time.
 
     Reasoning goes to stderr. Calls of tools are printed after the answer, a line of
@@ -256,7 +259,7 @@ def _answer(
         TemplateLimit,
     )
 
-    before, stopped = conversation.answer, False
+    before, dropped, stopped = conversation.answer, conversation.dropped, False
     try:
         with stops() as stop, closing(begin()) as pieces:
             shown = Shown(terminal)
@@ -277,6 +280,8 @@ def _answer(
     for problem in conversation.problems:
         terminal.note(problem)
     terminal.note(_figures(conversation, conversation.answer, capacity))
+    if conversation.dropped > dropped:
+        terminal.note(_dropped(conversation))
     terminal.note(_end(conversation.answer, stopped))
     return bool(conversation.answer.tokens) or conversation.answer.reason is not None
 
@@ -321,6 +326,13 @@ def _figures(
         f"prompt {prefill.tokens} tokens, {prefill.tokens_per_second:.1f} tokens/s; "
         f"context {conversation.used:,}{limit}{kept}]"
     )
+
+
+def _dropped(conversation: "Conversation") -> str:
+    """Return what was done to make room."""
+    count, again = conversation.dropped, conversation.read_again
+    messages = "first message is" if count == 1 else f"first {count} messages are"
+    return f"the {messages} no longer read; {again:,} tokens were read again"
 
 
 def _end(answer: "Generation", stopped: bool) -> str:

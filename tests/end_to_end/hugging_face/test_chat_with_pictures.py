@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from click.testing import CliRunner
-from joined_pictures import TEMPLATE, model, processor
+from joined_pictures import CAPACITY, TEMPLATE, model, processor
 from seeing_models import JOINED, picture
 
 from kvc.runtime import Conversation, Session, generate, load
@@ -44,7 +44,7 @@ def answer(conversation, text, *images) -> str:
 
 def fresh_answer(program, conversation, images) -> str:
     """What the model says to all but the last answer, in a session of its own."""
-    text = conversation._template.render(conversation.messages[:-1])
+    text = conversation._script.template.render(conversation.messages[:-1])
     with program.session() as session:
         return "".join(generate(session, text, images=images, **LIMIT).text()).strip()
 
@@ -194,3 +194,22 @@ def test_the_command_shows_pictures(joined_bundle, program, tmp_path):
     conversation = talk(program)
     assert done.stdout == answer(conversation, "5 6", picture(0)) + "\n"
     assert "/image FILE shows a picture" in done.stderr
+
+
+def test_pictures_of_turns_that_are_dropped_are_forgotten(program):
+    template, tokenizer = chat_template_of(program), tokenizer_of(program)
+    with program.session(capacity=CAPACITY // 2) as session:
+        given = {**LIMIT, "max_tokens": 9, "on_full": "drop"}
+        conversation, shown = Conversation(session, tokenizer, template, **given), []
+        for seed in range(6):
+            images = [picture(seed)] * (seed % 3)
+            shown.append(images)
+            made = answer(conversation, str(seed + 5), *images)
+            begun = conversation.dropped // 2
+            left = [one for images in shown[begun:] for one in images]
+            assert len(conversation._pictures) == len(left)
+            text = template.render(conversation.messages[conversation.dropped : -1])
+            with program.session(capacity=CAPACITY // 2) as other:
+                run = generate(other, text, images=left, **{**LIMIT, "max_tokens": 9})
+                assert made.strip() == "".join(run.text()).strip()
+        assert conversation.dropped >= 4

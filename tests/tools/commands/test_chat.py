@@ -90,6 +90,16 @@ def test_answers_come_with_their_pace_and_what_is_used(program):
     assert terminal.notes[1] == "the limit of tokens was reached"
 
 
+def test_what_is_no_longer_read_is_told(program):
+    terminal = Terminal(*["Hello"] * 10)
+    conversation = talk(program, terminal, on_full="drop")
+    assert conversation.dropped == 6
+    told = [note for note in terminal.notes if "no longer read" in note]
+    words = r"the first 6 messages are no longer read; \d+ tokens were read again"
+    (line,) = told
+    assert re.fullmatch(words, line)
+
+
 def test_the_end_of_input_an_interrupt_and_quit_end_it(program):
     for end in ([], [KeyboardInterrupt, "x"], ["/quit", "x"], [" /exit ", "x"]):
         terminal = Terminal("Hello", *end)

@@ -106,6 +106,22 @@ def test_a_file_where_none_can_be_is_refused_before_anything_is_said(path, tmp_p
     assert "none" in made.stderr
 
 
+def test_a_chat_that_drops_turns_goes_on_so(path, file):
+    made = chat(path, file, "Hello\n", "--capacity", 60, "--on-full", "drop")
+    made = chat(path, file, "Hello\nHello\nHello\n")
+    assert made.exit_code == 0
+    assert "messages are no longer read" in made.stderr
+    made = chat(path, file, "Hello\nHello\nHello\n", "--on-full", "stop")
+    assert "the session has room for" in made.stderr
+
+
+def test_without_turns_none_are_dropped(tmp_path):
+    path = write_chat(tmp_path / "text.kvc", template=None)
+    made = CliRunner().invoke(main, ["chat", str(path), "--on-full", "drop"])
+    assert made.exit_code == 2
+    assert "--on-full needs a chat template" in made.stderr
+
+
 def test_no_other_file_is_left(path, file):
     chat(path, file, "Hello\n")
     assert list(file.parent.iterdir()) == [file]
