@@ -11,8 +11,11 @@ from typing import Any, Final
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 from kvc.schema.setting_checks import (
+    EarlyStopping,
+    check_beams,
     check_bias,
     check_count,
+    check_early_stopping,
     check_logit_bias,
     check_penalty,
     check_sequence_bias,
@@ -48,6 +51,9 @@ class Said:
     sequence_bias: SequenceBias | None = None
     logit_bias: SequenceBias | None = None
     bad_words_ids: tuple[tuple[int, ...], ...] | None = None
+    num_beams: int | None = None
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping | None = None
     seed: int | None = None
     stop_tokens: tuple[int, ...] | None = None
     stop_strings: tuple[str, ...] | None = None
@@ -76,6 +82,9 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], object]]] = {
     "sequence_bias": check_sequence_bias,
     "logit_bias": check_logit_bias,
     "bad_words_ids": check_token_lists,
+    "num_beams": check_beams,
+    "length_penalty": check_bias,
+    "early_stopping": check_early_stopping,
     "seed": check_count,
     "stop_tokens": check_tokens,
     "stop_strings": check_strings,

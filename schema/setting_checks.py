@@ -6,12 +6,15 @@ The checks accept numbers of numpy as numbers, but not bools.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from kvc.schema.errors import BadSetting
 
 MOST_INT64 = 2**63 - 1
+
+EarlyStopping = bool | Literal["never"]
 
 
 def check_count(name: str, found: object) -> int:
@@ -24,6 +27,31 @@ def check_count(name: str, found: object) -> int:
     if number < 0:
         raise _bad(name, "a whole number, 0 or more", found)
     return number
+
+
+def check_beams(name: str, found: object) -> int:
+    """Return the value of a setting as a number of beams, 1 or more.
+
+    Raises:
+        BadSetting: the value is something else.
+    """
+    number = _whole(found)
+    if number < 1:
+        raise _bad(name, "a whole number, 1 or more", found)
+    return number
+
+
+def check_early_stopping(name: str, found: object) -> EarlyStopping:
+    """Return the value of a setting as True, False, or "never".
+
+    Raises:
+        BadSetting: the value is something else.
+    """
+    if isinstance(found, bool):
+        return found
+    if found == "never":
+        return "never"
+    raise _bad(name, "True, False or 'never'", found)
 
 
 def check_temperature(name: str, found: object) -> float:

@@ -8,7 +8,7 @@ second model.
 from collections.abc import Sequence
 
 from kvc.runtime.generation.answer import Answer, Row
-from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.generation.feeding import Feeder, Pace
 
 
 class Decoding:
@@ -19,15 +19,20 @@ class Decoding:
             `settle`, the session may hold more tokens than the counts in `rows`.
         prefill: how many tokens the prompts have, and the time that the prompts took.
         logprobs: for each row the log probabilities of its prompt, if asked for.
+        decode: how many tokens of the answers have come, and the time that they took.
         drafted: how many tokens of a draft the model has checked.
         accepted: how many of the checked tokens the model sampled as well.
+        score: the score of the best of several beams; None before the search has ended,
+            and without beams.
     """
 
     def __init__(self, feeder: Feeder) -> None:
         self._feeder = feeder
         self.rows: Sequence[Row] = feeder.rows
-        self.prefill, self.logprobs = feeder.prefill, feeder.logprobs
+        self.prefill, self.decode = feeder.prefill, Pace()
+        self.logprobs = feeder.logprobs
         self.drafted = self.accepted = 0
+        self.score: float | None = None
 
     def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
         """Run the prompts; return the first token after each prompt.

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from kvc.runtime.generation.answer import Answer, EndReason, Spelling
 from kvc.runtime.generation.decode_loop import Decoding
-from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.log_probabilities import TokenLogprob
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.schema.errors import Busy, CacheOverflow
@@ -34,9 +33,8 @@ class _Run(Iterator[_Handed]):
     ) -> None:
         """Begin with one empty answer for each row of the source of tokens."""
         self.settings = settings
-        self.decode = Pace()
         self.time_to_first_token: float | None = None
-        self.prefill = source.prefill
+        self.prefill, self.decode = source.prefill, source.decode
         self._source, self._answers = source, tuple(answers)
         self._refill: Callable[[], _Run[_Handed] | None] | None = None
         self._steps, self._stepping = self._make_steps(), Lock()
@@ -125,6 +123,10 @@ class Generation(_Run[int]):
     session holds the prompt and the answer, except for the tokens in `pending`. To
     continue the text, pass `pending`, followed by new tokens, as the next prompt.
 
+    With `num_beams`, the first token comes when the search has found the best answer.
+    From then on row 0 of the session holds the prompt and the whole answer except for
+    its last token, which is `pending`; the other rows hold what the search has left.
+
     Attributes:
         settings: the settings of sampling and of the end of the answer.
         prefill, decode: how many tokens the prompt has, and the time it took; and the
@@ -168,6 +170,15 @@ class Generation(_Run[int]):
         They are complete when the first token has been returned.
         """
         return self._source.logprobs[0] if self._source.logprobs else ()
+
+    @property
+    def score(self) -> float | None:
+        """Return the score of an answer that a search for beams has found, else None.
+
+        The sum of the log probabilities of its tokens, after processors, divided by
+        their number to the power of `length_penalty`.
+        """
+        return self._source.score
 
     @property
     def is_complete(self) -> bool | None:

@@ -87,6 +87,26 @@ class Chooser:
             self._tokens.append(token)
         return token
 
+    def scores(self, answer: Sequence[int], logits: Logits) -> Logits:
+        """Return the logits of the token after an answer, changed by the processors.
+
+        Args:
+            answer: tokens after those that the chooser began with.
+            logits: float32 [vocab].
+
+        Returns:
+            float32 [vocab]; of a token that is forced, 0, and -inf of all others.
+        """
+        tokens = np.concatenate([self._tokens.array, np.array(answer, np.int64)])
+        token = None if self._forced is None else self._forced(tokens)
+        if token is None:
+            for process in self._processors:
+                logits = process(tokens, logits)
+            return logits
+        only = np.full_like(logits, -np.inf)
+        only[token] = 0
+        return only
+
     def choose(self, logits: Logits) -> int:
         """Return the next token.
 

@@ -9,6 +9,7 @@ import json
 import reprlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypedDict, TypeVar
 
 from kvc.runtime.generation.constraints import Constraint, constraint_of
@@ -16,7 +17,7 @@ from kvc.runtime.generation.logits import Processor, check_processors
 from kvc.schema.errors import BadSetting, meant
 from kvc.schema.frozen import frozen
 from kvc.schema.generation_config import Said, SequenceBias, read_settings
-from kvc.schema.setting_checks import check_count
+from kvc.schema.setting_checks import EarlyStopping, check_count
 
 _Checked = TypeVar("_Checked")
 
@@ -49,7 +50,6 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "guidance_scale": (1,),
     "max_time": (),
     "num_beam_groups": (1,),
-    "num_beams": (1,),
     "num_return_sequences": (1,),
     "penalty_alpha": (0,),
     "remove_invalid_values": (False,),
@@ -57,6 +57,8 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "top_h": (),
     "watermarking_config": (),
 }
+_WHAT: Final = "kvc only takes the likeliest token or samples"
+_INSTEAD: Final = {"num_return_sequences": "no value: n= asks for several answers"}
 
 
 # Names of settings in other libraries -> kvc's.
@@ -107,6 +109,9 @@ class Arguments(TypedDict, total=False):
     grammar: str | None
     logprobs: int | None
     prompt_logprobs: int | None
+    num_beams: int | None
+    length_penalty: float | None
+    early_stopping: EarlyStopping | None
     seed: int | None
     stop_tokens: Sequence[int] | int | None
     eos_token_id: Sequence[int] | int | None
@@ -154,6 +159,12 @@ class GenerationSettings:
             likeliest tokens; None for no log probabilities.
         prompt_logprobs: the same for the tokens of the prompt, whose method must return
             the logits of each.
+        num_beams: how many beams are searched for the likeliest answer; 1 for no
+            search.
+        length_penalty: of beams: the score of an answer is the sum of its log
+            probabilities, divided by its length to the power of this number.
+        early_stopping: of beams: True ends the search when `num_beams` answers have
+            ended; False when a better one is unlikely, "never" when it is impossible.
         seed: the seed of the random numbers; None for a random seed.
         stop_tokens: tokens that end the generation; the caller does not get them.
         stop_strings: strings that end the generation if they occur in the text; the
@@ -189,6 +200,9 @@ class GenerationSettings:
     constraint: Constraint | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
     seed: int | None = None
     stop_tokens: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
@@ -200,7 +214,10 @@ class GenerationSettings:
 
 
 def settings_of(
-    metadata: Mapping[str, str], given: Arguments, stacklevel: int = 1
+    metadata: Mapping[str, str],
+    given: Arguments,
+    stacklevel: int = 1,
+    rows: int | None = None,
 ) -> GenerationSettings:
     """Return the settings of a bundle, overridden by the caller's.
 
@@ -208,6 +225,8 @@ def settings_of(
         metadata: the metadata of the bundle.
         given: the caller's settings.
         stacklevel: the stack level of warnings, 1 for the caller of this function.
+        rows: how many rows a session has for beams. The bundle's `num_beams` counts if
+            it is the same. None if the caller of this function cannot search for beams.
 
     Raises:
         BadSetting: a setting is impossible, or kvc does not support it.
@@ -217,7 +236,7 @@ def settings_of(
     for name, value in _missing_settings(given).items():
         raise BadSetting(
             name=name,
-            expected="no value: kvc only takes the likeliest token or samples",
+            expected=_INSTEAD.get(name, f"no value: {_WHAT}"),
             found=value,
         )
     for name in given:
@@ -236,10 +255,24 @@ def settings_of(
     for name in ("logprobs", "prompt_logprobs"):
         if given.get(name) is not None:
             of_caller[name] = check_count(name, given.get(name))
-    settings = _combine(bundle, read_settings(given), of_caller)
-    for message in _what_is_ignored(given, config or {}):
+    said = read_settings(given)
+    settings = _combine(bundle, said, of_caller)
+    unused = said.num_beams is None and not _fits_beams(settings, rows)
+    if unused:
+        settings = replace(settings, num_beams=1)
+    elif rows is None and settings.num_beams > 1:
+        expected = "1: this does not search for beams"
+        raise BadSetting(name="num_beams", expected=expected, found=settings.num_beams)
+    for message in _what_is_ignored(given, config or {}, unused):
         warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)
     return settings
+
+
+def _fits_beams(settings: GenerationSettings, rows: int | None) -> bool:
+    """Tell whether the bundle's number of beams can be searched, or is 1."""
+    fits = settings.num_beams == rows and not settings.temperature
+    free = settings.constraint is None and not settings.stop_strings
+    return settings.num_beams == 1 or (fits and free)
 
 
 def bos_of(metadata: Mapping[str, str]) -> int | None:
@@ -331,9 +364,12 @@ def _missing_settings(found: Mapping[str, object]) -> dict[str, str]:
 
 
 def _what_is_ignored(
-    given: Mapping[str, object], config: Mapping[str, object]
+    given: Mapping[str, object], config: Mapping[str, object], beams: bool
 ) -> Iterator[str]:
-    """Yield warnings about unused settings of the caller and of the bundle."""
+    """Yield warnings about unused settings of the caller and of the bundle.
+
+    `beams` tells whether the bundle's number of beams is unused.
+    """
     cache = [name for name in _CACHE_SETTINGS if given.get(name) is not None]
     if cache:
         yield (
@@ -341,8 +377,9 @@ def _what_is_ignored(
             "in the bundle and whose size is set by program.session(capacity=...)"
         )
     missing = [f"{name}={value}" for name, value in _missing_settings(config).items()]
+    why = _WHAT
+    if beams:
+        missing.insert(0, f"num_beams={config['num_beams']}")
+        why += " (or searches for beams of one prompt, in as many rows)"
     if missing:
-        yield (
-            f"the bundle's generation_config: {', '.join(missing)}: ignored; kvc only "
-            "takes the likeliest token or samples"
-        )
+        yield (f"the bundle's generation_config: {', '.join(missing)}: ignored; {why}")

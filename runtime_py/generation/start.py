@@ -41,6 +41,13 @@ from kvc.runtime.generation.settings import (
     bos_of,
     settings_of,
 )
+from kvc.runtime.generation.spreading import (
+    BeamAnswer,
+    check_spread,
+    open_seed,
+    rows_for_beams,
+    spread_over,
+)
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
@@ -132,6 +139,20 @@ def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
 @overload
 def generate(
     session: Session,
+    prompt: "Prompt | None" = None,
+    *,
+    n: int,
+    images: "Sequence[Picture | InParts]" = (),
+    tokenizer: Tokenizer | None = None,
+    history: Sequence[int] = (),
+    decoder_prompt: Sequence[int] | None = None,
+    **settings: Unpack[Arguments],
+) -> BatchGeneration: ...
+
+
+@overload
+def generate(
+    session: Session,
     prompt: "Prompts",
     *,
     images: "Sequence[Sequence[Picture]]" = (),
@@ -147,6 +168,7 @@ def generate(
     session: Session,
     prompt: object = None,
     *,
+    n: int | None = None,
     images: "Sequence[Picture | InParts | Sequence[Picture]]" = (),
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
@@ -171,6 +193,9 @@ def generate(
         prompt: a text, or at least one token id. For a batch, a list of texts or of
             token ids, which may have different lengths, or token ids [batch, n]. None
             if an encoder takes only a picture.
+        n: how many answers to make to one prompt, in a session of n rows: a
+            `BatchGeneration`. The prompt runs once; row 0 of the session counts, and
+            the other rows become copies of it. Row r samples with `seed` + r.
         attention_mask: for token ids [batch, n], a mask [batch, n]: 1 for a token, and
             0 for padding at either end of a row, as tokenizers of transformers return
             it.
@@ -201,17 +226,22 @@ def generate(
             `max_tokens`, `eos_token_id` is `stop_tokens`. A temperature above 0, a
             top_k, top_p or min_p requests sampling; `do_sample` overrides that. Row r
             of a batch takes `seed` + r: its tokens are those of a single prompt with
-            that seed, except for different rounding of logits in a batch.
+            that seed, except for different rounding of logits in a batch. `num_beams`
+            searches for the likeliest answer to one prompt, in a session of as many
+            rows, of which row 0 counts; afterwards row 0 holds prompt and answer. Beams
+            do not go with sampling, drafts, forms and stop strings.
 
     Returns:
-        A `Generation` of one prompt, a `BatchGeneration` of a list or of several rows.
+        A `Generation` of one prompt, a `BatchGeneration` of a list, of several rows, or
+        of `n` answers.
 
     Raises:
         BadSetting: a setting is impossible or not supported, `session` is not a
             Session, a prompt is empty or not a prompt, the numbers of rows and prompts
             differ, or the program's methods cannot run rows of different lengths. With
             a draft: the draft is `session` itself, has another vocabulary, or holds
-            other tokens than it may, or there are several prompts.
+            other tokens than it may, or there are several prompts. With `n` or
+            `num_beams`: the program's sessions cannot have one row.
         TypeError: a keyword argument is not a setting.
         UnknownName: no method has the role "prefill", or none the role "decode"; or,
             with a draft, no method of `session` has the role "prefill_all".
@@ -230,15 +260,20 @@ def generate(
         BegunTwice: a text begins with the token that the tokenizer puts before it.
     """
     check_session(session)
-    combined = settings_of(session.metadata, settings, stacklevel=2)
     batch = batch_of(prompt, attention_mask)
+    is_alone = batch is None and draft is None
+    beams = rows_for_beams(session, n, is_alone)
+    combined = settings_of(session.metadata, settings, stacklevel=2, rows=beams)
     draft_tokens = draft_tokens_of(draft, draft_tokens, batch is not None)
+    spread = check_spread(session, combined, n, is_alone)
+    whole, encode = session, find_encode(session)
+    session = whole if spread == 1 else open_seed(whole, encode is not None)
 
     def find_tokenizer() -> Tokenizer:
         return _tokenizer_of(session) if tokenizer is None else tokenizer
 
     given = [prompt] if batch is None else batch
-    encode, encoding = find_encode(session), None
+    encoding = None
     if encode is not None:
         check_anew(draft, history)
         encoding = encoding_of(session, encode, prompt, batch, images, find_tokenizer)
@@ -280,12 +315,12 @@ def generate(
     first = [one for one, row in zip(given, feeder.rows, strict=True) if not row.start]
     if texts := [one for one in first if isinstance(one, str)]:
         warn_if_begun_twice(texts, find_tokenizer(), stacklevel=2)
-    source = Decoding(feeder)
-    if draft is not None:
-        source = start_drafting(feeder, draft, histories[0], draft_tokens)
+    source = _source_of(feeder, whole, combined, draft, histories[0], draft_tokens)
+    tokens, histories = tokens * spread, [*histories] * spread
     matchers = matchers_of(session, combined, feeder.vocabulary)
+    kind = BeamAnswer if combined.num_beams > 1 else Answer
     answers = [
-        Answer(
+        kind(
             tokens[number],
             row,
             combined,
@@ -296,7 +331,7 @@ def generate(
         )
         for number, row in enumerate(source.rows)
     ]
-    made = Generation if batch is None else BatchGeneration
+    made = Generation if batch is None and n is None else BatchGeneration
     return made(source, answers, combined)
 
 
@@ -323,6 +358,26 @@ def _feeder_of(
         expected = "no value: prompts with an encoder or pictures have none"
         raise BadSetting(name="prompt_logprobs", expected=expected, found=found)
     return WatchedFeeder(session, rows, count)
+
+
+def _source_of(
+    feeder: Feeder,
+    session: Session,
+    settings: GenerationSettings,
+    draft: Session | Literal["prompt"] | None,
+    history: Sequence[int],
+    draft_tokens: int | None,
+) -> Decoding:
+    """Return the source of tokens, given a feeder of the session or of its seed.
+
+    Raises:
+        KvcError: as `start_drafting`.
+    """
+    if draft is not None:
+        return start_drafting(feeder, draft, history, draft_tokens)
+    if feeder.session is not session:
+        return spread_over(session, feeder, settings)
+    return Decoding(feeder)
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:

@@ -175,13 +175,11 @@ class Session(Callables):
     def admit(self, row: int, other: "Session", other_row: int = 0) -> None:
         """Copy a row of another session into a row of this session.
 
-        The other rows of this session do not change, nor does the other session. That
-        session must be of the same program and have the same sizes, except for the
-        number of rows.
+        Nothing else changes. The other session must be of the same program and have
+        the same sizes, except for the number of rows.
 
         Raises:
-            BadSetting: there is no such row, or `other` is not a session of this
-                program.
+            BadSetting: no such row, or `other` is not a session of this program.
             StateMismatch: as `reset_row`, or the sessions have different sizes.
             CacheOverflow: the row has more tokens than this session's capacity.
             Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
@@ -214,8 +212,7 @@ class Session(Callables):
         content into memory that can be shared; a later fork takes a millisecond.
 
         Args:
-            transactional: as in `Program.session`; None for the setting of this
-                session.
+            transactional: as in `Program.session`; None as in this session.
 
         Raises:
             OutOfMemory: the system provides no address space.
@@ -227,6 +224,18 @@ class Session(Callables):
             if transactional is not None:
                 copies = copies._replace(transactional=transactional)
             return Session(self._engine, self._states.fork(copies))
+
+    def one_row(self) -> "Session":
+        """Open an empty session of one row, with the other sizes of this session.
+
+        Raises:
+            UnknownName, BadSetting: sessions of the program cannot have one row.
+            OutOfMemory, Busy, Closed, Forked: as `fork`.
+        """
+        with Use(self._usage, "one_row"):
+            engine, states = self._engine, self._states
+            sizes = choose_sizes(engine.program, {**states.sizes, "batch": 1})
+            return Session(engine, engine.open_states(sizes, states.capacity, NONE))
 
     def residency(self) -> SessionResidency:
         """Return a report of the host memory that the states occupy now."""
@@ -243,13 +252,9 @@ class Session(Callables):
             self._states.check_usable()
 
     def before_use(self, settle: Callable[[], None] | None) -> None:
-        """Set a function to run before the next use of the session.
+        """Set a function that ends a state between two steps; None removes it.
 
-        The function ends an intermediate state in which the caller left the session.
-
-        Args:
-            settle: the function, which runs before every use until it is replaced, also
-                before a use by itself; None removes it.
+        It runs before every use until it is replaced, also before its own.
         """
         self._usage.before = settle
 
@@ -270,7 +275,7 @@ class Session(Callables):
 
         Args:
             path: the path of the file.
-            attached: more that the file carries; `attached` of a restored session.
+            attached: more for the file; `attached` of a restored session.
 
         Raises:
             BadSetting: `path` is not a path, or `attached` cannot be written as JSON.
@@ -299,10 +304,9 @@ class Session(Callables):
     def positions(self) -> Mapping[str, Array]:
         """Return the position of each row at each cursor, int64 [rows], by name.
 
-        The first cursor is that of `position`. The name of a cursor is the name of the
-        input or the state that has the cursor's value; or, if the cursor is the length
-        of states, the name of the first of these states. Unknown positions are left
-        out.
+        The first cursor is that of `position`. A cursor has the name of the input or
+        the state with its value, or of the first of the states whose length it is.
+        Unknown positions are left out.
 
         Raises:
             StateMismatch: as `position`.
@@ -315,9 +319,8 @@ class Session(Callables):
     def pending(self) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of each row that a generation sampled but has not run.
 
-        Usually there is one such token: the last token of the answer. To continue, put
-        the pending tokens before the next prompt. `save` writes them to the file; the
-        next change of the states clears them.
+        Usually one, the last of the answer. To continue, put them before the next
+        prompt. `save` writes them; the next change of the states clears them.
         """
         with Use(self._usage, "pending"):
             rows = count_rows(self._engine.program, self._states.sizes)
@@ -338,9 +341,8 @@ class Session(Callables):
     def rewindable(self) -> Array:
         """Return how many tokens of each row `rewind` can drop now, int64 [batch].
 
-        Usually the number is the row's position. It is less if ring buffers have
-        overwritten slots inside the window of an earlier position. A row can always go
-        back to its beginning.
+        Usually the row's position; less if ring buffers have overwritten slots inside
+        the window of an earlier position. A row can always go back to its beginning.
 
         Raises:
             NoPosition, NotRewindable, Poisoned, Busy, Closed, Forked: as `rewind`.
@@ -358,8 +360,7 @@ class Session(Callables):
     def longest_call(self) -> int | None:
         """Return how many tokens one call can add, None without a ring buffer.
 
-        A call of the role "prefill" can have more tokens: the session splits it into
-        pieces.
+        The session splits a longer call of the role "prefill" into pieces.
         """
         with Use(self._usage, "longest_call"):
             entries = map(self._engine.entry, range(len(self._engine.program.methods)))
@@ -379,7 +380,7 @@ class Session(Callables):
     def close(self) -> None:
         """Free the states' memory; a second call does nothing.
 
-        A call in a forked child process does not change the parent's session.
+        In a forked child process, the parent's session does not change.
 
         Raises:
             Busy: another thread uses the session.

@@ -9,13 +9,13 @@ import json
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
+from kvc.tools.generation_figures import figures_of
 from kvc.tools.generation_options import (
     form_options,
     generation_options,
@@ -26,15 +26,6 @@ from kvc.tools.options import Loading, loading_options, open_program
 if TYPE_CHECKING:
     from kvc.runtime import BatchGeneration, Generation, Program, Session
     from kvc.runtime.generation import Arguments
-
-# Why an answer ended: the message for a single answer, and for some of several.
-_WHY = {
-    "stop": ("the model ended the text", "ended by the model"),
-    "stop_string": ("a stop string came", "ended by a stop string"),
-    "length": ("the cache is full", "ended by a full cache"),
-    "max_tokens": ("--max-tokens was reached", "ended by the limit of tokens"),
-    None: ("interrupted", "interrupted"),
-}
 
 _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual guesses
 
@@ -70,6 +61,19 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
     "text, faster if it repeats much. The bundle needs --all-logits.",
 )
 @click.option(
+    "--answers",
+    "-N",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Make N answers to one PROMPT, as a batch; the prompt runs once.",
+)
+@click.option(
+    "--beams",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Search for the likeliest text with N beams; it is printed at the end.",
+)
+@click.option(
     "--image",
     "images",
     multiple=True,
@@ -94,6 +98,8 @@ def generate(
     draft: str | None,
     draft_tokens: int | None,
     prompt_lookup: bool,
+    answers: int | None,
+    beams: int | None,
     images: tuple[str, ...],
     logprobs: int | None,
     loading: Loading,
@@ -109,7 +115,7 @@ def generate(
     given --image and no PROMPT.
 
     Several prompts run as one batch, if the bundle allows as many, and are printed
-    with their answers when all have ended.
+    with their answers when all have ended. So do several --answers to one prompt.
 
     With --json-schema, --regex, --choice or --grammar the answer has this form, unless
     it ends at a limit of tokens, which is told.
@@ -118,16 +124,18 @@ def generate(
     """
     began = time.perf_counter()
     _check_drafts(draft, draft_tokens, prompt_lookup, len(prompts))
+    checked = draft is not None or prompt_lookup
+    _check_rows(answers, beams, len(prompts), checked)
     if prompts.count("-") > 1:
         raise click.UsageError("- reads all of stdin, so it can be given once")
     if not prompts and not images:
         raise click.UsageError("Missing argument 'PROMPT...'.")
     texts = [_read(prompt) for prompt in prompts]
-    settings["logprobs"] = logprobs
+    settings["logprobs"], settings["num_beams"] = logprobs, beams
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
-        checked = draft is not None or prompt_lookup
-        opened = _open_rows(program, len(texts) or 1, capacity, checked)
+        rows = answers or beams or len(texts) or 1
+        opened = _open_rows(program, rows, capacity, checked)
         session = stack.enter_context(opened)
         draft_program = draft_session = None
         if draft is not None:
@@ -136,7 +144,11 @@ def generate(
             draft_session = stack.enter_context(draft_program.session(snapshots=kept))
         guesser: Session | Literal["prompt"] | None = draft_session
         guesser = "prompt" if prompt_lookup else guesser
-        run = _start(session, texts, settings, guesser, draft_tokens, images)
+        if answers is None:
+            run = _start(session, texts, settings, guesser, draft_tokens, images)
+        else:
+            run = _start_answers(session, texts, settings, answers, images)
+            texts = texts * answers
         for each in (program, draft_program):
             if each is not None:
                 each.pack()  # or the figures would be of that, not of the model
@@ -144,10 +156,10 @@ def generate(
         try:
             _show(run, texts)
         except KeyboardInterrupt:
-            click.echo(f"\n{_figures(run, ready, settings)}", err=True)
+            click.echo(f"\n{figures_of(run, ready, settings, len(prompts))}", err=True)
             raise
         _show_logprobs(run, session)
-        click.echo(_figures(run, ready, settings), err=True)
+        click.echo(figures_of(run, ready, settings, len(prompts)), err=True)
         if _is_of_chats(program, texts):
             click.echo("note: the model was made for chats: kvc chat", err=True)
 
@@ -167,6 +179,23 @@ def _check_drafts(
     if prompts > 1 and (draft is not None or prompt_lookup):
         name = "--draft" if draft is not None else "--prompt-lookup"
         raise click.UsageError(f"{name} guesses for one PROMPT")
+
+
+def _check_rows(
+    answers: int | None, beams: int | None, prompts: int, checked: bool
+) -> None:
+    """Check that the options of several rows fit the others.
+
+    Raises:
+        click.UsageError: they do not.
+    """
+    if answers is not None and beams is not None:
+        raise click.UsageError("--beams finds one answer, so not with --answers")
+    name = "--answers" if answers is not None else "--beams"
+    if (answers or beams) and prompts > 1:
+        raise click.UsageError(f"{name} takes one PROMPT")
+    if (answers or beams) and checked:
+        raise click.UsageError(f"{name} goes without a draft and --prompt-lookup")
 
 
 def _read(prompt: str) -> str:
@@ -210,7 +239,8 @@ def _open_rows(
             return session
         session.close()
     raise click.ClickException(
-        f"there are {rows} prompts, and this bundle takes {most} at a time; "
+        f"{rows} rows are asked for, one for each prompt, answer or beam, and this "
+        f"bundle takes {most} at a time; "
         "kvc compile FOLDER --max-batch N makes one for more"
     )
 
@@ -252,6 +282,21 @@ def _start(
             draft_tokens=draft_tokens,
             **settings,
         )
+
+
+def _start_answers(
+    session: "Session",
+    texts: Sequence[str],
+    settings: "Arguments",
+    answers: int,
+    images: Sequence[str],
+) -> "BatchGeneration":
+    """Return a generation of several answers to one text; as `_start` otherwise."""
+    from kvc.runtime import generate
+
+    with telling_what_is_ignored():
+        prompt = texts[0] if texts else None
+        return generate(session, prompt, n=answers, images=images, **settings)
 
 
 def _of_prompts(
@@ -351,40 +396,3 @@ def _is_of_chats(program: "Program", texts: Sequence[str]) -> bool:
         return False
     marks = [mark for mark in template.special_tokens.values() if mark]
     return not any(mark in text for mark in marks for text in texts)
-
-
-def _figures(
-    run: "Generation | BatchGeneration", ready: float, settings: "Arguments"
-) -> str:
-    from kvc.runtime import Generation
-
-    prefill, decode, first = run.prefill, run.decode, run.time_to_first_token
-    alone = isinstance(run, Generation)
-    figures = [f"ready after {ready:.1f} s"]
-    if first is not None:
-        figures.append(f"first token{'' if alone else 's'} {first:.2f} s later")
-    figures.append(
-        f"prefill {prefill.tokens_per_second:.1f} tokens/s ({prefill.tokens} tokens), "
-        f"decode {decode.tokens_per_second:.1f} tokens/s ({decode.tokens} tokens)"
-        f"{'' if alone else ', of all prompts together'}"
-    )
-    if isinstance(run, Generation) and run.drafted:
-        figures.append(
-            f"{run.accepted} of {run.drafted} guesses right ({run.acceptance:.0%})"
-        )
-    return "; ".join([*figures, _why(run, settings)])
-
-
-def _why(run: "Generation | BatchGeneration", settings: "Arguments") -> str:
-    if isinstance(run.reason, tuple):
-        ends = Counter(_WHY[reason][1] for reason in run.reason)
-        cut = sum(complete is False for complete in run.is_complete)
-        told = [f"{count} {end}" for end, count in ends.items()]
-        return ", ".join([*told, f"{cut} without the form"] if cut else told)
-    if run.reason == "max_tokens" and settings.get("max_tokens") is None:
-        return f"the bundle's limit of tokens was reached{_within(run)}"
-    return _WHY[run.reason][0] + _within(run)
-
-
-def _within(run: "Generation") -> str:
-    return ", before the answer had its form" if run.is_complete is False else ""

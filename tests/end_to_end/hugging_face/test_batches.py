@@ -131,6 +131,30 @@ def test_tokens_are_those_of_a_left_padded_batch_of_transformers(name, exported)
                 assert list(alone) == run.tokens[row]
 
 
+@only(name=["mistral", "mamba", "falcon_h1"])
+@pytest.mark.parametrize("name", ["mistral", "mamba", "falcon_h1", "gemma2", "bloom"])
+def test_beams_are_those_of_transformers(name, exported):
+    """Rows of caches, of rings with a window, and of recurrent states are copied."""
+    model, program = exported(name)
+    prompt = np.random.default_rng(5).integers(3, VOCAB, (1, 11))
+    settings = {"num_beams": 3, "max_new_tokens": STEPS, "repetition_penalty": 1.8}
+    first = model.generate(torch.from_numpy(prompt), do_sample=False, **settings)
+    for stop in (None, int(first[0, prompt.shape[1] + 2])):
+        wanted = model.generate(
+            torch.from_numpy(prompt),
+            do_sample=False,
+            eos_token_id=stop,
+            pad_token_id=0,
+            **settings,
+        )[0, prompt.shape[1] :].tolist()
+        stops = [] if stop is None else [stop]
+        with program.session(batch=3) as session:
+            run = generate(session, prompt[0], stop_tokens=stops, **settings)
+            made = list(run)
+            assert made == until_stop(wanted, stop)[: len(made)]
+            assert len(made) == len(until_stop(wanted, stop))
+
+
 def test_a_wrong_row_of_the_cache_shows_in_that_row_alone(exported):
     tokens, lengths = right_padded(*padded_prompts())
     active = np.array([True, True, False])

@@ -84,6 +84,35 @@ def test_texts_of_rows_are_what_transformers_generates_of_each(model, session):
         assert made == [token for token in one.tolist()[1:] if token != 1]
 
 
+@pytest.mark.parametrize("eos", [1, 5], ids=["end", "liked"])
+def test_beams_are_those_of_transformers(model, session, eos):
+    wanted = model.generate(
+        torch.from_numpy(text(16)),
+        num_beams=ROWS,
+        max_new_tokens=12,
+        do_sample=False,
+        eos_token_id=eos,
+        repetition_penalty=1.7,
+    )[0].tolist()[1:]
+    said = {"num_beams": ROWS, "stop_tokens": eos, "repetition_penalty": 1.7}
+    for _ in range(2):  # the encoder resets the session
+        run = generate(session, text(16)[0], max_tokens=12, **said)
+        made = list(run)
+        assert made == [token for token in wanted if token not in (0, eos)]
+        assert session.positions["kvc_heard"].tolist() == [16] * ROWS
+
+
+def test_several_answers_hear_one_input(session, program):
+    said = {"temperature": 1.5, "seed": 2, "max_tokens": 6}
+    heard = text(9)[0]
+    run = generate(session, heard, n=ROWS, **said)
+    list(run)
+    with program.session(batch=ROWS) as rows:
+        other = generate(rows, [heard] * ROWS, **said)
+        list(other)
+    assert run.tokens == other.tokens
+
+
 @RARELY
 def test_padding_needs_no_places_after_the_last(tmp_path):
     """One row is almost at the end of its table of positions, the other is not."""

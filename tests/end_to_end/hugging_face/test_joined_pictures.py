@@ -168,6 +168,32 @@ def test_each_row_of_a_batch_is_what_it_is_alone(bundle, session):
     assert answers == alone
 
 
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_beams_after_pictures_are_those_of_transformers(model, bundle, prompt):
+    images = [picture(i) for i in range(PROMPTS[prompt])]
+    given = processor()(images=images or None, text=prompt, return_tensors="pt")
+    limit = {"max_new_tokens": 9, "num_beams": 3, "eos_token_id": [95]}
+    with torch.no_grad():
+        wanted = model.generate(**given, do_sample=False, **limit)
+    wanted = wanted[0, given["input_ids"].shape[1] :].tolist()
+    with load(bundle) as program, program.session(batch=3) as session:
+        run = generate(session, prompt, images=images, **limit)
+        assert list(run) == [token for token in wanted if token != 95]
+
+
+def test_several_answers_see_the_pictures_of_one_prompt(bundle):
+    prompt, drawn = "5 <boi> 6", {"temperature": 1.0, "seed": 3, "max_tokens": 6}
+    with load(bundle) as program:
+        with program.session(batch=3) as session:
+            run = generate(session, prompt, images=[picture(0)], n=3, **drawn)
+            texts = run.texts()
+        with program.session(batch=3) as session:
+            images = [[picture(0)]] * 3
+            rows = generate(session, [prompt] * 3, images=images, **drawn)
+            assert rows.texts() == texts
+    assert len(set(texts)) > 1
+
+
 def test_rows_wait_at_a_picture_for_those_whose_text_is_longer(bundle):
     prompts = [[5, *[TOKEN] * JOINED, 6], [7] * (CHUNK + 2), [*[TOKEN] * JOINED]]
     images = [[picture(0)], [], [picture(1)]]

@@ -192,7 +192,7 @@ def test_what_changes_nothing_passes_without_a_word():
 
 
 def test_an_argument_that_kvc_lacks_is_an_error():
-    with pytest.raises(BadSetting, match=r"num_beams: expected no value: .*, got 4"):
+    with pytest.raises(BadSetting, match=r"num_beams: expected 1: .*, got 4"):
         settled(num_beams=4)
     with pytest.raises(TypeError, match="unexpected keyword argument 'temprature'"):
         settled(temprature=0.5)

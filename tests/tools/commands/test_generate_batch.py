@@ -62,7 +62,8 @@ def test_stdin_is_one_of_them(kvc, rows):
 def test_more_prompts_than_the_bundle_takes_are_refused(kvc, rows):
     result = kvc("generate", rows, *["1"] * 5)
     assert result.exit_code == 1
-    assert "there are 5 prompts, and this bundle takes 1..4 at a time" in result.stderr
+    assert "5 rows are asked for" in result.stderr
+    assert "this bundle takes 1..4 at a time" in result.stderr
     assert "--max-batch N" in result.stderr
     assert result.stdout == ""
 
@@ -104,10 +105,54 @@ def test_a_bundle_of_a_fixed_number_of_rows_runs_as_many(kvc, rows, fixed):
 def test_another_number_than_a_fixed_one_is_refused(kvc, fixed):
     result = kvc("generate", fixed, *PROMPTS[:2])
     assert result.exit_code == 1
-    assert "there are 2 prompts, and this bundle takes 3 at a time" in result.stderr
+    assert "this bundle takes 3 at a time" in result.stderr
 
 
 def test_a_draft_goes_with_one_prompt(kvc, rows):
     result = kvc("generate", rows, "1", "2", "--draft", rows)
     assert result.exit_code == 2
     assert "--draft guesses for one PROMPT" in result.stderr
+
+
+def test_several_answers_to_one_prompt(kvc, rows):
+    drawn = ("-n", 6, "--temperature", 3, "--seed", 1)
+    expected = kvc("generate", rows, "7", "7", "7", *drawn)
+    result = kvc("generate", rows, "7", "--answers", 3, *drawn)
+    assert (result.exit_code, result.stdout) == (0, expected.stdout)
+    assert "(1 tokens), decode" in result.stderr
+    assert "of all answers together; 3 ended by the limit" in result.stderr
+
+
+def test_one_answer_may_be_asked_for(kvc, rows):
+    result = kvc("generate", rows, "7", "-N", 1, "-n", 3)
+    assert result.stdout.startswith("> 7\n")
+
+
+def test_beams_print_the_likeliest_text(kvc, rows):
+    result = kvc("generate", rows, "1 2", "--beams", 4, "-n", 6)
+    assert result.exit_code == 0, result.output
+    with load(rows) as program, program.session(batch=4) as session:
+        run = generate(session, "1 2", num_beams=4, max_tokens=6)
+        assert result.stdout == "".join(run.text()) + "\n"
+    assert f"score {run.score:.4f}; --max-tokens was reached" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("told", "options"),
+    [
+        ("not with --answers", ["1", "--answers", 2, "--beams", 2]),
+        ("--answers takes one PROMPT", ["1", "2", "--answers", 2]),
+        ("--beams takes one PROMPT", ["1", "2", "--beams", 2]),
+        ("--beams goes without a draft", ["1", "--beams", 2, "--prompt-lookup"]),
+    ],
+)
+def test_options_of_rows_that_do_not_fit_are_refused(kvc, rows, told, options):
+    result = kvc("generate", rows, *options)
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
+def test_a_bundle_of_a_fixed_number_of_rows_has_no_beams(kvc, fixed):
+    result = kvc("generate", fixed, "1", "--beams", 3)
+    assert result.exit_code == 1
+    assert "a program whose sessions may have one row" in result.stderr
