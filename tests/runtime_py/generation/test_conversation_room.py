@@ -1,12 +1,15 @@
 """Chats that go on where the session is full, without their oldest turns."""
 
 import gc
+import random
 import weakref
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 
 import pytest
 from adding_model import CAPACITY, END, TEMPLATE, Adding, Totaling, write_chat
+from daily import every
 from held_buffers import ZERO
 
 from kvc.runtime import BadSnapshot, CacheOverflow, generate, load
@@ -352,3 +355,34 @@ def test_a_dropped_conversation_gives_its_session_back(talk):
         assert session() is None
     finally:
         gc.enable()
+
+
+def pieces_of(conversation, said, most):
+    """The tokens of an answer, and how many messages each was made without."""
+    with closing(conversation.say(said)) as pieces:
+        left_out = [conversation._now.dropped for _ in islice(pieces, most)]
+    return conversation.answer.tokens, left_out
+
+
+@every(3, "name", "seed")
+@pytest.mark.parametrize("name", ["adding", "hybrid"])
+@pytest.mark.parametrize("seed", range(9))
+def test_each_token_is_that_of_a_fresh_session_to_what_was_read(
+    talk, programs, name, seed
+):
+    chance = random.Random(seed)
+    most, text = chance.choice([None, 20, 200]), chance.choice([TEMPLATE, FORGETFUL])
+    conversation = talk(name, text, system="Be brief.", max_tokens=most)
+    conversation._settings["stop_tokens"] = chance.choice([[], [ord(END)]])
+    settings = {"stop_tokens": conversation._settings["stop_tokens"], "text": text}
+    for _ in range(5):
+        said = chance.choice("abcdef") * chance.randrange(1, 40)
+        tokens, left_out = pieces_of(conversation, said, chance.choice([3, 50, None]))
+        assert len(tokens) == len(left_out)
+        before = conversation.messages[1:-1]
+        for dropped in dict.fromkeys(left_out):
+            begin, count = left_out.index(dropped), left_out.count(dropped)
+            messages = [conversation.messages[0], *before[dropped:]]
+            made, more = bytes(tokens[:begin]).decode(), {"max_tokens": count}
+            found = fresh_answer(programs[name], messages, made, **more, **settings)
+            assert found == bytes(tokens[begin : begin + count]).decode()
