@@ -43,7 +43,7 @@ COMPILE_OWN, KEEP_OWN = examples("compiler/WRITING_MODELS.md", "sh")
 REWOUND, CACHED = examples("runtime_py/sessions/README.md", "python")
 RELEASED, STREAMED = examples("schema/container/README.md", "python")
 (MOVED,) = examples("schema/container/README.md", "sh")
-GENERATING, _FORM, ROWS, DRAFTING, *_ = examples(  # test_transcribing.py runs the last
+GENERATING, _FORM, ROWS, BEAMS, DRAFTING, *_ = examples(  # others run elsewhere
     "runtime_py/GENERATING.md", "python"
 )
 COMPILE_ROWS, COMPILE_LARGE = examples("runtime_py/GENERATING.md", "sh")
@@ -288,6 +288,10 @@ def test_it_answers_several_prompts_at_a_time(rows):
     # Weights are random: the tokens may be any, a stop token too.
     assert all(line.endswith(("(max_tokens)", "(stop)")) for line in told[:3])
     assert len(ast.literal_eval(told[3])) == 3
+
+
+def test_it_gives_several_answers_and_searches_for_beams(rows):
+    assert run(rows, BEAMS)
 
 
 def test_weights_move_into_a_file_of_their_own_and_back(tmp_path):

@@ -71,7 +71,11 @@ SCHEMA = {
     "properties": {
         "name": {"type": "string", "maxLength": 30},
         "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "hobbies": {"type": "array", "items": {"enum": ["chess", "music", "sport"]}},
+        "hobbies": {
+            "type": "array",
+            "items": {"enum": ["chess", "music", "sport"]},
+            "maxItems": 3,
+        },
     },
     "required": ["name", "age", "hobbies"],
     "additionalProperties": False,
