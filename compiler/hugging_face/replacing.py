@@ -21,6 +21,7 @@ from kvc.compiler.hugging_face.caches.latents import unexpanded
 from kvc.compiler.hugging_face.caches.shared_caches import last_alone
 from kvc.compiler.hugging_face.pictures.picture_parts import parts_given
 from kvc.compiler.hugging_face.reading.model_code import without_interface
+from kvc.compiler.hugging_face.reading.ordered_sets import in_order
 from kvc.compiler.hugging_face.recurrent.recurrences import own_recurrences
 from kvc.compiler.hugging_face.recurrent.recurrent_layers import adapted_layers
 from kvc.compiler.hugging_face.recurrent.rwkv_layers import adapted_rwkv, is_rwkv
@@ -28,7 +29,7 @@ from kvc.compiler.hugging_face.recurrent.rwkv_layers import adapted_rwkv, is_rwk
 # Replacements that are active while a model is traced.
 _REPLACED = (
     adapted, adapted_layers, adapted_rwkv, unexpanded, own_experts, own_recurrences,
-    unpadded_chunks, parts_given, last_alone, without_blocks,
+    unpadded_chunks, parts_given, last_alone, without_blocks, in_order,
 )  # fmt: skip
 
 _ONE_AT_A_TIME = threading.RLock()

@@ -127,14 +127,7 @@ class Answer:
         if matcher is not None:
             allow = matcher.allowed
             processors.append(lambda ids, logits: allow(ids[start:], logits))
-        set_at = forced_tokens(settings, held, self._most)
-
-        def forced(ids: Ids) -> int | None:
-            token = set_at(ids.size - start)
-            if token is None and matcher is not None:
-                return matcher.forced(ids[start:])
-            return token
-
+        forced = _forced(settings, start, held, self._most, matcher)
         self.chooser = Chooser(settings, before, number, processors, forced)
         self.stop_tokens = frozenset(settings.stop_tokens)
         self.tokens: list[int] = []
@@ -240,15 +233,48 @@ class Answer:
             self.spelling.spell(self.tokens)
             if self.spelling.stopped:
                 return "stop_string"
-        made = np.array(self.tokens, np.int64)
-        if self._matcher is not None and self._matcher.is_over(made):
-            return "stop"
+        if self._matcher is not None:
+            made = np.array(self.tokens, np.int64)
+            if self._matcher.is_over(made):
+                return "stop"
         if self.wanted == 0:
             return "max_tokens"
         room = self._row.room
-        if room is None or room >= len(self.pending):
+        waiting = len(self.prompt) + len(self.chosen) - self._row.fed
+        if room is None or room >= waiting:
             return None
         return "length"
+
+
+def _forced(
+    settings: GenerationSettings,
+    start: int,
+    held: int,
+    most: int | None,
+    matcher: Matcher | None,
+) -> Callable[[Ids], int | None] | None:
+    """Return a function from the tokens so far to the one that must follow, or None.
+
+    Return None if no token is ever forced.
+
+    Args:
+        settings: the settings that name forced tokens.
+        start: how many of the tokens so far stand before the answer.
+        held: how many tokens of session and prompt stand before the answer.
+        most: the greatest number of tokens of the answer, None for no limit.
+        matcher: of the form that the answer must have.
+    """
+    set_at = forced_tokens(settings, held, most)
+    if set_at is None and matcher is None:
+        return None
+
+    def forced(ids: Ids) -> int | None:
+        token = None if set_at is None else set_at(ids.size - start)
+        if token is None and matcher is not None:
+            return matcher.forced(ids[start:])
+        return token
+
+    return forced
 
 
 class Spelling:

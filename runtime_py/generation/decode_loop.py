@@ -19,6 +19,7 @@ class Decoding:
             `settle`, the session may hold more tokens than the counts in `rows`.
         prefill: how many tokens the prompts have, and the time that the prompts took.
         decode: how many tokens of the answers have come, and the time that they took.
+        logprobs: for each row the log probabilities of its prompt, if asked for.
         drafted: how many tokens of a draft the model has checked.
         accepted: how many of the checked tokens the model sampled as well.
         score: the score of the best of several beams; None before the search has ended,
@@ -29,6 +30,7 @@ class Decoding:
         self._feeder = feeder
         self.rows: Sequence[Row] = feeder.rows
         self.prefill, self.decode = feeder.prefill, Pace()
+        self.logprobs = feeder.logprobs
         self.drafted = self.accepted = 0
         self.score: float | None = None
 
@@ -55,16 +57,16 @@ class Decoding:
             KvcError: as `begin`.
         """
         tokens = [answer.force() for answer in answers]
-        parts = [
-            () if answer.reason is not None or token is not None else answer.pending
-            for answer, token in zip(answers, tokens, strict=True)
-        ]
+        parts: list[Sequence[int]] = []
+        for token, answer in zip(tokens, answers, strict=True):
+            waits = answer.reason is not None or token is not None
+            parts.append(() if waits else answer.pending)
         if not any(parts):
             return tokens
         logits = self._feeder.feed_parts(parts)
-        for number, (answer, part) in enumerate(zip(answers, parts, strict=True)):
+        for number, part in enumerate(parts):
             if part:
-                tokens[number] = answer.choose(logits[number])
+                tokens[number] = answers[number].choose(logits[number])
         return tokens
 
     def settle(self) -> None:

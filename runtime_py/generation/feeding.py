@@ -18,6 +18,7 @@ from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.answer import Row
 from kvc.runtime.generation.encoding import Encoding
 from kvc.runtime.generation.image_prefill import Picturing, TokenFeed
+from kvc.runtime.generation.log_probabilities import TokenLogprob
 from kvc.runtime.generation.logits import Logits
 from kvc.runtime.generation.session_rows import (
     check_rows,
@@ -59,7 +60,11 @@ class Feeder:
         prefill: how many tokens the prompts of all rows have together, and the time
             that the prompts took.
         vocabulary: the number of logits that the model returns for a token.
+        logprobs: for each row the log probabilities of its prompt, empty if they are
+            not asked for.
     """
+
+    logprobs: Sequence[Sequence[TokenLogprob]] = ()
 
     def __init__(
         self,

@@ -155,6 +155,14 @@ class Generation(_Run[int]):
         return self._source.score
 
     @property
+    def prompt_logprobs(self) -> Sequence[TokenLogprob]:
+        """Return those of the prompt's tokens after the first; empty if not asked for.
+
+        They are complete when the first token has been returned.
+        """
+        return self._source.logprobs[0] if self._source.logprobs else ()
+
+    @property
     def is_complete(self) -> bool | None:
         """Tell whether the answer has the asked form; None if no form is asked for.
 
@@ -254,6 +262,11 @@ class BatchGeneration(_Run[RowTokens]):
     def logprobs(self) -> tuple[list[TokenLogprob], ...]:
         """Return for each row the log probabilities, as `Generation.logprobs` does."""
         return tuple(map(_logprobs_of, self._answers))
+
+    @property
+    def prompt_logprobs(self) -> Sequence[Sequence[TokenLogprob]]:
+        """Return for each row those of its prompt, as for a `Generation`."""
+        return self._source.logprobs
 
     @property
     def is_complete(self) -> tuple[bool | None, ...]:

@@ -19,10 +19,11 @@ from kvc.schema.errors import BadSetting
 
 def forced_tokens(
     settings: GenerationSettings, held: int, most: int | None
-) -> Callable[[int], int | None]:
+) -> Callable[[int], int | None] | None:
     """Return a function from an index of the answer to the token that is forced there.
 
-    The function returns None for an index at which no token is forced.
+    The function returns None for an index at which no token is forced. Instead of a
+    function that always does, None is returned.
 
     Args:
         settings: the settings that name forced tokens.
@@ -32,7 +33,7 @@ def forced_tokens(
     first = settings.forced_bos_token_id if held == 1 else None
     last = min(settings.forced_eos_token_id, default=None)
     if first is None and last is None:
-        return lambda _: None
+        return None
 
     def forced(place: int) -> int | None:
         if last is not None and most is not None and place == most - 1:

@@ -35,7 +35,7 @@ class Chooser:
         tokens: Sequence[int],
         row: int = 0,
         processors: Sequence[Processor] = (),
-        forced: Callable[[Ids], int | None] = lambda _: None,
+        forced: Callable[[Ids], int | None] | None = None,
     ) -> None:
         """Begin after some tokens.
 
@@ -46,7 +46,7 @@ class Chooser:
             row: the index of the row.
             processors: change the logits of each step, in order.
             forced: returns the only token that can follow tokens, None if there is a
-                choice.
+                choice; None if there always is.
         """
         self._settings = settings
         self._tokens = TokenBuffer(tokens)
@@ -69,6 +69,8 @@ class Chooser:
 
     def force(self) -> int | None:
         """Return the next token if there is no choice, whatever the logits; or None."""
+        if self._forced is None:
+            return None
         token = self._forced(self._tokens.array)
         if token is not None:
             self._tokens.append(token)
@@ -85,7 +87,7 @@ class Chooser:
             float32 [vocab]; of a token that is forced, 0, and -inf of all others.
         """
         tokens = np.concatenate([self._tokens.array, np.array(answer, np.int64)])
-        token = self._forced(tokens)
+        token = None if self._forced is None else self._forced(tokens)
         if token is None:
             for process in self._processors:
                 logits = process(tokens, logits)

@@ -61,6 +61,22 @@ _WHAT: Final = "kvc only takes the likeliest token or samples"
 _INSTEAD: Final = {"num_return_sequences": "no value: n= asks for several answers"}
 
 
+# Names of settings in other libraries -> kvc's.
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "eos": "eos_token_id",
+    "logits_processor": "processors",
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "response_format": "json_schema",
+    "stop": "stop_strings",
+    "stop_sequences": "stop_strings",
+    "temp": "temperature",
+    "top_logprobs": "logprobs",
+    "typical": "typical_p",
+}
+
+
 class SettingIgnored(UserWarning):
     """A setting of the caller or the bundle is not used; the message says why."""
 
@@ -95,6 +111,7 @@ class Arguments(TypedDict, total=False):
     num_beams: int | None
     length_penalty: float | None
     early_stopping: EarlyStopping | None
+    prompt_logprobs: int | None
     seed: int | None
     stop_tokens: Sequence[int] | int | None
     eos_token_id: Sequence[int] | int | None
@@ -146,6 +163,8 @@ class GenerationSettings:
             probabilities, divided by its length to the power of this number.
         early_stopping: of beams: True ends the search when `num_beams` answers have
             ended; False when a better one is unlikely, "never" when it is impossible.
+        prompt_logprobs: the same for the tokens of the prompt, whose method must return
+            the logits of each.
         seed: the seed of the random numbers; None for a random seed.
         stop_tokens: tokens that end the generation; the caller does not get them.
         stop_strings: strings that end the generation if they occur in the text; the
@@ -183,6 +202,7 @@ class GenerationSettings:
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
+    prompt_logprobs: int | None = None
     seed: int | None = None
     stop_tokens: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
@@ -221,9 +241,10 @@ def settings_of(
         )
     for name in given:
         if name not in known and name not in _NEUTRAL and name not in _CACHE_SETTINGS:
+            other = _ELSEWHERE.get(name)
+            near = f" (did you mean {other!r}?)" if other else meant(name, known)
             raise TypeError(
-                f"generate() got an unexpected keyword argument {name!r}"
-                f"{meant(name, known)}"
+                f"generate() got an unexpected keyword argument {name!r}{near}"
             )
     config = _config_of(metadata)
     bundle = None if config is None else read_settings(config, f"{_CONFIG}, ")
@@ -231,8 +252,9 @@ def settings_of(
         "processors": check_processors(given.get("processors")),
         "constraint": constraint_of(given),
     }
-    if given.get("logprobs") is not None:
-        of_caller["logprobs"] = check_count("logprobs", given.get("logprobs"))
+    for name in ("logprobs", "prompt_logprobs"):
+        if given.get(name) is not None:
+            of_caller[name] = check_count(name, given.get(name))
     said = read_settings(given)
     settings = _combine(bundle, said, of_caller)
     unused = said.num_beams is None and not _fits_beams(settings, rows)

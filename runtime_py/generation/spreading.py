@@ -182,6 +182,7 @@ class SpreadDecoding(Decoding):
         self._spread = RowsFeeder(session, seed)
         super().__init__(self._spread)
         self._seed, self.prefill = seed, seed.prefill
+        self.logprobs = [*seed.logprobs] * len(self.rows)
 
     def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
         """Run the prompt once, copy it to all rows; return the first tokens.

@@ -15,6 +15,7 @@ from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.encoding import (
+    Encoding,
     check_anew,
     decoder_prompt_of,
     encoding_of,
@@ -22,10 +23,11 @@ from kvc.runtime.generation.encoding import (
 )
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.generation import BatchGeneration, Generation
-from kvc.runtime.generation.image_prefill import picturing_of
+from kvc.runtime.generation.image_prefill import Picturing, picturing_of
 from kvc.runtime.generation.matching import matchers_of
 from kvc.runtime.generation.picture_places import places_of
 from kvc.runtime.generation.preparing import check_alone, pictures_of, prepared
+from kvc.runtime.generation.prompt_logprobs import WatchedFeeder
 from kvc.runtime.generation.prompts import (
     batch_of,
     histories_of,
@@ -297,7 +299,7 @@ def generate(
             for one, row in zip(prompts, grids, strict=True)
         ]
     histories = histories_of(history, None if batch is None else len(batch))
-    feeder = Feeder(session, len(prompts), encoding=encoding, picturing=picturing)
+    feeder = _feeder_of(session, len(prompts), combined, encoding, picturing)
     tokens = [
         tokens_of(prompt, find_tokenizer, is_start=not row.start)
         for prompt, row in zip(prompts, feeder.rows, strict=True)
@@ -351,6 +353,31 @@ def _source_of(
     if feeder.session is not session:
         return spread_over(session, feeder, settings)
     return Decoding(feeder)
+
+
+def _feeder_of(
+    session: Session,
+    rows: int,
+    settings: GenerationSettings,
+    encoding: Encoding | None,
+    picturing: Picturing | None,
+) -> Feeder:
+    """Return the feeder of a generation; it watches prompts if settings ask for it.
+
+    Raises:
+        BadSetting: as `Feeder`; or log probabilities are asked for of a prompt with an
+            encoder or pictures.
+        UnknownName: the program lacks a role.
+        Poisoned, Busy, Closed, Forked: as `Session.call`.
+    """
+    count = settings.prompt_logprobs
+    if count is None:
+        return Feeder(session, rows, encoding=encoding, picturing=picturing)
+    if encoding is not None or picturing is not None:
+        found = "an encoder" if encoding is not None else "pictures"
+        expected = "no value: prompts with an encoder or pictures have none"
+        raise BadSetting(name="prompt_logprobs", expected=expected, found=found)
+    return WatchedFeeder(session, rows, count)
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:

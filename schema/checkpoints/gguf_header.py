@@ -125,8 +125,8 @@ def read_gguf_header(fd: int, size: int) -> GgufHeader:
     """Return the header of a file of `size` bytes.
 
     Raises:
-        Problems: it is no GGUF file, is cut short, or some of its tensors are wrong;
-            the error lists all such tensors.
+        Problems: it is no GGUF file, is cut short, or some of its tensors are wrong:
+            their types, their sizes or their places; the error lists all such tensors.
         MissingPackage: the gguf package, which knows the types, is not installed.
     """
     cursor = _Cursor(fd, size)
@@ -149,7 +149,10 @@ def read_gguf_header(fd: int, size: int) -> GgufHeader:
     if not isinstance(alignment, int) or alignment <= 0 or alignment & alignment - 1:
         raise Problems(f"its {_ALIGNMENT} is {alignment!r}, no power of two")
     start = -(-cursor.at // alignment) * alignment
-    return GgufHeader(metadata, types, _entries(described, start, size))
+    placed = _entries(described, start)
+    if wrong := _cut(placed, size) or _misplaced(placed, alignment):
+        raise Problems(*wrong)
+    return GgufHeader(metadata, types, placed)
 
 
 def _value(cursor: _Cursor, kind: int, key: str) -> tuple[Metadata, tuple[int, ...]]:
@@ -186,14 +189,12 @@ def _description(cursor: _Cursor) -> _Description:
     return name, dims[::-1], cursor.number("I"), cursor.number("Q")
 
 
-def _entries(
-    described: list[_Description], start: int, size: int
-) -> dict[str, GgufEntry]:
+def _entries(described: list[_Description], start: int) -> dict[str, GgufEntry]:
     """Return the tensors by name.
 
     Raises:
-        Problems: tensors are of an unknown type, have rows that are no whole blocks,
-            lie outside of the file, or over another one; the error lists all of them.
+        Problems: tensors are of an unknown type, have rows that are no whole blocks, or
+            are described twice; the error lists all of them.
     """
     entries, wrong = dict[str, GgufEntry](), list[str]()
     sizes = _block_sizes()
@@ -201,27 +202,47 @@ def _entries(
         try:
             if name in entries:
                 raise ValueError("it is described twice")
-            entry = _entry(shape, number, start + offset, sizes)
-            end = entry.begin + prod(shape[:-1]) * entry.row_nbytes
-            if end > size:
-                raise ValueError(f"it ends at byte {end}, the file has {size}")
-            entries[name] = entry
+            entries[name] = _entry(shape, number, start + offset, sizes)
         except ValueError as error:
             wrong.append(f"tensor {shown(name)}: {error}")
-    if wrong := wrong or _overlaps(entries):
+    if wrong:
         raise Problems(*wrong)
     return entries
 
 
-def _overlaps(entries: Mapping[str, GgufEntry]) -> list[str]:
-    """Return what is wrong with tensors whose bytes are also those of the next one."""
+def _end(entry: GgufEntry) -> int:
+    return entry.begin + prod(entry.shape[:-1]) * entry.row_nbytes
+
+
+def _cut(entries: Mapping[str, GgufEntry], size: int) -> list[str]:
+    """Return what is wrong if tensors end after the file's end."""
+    ends = {name: _end(entry) for name, entry in entries.items()}
+    cut = [name for name, end in ends.items() if end > size]
+    if not cut:
+        return []
+    last = max(cut, key=ends.__getitem__)
+    others = f", and {len(cut) - 1} more end after it" if len(cut) > 1 else ""
+    told = f"it is cut short: it has {size} bytes, and "
+    return [f"{told}tensor {shown(last)} ends at byte {ends[last]}{others}"]
+
+
+def _misplaced(entries: Mapping[str, GgufEntry], alignment: int) -> list[str]:
+    """Return what is wrong with tensors whose bytes do not end where the next begin.
+
+    A wrong type or size shows in this.
+    """
     placed = sorted(entries.items(), key=lambda each: each[1].begin)
     wrong = list[str]()
     for (name, entry), (following, after) in pairwise(placed):
-        end = entry.begin + prod(entry.shape[:-1]) * entry.row_nbytes
+        end = _end(entry)
         if end > after.begin:
-            over = f"it ends at byte {end}, within {shown(following)}"
-            wrong.append(f"tensor {shown(name)}: {entry.kind}: {over}")
+            what = f"it ends at byte {end}, within {shown(following)}"
+        elif after.begin - end >= alignment:
+            gap = after.begin - end
+            what = f"it ends {gap} bytes before {shown(following)}, its type is wrong"
+        else:
+            continue
+        wrong.append(f"tensor {shown(name)}: {entry.kind}: {what}")
     return wrong
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from kvc.runtime import GenerationSettings, generate, load
+from kvc.runtime.generation.processors import processors_of
 from kvc.runtime.generation.sampling import Chooser
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -46,7 +47,7 @@ def choices() -> None:
     logits = np.random.default_rng(0).normal(0, 3, VOCAB).astype(np.float32)
     for way in WAYS:
         settings = GenerationSettings(**way)  # type: ignore[arg-type]
-        chooser = Chooser(settings, range(0, 2000, 2))
+        chooser = Chooser(settings, range(0, 2000, 2), 0, processors_of(settings, 1, 1))
         took = least(lambda chooser=chooser: chooser.choose(logits), 300)
         print(f"{took * 1e6:8.0f} us  {way or 'the likeliest'}")
 

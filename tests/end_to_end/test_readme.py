@@ -43,11 +43,11 @@ COMPILE_OWN, KEEP_OWN = examples("compiler/WRITING_MODELS.md", "sh")
 REWOUND, CACHED = examples("runtime_py/sessions/README.md", "python")
 RELEASED, STREAMED = examples("schema/container/README.md", "python")
 (MOVED,) = examples("schema/container/README.md", "sh")
-GENERATING, ROWS, DRAFTING, *_ = examples(  # test_transcribing.py runs the last
+GENERATING, _FORM, ROWS, BEAMS, DRAFTING, *_ = examples(
     "runtime_py/GENERATING.md", "python"
-)
+)  # test_transcribing.py runs the last
 COMPILE_ROWS, COMPILE_LARGE = examples("runtime_py/GENERATING.md", "sh")
-TALKING, RECORDING = examples("tools/COMMANDS.md", "python")
+TALKING, KEEPING, _TOOLS, RECORDING = examples("tools/COMMANDS.md", "python")
 (FORKING,) = examples("runtime_py/memory/README.md", "python")
 CALM = "draft_tokens=4, max_tokens=40, temperature=0"
 
@@ -170,6 +170,10 @@ def test_the_page_of_the_tools_talks(first):
     assert run(first.folder, TALKING).endswith(" of 1024\n")
 
 
+def test_the_page_of_the_tools_keeps_a_chat(first):
+    assert run(first.folder, KEEPING)
+
+
 def test_the_page_of_the_tools_records(first):
     told = run(first.folder, RECORDING)
     assert re.search(
@@ -283,6 +287,12 @@ def test_it_answers_several_prompts_at_a_time(rows):
     # Weights are random: the tokens may be any, a stop token too.
     assert all(line.endswith(("(max_tokens)", "(stop)")) for line in told[:3])
     assert len(ast.literal_eval(told[3])) == 3
+
+
+def test_it_answers_one_prompt_several_times_and_finds_the_best(rows):
+    texts, best = run(rows, BEAMS).splitlines()
+    assert len(ast.literal_eval(texts)) == 3
+    assert re.fullmatch(r"\[.*\] -\d.* (max_tokens|stop)", best)
 
 
 def test_weights_move_into_a_file_of_their_own_and_back(tmp_path):

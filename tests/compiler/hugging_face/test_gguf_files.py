@@ -102,7 +102,7 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda b: b[:-5000], "tensor .*: it ends at byte"),
+        (lambda b: b[:-5000], "it is cut short: it has .* and tensor .* ends at byte"),
         (lambda b: b[:100], "it is cut short: 100 bytes, and its header is longer"),
         (lambda b: b"GGML" + b[4:], "it does not begin with GGUF"),
         (lambda b: b[:4] + b"\x01\0\0\0" + b[8:], "it has version 1"),
@@ -111,6 +111,10 @@ def whole(tmp_path_factory):
         (
             lambda b: b.replace(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight"),
             "tensor blk.0.attn_q.weight: it is described twice",
+        ),
+        (
+            lambda b: b[: len(b) // 2],
+            "tensor .* ends at byte .*, and .* more end after",
         ),
         (lambda b: b"", "it is cut short"),
     ],
@@ -234,6 +238,20 @@ def test_tensors_that_lie_over_others_are_named(tmp_path, whole):
     q8_0 = (8).to_bytes(4, "little")
     path.write_bytes(whole[:place] + q8_0 + whole[place + 4 :])
     with pytest.raises(BadCheckpoint, match=r"attn_q.weight: Q8_0: .* within blk.0."):
+        check_checkpoint(str(path))
+
+
+def test_tensors_that_leave_bytes_unread_are_named(tmp_path, whole):
+    path = tmp_path / "m.gguf"
+    entry = b"blk.0.attn_q.weight" + (2).to_bytes(4, "little")
+    place = whole.index(entry) + len(entry) + 16
+    iq1_s = (19).to_bytes(4, "little")
+    made = bytearray(whole)
+    made[place : place + 4] = iq1_s
+    path.write_bytes(made)
+    with pytest.raises(
+        BadCheckpoint, match=r"attn_q.weight: .*(bytes before|blocks of)"
+    ):
         check_checkpoint(str(path))
 
 

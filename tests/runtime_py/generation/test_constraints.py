@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -278,3 +279,12 @@ def test_a_conversation_answers_in_a_form(programs):
         chat = Conversation(session, tokenizer, template, choices=["yes", "no"])
         for question in ("Is it?", "And now?"):
             assert "".join(chat.say(question)) in ("yes", "no")
+
+
+def test_the_example_of_the_page_runs(programs):
+    page = (Path(__file__).parents[3] / "runtime_py/GENERATING.md").read_text()
+    part = page.partition("## Answers in a form")[2]
+    made = {}
+    exec(part.partition("```python")[2].partition("```")[0], made)
+    text, complete = made["person"](programs["target"].path)
+    assert complete is False or json.loads(text)["age"] <= 120

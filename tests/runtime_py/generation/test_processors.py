@@ -198,7 +198,8 @@ def chooser_of(settings, prompt, most=None):
     start = len(prompt)
     forced = forced_tokens(settings, start, most)
     rules = processors_of(settings, start, start)
-    return Chooser(settings, prompt, 0, rules, lambda ids: forced(ids.size - start))
+    place = None if forced is None else lambda ids: forced(ids.size - start)
+    return Chooser(settings, prompt, 0, rules, place)
 
 
 def rules_of(settings, start):
@@ -241,3 +242,30 @@ def test_typical_tokens_are_those_of_transformers(mass):
         expected = torch.nonzero(scores[0] > -torch.inf)[:, 0].tolist()
         settings = GenerationSettings(temperature=1.0, typical_p=mass)
         assert keep_tokens(logits, settings)[0].tolist() == expected
+
+
+def test_log_probabilities_of_prompts_are_those_of_the_model(programs):
+    prompts, model = [PROMPT * 3, [BEGIN, 50], PROMPT[:3]], wordy_llama()
+    expected = []
+    for prompt in prompts:
+        with torch.no_grad():
+            exact = model(torch.tensor([prompt])).logits[0].double().log_softmax(-1)
+        expected.append([float(exact[i, t]) for i, t in enumerate(prompt[1:])])
+    asked = {"max_tokens": 4, "prompt_logprobs": 3}
+    for prompt, wanted in zip(prompts, expected, strict=True):
+        with programs[0].session() as session, programs[0].session() as other:
+            run = generate(session, prompt, **asked)
+            assert list(run) == list(generate(other, prompt, max_tokens=4))
+            assert [one.token for one in run.prompt_logprobs] == prompt[1:]
+            found = [one.logprob for one in run.prompt_logprobs]
+            np.testing.assert_allclose(found, wanted, atol=1e-4)
+            assert all(len(one.top) == 3 for one in run.prompt_logprobs)
+    with programs[0].session(batch=3) as session:
+        batch = generate(session, prompts, **asked)
+        list(batch)
+        for found, wanted in zip(batch.prompt_logprobs, expected, strict=True):
+            np.testing.assert_allclose([x.logprob for x in found], wanted, atol=1e-4)
+    with programs[0].session() as session, programs[1].session() as draft:
+        run = generate(session, PROMPT, draft=draft, **asked)
+        list(run)
+        assert len(run.prompt_logprobs) == len(PROMPT) - 1

@@ -24,7 +24,8 @@ def chooser_of(settings, prompt, most=None):
     start = len(prompt)
     forced = forced_tokens(settings, start, most)
     rules = processors_of(settings, start, start)
-    return Chooser(settings, prompt, 0, rules, lambda ids: forced(ids.size - start))
+    place = None if forced is None else lambda ids: forced(ids.size - start)
+    return Chooser(settings, prompt, 0, rules, place)
 
 
 def choose(temperature, seed=0, count=400, logits=LOGITS, **others):

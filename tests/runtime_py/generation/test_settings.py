@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kvc.runtime import BadSetting, GenerationSettings, SettingIgnored
-from kvc.runtime.generation import settings_of
+from kvc.runtime.generation import Arguments, settings_of
+from kvc.runtime.generation.settings import _ELSEWHERE
 
 
 def settled(config=None, **given):
@@ -195,3 +196,16 @@ def test_an_argument_that_kvc_lacks_is_an_error():
         settled(num_beams=4)
     with pytest.raises(TypeError, match="unexpected keyword argument 'temprature'"):
         settled(temprature=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "kvcs"),
+    [("stop", "stop_strings"), ("temp", "temperature"), ("top_kk", "top_k")],
+)
+def test_names_of_other_libraries_are_told_by_their_own(name, kvcs):
+    with pytest.raises(TypeError, match=f"{name}.*did you mean '{kvcs}'"):
+        settings_of({}, {name: 1})
+
+
+def test_the_names_of_other_libraries_lead_to_settings():
+    assert set(_ELSEWHERE.values()) <= set(Arguments.__annotations__)
