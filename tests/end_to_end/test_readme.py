@@ -128,7 +128,7 @@ def test_the_first_example_runs_in_fifteen_lines(first):
 def test_its_commands_do_what_it_does(first):
     told = shell(first.folder, COMMANDS)
     assert "prefill + decode + prefill_all, shared" in told
-    assert told.endswith(first.text)
+    assert told.endswith(f"{first.text}\n")
 
 
 def test_a_model_without_state_is_compiled_and_called(tmp_path):
@@ -263,7 +263,7 @@ def test_a_hugging_face_folder_becomes_a_bundle_that_answers(tiny):
 
 
 def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tiny):
-    (generating,) = re.findall(r"`(kvc generate smollm2.kvc .*)`", README)
+    (generating,) = re.findall(r"`(kvc generate smollm2.kvc [^`]*)`", README)
     assert shell(tiny, generating.replace("smollm2.kvc", "tiny.kvc"))
 
 
