@@ -182,6 +182,7 @@ class SpreadDecoding(Decoding):
         self._spread = RowsFeeder(session, seed)
         super().__init__(self._spread)
         self._seed, self.prefill = seed, seed.prefill
+        self.logprobs = [*seed.logprobs] * len(self.rows)
 
     def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
         """Run the prompt once, copy it to all rows; return the first tokens.
@@ -258,7 +259,7 @@ class BeamDecoding(SpreadDecoding):
         (answer,) = answers
         assert isinstance(answer, BeamAnswer)
         logits = self._run_prompt(answer)
-        most = _most_tokens(answer, self._seed.rows[0])
+        most = most_tokens(answer, self._seed.rows[0])
         began = time.perf_counter()
         best = self._search(answer, logits, most).best
         if len(best.tokens) > 1:
@@ -358,7 +359,7 @@ def spread_over(
     return SpreadDecoding(seed, session)
 
 
-def _most_tokens(answer: Answer, row: Row) -> int:
+def most_tokens(answer: Answer, row: Row) -> int:
     """Return the greatest number of tokens of an answer to a prompt that has run.
 
     The last token of an answer does not run, so it needs no room.

@@ -45,7 +45,7 @@ RELEASED, STREAMED = examples("schema/container/README.md", "python")
 (MOVED,) = examples("schema/container/README.md", "sh")
 GENERATING, _FORM, ROWS, BEAMS, DRAFTING, *_ = examples(  # others run elsewhere
     "runtime_py/GENERATING.md", "python"
-)
+)  # test_transcribing.py runs the last
 COMPILE_ROWS, COMPILE_LARGE = examples("runtime_py/GENERATING.md", "sh")
 TALKING, KEPT, _TOOLS, RECORDING = examples("tools/COMMANDS.md", "python")
 (FORKING,) = examples("runtime_py/memory/README.md", "python")

@@ -302,4 +302,4 @@ def check_the_command(
     found = CliRunner().invoke(main, [*arguments, "--image", str(file)])
     assert found.exit_code == 0, found.stderr
     run = generate(session, prompt, images=[picture(0)], max_tokens=9)
-    assert found.stdout == "".join(run.text())
+    assert found.stdout == "".join(run.text()) + "\n"

@@ -7,7 +7,9 @@ from wordy_models import BEGIN, END, ROWS, wordy_llama, write_wordy
 
 from kvc.runtime import BadSetting, Generation, SettingIgnored, generate, load
 from kvc.runtime.generation import settings_of
+from kvc.runtime.generation.answer import Row
 from kvc.runtime.generation.beams import BeamSearch
+from kvc.runtime.generation.spreading import BeamAnswer, most_tokens
 
 pytest.importorskip("transformers")
 PROMPT = [BEGIN, 40, 90, 41, 90, 41, 90]
@@ -250,3 +252,26 @@ def test_of_equal_scores_the_first_is_kept():
     assert found.is_over
     assert found.best.tokens == (0, 0)
     assert found.best.score == pytest.approx(np.log(0.25))
+
+
+@pytest.mark.parametrize(
+    ("early", "penalty", "is_over"),
+    [
+        (False, 1.0, True),  # -0.9 is worse than -0.6
+        ("never", 1.0, False),  # -0.9 / 10 would be better
+        ("never", -1.0, True),  # a longer answer cannot be
+        (True, 1.0, True),
+    ],
+)
+def test_a_search_ends_when_nothing_better_can_come(early, penalty, is_over):
+    found = BeamSearch(1, [0], 10, penalty, early)
+    found.step(np.array([[-0.6, -0.9, -5.0]], np.float32))
+    assert found.best.tokens == (0,)
+    assert found.is_over == is_over
+
+
+def test_an_answer_without_any_limit_is_refused():
+    row = Row(start=0, capacity=None)
+    answer = BeamAnswer((1,), row, settings_of({}, {}), lambda: None)
+    with pytest.raises(BadSetting, match=r"max_tokens: .*beams need a limit"):
+        most_tokens(answer, row)

@@ -60,6 +60,14 @@ def test_the_prompt_runs_once_in_one_row(program, session, monkeypatch):
     assert sum(parts[0] for parts in ran) == made.prefill.tokens == len(PROMPT)
 
 
+def test_log_probabilities_of_the_prompt_are_those_of_each_row(session):
+    run = generate(session, PROMPT, n=ROWS, prompt_logprobs=1, **DRAWN)
+    next(run)
+    for row in run.prompt_logprobs:
+        assert [one.token for one in row] == PROMPT[1:]
+    assert len(run.prompt_logprobs) == ROWS
+
+
 def test_a_text_is_answered_several_times(session):
     run = generate(session, "def", n=ROWS, **DRAWN)
     assert len(set(run.texts())) == ROWS
