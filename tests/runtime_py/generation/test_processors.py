@@ -141,6 +141,7 @@ def test_a_processor_that_returns_no_logits_is_named(programs, wrong):
         ("sequence_bias", [[[41], float("nan")]]),
         ("logit_bias", [[41], 3.0]),
         ("logit_bias", {"a": 1}),
+        ("logit_bias", {"9" * 5000: 1}),
         ("bad_words_ids", [3]),
         ("bad_words_ids", [[]]),
         ("frequency_penalty", "much"),

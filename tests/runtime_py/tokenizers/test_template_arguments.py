@@ -261,6 +261,22 @@ def wrong(x: "Nowhere"):  # noqa: F821  not there on purpose
     """
 
 
+def halved(x: "int +"):  # noqa: F722  no expression on purpose
+    """Do it.
+
+    Args:
+        x: A number
+    """
+
+
+def missing(x: "json.Nothing"):
+    """Do it.
+
+    Args:
+        x: A number
+    """
+
+
 def classy(x: Having):
     """Do it.
 
@@ -284,6 +300,8 @@ def choosy(x: int):
         (silent, "a docstring"),
         (unhinted, "a type hint of x"),
         (wrong, "type hints that can be read"),
+        (halved, "type hints that can be read"),
+        (missing, "type hints that can be read"),
         (classy, "type hints of JSON's types"),
         (choosy, "a list in JSON after choices:"),
     ],
