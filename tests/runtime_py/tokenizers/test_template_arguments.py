@@ -169,6 +169,12 @@ def test_what_templates_cannot_have_is_refused(name, value, expected):
         template_of(QWEN).render([USER], **{name: value})
 
 
+@pytest.mark.parametrize("name", ["self", "messages_", "args", "class", "a b", ""])
+def test_a_variable_may_have_any_name(name):
+    text = "{{ a }}x"
+    assert template_of(text).render([USER], a="y", **{name: "z"}) == "yx"
+
+
 class Color(Enum):
     RED = "red"
     TWO = 2
