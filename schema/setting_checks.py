@@ -13,6 +13,7 @@ import numpy as np
 from kvc.schema.errors import BadSetting
 
 MOST_INT64 = 2**63 - 1
+_MOST_DIGITS = 20  # of a token written as a text; Python refuses very long numbers
 
 EarlyStopping = bool | Literal["never"]
 
@@ -179,7 +180,9 @@ def check_logit_bias(
     if not isinstance(found, Mapping):
         raise _bad(name, "a mapping of tokens to numbers, such as {15: -2.0}", found)
     tokens = [
-        int(token) if isinstance(token, str) and token.isdecimal() else token
+        int(token)
+        if isinstance(token, str) and token.isdecimal() and len(token) < _MOST_DIGITS
+        else token
         for token in found
     ]
     pairs = zip(tokens, found.values(), strict=True)

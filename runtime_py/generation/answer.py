@@ -131,7 +131,8 @@ class Answer:
             processors.append(lambda ids, logits: allow(ids[start:], logits))
         forced = _forced(settings, start, held, self._most, matcher)
         self.chooser = Chooser(settings, before, number, processors, forced)
-        self.stop_tokens = frozenset(settings.stop_tokens)
+        ends = frozenset[int]() if matcher is None else matcher.ends
+        self.stop_tokens = frozenset(settings.stop_tokens) | ends
         self.tokens: list[int] = []
         self.chosen: list[int] = []
         self.logprobs: list[TokenLogprob] = []

@@ -29,6 +29,13 @@ _KIND: Final = "chat"  # the name of the entry in the file
 _MOST: Final = 1 << 62  # the greatest token
 _LATER: Final[Mapping[str, object]] = {"on_full": "stop", "dropped": 0}
 _NEW: Final = "; move it away to begin a new chat"
+# Settings of which each takes the place of the others.
+_INSTEAD: Final = (
+    {"json_schema", "regex", "choices", "grammar"},
+    {"max_tokens", "max_new_tokens", "max_length"},
+    {"min_new_tokens", "min_length"},
+    {"stop_tokens", "eos_token_id"},
+)
 
 
 class TemplateChanged(UserWarning):
@@ -195,9 +202,14 @@ def _unknown_token(session: Session, tokens: Sequence[int]) -> str:
 
 
 def settings_in(chat: SavedChat, given: Arguments) -> Arguments:
-    """Return the settings of a saved chat, replaced by those that are not None."""
+    """Return the settings of a saved chat, replaced by those that are not None.
+
+    A setting replaces all that say the same in another way, such as another form.
+    """
     new = {name: value for name, value in given.items() if value is not None}
-    return cast(Arguments, {**chat.settings, **new})
+    others = {one for group in _INSTEAD if new.keys() & group for one in group}
+    kept = {name: chat.settings[name] for name in chat.settings.keys() - others}
+    return cast(Arguments, {**kept, **new})
 
 
 def _are_tokens(value: object) -> bool:

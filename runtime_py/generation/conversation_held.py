@@ -92,14 +92,14 @@ class Held:
         """Return a session that has gone back to what the next turn will share.
 
         Args:
-            expected: the tokens of a turn like the next.
+            expected: the tokens of a turn like the next, none if it is unknown.
 
         Returns:
             A fork that the caller closes, and its tokens; or this session, if it does
             not need to go back, or cannot.
         """
         common = self.common([*expected, 0])
-        if common == len(self.tokens):
+        if not expected or common == len(self.tokens):
             return self.session, self.tokens
         fork = self.session.fork()
         try:

@@ -77,9 +77,11 @@ def start_drafting(
         # Raises the errors that undoing guesses would raise.
         target.session.going_back.forgettable_calls({*target.methods, checks.method})
         most = _most_guesses(checks, target.session)
-        wanted = min(_MOST_OF_PROMPT, most) if draft_tokens is None else draft_tokens
+        least = _least_guesses(checks)
+        usual = min(max(_MOST_OF_PROMPT, least), most)
+        wanted = usual if draft_tokens is None else draft_tokens
         count = _check_guesses(wanted, most, checks)
-        return Drafting(target, checks, PromptLookup(), (), count)
+        return Drafting(target, checks, PromptLookup(least), (), count)
     if draft is target.session:
         raise BadSetting(
             name="draft",

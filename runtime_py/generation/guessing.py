@@ -119,9 +119,14 @@ class PromptLookup(Guesser):
     _LEAST_SAME: Final = 2  # tokens that are compared
     _MOST_SAME: Final = 5
 
-    def __init__(self) -> None:
-        """Begin with the fewest guesses."""
+    def __init__(self, least: int = 1) -> None:
+        """Begin with the fewest guesses.
+
+        Args:
+            least: the fewest guesses that one call can check.
+        """
         self.feeder = None
+        self._counts = [one for one in self._COUNTS if one >= least] or [least]
         self._same, self._level, self._in_a_row = self._LEAST_SAME, 0, 0
 
     def reset(self) -> None:
@@ -136,13 +141,13 @@ class PromptLookup(Guesser):
         start = _latest(tokens, self._same, self._MOST_SAME)
         if start is None:
             return []
-        most = min(count, self._COUNTS[self._level])
+        most = min(count, self._counts[self._level])
         guesses: list[int] = []
         for token in tokens[start : start + most].tolist():
             if token in answer.stop_tokens:
                 break
             guesses.append(token)
-        fitting = [size for size in self._COUNTS if size <= len(guesses)]
+        fitting = [size for size in self._counts if size <= len(guesses)]
         return guesses[: max(fitting, default=0)]
 
     def keep(self, before: int, accepted: int, guessed: int) -> None:
@@ -152,9 +157,10 @@ class PromptLookup(Guesser):
         right = accepted == guessed
         self._in_a_row = self._in_a_row + guessed if right else 0
         if self._in_a_row >= self._ENOUGH:
-            self._level = min(self._level + 1, len(self._COUNTS) - 1)
+            self._level = min(self._level + 1, len(self._counts) - 1)
         elif not right:
-            self._level = 1 if 2 * accepted > guessed else 0
+            again = 2 * accepted > guessed
+            self._level = min(int(again), len(self._counts) - 1)
         same = self._same - 1 if right else self._same + (accepted == 0)
         self._same = min(max(same, self._LEAST_SAME), self._MOST_SAME)
 

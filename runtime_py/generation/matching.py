@@ -65,7 +65,8 @@ def matchers_of(
     first: LLMatcher = package.LLMatcher(tokenizer, grammar, log_level=0)
     if first.is_error():
         raise _refused(constraint, first.get_error())
-    return lambda: Matcher(first.deep_copy())
+    ends = frozenset(map(int, tokenizer.eos_tokens))
+    return lambda: Matcher(first.deep_copy(), ends)
 
 
 def _tokenizer_of(
@@ -98,11 +99,16 @@ def _tokenizer_of(
 
 
 class Matcher:
-    """Tells for the tokens of an answer so far what may follow."""
+    """Tells for the tokens of an answer so far what may follow.
 
-    def __init__(self, matcher: "LLMatcher") -> None:
+    Attributes:
+        ends: the tokens that end a complete answer: the stop tokens, or if there are
+            none, what llguidance takes for one.
+    """
+
+    def __init__(self, matcher: "LLMatcher", ends: frozenset[int]) -> None:
         """Begin before the first token of an answer."""
-        self._matcher = matcher
+        self._matcher, self.ends = matcher, ends
         self._read: Ids = np.zeros(0, np.int64)
 
     def allowed(self, made: Ids, logits: Logits) -> Logits:
@@ -173,7 +179,9 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise UnusableLogits(reason=self._matcher.get_error())
+            # What follows is the inner state of llguidance, of many lines.
+            told = self._matcher.get_error().partition("<state>")[0].strip()
+            raise UnusableLogits(reason=told)
 
 
 def _grammar_of(matcher: "type[LLMatcher]", constraint: Constraint) -> str:

@@ -55,8 +55,8 @@ def processors_of(
             `start` if the caller has not named the session's tokens.
     """
     made: list[Processor] = []
-    if settings.sequence_bias or settings.logit_bias:
-        made.append(_add_bias((*settings.sequence_bias, *settings.logit_bias)))
+    biases = (settings.sequence_bias, settings.logit_bias)
+    made += [_add_bias(one) for one in biases if one]
     if settings.repetition_penalty != 1:
         made.append(_penalize_repeated(settings.repetition_penalty))
     if settings.frequency_penalty or settings.presence_penalty:

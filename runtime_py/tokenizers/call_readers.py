@@ -258,26 +258,33 @@ def gemma_calls(text: str, types: Types) -> list[Call]:
     name, _, body = rest.partition("{")
     if mark != "call":
         raise ValueError("a call begins with call:")
-    texts: list[str] = []
+    texts: dict[str, str] = {}
 
     def note(match: "re.Match[str]") -> str:
-        texts.append(next(one for one in match.groups() if one is not None))
-        return f'"<escape>{len(texts) - 1}"'
+        place = f"<escape>{len(texts)}"
+        texts[place] = next(one for one in match.groups() if one is not None)
+        return json.dumps(place)
 
     plain = _STRING.sub(note, "{" + body)
     found: object = json.loads(_KEY.sub(r'\1"\2":', plain))
     return [call(name.strip(), _filled(found, texts))]
 
 
-def _filled(value: object, texts: Sequence[str]) -> object:
-    """Return a value with its texts in place of their numbers."""
+def _filled(value: object, texts: Mapping[str, str]) -> object:
+    """Return a value with its texts in place of their numbers.
+
+    Raises:
+        ValueError: there is no text of a number: the model wrote the mark itself.
+    """
     match value:
         case dict():
             return {key: _filled(one, texts) for key, one in value.items()}
         case list():
             return [_filled(one, texts) for one in value]
         case str() if value.startswith("<escape>"):
-            return texts[int(value.removeprefix("<escape>"))]
+            if value not in texts:
+                raise ValueError(f"a text begins with {value[:20]!r}")
+            return texts[value]
     return value
 
 

@@ -102,6 +102,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,  # a variable may have any name, such as "self"
         messages: Sequence[Message],
         add_generation_prompt: bool = True,
         tools: Sequence[Tool] | None = None,

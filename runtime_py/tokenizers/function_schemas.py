@@ -107,7 +107,7 @@ def _parameters(
     """Return the schemas of all arguments together, and of the result if it has one."""
     try:
         hints = get_type_hints(function)
-    except (NameError, TypeError) as error:
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:
         raise _bad(name, f"type hints that can be read ({error})") from error
     given = dict(inspect.signature(function).parameters)
     first = next(iter(given), "")

@@ -58,7 +58,7 @@ class ReplyParser:
         """
         self._form, self._types = form or _WHOLE, types_of(tools)
         self._rest = self._form.rest or Region("")
-        has_tools = tools is not None
+        has_tools = bool(tools)
         self._regions = [r for r in self._form.regions if has_tools or not r.first]
         self.problems: list[str] = []
         self._fields: dict[str, object] = dict(self._form.defaults or {})

@@ -194,12 +194,19 @@ class _Masking:
 
     def _masked(self, text: str) -> str:
         made = self._pattern.sub(lambda match: self._placeholder(match[0]), text)
-        lengths = range(min(self._most, len(made)), 0, -1)
-        first = next((n for n in lengths if made[:n] in self._ends), 0)
-        made = self._placeholder(made[:first]) + made[first:] if first else made
-        lengths = range(min(self._most, len(made)), 0, -1)
-        last = next((n for n in lengths if made[-n:] in self._begins), 0)
-        return made[:-last] + self._placeholder(made[-last:]) if last else made
+        # A template may strip texts, so white space at an end counts, or it does not.
+        for start in dict.fromkeys((0, len(made) - len(made.lstrip()))):
+            lengths = range(min(self._most, len(made) - start), 0, -1)
+            ends = (start + n for n in lengths if made[start : start + n] in self._ends)
+            if end := next(ends, 0):
+                made = made[:start] + self._placeholder(made[start:end]) + made[end:]
+                break
+        for end in dict.fromkeys((len(made), len(made.rstrip()))):
+            lengths = range(min(self._most, end), 0, -1)
+            starts = (end - n for n in lengths if made[end - n : end] in self._begins)
+            if (start := next(starts, -1)) >= 0:
+                return made[:start] + self._placeholder(made[start:end]) + made[end:]
+        return made
 
     def _placeholder(self, name: str) -> str:
         if name not in self.found:

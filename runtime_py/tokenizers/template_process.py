@@ -104,7 +104,7 @@ class Runner:
         """
         assert self._template is not None
         pieces, length = [], 0
-        for piece in self._template.generate(**variables):
+        for piece in self._template.generate(variables):
             pieces.append(piece)
             length += len(piece)
             if length > self._characters:

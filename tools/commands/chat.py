@@ -276,14 +276,16 @@ def _answer(
         terminal.note(str(error))
     if conversation.answer is None or conversation.answer is before:
         return False
-    terminal.write(_calls(conversation) + "\n")
+    answer = conversation.answer
+    kept = bool(answer.tokens) or answer.reason is not None
+    terminal.write((_calls(conversation) if kept else "") + "\n")
     for problem in conversation.problems:
         terminal.note(problem)
-    terminal.note(_figures(conversation, conversation.answer, capacity))
+    terminal.note(_figures(conversation, answer, capacity))
     if conversation.dropped > dropped:
         terminal.note(_dropped(conversation))
-    terminal.note(_end(conversation.answer, stopped))
-    return bool(conversation.answer.tokens) or conversation.answer.reason is not None
+    terminal.note(_end(answer, stopped))
+    return kept
 
 
 class Shown:

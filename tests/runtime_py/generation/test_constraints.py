@@ -175,6 +175,28 @@ def test_a_full_cache_ends_it_where_single_steps_would(programs, capacity):
     assert ends[0][1] == "length"
 
 
+@pytest.mark.parametrize("form", ["gbnf", "regex", "lark"])
+def test_without_stop_tokens_an_answer_ends_with_its_form(programs, form):
+    target, others = programs["target"], {"stop_tokens": [], "temperature": 1.5}
+    for seed in range(6):
+        with target.session() as session, programs["draft"].session() as draft:
+            run = ask(session, PROMPTS[0], form, seed=seed, **others)
+            assert has_form(form, text_of(target, list(run)))
+            assert BEGIN not in run.tokens
+            session.reset()
+            drafted = ask(session, PROMPTS[0], form, seed=seed, draft=draft, **others)
+            assert list(drafted) == run.tokens
+            assert drafted.is_complete
+
+
+def test_a_form_that_becomes_too_large_is_told_in_a_line(programs):
+    with programs["target"].session() as session:
+        run = generate(session, PROMPTS[0], regex="(a{1000}){1000}", max_tokens=9)
+        with pytest.raises(UnusableLogits, match="too many expressions") as told:
+            list(run)
+    assert "\n" not in str(told.value)
+
+
 def test_without_a_form_nothing_is_complete_or_incomplete(programs):
     with programs["target"].session() as session:
         run = generate(session, PROMPTS[0], max_tokens=2)

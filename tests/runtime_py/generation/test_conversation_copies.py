@@ -154,6 +154,17 @@ def test_a_saved_chat_reads_no_more_than_one_that_goes_on(
         assert other.messages == first.messages
 
 
+def test_a_chat_is_saved_whole_if_its_template_does_not_tell_the_next_turn(
+    program, tmp_path
+):
+    refusing = "{{ raise_exception('x') if messages[-1].content == '1' }}" + TEMPLATE
+    conversation = talk(program, refusing)
+    answer(conversation, "Hello")
+    conversation.save(tmp_path / "chat")
+    with program.restore(tmp_path / "chat") as session:
+        assert session.position[0] == conversation.session.position[0]
+
+
 def test_a_failed_prompt_leaves_no_copy_to_be_made(program, monkeypatch):
     conversation = talk(program)
     answer(conversation, "Hello")

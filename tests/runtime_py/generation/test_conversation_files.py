@@ -135,6 +135,26 @@ def test_what_is_given_anew_replaces_what_was_saved(programs, tmp_path):
     assert again.messages[:2] == first.messages
 
 
+@pytest.mark.parametrize(
+    ("saved", "new"),
+    [
+        ({"regex": "a"}, {"json_schema": {}}),
+        ({"choices": ["a"]}, {"grammar": "b"}),
+        ({"max_tokens": 5}, {"max_new_tokens": 2}),
+        ({"max_tokens": 5}, {"max_length": 200}),
+        ({"min_new_tokens": 1}, {"min_length": 2}),
+        ({}, {"eos_token_id": 7}),
+    ],
+)
+def test_a_new_setting_replaces_what_says_the_same(programs, tmp_path, saved, new):
+    first = talk(programs["adding"], **{"max_tokens": None, **saved})
+    first.save(tmp_path / "chat")
+    again = Conversation.restore(programs["adding"], tmp_path / "chat", **new)
+    fresh = talk(programs["adding"], **{"max_tokens": None, **new})
+    kept = {k: v for k, v in again._settings.items() if v is not None}
+    assert kept == {k: v for k, v in fresh._settings.items() if v is not None}
+
+
 def test_a_session_that_holds_the_tokens_goes_on(programs, tmp_path):
     program, file = programs["adding"], tmp_path / "chat"
     first = talk(program)

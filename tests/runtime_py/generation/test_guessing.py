@@ -83,6 +83,20 @@ def test_what_repeats_takes_few_calls(programs):
     assert run.acceptance > 0.9
 
 
+@pytest.mark.parametrize("least", [2, 4, 7])
+def test_checks_of_no_fewer_tokens_are_filled(tmp_path, least):
+    import torch
+
+    table = Table(torch.tensor(repeating()))
+    with load(write_table(tmp_path / "table.kvc", table, least)) as program:
+        with program.session() as session:
+            expected = list(generate(session, PROMPT, max_tokens=50))
+        with program.session() as session:
+            run = generate(session, PROMPT, max_tokens=50, draft="prompt")
+            assert list(run) == expected
+    assert run.accepted >= 7
+
+
 def test_the_history_is_a_text_to_guess_from(programs):
     with programs["circle"].session() as session:
         session.read(np.array([[0, 1, 2, 3, 4, 5, 6, 7]]))

@@ -141,6 +141,7 @@ def test_a_processor_that_returns_no_logits_is_named(programs, wrong):
         ("sequence_bias", [[[41], float("nan")]]),
         ("logit_bias", [[41], 3.0]),
         ("logit_bias", {"a": 1}),
+        ("logit_bias", {"9" * 5000: 1}),
         ("bad_words_ids", [3]),
         ("bad_words_ids", [[]]),
         ("frequency_penalty", "much"),
@@ -153,6 +154,14 @@ def test_a_processor_that_returns_no_logits_is_named(programs, wrong):
 def test_impossible_settings_are_named(name, wrong):
     with pytest.raises(BadSetting, match=name):
         settings_of({}, {name: wrong})
+
+
+def test_biases_of_a_token_alone_and_in_sequences_add_up():
+    given = {"sequence_bias": [[[4], 1.5], [[3, 4], 8.0]], "logit_bias": {4: 0.25}}
+    tokens, logits = np.array([7, 3]), np.zeros(6, np.float32)
+    for process in processors_of(settings_of({}, given), 1, 1):
+        logits = process(tokens, logits)
+    assert logits.tolist() == [0, 0, 0, 0, 9.75, 0]
 
 
 def test_a_biased_token_that_no_model_has_is_named(programs):

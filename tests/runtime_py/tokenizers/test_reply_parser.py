@@ -315,9 +315,19 @@ def test_without_a_form_all_is_text_at_once():
     assert parser.message() == {"content": " <think> "}
 
 
-def test_an_answer_in_json_is_no_call_where_there_are_no_tools():
+@pytest.mark.parametrize("tools", [None, []])
+def test_an_answer_in_json_is_no_call_where_there_are_no_tools(tools):
     answer = '{"name": "weather", "parameters": {}}'
-    assert parse(answer, form("Llama"), tools=None)[0] == {"content": answer}
+    assert parse(answer, form("Llama"), tools=tools)[0] == {"content": answer}
+
+
+@pytest.mark.parametrize("value", ["<escape>9", "<escape>-1", "<escape>0", "<escape>"])
+def test_a_text_that_is_like_the_mark_of_another_is_no_call(value):
+    opens, closes = "<start_function_call>", "<end_function_call>"
+    answer = f'{opens}call:weather{{city:"{value}"}}{closes}'
+    message, _, problems = parse(answer, form("Gemma"))
+    assert message == {"content": answer}
+    assert len(problems) == 1
 
 
 def test_families_are_recognized_by_their_templates():

@@ -103,6 +103,17 @@ def test_texts_do_not_become_names_with_what_stands_beside_them(content):
     assert specials_in(library, tokens) == []
 
 
+@pytest.mark.parametrize("first", ["<|im_ ", "<|im_", "<|im_\n "])
+@pytest.mark.parametrize("second", [" end|>", "end|>", "\t\nend|>"])
+def test_texts_that_a_template_strips_do_not_become_names_together(first, second):
+    library = with_marks(byte_level())
+    two = "{% for m in messages %}{{ m.content | trim }}{% endfor %}"
+    messages = [{"content": first}, {"content": second}, {"content": " \n"}]
+    tokens, text = tokens_of(library, two, messages)
+    assert text == "<|im_end|>"
+    assert specials_in(library, tokens) == []
+
+
 def test_harmless_ends_of_texts_are_encoded_as_always():
     library = with_marks(byte_level())
     tokens, text = tokens_of(library, TEMPLATES["chatml"], CONVERSATIONS["harmless"])

@@ -169,6 +169,12 @@ def test_what_templates_cannot_have_is_refused(name, value, expected):
         template_of(QWEN).render([USER], **{name: value})
 
 
+@pytest.mark.parametrize("name", ["self", "messages_", "args", "class", "a b", ""])
+def test_a_variable_may_have_any_name(name):
+    text = "{{ a }}x"
+    assert template_of(text).render([USER], a="y", **{name: "z"}) == "yx"
+
+
 class Color(Enum):
     RED = "red"
     TWO = 2
@@ -261,6 +267,22 @@ def wrong(x: "Nowhere"):  # noqa: F821  not there on purpose
     """
 
 
+def halved(x: "int +"):  # noqa: F722  no expression on purpose
+    """Do it.
+
+    Args:
+        x: A number
+    """
+
+
+def missing(x: "json.Nothing"):
+    """Do it.
+
+    Args:
+        x: A number
+    """
+
+
 def classy(x: Having):
     """Do it.
 
@@ -284,6 +306,8 @@ def choosy(x: int):
         (silent, "a docstring"),
         (unhinted, "a type hint of x"),
         (wrong, "type hints that can be read"),
+        (halved, "type hints that can be read"),
+        (missing, "type hints that can be read"),
         (classy, "type hints of JSON's types"),
         (choosy, "a list in JSON after choices:"),
     ],

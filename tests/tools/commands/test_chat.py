@@ -310,3 +310,18 @@ def test_reasoning_and_calls_are_shown_apart(program, monkeypatch):
     assert conversation.messages[2] == {"role": "tool", "name": "add", "content": "3"}
     assert any("'<tool_call>{' is no call: " in note for note in terminal.notes)
     assert "/tool TEXT" in terminal.notes[-1]
+
+
+def test_calls_are_not_told_again_where_an_answer_has_not_begun(program, monkeypatch):
+    conversation = conversation_on(program)
+    call = {"function": {"name": "add", "arguments": {}}}
+    told = {"role": "assistant", "content": "", "tool_calls": [call]}
+    conversation.messages += [{"role": "user", "content": "Hello"}, told]
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(conversation.session._engine, "call", fail)
+        run_chat(conversation, terminal := Terminal("What?"), CAPACITY)
+    assert (terminal.shown, terminal.notes[-1]) == ("\n", "stopped")
