@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Generation,
         GenerationSettings,
         SettingIgnored,
+        TokenLogprob,
         generate,
         right_padded,
     )
@@ -119,6 +120,7 @@ _ON_DEMAND: Final = {
         "Generation",
         "GenerationSettings",
         "SettingIgnored",
+        "TokenLogprob",
         "generate",
         "right_padded",
     ),
@@ -202,6 +204,7 @@ __all__ = [
     "TemplateLimit",
     "TextTooLong",
     "ThreadsFixed",
+    "TokenLogprob",
     "TooManyTurns",
     "Totals",
     "UnknownAnswers",

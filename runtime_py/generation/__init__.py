@@ -3,6 +3,7 @@
 from kvc.runtime.generation.answer import EndReason
 from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.generation import BatchGeneration, Generation
+from kvc.runtime.generation.log_probabilities import TokenLogprob
 from kvc.runtime.generation.prompts import right_padded
 from kvc.runtime.generation.session_rows import check_session
 from kvc.runtime.generation.settings import (
@@ -22,6 +23,7 @@ __all__ = [
     "GenerationSettings",
     "Pace",
     "SettingIgnored",
+    "TokenLogprob",
     "check_session",
     "generate",
     "right_padded",
