@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Final
 
 from kvc.schema.checkpoints.gguf_header import SUFFIX, read_gguf_header
+from kvc.schema.checkpoints.hub_names import why_not_fetched
 from kvc.schema.checkpoints.problems import Problems, bad_checkpoint
 from kvc.schema.checkpoints.quantization import check_method
-from kvc.schema.errors import CheckpointError, reason_of
+from kvc.schema.errors import (
+    CheckpointError,
+    ModelNotFound,
+    listing,
+    meant,
+    reason_of,
+)
 
 BUILT_IN: Final = ("demo",)  # the names of `kvc.compiler.models`, which imports torch
 
@@ -37,6 +44,29 @@ def check_checkpoint(model: str) -> None:
         _check_config(path)
     else:
         _check_gguf(path)
+
+
+def check_name(model: str) -> None:
+    """Check that a name may be a folder, a built-in model or `package.module:factory`.
+
+    Raises:
+        ModelNotFound: it is none of them.
+    """
+    if not is_checkpoint(model) and model not in BUILT_IN and ":" not in model:
+        raise not_a_model(model)
+
+
+def not_a_model(name: str) -> ModelNotFound:
+    """Return the error for a name that is no built-in model, folder or factory."""
+    path = Path(name)
+    if path.suffix == ".py":
+        reason = f"name the function in it that returns the model, {path.stem}:factory"
+    elif path.exists():
+        reason = "it is a file; a model's weights need the folder that they lie in"
+    else:
+        near = f"it is not built in{meant(name, BUILT_IN)}, "
+        reason = f"{near * (path.name == name)}{why_not_fetched(name)}"
+    return ModelNotFound(model=name, reason=reason, known=listing(BUILT_IN))
 
 
 def _check_config(folder: Path) -> None:

@@ -14,10 +14,10 @@ from typing import Final
 
 from kvc.compiler import Bundle, Calibrator, ModelSpec, compile_program
 from kvc.compiler.models import BUILTIN
-from kvc.compiler.request.hints import why_not_fetched
 from kvc.recipes import Wanted
 from kvc.schema.container import Progress
-from kvc.schema.errors import FactoryFailed, KvcError, ModelNotFound, listing, meant
+from kvc.schema.errors import FactoryFailed, KvcError, ModelNotFound, listing
+from kvc.tools.checkpoints import not_a_model
 from kvc.tools.compile_options import FolderOptions
 
 _PYTHON: Final = sysconfig.get_path("stdlib")
@@ -119,7 +119,7 @@ def load_model(name: str) -> ModelSpec:
 def _imported(name: str) -> Callable[[], object]:
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise _not_found(name, _why_no_folder(name))
+        raise not_a_model(name)
     if module_name.endswith(".py") or "/" in module_name:
         dotted = ".".join(Path(module_name).with_suffix("").parts)
         raise _failed(name, f"a module is named as imports do: {dotted}:{attribute}")
@@ -141,17 +141,6 @@ def _imported(name: str) -> Callable[[], object]:
     if not callable(factory):
         raise _failed(name, f"module {module_name} has no function {attribute!r}")
     return factory
-
-
-def _why_no_folder(name: str) -> str:
-    """Say why a name is neither a built-in model nor a folder nor a factory."""
-    path = Path(name)
-    if path.suffix == ".py":
-        return f"name the function in it that returns the model, {path.stem}:factory"
-    if path.exists():
-        return "it is a file; a model's weights need the folder that they lie in"
-    near = f"it is not built in{meant(name, BUILTIN)}, "
-    return f"{near * (path.name == name)}{why_not_fetched(name)}"
 
 
 def _told(error: BaseException) -> str:

@@ -48,7 +48,7 @@ from kvc.compiler.hugging_face.reading.tasks import (
 from kvc.compiler.hugging_face.reading.tokenizer_files import converted
 from kvc.compiler.hugging_face.reading.weights import load_matched, match
 from kvc.compiler.hugging_face.reading.zero_biases import without_zero_biases
-from kvc.compiler.request.hints import why_not_fetched
+from kvc.schema.checkpoints.hub_names import why_not_fetched
 from kvc.schema.checkpoints.quantization import check_method
 from kvc.schema.errors import (
     BadModelFolder,

@@ -51,3 +51,17 @@ def test_a_missing_package_is_told_with_its_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(MissingPackage, match=r"package gguf.*kvc.gguf"):
         check_checkpoint(str(tmp_path / "m.gguf"))
+
+
+def test_a_name_that_is_nothing_is_told_without_torch(tmp_path):
+    code = (
+        "import sys\nfrom kvc.tools.cli import main\n"
+        "try:\n    main(['compile', 'nothing'])\n"
+        "finally:\n    print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert "no model 'nothing': it is not built in" in done.stderr
+    assert done.stdout == "False\n"

@@ -11,7 +11,7 @@ import click
 from kvc.schema.checkpoints.gguf_header import SUFFIX
 from kvc.schema.interrupts import keeping_interrupts
 from kvc.schema.text import escape
-from kvc.tools.checkpoints import check_checkpoint, is_checkpoint
+from kvc.tools.checkpoints import check_checkpoint, check_name, is_checkpoint
 from kvc.tools.compile_options import (
     FolderOptions,
     folder_options,
@@ -190,6 +190,7 @@ def compile_command(
         packed_form = check_pack([one.backend for one in recipes], pack)
     samples = None if calibrate is None else _samples(calibrate)
     most = None if fit is None else nbytes_of(fit, "--fit", least=1)
+    check_name(model)
 
     from kvc.tools.progress import Stages
 
@@ -203,7 +204,6 @@ def compile_command(
                 model, recipes, stages.show, allowed, options, samples, most
             )
         else:
-            refuse_options(options, model)
             bundle = compile_model(model, recipes, stages.show, allowed, samples, most)
         if check:
             from kvc.tools.checks.expected import with_results

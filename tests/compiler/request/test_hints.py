@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from kvc.compiler import Method, compile_program
-from kvc.compiler.request.hints import why_not_fetched, with_front_end
+from kvc.compiler.request.hints import with_front_end
 from kvc.schema.errors import CapacityFixed, CaptureError
 
 PRETRAINED = type("PreTrainedModel", (nn.Module,), {"__module__": "transformers.base"})
@@ -54,19 +54,3 @@ def test_the_kind_of_the_error_and_its_facts_stay():
     assert type(changed) is CapacityFixed
     assert changed.facts["buffer"] == "k"
     assert changed.facts["reason"].startswith("r. Instead: ")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["Org/Model", "https://huggingface.co/Org/Model", "hf://Org/Model", "Org/Model/"],
-)
-def test_a_name_of_a_hub_is_to_be_downloaded(name):
-    told = why_not_fetched(name)
-    assert "`hf download Org/Model --local-dir Model`" in told
-    assert told.endswith("give that folder, ./Model")
-
-
-@pytest.mark.parametrize("name", ["Model", "./Model", "/a/Model", "../Model", "a/b/c"])
-def test_any_other_name_is_no_folder(name):
-    told = why_not_fetched(name)
-    assert told == "there is no such folder, and kvc downloads nothing from a hub"
