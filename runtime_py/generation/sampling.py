@@ -96,6 +96,10 @@ class Chooser:
 
         Returns:
             float32 [vocab]; of a token that is forced, 0, and -inf of all others.
+
+        Raises:
+            UnusableLogits: a forced token is not in the vocabulary.
+            BadSetting: a processor of the caller does not return logits.
         """
         tokens = np.concatenate([self._tokens.array, np.array(answer, np.int64)])
         token = None if self._forced is None else self._forced(tokens)
@@ -103,6 +107,9 @@ class Chooser:
             for process in self._processors:
                 logits = process(tokens, logits)
             return logits
+        if token >= logits.size:
+            reason = f"they are for {logits.size} tokens, and token {token} is forced"
+            raise UnusableLogits(reason=reason)
         only = np.full_like(logits, -np.inf)
         only[token] = 0
         return only

@@ -5,7 +5,14 @@ import pytest
 import torch
 from wordy_models import BEGIN, END, ROWS, wordy_llama, write_wordy
 
-from kvc.runtime import BadSetting, Generation, SettingIgnored, generate, load
+from kvc.runtime import (
+    BadSetting,
+    Generation,
+    SettingIgnored,
+    UnusableLogits,
+    generate,
+    load,
+)
 from kvc.runtime.generation import settings_of
 from kvc.runtime.generation.answer import Row
 from kvc.runtime.generation.beams import BeamSearch
@@ -275,3 +282,10 @@ def test_an_answer_without_any_limit_is_refused():
     answer = BeamAnswer((1,), row, settings_of({}, {}), lambda: None)
     with pytest.raises(BadSetting, match=r"max_tokens: .*beams need a limit"):
         most_tokens(answer, row)
+
+
+def test_a_forced_token_that_the_model_lacks_is_told(session):
+    asked = {"max_tokens": 3, "forced_eos_token_id": 9999}
+    run = generate(session, [BEGIN, 40], num_beams=ROWS, **asked)
+    with pytest.raises(UnusableLogits, match="token 9999 is forced"):
+        list(run)
