@@ -272,7 +272,7 @@ def test_the_command_reads_pictures(bundle, tmp_path):
     assert found.exit_code == 0, found.stderr
     with load(bundle) as program, program.session() as session:
         run = generate(session, given[2], images=[picture(0)], max_tokens=9)
-        assert found.stdout == "".join(run.text())
+        assert found.stdout == "".join(run.text()) + "\n"
 
 
 @pytest.mark.parametrize(

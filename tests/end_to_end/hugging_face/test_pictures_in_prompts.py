@@ -125,7 +125,7 @@ def check_without_torch(path: Path, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     with load(path) as program, program.session() as session:
         run = generate(session, given[1], images=[given[2]], max_tokens=STEPS)
-        assert done.stdout == "".join(run.text())
+        assert done.stdout == "".join(run.text()) + "\n"
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -219,7 +219,7 @@ def test_a_picture_that_was_read_in_part_is_read_whole_again(bundle, monkeypatch
         chat = Conversation(session, tokenizer_of(program), None, **limit)
         first = "".join(chat.say("3 <image> 4", [picture(0)]))
         session.reset()  # what a rewind that is refused leads to
-        chat._held = []
+        chat._held.tokens = []
         prefills.clear()
         count = 2
         monkeypatch.setattr(Session, "call", noting)
@@ -398,7 +398,7 @@ def test_the_command_reads_pictures(bundle, tmp_path):
     with load(bundle) as program, program.session() as session:
         images = [picture(0), picture(1)]
         run = generate(session, arguments[2], images=images, max_tokens=9)
-        assert found.stdout == "".join(run.text())
+        assert found.stdout == "".join(run.text()) + "\n"
     found = CliRunner().invoke(main, arguments)
     assert found.exit_code == 1
     assert "none of '<image>'" in found.stderr
