@@ -12,7 +12,7 @@ from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.drafting import Drafting
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.guessing import DraftModel, PromptLookup
-from kvc.runtime.sessions.methods import find_all_logits, missing_role
+from kvc.runtime.sessions.methods import require_all_logits
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.setting_checks import check_count
@@ -112,16 +112,7 @@ def _find_checks(session: Session) -> ChunkSizes:
     Raises:
         UnknownName: the program has no method that returns the logits of every token.
     """
-    method = find_all_logits(session)
-    if method is None:
-        raise missing_role(
-            session,
-            "prefill_all",
-            ". A draft needs it: compile with --all-logits "
-            "(export_hf(all_logits=True)), or give the model a method that appends "
-            "tokens int64 [batch, seq] and returns the logits of each, float32 "
-            "[batch, seq, vocab]",
-        )
+    method = require_all_logits(session, "A draft")
     return chunk_sizes(method, session.symbols)
 
 

@@ -6,7 +6,6 @@ prompts. Out: the log probability of each token after the first, for each row.
 
 import time
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +19,8 @@ from kvc.runtime.generation.log_probabilities import (
 )
 from kvc.runtime.generation.logits import Logits
 from kvc.runtime.generation.session_rows import of_rows
-from kvc.runtime.sessions.methods import find_all_logits, missing_role
+from kvc.runtime.sessions.methods import require_all_logits
 from kvc.runtime.sessions.session import Session
-
-_HINT: Final = (
-    ". prompt_logprobs needs it: compile with --all-logits (export_hf(all_logits=True))"
-)
 
 
 class WatchedFeeder(Feeder):
@@ -50,9 +45,7 @@ class WatchedFeeder(Feeder):
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         super().__init__(session, rows)
-        method = find_all_logits(session)
-        if method is None:
-            raise missing_role(session, "prefill_all", _HINT)
+        method = require_all_logits(session, "prompt_logprobs")
         (method,) = of_rows([method], rows)
         self._all = chunk_sizes(method, session.symbols, session.longest_call)
         self._found: list[list[TokenLogprob]] = [[] for _ in range(rows)]

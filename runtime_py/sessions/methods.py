@@ -152,3 +152,26 @@ def find_all_logits(program: Callables) -> Method | None:
     """
     with_all = (m for m in program.methods.values() if m.role == "prefill_all")
     return next((m for m in with_all if m.writes and m.advance is not None), None)
+
+
+def require_all_logits(program: Callables, needed_by: str) -> Method:
+    """Return the method that `find_all_logits` returns.
+
+    Args:
+        program: a program or a session.
+        needed_by: what needs the method, for the message.
+
+    Raises:
+        UnknownName: the program has no method that returns the logits of every token.
+    """
+    method = find_all_logits(program)
+    if method is None:
+        raise missing_role(
+            program,
+            "prefill_all",
+            f". {needed_by} needs it: compile with --all-logits "
+            "(export_hf(all_logits=True)), or give the model a method that appends "
+            "tokens int64 [batch, seq] and returns the logits of each, float32 "
+            "[batch, seq, vocab]",
+        )
+    return method
