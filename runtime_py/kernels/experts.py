@@ -1,8 +1,8 @@
-"""Kernels of experts: each row is multiplied by the matrix of its selected expert.
+"""Kernels of experts and adapters: each row is multiplied by matrices of its own.
 
-In: rows, matrices, the expert of each row. Out: products. The kernel of
-`kvc::expert_linear` is the Python function that eager runs, called without torch's
-dispatch. The quantized kernels compute `kvc::linear_qd8` and `kvc::linear_q8` with a
+In: rows, matrices, the expert or adapter of each row. Out: products. The kernels of
+`kvc::expert_linear` and `kvc::adapted` are the Python functions that eager runs, called
+without torch's dispatch. The quantized kernels compute `kvc::linear_qd8` and `kvc::linear_q8` with a
 separate matrix for each expert. All kernels read only the matrices of selected experts.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from kvc.runtime.kernels.kernel import Kernel
 from kvc.runtime.kernels.quantized import linear_qd8, row_sums
 from kvc.runtime.kernels.quantized_blocks import linear_q8
-from kvc.schema.torch_ops import multiply_by_experts, rows_by_expert
+from kvc.schema.torch_ops import adapt_into, multiply_by_experts, rows_by_expert
 
 
 def _expert_linear_qd8(
@@ -115,6 +115,7 @@ def _expert_linear_q8(
 
 
 KERNELS: dict[str, Kernel] = {
+    "kvc::adapted": adapt_into,
     "kvc::expert_linear": multiply_by_experts,
     "kvc::expert_linear_q8": _expert_linear_q8,
     "kvc::expert_linear_qd8": _expert_linear_qd8,

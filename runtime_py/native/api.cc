@@ -22,7 +22,7 @@ const std::vector<Entry>& kernels() {
          {kElementwise, kUnary, kBinary, kActivations, kBessel, kSpecial, kFused, kCopies,
           kIndices, kReductions, kSums, kRows, kScans, kRanks, kMoves, kSearches,
           kLinearAlgebra, kDecompositions, kCaches, kProducts, kQuantizedProducts, kExperts,
-          kAttention, kPlainAttention, kConvolutions, kConvolutionPairs, kPools, kResizing,
+          kAdapters, kAttention, kPlainAttention, kConvolutions, kConvolutionPairs, kPools, kResizing,
           kSampling, kChannelNorms, kLibraries}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }

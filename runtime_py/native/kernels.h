@@ -109,6 +109,7 @@ extern const Entry kIndices[];
 extern const Entry kProducts[];
 extern const Entry kQuantizedProducts[];
 extern const Entry kExperts[];
+extern const Entry kAdapters[];
 extern const Entry kAttention[];
 extern const Entry kPlainAttention[];
 extern const Entry kConvolutions[];

@@ -149,6 +149,15 @@ struct Mixture {
   bool half = false;  // whether v is float16
 };
 
+// Rows that are added with weights: y[n] += sum over r of weights[r] * x[r, n], in that order.
+struct WeightedRows {
+  const float* weights;
+  const void* x;  // [rows, columns], rows at stride
+  int64_t stride, rows, columns;
+  float* y;
+  bool half;  // whether x is float16
+};
+
 // The columns from `begin` to `end` of a product, and what attention needs.
 struct ProductKernels {
   void (*floats)(const FloatProduct& product, int64_t begin, int64_t end);
@@ -159,6 +168,7 @@ struct ProductKernels {
   void (*int4)(const Int8Rows& x, const Int4Product& product, int64_t begin, int64_t end,
                int16_t* scratch);
   void (*mix)(const Mixture& mixture);
+  void (*add_rows)(const WeightedRows& rows);
   // The least and the greatest of a row, zero among them; `wrong` is NaN where an element
   // is not finite.
   void (*range)(const float* x, int64_t n, float* low, float* high, float* wrong);

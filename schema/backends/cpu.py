@@ -165,7 +165,7 @@ RULES: Final[dict[str, Rule]] = {
     **rules(along, "aten::index_select aten::gather aten::embedding"),
     **rules(written(one_dtype), "aten::index_copy aten::scatter.src"),
     **rules(NUMERIC, "aten::matmul aten::mm aten::bmm aten::addmm"),
-    "kvc::linear_w8": anything,
+    **rules(anything, "kvc::linear_w8 kvc::adapted"),
     **rules(
         quantized_rows, "kvc::quantize_rows kvc::quantize_blocks kvc::quantize_cache"
     ),

@@ -1,13 +1,14 @@
 """Definitions of kvc's own operators in torch.
 
 Importing this package registers `kvc::cache_update`, `kvc::attention`,
-`kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports the
-package; the runtime's torch kernels import it when they first need a function. Compiler
-and runtime call the same functions, so that eager, traced and run-time results agree
-bit for bit.
+`kvc::expert_linear`, `kvc::adapted` and `kvc::quantize_cache` with torch. The compiler
+imports the package; the runtime's torch kernels import it when they first need a
+function. Compiler and runtime call the same functions, so that eager, traced and
+run-time results agree bit for bit.
 No other module of `kvc.schema` imports torch.
 """
 
+from kvc.schema.torch_ops.adapted import adapt_into, adapted
 from kvc.schema.torch_ops.attention import attend_into, attention
 from kvc.schema.torch_ops.cache_update import cache_update, write_cache, write_rows
 from kvc.schema.torch_ops.experts import (
@@ -22,6 +23,8 @@ from kvc.schema.torch_ops.int8_rows import (
 )
 
 __all__ = [
+    "adapt_into",
+    "adapted",
     "attend_into",
     "attention",
     "cache_update",

@@ -184,6 +184,15 @@ def test_an_expert_that_is_not_there_is_refused(expert: int):
         native("kvc::expert_linear", arguments, torch.empty(2, 5))
 
 
+@pytest.mark.parametrize("adapter", [-1, 3])
+def test_an_adapter_that_is_not_there_is_refused(adapter: int):
+    matrices = torch.ones(3, 2, 4), torch.ones(3, 2, 5)
+    given = torch.ones(2, 1, 5), torch.ones(2, 1, 4), *matrices
+    rows = places(0, 2, 2), places(0, adapter), torch.ones(2), None, None
+    with pytest.raises(IndexOutOfRange, match=f"index {adapter} "):
+        native("kvc::adapted", (*given, *rows), torch.empty(2, 1, 5))
+
+
 def test_memory_that_is_lacking_is_said_in_bytes():
     # A weight whose rows are laid out anew: 2**61 bytes that nobody has.
     x, weight = torch.ones(1, 4), torch.ones(1, 1).expand(1 << 57, 4)

@@ -24,7 +24,7 @@ def check(case: Case, like: Case | None = None) -> None:
         return
     found = run_native(*built, expected, 2)
     for one, other in zip(found, expected, strict=True):
-        same(one, other, 5e-5 if case.op == "aten::linear" else 2e-6)
+        same(one, other, 5e-5 if case.op in _LONG_SUMS else 2e-6)
 
 
 def same(found: Tensor, expected: Tensor, atol: float) -> None:
@@ -39,6 +39,7 @@ def same(found: Tensor, expected: Tensor, atol: float) -> None:
     )
 
 
+_LONG_SUMS = {"aten::linear", "kvc::adapted"}
 # Those of test_int8.py, test_int4.py and test_faults.py.
 ELSEWHERE = {
     "aten::_assert_async.msg",
@@ -155,6 +156,46 @@ def test_experts_give_each_row_the_same_bits_whoever_chose_them_too(
     ]
     assert all(torch.equal(found[0], other) for other in found[2::2])
     assert all(torch.equal(found[0][-1:], other) for other in found[1::2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_an_adapter_adds_the_same_bits_in_any_batch_and_on_any_number_of_threads(
+    dtype: torch.dtype,
+):
+    torch.manual_seed(0)
+    y, x = torch.randn(3, 37, 96), torch.randn(3, 37, 520)
+    matrices = torch.randn(4, 80, 520).to(dtype), torch.randn(4, 80, 96).to(dtype)
+    ranks, chosen = torch.tensor([0, 80, 7, 80]), torch.tensor([3, 0, 1])
+    scales = torch.randn(3)
+
+    def run(rows: slice, tokens: slice, threads: int) -> Tensor:
+        given = y[rows, tokens], x[rows, tokens], *matrices, ranks, chosen[rows]
+        case = Case("kvc::adapted", (*given, scales[rows], None, None))
+        like = (torch.empty(given[0].shape),)
+        return run_native(*native_graph(case, like), like, threads)[0]
+
+    whole = run(slice(None), slice(None), 1)
+    assert torch.equal(whole[1], y[1]), "adapter 0 has no ranks"
+    for threads in (1, 2, 3):
+        assert torch.equal(run(slice(None), slice(None), threads), whole)
+        for row in (0, 2):
+            one = run(slice(row, row + 1), slice(5, 6), threads)
+            assert torch.equal(one, whole[row : row + 1, 5:6])
+
+
+@pytest.mark.parametrize("rank", [-(2**62), -1, 3, 2**62])
+def test_a_number_of_ranks_that_there_are_not_counts_as_the_nearest(rank: int):
+    torch.manual_seed(0)
+    given = torch.randn(1, 1, 5), torch.randn(1, 1, 4)
+    given = *given, torch.randn(1, 2, 4), torch.randn(1, 2, 5)
+    like = (torch.empty(1, 1, 5),)
+
+    def run(number: int) -> Tensor:
+        rows = torch.tensor([number]), torch.tensor([0]), torch.ones(1), None, None
+        built = native_graph(Case("kvc::adapted", (*given, *rows)), like)
+        return run_native(*built, like, 1)[0]
+
+    assert torch.equal(run(rank), run(min(max(rank, 0), 2)))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 40])

@@ -1,6 +1,7 @@
 """Calls of every op, for the tests of shape rules and of kernels."""
 
 from op_cases import (
+    adapting,
     computing,
     convolving,
     elementwise,
@@ -13,7 +14,7 @@ from op_cases import (
 from op_cases.case import Case, kind_of, mapped, type_of
 
 _FIRST = elementwise, reducing, computing, linear_algebra
-_PARTS = *_FIRST, moving, indexing, spatial, convolving
+_PARTS = *_FIRST, moving, indexing, spatial, convolving, adapting
 CASES = tuple(case for part in _PARTS for case in part.CASES)
 
 __all__ = ["CASES", "Case", "kind_of", "mapped", "type_of"]

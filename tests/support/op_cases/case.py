@@ -65,6 +65,7 @@ def overload(op: str) -> Callable[..., object]:
     namespace, _, name = op.partition("::")
     if namespace == "kvc":
         return {
+            "adapted": torch_ops.adapted,
             "attention": torch_ops.attention,
             "cache_update": torch_ops.cache_update,
             "conv_transpose_w8": _conv_transpose_w8,

@@ -1,0 +1,121 @@
+// kvc::adapted: what the adapter of each row of a batch adds to the results of a layer.
+#include <algorithm>
+#include <cstring>
+
+#include "copies.h"
+#include "kernels.h"
+#include "pool.h"
+#include "products.h"
+
+namespace kvc {
+namespace {
+
+constexpr int64_t kTokensTogether = 16;
+constexpr int64_t kWorthAThread = 65536;  // multiplications
+
+// The operands, and how many rows and columns they have.
+struct Adapted {
+  const Tensor &out, &y, &x, &a, &b, &ranks, &adapters, &scales, &gain, &offset;
+  int64_t most = a.dims[1], depth = a.dims[2], columns = b.dims[2];
+  int64_t batch = y.dims[0], tokens = batch == 0 ? 0 : y.count() / columns / batch;
+  bool half = a.dtype == DType::kFloat16;
+
+  int64_t adapter(int64_t row) const { return index_at(adapters, row); }
+
+  int64_t used(int64_t adapter) const {
+    return std::min(std::max<int64_t>(ranks.as<const int64_t>()[adapter], 0), most);
+  }
+  const void* matrix(const Tensor& whole, int64_t adapter) const {
+    return whole.as<const char>() + adapter * whole.dims[1] * whole.dims[2] * itemsize(whole.dtype);
+  }
+};
+
+// low = scale * x a^T for some tokens of a row of the batch, and ranks `begin` to `end`.
+void lower(const Adapted& t, int64_t row, int64_t token, int64_t count, int64_t begin, int64_t end,
+           float* low) {
+  const int64_t adapter = t.adapter(row), used = t.used(adapter);
+  FloatProduct product{};
+  product.x = t.x.as<const float>() + (row * t.tokens + token) * t.depth;
+  product.x_stride = product.w_stride = product.depth = t.depth;
+  product.w = t.matrix(t.a, adapter);
+  product.out = low;
+  product.out_stride = t.most;
+  product.out_step = 1;
+  product.rows = count;
+  product.columns = used;
+  product.floats = t.half ? Floats::kHalfWeights : Floats::kFloat32;
+  product_kernels().floats(product, begin, end);
+  const float scale = t.scales.as<const float>()[row];
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t r = begin; r < end; ++r) low[i * t.most + r] *= scale;
+  }
+}
+
+// The columns `begin` to `end` of one token's result.
+void raise(const Adapted& t, int64_t row, int64_t token, const float* low, int64_t begin, int64_t end) {
+  const int64_t adapter = t.adapter(row), at = (row * t.tokens + token) * t.columns;
+  const float* y = t.y.as<const float>() + at;
+  float* out = t.out.as<float>() + at;
+  const int64_t used = t.used(adapter);
+  if (used == 0 || (!t.gain && !t.offset)) {
+    std::memcpy(out + begin, y + begin, (end - begin) * sizeof(float));
+  } else {
+    const float* gain = t.gain ? t.gain.as<const float>() + adapter * t.columns : nullptr;
+    const float* offset = t.offset ? t.offset.as<const float>() + adapter * t.columns : nullptr;
+    for (int64_t i = begin; i < end; ++i) {
+      const float made = gain != nullptr ? y[i] * gain[i] : y[i];
+      out[i] = offset != nullptr ? made + offset[i] : made;
+    }
+  }
+  if (used == 0) return;
+  const char* b = static_cast<const char*>(t.matrix(t.b, adapter)) + begin * itemsize(t.b.dtype);
+  product_kernels().add_rows({low, b, t.columns, used, end - begin, out + begin, t.half});
+}
+
+// Arguments: y, x, a, b, ranks, adapters, scales, gain?, offset?.
+bool adapted(const Step& step, const Context& context) {
+  const Tensor* o = step.tensors;
+  const Adapted t{o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9]};
+  for (int64_t row = 0; row < t.batch; ++row) {
+    const int64_t adapter = t.adapter(row), count = t.a.dims[0];
+    if (adapter < 0 || adapter >= count) return context.refuse(Fault::kIndexOutOfRange, adapter, count);
+  }
+  const auto memory = [&] {
+    return static_cast<float*>(context.workspace(kTokensTogether * t.most * sizeof(float)));
+  };
+  const int64_t blocks = (t.tokens + kTokensTogether - 1) / kTokensTogether;
+  if (t.tokens > 1) {
+    parallel(t.batch * blocks, 1, context.threads, [&](int64_t begin, int64_t end, int) {
+      float* low = memory();
+      for (int64_t i = begin; low != nullptr && i < end; ++i) {
+        const int64_t row = i / blocks, first = i % blocks * kTokensTogether;
+        const int64_t count = std::min(kTokensTogether, t.tokens - first);
+        const int64_t used = t.used(t.adapter(row));
+        if (used > 0) lower(t, row, first, count, 0, used, low);
+        for (int64_t j = 0; j < count; ++j) raise(t, row, first + j, low + j * t.most, 0, t.columns);
+      }
+    });
+    return context.complete();
+  }
+  float* low = memory();
+  if (low == nullptr) return context.complete();
+  for (int64_t row = 0; row < t.batch; ++row) {
+    const int64_t used = t.used(t.adapter(row));
+    const int64_t ranks = kWorthAThread / std::max<int64_t>(t.depth, 1) + 1;
+    const int64_t grain = kWorthAThread / (used + 1) / 8 * 8 + 8;
+    parallel(used, ranks, context.threads,
+             [&](int64_t begin, int64_t end, int) { lower(t, row, 0, 1, begin, end, low); });
+    parallel(t.columns, grain, context.threads,
+             [&](int64_t begin, int64_t end, int) { raise(t, row, 0, low, begin, end); });
+  }
+  return true;
+}
+
+}  // namespace
+
+const Entry kAdapters[] = {
+    {"kvc::adapted", adapted},
+    {nullptr, nullptr},
+};
+
+}  // namespace kvc

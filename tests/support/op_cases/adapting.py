@@ -1,0 +1,31 @@
+"""Cases of adapters: no row, one, several; ranks that are all, some or none in use."""
+
+import torch
+
+from op_cases.case import Case, index, rand
+
+CASES = tuple(
+    Case(
+        "kvc::adapted",
+        (
+            *(rand(*lead, width), rand(*lead, 24)),
+            *(rand(3, 5, 24, dtype=dtype), rand(3, 5, width, dtype=dtype)),
+            *(index(0, 5, 3), index(*chosen), rand(len(chosen))),
+            *(gain, offset),
+        ),
+    )
+    for width in (40, 3, 71)
+    for dtype in (torch.float32, torch.float16)
+    for lead, chosen in (
+        ((2, 1), [2, 1]),
+        ((3, 40), [1, 0, 2]),
+        ((1, 2, 3), [1]),
+        ((4,), [0, 1, 1, 2]),
+        ((0, 2), []),
+    )
+    for gain, offset in (
+        (None, None),
+        (rand(3, width), None),
+        (rand(3, width), rand(3, width)),
+    )
+)
