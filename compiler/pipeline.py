@@ -119,6 +119,7 @@ def compile_program(
     max_length: int | None = None,
     calibrate: Calibrator | None = None,
     fit: int | None = None,
+    slots: Sequence[str] = (),
 ) -> Bundle:
     """Compile methods of a model that share its weights and its states.
 
@@ -144,6 +145,9 @@ def compile_program(
             recipe whose backend stores values as integers, or whose weights are int4.
         fit: the greatest number of bytes of the bundle, for an int4 recipe. As many
             weights as fit become int8, those with the largest rounding error first.
+
+        slots: names of buffers that the bundle does not contain: they are zeros until
+            an adapter fills them.
 
     Warns:
         LeftToPyTorch: backends leave operators to PyTorch, so the bundle needs PyTorch.
@@ -194,7 +198,7 @@ def compile_program(
     with Unchanged(model, methods), stand_ins(model):
         captured = _capture_all(model, methods, tuple(states), report)
         report("optimise", 0, 1)
-        imported = import_program(model, captured)
+        imported = import_program(model, captured, slots)
     check_roles(imported)
     samples = None if calibrate is None else Calibrating(calibrate, taken, report)
     making = _Making(

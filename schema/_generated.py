@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 157696ad7492c84db35128bf5b9b954309edcbe5940adcf86e8896e7ec24d21c
+# sha256 of program.fbs: ce4afd53a6cb5b401b98412e11b5290e3fac3006ed3bb4abb550971316f59376
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -99,6 +99,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
         ('blocks', 'vector of table', 'Block', 4, False, 0),
         ('accesses', 'table', 'Accesses', 4, False, 0),
+        ('adapts', 'scalar', 'uint32', 4, True, 0),
     ),
     'Names': (
         ('names', 'vector of string', 'string', 4, False, 0),

@@ -87,6 +87,8 @@ class Method:
         updates: an entry for each write to a state or a caller's input, in order.
         blocks: code of control instructions; exactly one instruction names each block,
             in the method's graph or in an earlier block.
+        adapts: id of an earlier method, for the body of that method that sessions with
+            adapters run; None for a method that callers call.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Method:
     advances: tuple[Advance, ...]
     updates: tuple[Update, ...]
     blocks: tuple[Block, ...] = ()
+    adapts: int | None = None
 
     def __repr__(self) -> str:
         """Return the method's name and inputs; `kvc dump --ops` prints the code."""
@@ -254,8 +257,9 @@ class NamedData:
         name: unique in the program.
         blob: id of the blob.
         type: a type without symbols; its size in bytes equals the blob's.
-        format: "plain"; "file" for an added file, which no instruction uses; or the
-            name of a packing. Packed data is a copy of plain data in the form of a
+        format: "plain"; "file" for an added file, which no instruction uses; "slot" for
+            data that the bundle does not have and whose blob is empty: zeros until an
+            adapter fills them; or the name of a packing. Packed data is a copy of plain data in the form of a
             backend's library, and only that backend's delegates use it. Packed names
             come last.
         provenance: the origin of the data: a parameter's name, a pass, a backend.

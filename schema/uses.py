@@ -12,6 +12,7 @@ from kvc.schema.types import TensorType
 
 PLAIN: Final = "plain"  # the format of data in the layout of its type
 FILE: Final = "file"  # the format of files: bytes that no method uses
+SLOT: Final = "slot"  # the format of slots: no bytes; zeros until somebody fills them
 PACKED: Final = "packed/"  # prefix of the formats of packed data
 FILES: Final = "files/"  # prefix of the names of files
 
@@ -31,7 +32,7 @@ def named_file(name: str, nbytes: int, blob: int) -> NamedData:
 
 def is_packed(named: NamedData) -> bool:
     """Tell whether named data is packed: a copy of other data in a backend's form."""
-    return named.format not in (PLAIN, FILE)
+    return named.format not in (PLAIN, FILE, SLOT)
 
 
 def count_unpacked(program: Program) -> int:

@@ -92,13 +92,13 @@ LAYERS = {
     "schema": "{_generated closing dtypes errors frozen garbage interrupts "
     "pictures stacks text two_threads version} {digests provenance records "
     "rings setting_checks torch_package types} {calibration generation_config graph "
-    "ops roles torch_ops trees} model {control uses} {accesses left} verify {buckets "
+    "ops roles torch_ops trees} model {control uses} {accesses left adapters} verify {buckets "
     "checkpoints codec row_products} {backends identity} container",
     "compiler": "request weights checkpoints decompose trace ir ingest place analysis "
-    "passes emit backends lower pipeline models hugging_face",
+    "passes emit backends lower pipeline models adapters hugging_face",
     "compiler/hugging_face": "reading encoder caches {attention recurrent} pictures "
     "{text folder} gguf_model opened replacing export_encoders export",
-    "runtime_py": "threads memory {native kernels} data states execution {delegates "
+    "runtime_py": "threads memory {native kernels} data adapters states execution {delegates "
     "calls} sessions tokenizers embedding generation {scoring speech} calibration",
 }
 

@@ -28,7 +28,7 @@ from kvc.schema.container import (
 )
 from kvc.schema.errors import BadFile, CompileError, FormatError, LimitExceeded
 from kvc.schema.interrupts import keeping_interrupts
-from kvc.schema.uses import FILE, FILES, named_file
+from kvc.schema.uses import FILE, FILES, SLOT, named_file
 
 Placement = Literal["internal", "external"]
 PLACEMENTS: tuple[Placement, ...] = ("internal", "external")
@@ -184,6 +184,8 @@ class Bundle:
         entry = self.program.names[name]
         if entry.format == FILE:
             return self._files[entry.name.removeprefix(FILES)]
+        if entry.format == SLOT:
+            return Content(0, partial(iter, ()), SLOT)
         source = self._sources[entry.name]
         return Content(entry.type.nbytes({}), partial(reader.chunks, source), source)
 

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvc.compiler.emit.graph import emit_graph
-from kvc.compiler.ir import Method, Program, State
+from kvc.compiler.ir import Constant, Method, Program, State
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.ir.partitions import Lowered
 from kvc.compiler.place import Verdict
 from kvc.compiler.place.lifetimes import with_workspaces
+from kvc.compiler.weights.sources import Slot
 from kvc.schema import model
 from kvc.schema.accesses import with_accesses
 from kvc.schema.control import graphs_within
 from kvc.schema.graph import Graph
 from kvc.schema.provenance import Provenance
 from kvc.schema.types import Dim
-from kvc.schema.uses import constants_of
+from kvc.schema.uses import PLAIN, SLOT, constants_of
 from kvc.schema.verify.effects import effects
 
 PLACELESS = -1  # the blob number of names whose blob has not been written yet
@@ -80,7 +81,7 @@ def emit_program(
         files=(model.DataFile("", b""),),
         blobs=(),
         names=tuple(
-            model.NamedData(c.name, PLACELESS, c.type, "plain", c.provenance)
+            model.NamedData(c.name, PLACELESS, c.type, _format(c), c.provenance)
             for c in program.constants
         ),
         states=tuple(_emit_state(state, name_ids) for state in program.states),
@@ -92,6 +93,10 @@ def emit_program(
         ),
         metadata=dict(sorted(metadata.items())),
     )
+
+
+def _format(constant: Constant) -> str:
+    return SLOT if isinstance(constant.source, Slot) else PLAIN
 
 
 class _Emitter:
@@ -109,6 +114,7 @@ class _Emitter:
         `apart` are the partitions whose results must not lie over operands.
         """
         self._symbols, self._name_ids = program.symbols, name_ids
+        self._numbers = {m.name: i for i, m in enumerate(entries(program))}
         self._state_ids = {s.name: i for i, s in enumerate(program.states)}
         self._verdicts = verdicts
         self._blocks = blocks_by_number(program)
@@ -151,6 +157,7 @@ class _Emitter:
             advances=tuple(_emit_advance(method, *one) for one in method.advances),
             updates=self._updates(ready, graph, made),
             blocks=tuple(made[i] for i in range(len(blocks))),
+            adapts=self._numbers.get(method.adapts),
         )
 
     def _graph(self, method: Method, tail: int) -> Graph:

@@ -73,6 +73,7 @@ class MethodImporter(NodeImporter):
             input_out=left.input_out,
             nodes=tuple(self.nodes),
             outputs=left.outputs,
+            adapts=self._captured.method.adapts,
         )
 
     def _enter(self, node: fx.Node) -> None:

@@ -118,10 +118,13 @@ class _Traced:
     carried: CarriedTensors
 
 
-def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Program:
+def import_program(
+    model: nn.Module, captured: tuple[CapturedMethod, ...], slots: Sequence[str] = ()
+) -> Program:
     """Return the IR of all methods, which share constants and states.
 
-    A tensor that several methods use becomes one constant or state.
+    A tensor that several methods use becomes one constant or state. `slots` are names
+    of constants that the bundle will not contain.
 
     Raises:
         UnsupportedOps: operators have no kernel; the error lists all of them with their
@@ -132,7 +135,8 @@ def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Pr
     names = qualified_names(captured)
     symbols = declared_symbols(captured, names)
     mutated = [tensor for one in captured for tensor in mutated_tensors(one, named)]
-    tensors = TensorTable(named, mutated, sized_types(captured, named))
+    mutated += [named[one.name] for one in captured[0].lifted if one.given]
+    tensors = TensorTable(named, mutated, sized_types(captured, named), slots)
     check_written(captured, tensors)
     check_reached(captured, tensors)
     check_bounded(captured)

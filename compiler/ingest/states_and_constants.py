@@ -15,7 +15,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.ingest.symbols import TORCH_DTYPES, SizeReader
 from kvc.compiler.ir import Constant, Method, State
-from kvc.compiler.weights.sources import Source, TensorSource
+from kvc.compiler.weights.sources import Slot, Source, TensorSource
 from kvc.compiler.weights.tensor_identity import Identity, overlapping, overlaps_itself
 from kvc.compiler.weights.weight_reader import is_zero
 from kvc.schema.errors import CompileError, StateConflict
@@ -30,6 +30,7 @@ class TensorTable:
         named: Mapping[str, Tensor],
         mutated: Iterable[Tensor],
         sized: Mapping[str, TensorType] | None = None,
+        slots: Iterable[str] = (),
     ) -> None:
         """Name the states.
 
@@ -37,6 +38,7 @@ class TensorTable:
             named: name -> tensor of the model, for all names of each tensor.
             mutated: the tensors that any method writes.
             sized: name -> type, for tensors whose size a session chooses.
+            slots: names of constants that the bundle does not have.
 
         Raises:
             StateConflict: a state shares memory with another tensor, or a state whose
@@ -45,7 +47,10 @@ class TensorTable:
         self.named = named
         self._sized = {Identity.of(named[n]): kind for n, kind in (sized or {}).items()}
         self._names: dict[Identity, str] = {}
-        self._stored: dict[Identity, Source] = {}
+        self._stored: dict[Identity, Source] = {
+            Identity.of(named[name]): Slot(name, tuple(named[name].shape))
+            for name in slots
+        }
         for name, tensor in named.items():
             self._names.setdefault(Identity.of(tensor), name)
             stored = attached(tensor)

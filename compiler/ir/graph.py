@@ -79,6 +79,7 @@ class Method:
             input that gives the number for each row, or "").
         in_place: whether a block can overwrite an input while it reads the input; False
             for the partitions of a backend whose library cannot.
+        adapts: name of the method of which this is the body for adapters, or "".
     """
 
     name: str
@@ -99,6 +100,7 @@ class Method:
     cursor_in: tuple[tuple[Value, CursorSlot], ...] = ()
     advances: tuple[tuple[int, Dim | None, str], ...] = ()
     in_place: bool = True
+    adapts: str = ""
 
     @property
     def bound(self) -> tuple[Value, ...]:

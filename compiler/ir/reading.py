@@ -50,7 +50,7 @@ _TOP = {
     ),
     "cursor": re.compile(r"cursor (\S*): (\w+)(?: of (\S+) rows)? up to (\S+)"),
 }
-_METHOD = re.compile(r"(?:method|block (\d+)) (\S+)(?: role (\S+))?")
+_METHOD = re.compile(r"(?:method|block (\d+)) (\S+)(?: role (\S+))?(?: adapts (\S+))?")
 _BOUND = re.compile(
     rf"%(\d+) = (input|constant|state|cursor) (.+?)(?:: {_TYPE}( \(position\))?)?"
 )
@@ -87,6 +87,7 @@ class _Lines:
     nodes: list[Node] = field(default_factory=list)
     outputs: tuple[Value, ...] = ()
     position: str = ""
+    adapts: str = ""
 
     def method(self) -> Method:
         """Return the method of the lines; its arguments and results are not nested.
@@ -113,6 +114,7 @@ class _Lines:
             outputs=self.outputs,
             block=self.block,
             cursor_in=tuple(self.cursor_in),
+            adapts=self.adapts,
         )
 
 
@@ -146,9 +148,9 @@ class _Reader:
         """Parse a declaration, or the first line of a method."""
         word = line.partition(" ")[0]
         if word in ("method", "block"):
-            block, name, role = _fields(_METHOD, line)
+            block, name, role, adapts = _fields(_METHOD, line)
             number = int(block) if block else None
-            self._methods.append(_Lines(name, role, number))
+            self._methods.append(_Lines(name, role, number, adapts=adapts))
             self._values = {}
             return
         found = _fields(_TOP[word], line)

@@ -39,6 +39,7 @@ def _said(state: State) -> str:
 
 def _method_lines(method: Method, grown: Set[str]) -> Iterator[str]:
     role = f" role {method.role}" if method.role else ""
+    role += f" adapts {method.adapts}" if method.adapts else ""
     kind = "method" if method.block is None else f"block {method.block}"
     yield f"{kind} {method.name}{role}"
     for value, name in zip(method.inputs, method.input_names, strict=True):

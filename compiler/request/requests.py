@@ -54,8 +54,9 @@ def check_request(model: object, methods: object, states: object = ()) -> None:
     for method in methods:
         _check_method(method)
     _check_unique("methods", [method.name for method in methods])
+    called = [method for method in methods if not method.adapts]
     # There may be several prefills, for different numbers of tokens.
-    _check_unique("roles", [m.role for m in methods if m.role in SINGLE_ROLES])
+    _check_unique("roles", [m.role for m in called if m.role in SINGLE_ROLES])
 
 
 def check_mapping(what: str, given: object) -> None:

@@ -69,6 +69,8 @@ class Method:
             method without the argument may create it.
         position: the int64 input that the session fills with its position, or with the
             positions of the new tokens; "" if there is none.
+        adapts: name of an earlier method, of which this is the body that sessions with
+            adapters run; "" for a method that callers call.
     """
 
     name: str
@@ -78,31 +80,34 @@ class Method:
     role: str = ""
     carry: Mapping[str, str | int] = field(default_factory=dict)
     position: str = ""
+    adapts: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """Buffers whose size is chosen when a session is opened.
+    """Buffers whose size or content is chosen when a session is opened.
 
     Attributes:
         name: the buffer's name, or a pattern such as "layers.*.k" (`fnmatch`).
         axis: the axis of `capacity`; a negative number counts from the end.
         capacity: the possible sizes along `axis`.
         batch: the possible sizes along axis 0, if a session chooses them too.
+        given: whether a session sets the content, and methods only read it.
     """
 
     name: str
     axis: int | None = None
     capacity: Dim | None = None
     batch: Dim | None = None
+    given: bool = False
 
     def __post_init__(self) -> None:
         """Check that the spec is consistent.
 
         Raises:
-            CompileError: only one of `axis` and `capacity` is given, neither `capacity`
-                nor `batch` is given, axis 0 has both a `capacity` and a `batch`, or one
-                of these two is no Dim.
+            CompileError: only one of `axis` and `capacity` is given, nothing but the
+                name is given, axis 0 has both a `capacity` and a `batch`, or one of
+                these two is no Dim.
         """
         name: object = self.name
         axis: object = self.axis
@@ -115,7 +120,7 @@ class StateSpec:
             reason = "capacity and batch are Dims, such as Dim('capacity', 16, 4096)"
         elif (self.axis is None) != (self.capacity is None):
             reason = "axis and capacity go together"
-        elif self.capacity is None and self.batch is None:
+        elif self.capacity is None and self.batch is None and not self.given:
             reason = "give axis and capacity, or batch, or all of them"
         elif self.axis == 0 and self.batch is not None:
             reason = "axis 0 cannot be both capacity and batch"
@@ -131,7 +136,8 @@ class ModelSpec:
     Attributes:
         model: the module; in evaluation mode.
         methods: the methods to compile.
-        states: buffers whose size is chosen when a session is opened.
+        states: buffers whose size or content is chosen when a session is opened.
+        slots: names of buffers that the bundle does not contain; an adapter has them.
         metadata: settings to keep in the bundle, with values that JSON can represent.
         files: files to store in the bundle, such as a tokenizer, by plain name: the
             bytes, or the path of a file that is read when the bundle is saved.
@@ -140,6 +146,7 @@ class ModelSpec:
     model: nn.Module
     methods: tuple[Method, ...]
     states: tuple[StateSpec, ...] = ()
+    slots: tuple[str, ...] = ()
     metadata: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, bytes | Path] = field(default_factory=dict)
 

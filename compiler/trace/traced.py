@@ -32,11 +32,13 @@ class Lifted:
         names: all names of the buffer in the model.
         axes: axis -> Dim, for the axes whose size is chosen later.
         pattern: the name in the `StateSpec` that matches the buffer.
+        given: whether a session sets the content, and methods only read it.
     """
 
     names: tuple[str, ...]
     axes: Mapping[int, Dim]
     pattern: str
+    given: bool = False
 
     @property
     def name(self) -> str:
@@ -65,7 +67,7 @@ def lifted_buffers(model: nn.Module, specs: Sequence[StateSpec]) -> tuple[Lifted
             raise CompileError(message=f"StateSpecs {both} match the buffer {same[0]}")
         for spec in matching:
             axes = _axes(spec, same[0], buffers[same[0]])
-            lifted.append(Lifted(tuple(same), axes, spec.name))
+            lifted.append(Lifted(tuple(same), axes, spec.name, spec.given))
     return tuple(lifted)
 
 

@@ -74,6 +74,19 @@ class StoredSource:
     through: tuple[torch.dtype, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor that the bundle does not have; whoever opens the bundle fills it.
+
+    Attributes:
+        name: the tensor's name in the model.
+        shape: the sizes of the tensor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+
+
 class Transform(Enum):
     """The ways in which a weight can be transformed before it is stored."""
 
@@ -167,7 +180,7 @@ class Computed:
     shape: tuple[int, ...]
 
 
-Base = TensorSource | StoredSource
+Base = TensorSource | StoredSource | Slot
 Source = Base | Derived | Divided | Computed
 
 
@@ -178,7 +191,7 @@ def shape_of(source: Source) -> tuple[int, ...]:
             return tuple(source.tensor.shape)
         case StoredSource():
             return source.stored.shape
-        case Computed():
+        case Computed() | Slot():
             return source.shape
         case Divided():
             rows, columns = shape_of(source.base)
@@ -234,7 +247,7 @@ def _derived_shape(source: Derived) -> tuple[int, ...]:
 
 def base_of(source: Source) -> Base:
     """Return the first of the model's tensors from which a source is computed."""
-    while not isinstance(source, TensorSource | StoredSource):
+    while not isinstance(source, Base):
         source = source.bases[0] if isinstance(source, Computed) else source.base
     return source
 
@@ -246,3 +259,5 @@ def nbytes_of(base: Base) -> int:
             return base.tensor.numel() * base.tensor.itemsize
         case StoredSource():
             return prod(base.stored.shape) * base.dtype.itemsize
+        case Slot():
+            return 0

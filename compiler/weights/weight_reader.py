@@ -34,6 +34,7 @@ from kvc.compiler.weights.sources import (
     Derived,
     Divided,
     Source,
+    Slot,
     StoredSource,
     TensorSource,
     Transform,
@@ -92,6 +93,8 @@ class WeightReader:
                 return _cut(source.tensor.detach(), whole_rows)
             case StoredSource():
                 return _stored_blocks(source, whole_rows)
+            case Slot():
+                return iter(())
             case Divided():
                 return self._divided(source, whole_rows)
             case Computed():

@@ -7,7 +7,7 @@ handles on a blob; `buffers.py` has the handles through which users read named d
 bundled files; `residency.py` reports memory.
 """
 
-from kvc.runtime.data.buffers import BundledFiles, FreeableBuffer, NamedBuffers
+from kvc.runtime.data.buffers import BundledFiles, FreeableBuffer, NamedBuffers, Slots
 from kvc.runtime.data.held import HeldBlobs
 from kvc.runtime.data.modes import Mode, hold_blobs
 from kvc.runtime.data.residency import BlobResidency, Residency, Totals
@@ -20,6 +20,7 @@ __all__ = [
     "Mode",
     "NamedBuffers",
     "Residency",
+    "Slots",
     "Totals",
     "hold_blobs",
 ]

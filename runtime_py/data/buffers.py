@@ -6,15 +6,19 @@ In: the blobs of a program. Out: arrays and bytes by name.
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
 
 from kvc.runtime.data.held import HeldBlobs
+from kvc.runtime.memory.arenas import Arena, align_up
 from kvc.runtime.memory.arrays import Array
+from kvc.runtime.memory.pages import PageTable
 from kvc.schema.errors import BufferFreed, UnknownName
 from kvc.schema.model import NamedData, Program
-from kvc.schema.uses import FILE, FILES
+from kvc.schema.uses import FILE, FILES, SLOT
 
 # Mappings from names
 
@@ -153,6 +157,65 @@ class FreeableBuffer:
         return f"<FreeableBuffer {self.name!r}: {state}>"
 
 
+class SlotBuffer(FreeableBuffer):
+    """A handle on a slot: data that the bundle does not have, zeros at first."""
+
+    def __init__(
+        self, named: NamedData, content: Array, blobs: HeldBlobs, for_calls: bool
+    ) -> None:
+        super().__init__(named, content.nbytes, blobs, for_calls)
+        self._content = content
+
+    def private_array(self) -> Array:
+        with self._lock:
+            if self._freed:
+                raise BufferFreed(name=self.name)
+            return self._content.view()
+
+    def read_into(self, target: Array) -> None:
+        target[...] = self.private_array().reshape(-1).view(np.uint8)
+
+
+class Slots:
+    """The memory of a program's slots: zeros, which take no memory until written.
+
+    It stays at the same address for the life of the program.
+    """
+
+    def __init__(self, program: Program) -> None:
+        slots = [i for i, named in enumerate(program.names) if named.format == SLOT]
+        self._types = {number: program.names[number].type for number in slots}
+        sizes = [align_up(kind.nbytes({})) for kind in self._types.values()]
+        *begins, self._nbytes = accumulate(sizes, initial=0)
+        self._begins = dict(zip(slots, begins, strict=True))
+
+    @cached_property
+    def _arena(self) -> Arena:
+        return Arena(self._nbytes, "slots of adapters")
+
+    def array(self, number: int) -> Array:
+        """Return the array of a slot, by the id of its named data.
+
+        Raises:
+            OutOfMemory: the system provides no address space.
+        """
+        kind = self._types[number]
+        return self._arena.array(self._begins[number], kind.dtype, kind.shape({}))
+
+    def clear(self, number: int, index: int) -> None:
+        """Set one index of a slot's first axis to zeros, and free its memory pages."""
+        nbytes = self.array(number)[index : index + 1].nbytes
+        self._arena.clear(self._begins[number] + index * nbytes, nbytes)
+
+    @property
+    def resident_nbytes(self) -> int | None:
+        """Return how many bytes of the slots are in memory, None if unknown."""
+        if "_arena" not in vars(self):
+            return 0
+        with PageTable() as table:
+            return table.resident_nbytes(self._arena.address, self._nbytes)
+
+
 class NamedBuffers(Named[FreeableBuffer]):
     """`program.data`: every name of the bundle; each lookup returns a new handle.
 
@@ -161,10 +224,10 @@ class NamedBuffers(Named[FreeableBuffer]):
     """
 
     def __init__(
-        self, program: Program, blobs: HeldBlobs, for_calls: bool = False
+        self, program: Program, blobs: HeldBlobs, slots: Slots, for_calls: bool = False
     ) -> None:
         self._program = program
-        self._blobs = blobs
+        self._blobs, self._slots = blobs, slots
         self._for_calls = for_calls
         super().__init__("data", ((n.name, i) for i, n in enumerate(program.names)))
 
@@ -175,6 +238,9 @@ class NamedBuffers(Named[FreeableBuffer]):
             Forked: the program was opened by another process.
         """
         named = self._program.names[number]
+        if named.format == SLOT:
+            content = self._slots.array(number)
+            return SlotBuffer(named, content, self._blobs, self._for_calls)
         nbytes = self._program.blobs[named.blob].nbytes
         return FreeableBuffer(named, nbytes, self._blobs, self._for_calls)
 

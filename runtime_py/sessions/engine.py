@@ -15,13 +15,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from kvc.runtime.adapters.loaded import Adapters
+from kvc.runtime.calls.arguments import bind_inputs
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.contexts import ContextPool, ExecutionContext, run_bound
 from kvc.runtime.calls.entries import MethodEntry, make_entry
-from kvc.runtime.calls.inputs import Inputs, take_inputs
+from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.calls.pieces import count_excess, plan_pieces, run_pieces
 from kvc.runtime.calls.transactions import Transaction
-from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
+from kvc.runtime.data import Mode, NamedBuffers, Residency, Slots, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.table import check_target
 from kvc.runtime.execution.delegate import Packing
@@ -34,11 +36,12 @@ from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.owner import Group, Owner, group_states
+from kvc.runtime.states.row_adapters import PLAIN, RowAdapters, has_rows
 from kvc.runtime.states.session_states import Copies, StateMemory
 from kvc.schema.container import StoredBlobs
-from kvc.schema.errors import CallMismatch, Closed, Forked
+from kvc.schema.errors import Closed, Forked
 from kvc.schema.model import Program
-from kvc.schema.trees import bind_call, unflatten
+from kvc.schema.trees import unflatten
 
 
 class Engine:
@@ -56,10 +59,15 @@ class Engine:
         self.path, self.digest = path, digest
         self._mode, self._settings = mode, settings
         self._stored, self._blobs = stored, hold_blobs(stored, mode)
-        self.data = NamedBuffers(self.program, self._blobs)
-        self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
+        slots = Slots(self.program)
+        self.data = NamedBuffers(self.program, self._blobs, slots)
+        self._constants = NamedBuffers(self.program, self._blobs, slots, True)
+        self.adapters = Adapters(path, self.program, slots, lambda: self.identity)
         states, methods = self.program.states, self.program.methods
-        self.method_ids = {method.name: i for i, method in enumerate(methods)}
+        numbers = enumerate(methods)
+        self.method_ids = {m.name: i for i, m in numbers if m.adapts is None}
+        adapted = (i for i, m in enumerate(methods) if m.adapts is not None)
+        self._adapted = {methods[i].adapts: i for i in adapted}
         self.groups = group_states(states, methods, row_dims(self.program))
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
         self._bucketed = any(symbol.sizes for symbol in self.program.symbols)
@@ -100,8 +108,10 @@ class Engine:
                 or cannot be read.
             Closed: the program was closed during the call.
         """
+        if states is not None and states.adapters is not None and states.adapters.any:
+            method = self._adapted.get(method, method)
         entry = self.entry(method)
-        inputs = self._take(entry, args, kwargs, states)
+        inputs = bind_inputs(entry, args, kwargs, states)
         if entry.tokens is not None:
             entry.tokens.check_all(inputs, entry.row_lengths)
         results = self._run_call(entry, inputs, states)
@@ -136,7 +146,9 @@ class Engine:
         count = count_excess(entry, inputs, states) if limited else 0
         if not count:
             return self._run_once(entry, inputs, states)
-        entries = [self.entry(i) for i in range(len(self.program.methods))]
+        plain = entry.method.adapts is None
+        methods = enumerate(self.program.methods)
+        entries = [self.entry(i) for i, m in methods if (m.adapts is None) == plain]
         pieces = plan_pieces(entry, count, states, entries)
         if not pieces:
             return self._run_once(entry, inputs, states)
@@ -211,19 +223,16 @@ class Engine:
             Closed, Forked: as `call`.
         """
         self.check_open()
+        program = self.program
+        numbers = range(max(1, len(program.cursors)))
+        rows = tuple(count_rows(program, sizes, number) for number in numbers)
+        adapters = None
+        if has_rows(program.states):
+            adapters = RowAdapters(self.adapters, [PLAIN] * rows[0])
         return StateMemory(
-            self.program.states,
-            self.groups,
-            self._own_states(sizes),
-            sizes,
-            self.program.cursors,
-            capacity,
-            rows=tuple(
-                count_rows(self.program, sizes, number)
-                for number in range(max(1, len(self.program.cursors)))
-            ),
-            copies=copies,
-        )
+            program.states, self.groups, self._own_states(sizes), sizes,
+            program.cursors, capacity, rows, copies, adapters,
+        )  # fmt: skip
 
     def _own_states(self, sizes: Mapping[str, int]) -> Owner:
         """Allocate a new session's state memory, on the host or by backends."""
@@ -374,25 +383,6 @@ class Engine:
             self.check_open()  # still open: `release` replaced the resources
             resources = self._resources
         return resources, context
-
-    def _take(
-        self,
-        entry: MethodEntry,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-        states: StateMemory | None,
-    ) -> Inputs:
-        method, row_lengths = entry.method, entry.row_lengths
-        optional = None if row_lengths is None else row_lengths.leaf
-        try:
-            leaves = bind_call(method.input_tree, args, kwargs, optional)
-        except ValueError as error:
-            raise CallMismatch(method=method.name, reason=str(error)) from error
-        left_out = row_lengths is not None and leaves[row_lengths.leaf] is None
-        if row_lengths is not None and left_out:
-            sizes = {} if states is None else states.sizes
-            leaves[row_lengths.leaf] = row_lengths.stand_in(leaves, sizes)
-        return take_inputs(entry.signature, leaves, left_out)
 
     def _initial_value(self, name: int) -> Array:
         """Return a copy of an initial value, so that states do not share its memory."""

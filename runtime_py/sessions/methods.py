@@ -59,7 +59,8 @@ class Callables(Closing):
     def methods(self) -> Mapping[str, Method]:
         """Return the program's methods by name."""
         methods = self._engine.program.methods
-        return MappingProxyType({method.name: method for method in methods})
+        called = {one.name: one for one in methods if one.adapts is None}
+        return MappingProxyType(called)
 
     @property
     def metadata(self) -> Mapping[str, str]:

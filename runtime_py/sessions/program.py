@@ -6,7 +6,7 @@ is first needed.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,13 @@ from kvc.runtime.delegates.table import check_backends, check_device
 from kvc.runtime.execution.delegate import Packing
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.engine import Engine
+from kvc.runtime.sessions.load_checks import (
+    Path,
+    check_folders,
+    check_reference,
+    check_some_run,
+    check_turns,
+)
 from kvc.runtime.sessions.methods import Callables
 from kvc.runtime.sessions.resources import LoadSettings
 from kvc.runtime.sessions.session import Session
@@ -25,16 +32,12 @@ from kvc.runtime.states.session_states import Copies
 from kvc.runtime.threads import request_threads
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
-from kvc.schema.left import needs_torch, why_torch
 from kvc.schema.model import State
-from kvc.schema.torch_package import check_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kvc.runtime.sessions.prefixes import Prefix
-
-Path = str | os.PathLike[str]
 
 
 def load(
@@ -86,62 +89,22 @@ def load(
             or every method needs torch, which is not installed.
     """
     checked = check_mode(mode)
-    folders = _check_folders(data_folders)
-    _check_reference(reference)
-    turns = _check_turns(max_turns)
+    folders = check_folders(data_folders)
+    check_reference(reference)
+    turns = check_turns(max_turns)
     request_threads(threads)
     bundle = BundleFile.open(path)
     try:
         bundle.choose(choose_body(bundle.program, backend, device, reference))
         check_backends(bundle.program, bundle.path, reference)
         devices = check_device(bundle.program, bundle.path, device)
-        _check_some_run(bundle)
+        check_some_run(bundle)
         stored = StoredBlobs.open(bundle, folders)
     except BaseException:
         bundle.close()
         raise
     settings = LoadSettings(reference, turns, devices)
     return Program(bundle.path, bundle.digest, stored, checked, settings)
-
-
-def _check_some_run(bundle: BundleFile) -> None:
-    """Check that at least one method can run.
-
-    A method can run if it does not need torch, or if torch is installed.
-
-    Raises:
-        MissingPackage: every method needs torch, which is not installed.
-    """
-    methods = bundle.program.methods
-    if methods and all(needs_torch(m.graph, m.graphs[1:]) for m in methods):
-        first, (graph, *blocks) = methods[0], methods[0].graphs
-        check_torch(
-            bundle.path, lambda: f"{why_torch(graph, blocks)}, in method {first.name}"
-        )
-
-
-def _check_reference(reference: object) -> None:
-    if not isinstance(reference, bool | None):
-        expected = "True, False or None"
-        raise BadSetting(name="reference", expected=expected, found=repr(reference))
-
-
-def _check_turns(max_turns: int | None) -> int | None:
-    if max_turns is None:
-        return None
-    turns = whole_number("max_turns", max_turns)
-    if turns < 0:
-        raise BadSetting(name="max_turns", expected="0 or more", found=turns)
-    return turns
-
-
-def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the folders as a tuple; refuse a string, whose items are letters."""
-    single = isinstance(folders, str | bytes | os.PathLike)
-    if single or not isinstance(folders, Iterable):
-        expected = "a sequence of folders"
-        raise BadSetting(name="data_folders", expected=expected, found=repr(folders))
-    return tuple(folders)
 
 
 class Program(Callables):
@@ -158,6 +121,7 @@ class Program(Callables):
         data: named data; each lookup returns a new `FreeableBuffer`.
         provenance: the model, recipe and versions that the program was compiled from;
             in a bundle of several programs, those of the program that runs.
+        adapters: the loaded adapters by name; `load` and `free` change them.
     """
 
     def __init__(
@@ -177,12 +141,15 @@ class Program(Callables):
         )
         self.data: Mapping[str, FreeableBuffer] = self._engine.data
         self.provenance = declared.provenance
+        self.adapters = self._engine.adapters
 
     def session(
         self,
         capacity: int | Mapping[str, int] | None = None,
         transactional: bool = False,
         snapshots: int = 0,
+        adapter: str | Sequence[str | None] | None = None,
+        scale: float | Sequence[float] = 1.0,
         **sizes: int,
     ) -> Session:
         """Open a session: a new set of the program's states.
@@ -197,13 +164,17 @@ class Program(Callables):
             snapshots: how many of the last calls `rewind` can undo, for states that
                 calls overwrite anywhere, such as recurrent states. Each call copies
                 these states first, and the session stores the last `snapshots` copies.
+            adapter: the name of a loaded adapter, for all rows or for each; None: none.
+            scale: what multiplies what adapters add, for all rows or for each.
             sizes: the sizes of symbols in state shapes. Default: the greatest size of
                 each symbol, but 1 for `batch`.
 
         Raises:
-            UnknownName: no state uses a symbol in `sizes`, or the program has no
-                position that `capacity` could limit.
-            BadSetting: a size is out of its bounds.
+            UnknownName: no state uses a symbol in `sizes`, the program has no position
+                that `capacity` could limit, or no such adapter is loaded.
+            NoSlots: the program has no slots for adapters, and one is asked for.
+            BadSetting: a size is out of its bounds, there is not one adapter and scale
+                for each row, or an adapter cannot be scaled.
             OutOfMemory: the system provides no address space.
             Closed, Forked: the program is closed, or was opened by another process.
         """
@@ -211,7 +182,13 @@ class Program(Callables):
         copies = _copies(transactional, snapshots)
         if isinstance(capacity, Mapping):
             sizes, capacity = _merged(sizes, capacity), None
-        return Session.open(self._engine, sizes, capacity, copies)
+        session = Session.open(self._engine, sizes, capacity, copies)
+        try:
+            session.use_adapter(adapter, scale)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def restore(
         self,
@@ -224,6 +201,7 @@ class Program(Callables):
         Raises:
             BadSetting: `path` is not a path, or `snapshots` is not a count of calls.
             BadSnapshot: the file is damaged, or was saved by a different program.
+            NotLoaded: a row has an adapter that is not loaded.
             FileProblem: the system cannot read the file.
             OutOfMemory, Closed, Forked: as `session`.
         """
@@ -247,6 +225,8 @@ class Program(Callables):
         self,
         tokens: "Sequence[int] | Array | Tensor",
         capacity: int | Mapping[str, int] | None = None,
+        adapter: str | Sequence[str | None] | None = None,
+        scale: float | Sequence[float] = 1.0,
         **sizes: int,
     ) -> "Prefix":
         """Run a prompt once, for many sessions that begin with it.
@@ -256,6 +236,7 @@ class Program(Callables):
                 sessions of several rows. The methods of the roles `prefill` and
                 `decode` run the tokens.
             capacity: the capacity of the sessions, as in `session`.
+            adapter, scale: the adapters of the sessions, as in `session`.
             sizes: the sizes of the sessions, as in `session`.
 
         Raises:
@@ -266,7 +247,8 @@ class Program(Callables):
         """
         from kvc.runtime.sessions.prefixes import Prefix  # few programs have any
 
-        return Prefix(self._engine, self.session(capacity, False, **sizes), tokens)
+        session = self.session(capacity, adapter=adapter, scale=scale, **sizes)
+        return Prefix(self._engine, session, tokens)
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:
         """Run a method that touches no state.

@@ -73,6 +73,8 @@ def take_row(
     if memory is other and index == found:
         return
     memory.poisoned = method  # remains set if an interrupt strikes before _count()
+    if memory.adapters is not None and other.adapters is not None:
+        memory.adapters.take_row(memory, index, other.adapters, found)
     for mine, theirs in pairs:
         mine.take_row(index, theirs, found)
     _count(program, memory, index, [rows[found] for rows in other.counted])

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvc.runtime.memory.arrays import Array
+from kvc.runtime.sessions.adapted import AdaptedRows
 from kvc.runtime.sessions.engine import Engine
-from kvc.runtime.sessions.methods import Callables
 from kvc.runtime.sessions.rewinding import GoingBack, most_rewindable, rewind, trim
 from kvc.runtime.sessions.rows import reset_row, take_row
 from kvc.runtime.sessions.session_residency import SessionResidency, describe_states
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _NO_MORE: Final[Mapping[str, object]] = MappingProxyType({})
 
 
-class Session(Callables):
+class Session(AdaptedRows):
     """The states of one user of a program, such as caches, and their position.
 
     Call the program's methods on the session: `session.decode(token)`. All sessions

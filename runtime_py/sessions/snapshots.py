@@ -9,7 +9,6 @@ well. States are written and read in small parts, so that saving does not double
 memory of the states.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -20,6 +19,11 @@ from typing import Final
 
 import numpy as np
 
+from kvc.runtime.data.checked_file import (
+    DIGEST_NBYTES,
+    MOST_HEADER,
+    write_checked,
+)
 from kvc.runtime.memory.arrays import Part, parts_of
 from kvc.runtime.sessions.sizes import (
     capacity_symbol,
@@ -27,21 +31,14 @@ from kvc.runtime.sessions.sizes import (
     choose_sizes,
     count_rows,
 )
-from kvc.runtime.sessions.snapshot_files import (
-    DIGEST_NBYTES,
-    LEAD,
-    MOST,
-    MOST_HEADER,
-    VERSION,
-    Header,
-    SnapshotFile,
-)
+from kvc.runtime.sessions.snapshot_files import MOST, VERSION, Header, SnapshotFile
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.owner import ALL_SLOTS, Span
+from kvc.runtime.states.row_adapters import has_rows
 from kvc.runtime.states.session_states import StateMemory
 from kvc.runtime.states.table import kind_of
 from kvc.schema.closing import Closing
-from kvc.schema.container import SESSION_MAGIC, AtomicFile, path_text
+from kvc.schema.container import SESSION_MAGIC, path_text
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BadSetting,
@@ -87,15 +84,11 @@ def save_snapshot(
         reached=marks[2],
         states=_describe(program.states, shapes),
         attached=attached,
+        adapters=memory.adapters.recorded if memory.adapters else (),
     )
     text = _written_header(header)
-    total = hashlib.sha256()
-    with AtomicFile(file_name) as file:
-        for part in _parts(text, memory, shapes):
-            total.update(part)
-            file.write(part)
-        file.write(total.digest())
-        file.commit()
+    parts = _parts(memory, shapes)
+    write_checked(file_name, SESSION_MAGIC, VERSION, text, parts)
 
 
 def _written_header(header: Header) -> bytes:
@@ -188,6 +181,7 @@ class Snapshot(Closing):
 
         Raises:
             FileProblem, BadSnapshot: the file can no longer be read.
+            NotLoaded: a row has an adapter that the program has not loaded.
         """
         for number, shape in enumerate(self._shapes):
             kind, span = _place(memory, number, shape)
@@ -204,6 +198,8 @@ class Snapshot(Closing):
         memory.lengths[:] = header.lengths
         memory.pending = tuple(map(tuple, self.header.pending))
         memory.written = True
+        if memory.adapters is not None:
+            memory.adapters.restore(memory, header.adapters)
         others = map(tuple, header.others)
         memory.counted = (tuple(header.counted), *others)
         self._note_ends(memory)
@@ -247,6 +243,9 @@ class Snapshot(Closing):
         fits = list(map(len, header.others)) == rows_of
         self._require(fits, f"others is no list of {rows_of}")
         self._check_number("lengths", header.lengths, len(program.states))
+        if header.adapters:
+            rows = count_rows(program, sizes) if has_rows(program.states) else 0
+            self._check_number("adapters", header.adapters, rows)
         rows = len(header.reached) if self._goes_round() else 0
         self._check_number("reached", header.reached, rows)
         for state, length in zip(program.states, header.lengths, strict=True):
@@ -326,11 +325,9 @@ class Snapshot(Closing):
 
 
 def _parts(
-    text: bytes, memory: StateMemory, shapes: Sequence[tuple[int, ...]]
-) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of a file to write, without the digest at the end."""
-    yield LEAD.pack(SESSION_MAGIC, VERSION, len(text))
-    yield text
+    memory: StateMemory, shapes: Sequence[tuple[int, ...]]
+) -> Iterator[memoryview]:
+    """Yield the bytes of the states."""
     for number, shape in enumerate(shapes):
         kind, span = _place(memory, number, shape)
         for part, _ in _parts_of(memory.states[number].type.dtype, shape):

@@ -14,6 +14,7 @@ import numpy as np
 from kvc.runtime.memory.arrays import Array, prefix
 from kvc.runtime.states.kind import Demand, Kind
 from kvc.runtime.states.owner import ALL_SLOTS, Buffer, Group, Owner, Span
+from kvc.runtime.states.row_adapters import RowAdapters
 from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import (
     CacheOverflow,
@@ -61,6 +62,7 @@ class StateMemory:
         sizes: the sizes of the symbols that the session fixed.
         capacity: how many tokens a row can hold, None if there is no limit.
         copies: which states are copied before calls, for an undo or a rewind.
+        adapters: the adapters of the rows; None if the program has no slots.
         owner: the owner of the memory.
         buffers: the whole memory of each state; for growing states at the greatest
             length.
@@ -93,6 +95,7 @@ class StateMemory:
         capacity: int | None = None,
         rows: Sequence[int] = (1,),
         copies: Copies = NONE,
+        adapters: RowAdapters | None = None,
     ) -> None:
         """Take over new memory for states.
 
@@ -105,7 +108,9 @@ class StateMemory:
             capacity: how many tokens a row can hold, None if there is no limit.
             rows: the number of rows of each cursor.
             copies: which states to copy before calls.
+            adapters: the adapters of the rows; None if the program has no slots.
         """
+        self.adapters = adapters
         self.states, self.groups, self.owner = states, groups, owner
         self.cursors = cursors
         self.sizes = dict(sizes)
@@ -287,6 +292,7 @@ class StateMemory:
             self.capacity,
             tuple(map(len, self.counted)),
             copies,
+            self.adapters and RowAdapters(self.adapters.loaded, self.adapters.rows),
         )
         for kind, other in zip(self.kinds, twin.kinds, strict=True):
             other.follow(kind)
@@ -348,6 +354,8 @@ class StateMemory:
                     self.lengths[state] = 0
         self.counted = tuple((0,) * len(rows) for rows in self.counted)
         self.written = False
+        if self.adapters is not None:
+            self.adapters.write(self)
         self.settle()
 
     def settle(self) -> None:
@@ -358,5 +366,7 @@ class StateMemory:
     def close(self) -> None:
         """Release the memory, except what arrays that are still alive use."""
         self.closed = True
+        if self.adapters is not None:
+            self.adapters.rows = ()
         self.owner.close()
         self.buffers, self.kinds, self._places = [], (), {}

@@ -33,6 +33,7 @@ def method_record(method: Method, pool: PoolWriter) -> Record:
             "advances": [_advance_record(one, pool) for one in method.advances],
             **update_fields(method.updates, pool),
             "blocks": [_block_record(block, pool) for block in method.blocks],
+            "adapts": method.adapts,
         },
     )
 
@@ -111,6 +112,7 @@ def _read_method(
             _read_block(block, graphs, pool, path, f"{where}, block {number}")
             for number, block in enumerate(table.children("blocks"))
         ),
+        adapts=table.optional_number("adapts"),
     )
 
 

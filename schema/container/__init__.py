@@ -16,7 +16,7 @@ from kvc.schema.container.header import (
     default_align,
     pack_header,
 )
-from kvc.schema.container.kinds import SESSION_MAGIC, guess_kind
+from kvc.schema.container.kinds import ADAPTER_MAGIC, SESSION_MAGIC, guess_kind
 from kvc.schema.container.lookup import find_data_file, is_spare, search_path
 from kvc.schema.container.open_file import OpenFile, is_session, path_text
 from kvc.schema.container.stored_blobs import StoredBlobs, match_index
@@ -73,6 +73,7 @@ _ON_DEMAND: Final = {
 }
 
 __all__ = [
+    "ADAPTER_MAGIC",
     "HEADER_NBYTES",
     "SESSION_MAGIC",
     "Accept",

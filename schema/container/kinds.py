@@ -8,6 +8,7 @@ from typing import Final
 BUNDLE_MAGIC: Final = b"\x8bKVC\r\n\x1a\n"
 DATA_MAGIC: Final = b"\x8bKVD\r\n\x1a\n"
 SESSION_MAGIC: Final = b"\x89KVCS\r\n\n"
+ADAPTER_MAGIC: Final = b"\x89KVCA\r\n\n"
 # Magic bytes of ExecuTorch files; they follow four other bytes.
 PTE_MARK: Final = b"ET12"
 PTD_MARK: Final = b"FT01"
@@ -22,6 +23,11 @@ _KINDS: Final = (
         SESSION_MAGIC,
         "a saved session: `kvc dump` says of which bundle, `kvc run BUNDLE --session` "
         "goes on with it",
+    ),
+    (
+        ADAPTER_MAGIC,
+        "an adapter of a kvc bundle (.kva): `program.adapters.load` or `--adapter` "
+        "loads it beside its bundle",
     ),
     (b"GGUF", "a GGUF model (llama.cpp)"),
     (b"PK\x03\x04", "a zip archive: a .pt, .pt2 or other PyTorch file"),

@@ -70,6 +70,28 @@ class TextTooLong(ExecutionError):
     template = "texts[{number}] has {tokens} tokens, and the model takes at most {most}; shorten it, or part it into several texts"
 
 
+class AdapterInUse(ExecutionError):
+    """An adapter cannot be freed: rows of open sessions have it.
+
+    Attributes: name (of the adapter), sessions (how many sessions have it).
+    """
+
+    name: str
+    sessions: int
+    template = "adapter {name!r} is used by {sessions} open sessions or prefixes; close them, then free it"
+
+
+class NotLoaded(ExecutionError):
+    """A row has an adapter that this program has not loaded.
+
+    Attributes: name (by which the adapter was loaded), digest (SHA-256 of its file).
+    """
+
+    name: str
+    digest: str
+    template = "the row has the adapter {name!r}, which is not loaded here; load the file whose SHA-256 is {digest:.16}... with program.adapters.load"
+
+
 class NotEncoded(ExecutionError):
     """A method needs the result of an encoder that has not run; nothing has run.
 

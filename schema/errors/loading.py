@@ -66,6 +66,31 @@ class BadSnapshot(LoadError):
     template = "{path}: cannot restore a session from it: {reason}"
 
 
+class BadAdapter(LoadError):
+    """A file of an adapter is damaged, or does not fit the program."""
+
+    path: str
+    reason: str
+    template = "{path}: cannot load an adapter from it: {reason}"
+
+
+class NoSlots(LoadError):
+    """A bundle has no slot for an adapter, or none that is free.
+
+    Attributes: path (of the bundle), room (how many adapters it can hold), loaded
+    (their names).
+    """
+
+    path: str
+    room: int
+    loaded: tuple[str, ...]
+
+    def _text(self) -> str:
+        if not self.room:
+            return f"{self.path} has no slots for adapters; compile it with --adapters COUNT,rank=RANK"
+        return f"{self.path} holds {self.room} of {self.room} adapters ({', '.join(self.loaded)}); free one (program.adapters.free), or compile it with more slots (--adapters)"
+
+
 class FileChanged(LoadError):
     """A mapped file has changed since it was opened."""
 

@@ -25,8 +25,9 @@ def check_methods(program: Program, sizes: CheckedTypes, report: Reporter) -> No
     """Check the methods' names, roles, trees and advances, but not their graphs."""
     report.limit("the number of methods", len(program.methods), limits.MAX_METHODS)
     report.unique([method.name for method in program.methods], "methods")
+    called = [method for method in program.methods if method.adapts is None]
     for role in SINGLE_ROLES:
-        found = [method.name for method in program.methods if method.role == role]
+        found = [method.name for method in called if method.role == role]
         report.require(len(found) <= 1, "methods", f"several {role}: {found}")
     for method in program.methods:
         where = f"method {method.name!r}"

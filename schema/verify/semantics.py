@@ -18,6 +18,7 @@ from kvc.schema.types import TensorType
 from kvc.schema.uses import (
     FILE,
     FILES,
+    SLOT,
     constants_of,
     count_unpacked,
     is_packed,
@@ -37,7 +38,7 @@ from kvc.schema.verify.methods import (
 )
 from kvc.schema.verify.states import check_states
 from kvc.schema.verify.values import Surroundings
-from kvc.schema.verify.variants import check_variants
+from kvc.schema.verify.variants import check_adapted, check_variants
 
 _MAX_OFFSET: Final = 1 << 62
 
@@ -116,8 +117,9 @@ def _check_names(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
         if not named.type.is_static:
             report.fail(where, f"{named.type} is not static")
         nbytes, found = sizes.check(named.type, where), program.blobs[named.blob].nbytes
-        if nbytes != found:
-            what = f"{named.type} takes {nbytes} bytes, the blob has {found}"
+        expected = 0 if named.format == SLOT else nbytes
+        if expected != found:
+            what = f"{named.type} takes {expected} bytes, the blob has {found}"
             report.fail(where, what)
     used = _used_names(program)
     _check_packed(program, used, report)
@@ -254,6 +256,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
     report = Reporter(path)
     check_tables(program, CheckedTypes(program.symbols, report), report)
     check_variants(program, report)
+    check_adapted(program, report)
     for number, body in enumerate(program.bodies):
         within = f"variant {body.provenance.recipe!r}, " if number else ""
         _check_code(body, Reporter(path, within), thorough)

@@ -27,6 +27,7 @@ class VisibleSignature:
         outputs: the types of the outputs.
         reads, writes: ids of the states that the method reads and writes.
         advances: how far a call advances cursors.
+        adapts: as in `Method`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class VisibleSignature:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     advances: tuple[Advance, ...]
+    adapts: int | None
 
 
 def signature_of(method: Method) -> VisibleSignature:
@@ -56,7 +58,30 @@ def signature_of(method: Method) -> VisibleSignature:
         reads=method.reads,
         writes=method.writes,
         advances=method.advances,
+        adapts=method.adapts,
     )
+
+
+def check_adapted(program: Program, report: Reporter) -> None:
+    """Check that bodies for adapters have the signatures of the methods they are for.
+
+    They may read more states, those that say which adapter a row has. A method has at
+    most one such body.
+    """
+    taken = [method.adapts for method in program.methods if method.adapts is not None]
+    report.require(len(taken) == len(set(taken)), "methods", f"they adapt {taken}")
+    for number, method in enumerate(program.methods):
+        if method.adapts is None:
+            continue
+        where, earlier = f"method {method.name!r}", method.adapts < number
+        report.require(earlier, where, f"it adapts method {method.adapts}")
+        base = program.methods[method.adapts]
+        report.require(base.adapts is None, where, f"it adapts {base.name!r}")
+        wanted, found = signature_of(base), signature_of(method)
+        reads = set(base.reads) <= set(method.reads)
+        same = replace(found, name=base.name, reads=base.reads, adapts=None) == wanted
+        what = f"it differs from {base.name!r} for callers"
+        report.require(reads and same, where, what)
 
 
 def check_variants(program: Program, report: Reporter) -> None:

@@ -1,0 +1,194 @@
+"""The file format of adapters, `.kva`: low-rank matrices for the slots of a program.
+
+A file is a `CheckedFile`. Its header names the program by identity, and for each layer
+that the adapter changes the dtype and shape of each part (`schema/adapters.py`), whose
+bytes follow in that order. In: a path, or the parts of an adapter. Out: the parts,
+checked against the slots of a program; or a file.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.data.checked_file import CheckedFile, write_checked
+from kvc.runtime.memory.arrays import Array
+from kvc.schema.adapters import GAIN, OFFSET, A, B, slots_of
+from kvc.schema.container import ADAPTER_MAGIC, path_text
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadAdapter, listing
+from kvc.schema.frozen import frozen
+from kvc.schema.model import Program
+
+VERSION: Final = 0
+STORED: Final = (A, B, GAIN, OFFSET)  # the parts that a file can have
+_DTYPES: Final = {kind.label: kind for kind in (DType.FLOAT32, DType.FLOAT16)}
+_MOST: Final = 1 << 31  # of a size
+Layers = Mapping[str, Mapping[str, Array]]  # path of a layer -> part -> array
+
+
+@frozen
+class _Part:
+    """A part of an adapter in a file.
+
+    Attributes:
+        path: the path of the layer.
+        name: the part, one of `STORED`.
+        dtype: the dtype of the elements.
+        shape: the sizes.
+    """
+
+    path: str
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the number of bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class AdapterFile(CheckedFile):
+    """An open file of an adapter, whose digest and form have been checked.
+
+    Attributes:
+        parts: the parts, in the order of the file.
+        program: the identity of the program that the adapter is for.
+    """
+
+    magic = ADAPTER_MAGIC
+    what = "an adapter (.kva)"
+    newest = VERSION
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a file and check its bytes.
+
+        Raises:
+            BadSetting: `path` is not a path.
+            FileProblem: the system cannot read the file.
+            BadAdapter: the file is not an adapter, or is damaged.
+        """
+        super().__init__(path)
+        try:
+            found = self.content
+            known = set(found) == {"program", "layers"}
+            self.require(known, "its header has other parts")
+            program, layers = found["program"], found["layers"]
+            self.require(isinstance(program, str), "it names no program")
+            self.program = str(program)
+            self.parts = tuple(self._read_parts(layers))
+            there = self.nbytes - self.start - len(self.digest)
+            nbytes = sum(part.nbytes for part in self.parts)
+            self.require(nbytes == there, f"it has {there} bytes of {nbytes}")
+        except BaseException:
+            self.close()
+            raise
+
+    def problem(self, reason: str) -> BadAdapter:
+        return BadAdapter(path=self.path, reason=reason)
+
+    def layers(self, program: Program, identity: str) -> Layers:
+        """Return the parts of the adapter, which fit the slots of a program.
+
+        Raises:
+            BadAdapter: the adapter is for another program, or does not fit the slots.
+            FileProblem: the file can no longer be read.
+        """
+        own, other = identity[:16], self.program[:16]  # as in `kvc dump`
+        of = (
+            f"it is for program {other}, this one is {own}; make it again from its "
+            "folder, with `kvc adapter FOLDER --base` and this bundle"
+        )
+        self.require(self.program == identity, of)
+        self._check_fit(program)
+        begins = accumulate((part.nbytes for part in self.parts), initial=0)
+        found: dict[str, dict[str, Array]] = {}
+        for part, begin in zip(self.parts, begins, strict=False):
+            content = self.read_array(begin, part.shape, part.dtype.numpy)
+            finite = bool(np.isfinite(content).all())
+            self.require(finite, f"{part.path}.{part.name} is not finite")
+            found.setdefault(part.path, {})[part.name] = content
+        return found
+
+    def _read_parts(self, layers: object) -> Iterator[_Part]:
+        self.require(isinstance(layers, dict) and bool(layers), "it has no layers")
+        assert isinstance(layers, dict)
+        for path, parts in layers.items():
+            known = isinstance(parts, dict) and {A, B} <= set(parts) <= set(STORED)
+            self.require(known, f"{path} has other parts")
+            for name, kind in parts.items():
+                self.require(_is_kind(kind), f"{path}.{name} is {kind!r}")
+                yield _Part(path, name, _DTYPES[kind[0]], tuple(kind[1]))
+
+    def _check_fit(self, program: Program) -> None:
+        slots = slots_of(program)
+        missing = sorted({part.path for part in self.parts} - slots.keys())
+        what = f"the program has no slots for {listing(missing)}"
+        self.require(not missing, what)
+        for part in self.parts:
+            where = f"{part.path}.{part.name}"
+            slot = slots[part.path].get(part.name)
+            self.require(slot is not None, f"the program has no slot for {where}")
+            assert slot is not None
+            _, *own = slot[1].type.dims
+            if part.name in (A, B):
+                most, width = own
+                fits = len(part.shape) == 2 and part.shape[1] == width
+                what = f"{where} is {list(part.shape)}, expected [rank, {width}]"
+                self.require(fits, what)
+                assert isinstance(most, int)
+                what = f"{where} has rank {part.shape[0]}, the slots at most {most}"
+                self.require(1 <= part.shape[0] <= most, what)
+            else:
+                what = f"{where} is {list(part.shape)}, expected {own}"
+                self.require(list(part.shape) == own, what)
+        ranks: dict[str, set[int]] = {}
+        for part in self.parts:
+            if part.name in (A, B):
+                ranks.setdefault(part.path, set()).add(part.shape[0])
+        unlike = [path for path, found in ranks.items() if len(found) > 1]
+        self.require(not unlike, f"the matrices of {listing(unlike)} differ in rank")
+
+
+def write_adapter(
+    path: str | os.PathLike[str], identity: str, layers: Layers
+) -> None:
+    """Write an adapter for the program of an identity, completely or not at all.
+
+    Args:
+        path: the path of the file.
+        identity: the identity of the program.
+        layers: the parts by layer, float32 or float16.
+
+    Raises:
+        BadSetting: `path` is not a path.
+        CannotWrite: the system refuses the write; the old file is untouched.
+        Unsynced: the file is written, but may not survive a crash of the system.
+    """
+    said = {
+        layer: {name: _kind_of(array) for name, array in sorted(parts.items())}
+        for layer, parts in sorted(layers.items())
+    }
+    header = json.dumps({"program": identity, "layers": said}, separators=(",", ":"))
+    arrays = (layers[layer][name] for layer, parts in said.items() for name in parts)
+    content = (np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays)
+    write_checked(path_text(path), ADAPTER_MAGIC, VERSION, header.encode(), content)
+
+
+def _kind_of(array: Array) -> list[object]:
+    dtype = DType.from_numpy(array.dtype)
+    assert dtype is not None, "float32 or float16"
+    return [dtype.label, list(array.shape)]
+
+
+def _is_kind(kind: object) -> bool:
+    """Tell whether JSON is a dtype and a shape."""
+    if not isinstance(kind, list) or len(kind) != 2 or not isinstance(kind[1], list):
+        return False
+    sizes = all(type(size) is int and 0 < size < _MOST for size in kind[1])
+    return isinstance(kind[0], str) and kind[0] in _DTYPES and sizes
