@@ -27,12 +27,14 @@ from kvc.compiler.emit.bundle import Bundle, SaveReport
 from kvc.compiler.lower.calibration import Calibrator
 from kvc.compiler.lower.left_to_pytorch import LeftToPyTorch
 from kvc.compiler.pipeline import compile_program
+from kvc.compiler.request.adapter_slots import AdapterSlots
 from kvc.compiler.request.spec import Dim, Method, ModelSpec, StateSpec
 
 if TYPE_CHECKING:
     from kvc.compiler.hugging_face import CacheConfig, export_hf
 
 __all__ = [
+    "AdapterSlots",
     "Bundle",
     "CacheConfig",
     "Calibrator",

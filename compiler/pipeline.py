@@ -14,6 +14,7 @@ from importlib.metadata import version
 import torch
 from torch import nn
 
+from kvc.compiler.adapters.slots import adaptable
 from kvc.compiler.analysis.declare import declare
 from kvc.compiler.backends import Backend, find_backend
 from kvc.compiler.checkpoints.stand_ins import stand_ins
@@ -61,6 +62,7 @@ from kvc.compiler.request.hints import (
     with_front_end,
 )
 from kvc.compiler.request.requests import check_mapping, check_request
+from kvc.compiler.request.adapter_slots import AdapterSlots
 from kvc.compiler.request.spec import Method, StateSpec
 from kvc.compiler.trace import CapturedMethod, Unchanged, capture
 from kvc.compiler.weights.int4 import Moments
@@ -119,7 +121,7 @@ def compile_program(
     max_length: int | None = None,
     calibrate: Calibrator | None = None,
     fit: int | None = None,
-    slots: Sequence[str] = (),
+    adapters: AdapterSlots | None = None,
 ) -> Bundle:
     """Compile methods of a model that share its weights and its states.
 
@@ -146,8 +148,8 @@ def compile_program(
         fit: the greatest number of bytes of the bundle, for an int4 recipe. As many
             weights as fit become int8, those with the largest rounding error first.
 
-        slots: names of buffers that the bundle does not contain: they are zeros until
-            an adapter fills them.
+        adapters: how many adapters the bundle can hold at a time, for recipes of kvc's
+            own kernels; None: none.
 
     Warns:
         LeftToPyTorch: backends leave operators to PyTorch, so the bundle needs PyTorch.
@@ -155,6 +157,8 @@ def compile_program(
     Raises:
         CompileError: the request is not a module with methods, a method does not have
             the signature of its role, or `max_length` cannot limit this program.
+        BadModelSetting: the model has no such layers for `adapters`, or a recipe runs
+            on a backend that has no adapters.
         CaptureError: a method cannot be traced.
         UnsupportedOps: some operators have no kernel; the error lists all of them.
         StateConflict: two names share memory that a method writes, or two methods
@@ -196,9 +200,11 @@ def compile_program(
     report = reporting(progress)
     # `Unchanged` is the outer context, so that it restores the model last.
     with Unchanged(model, methods), stand_ins(model):
-        captured = _capture_all(model, methods, tuple(states), report)
-        report("optimise", 0, 1)
-        imported = import_program(model, captured, slots)
+        with adaptable(model, methods, states, adapters, recipes) as given:
+            every, held = (*methods, *given.methods), (*states, *given.states)
+            captured = _capture_all(model, every, held, report)
+            report("optimise", 0, 1)
+            imported = import_program(model, captured, given.slots)
     check_roles(imported)
     samples = None if calibrate is None else Calibrating(calibrate, taken, report)
     making = _Making(

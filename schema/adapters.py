@@ -11,7 +11,7 @@ from typing import Final
 from kvc.schema.model import NamedData, Program
 from kvc.schema.uses import SLOT
 
-A: Final = "adapter_a"  # [slots, rank, in], the matrix that is multiplied first
+A: Final = "adapter_a"  # [slots, rank, in], the first matrix; none for a whole one
 B: Final = "adapter_b"  # [slots, rank, out], the second one, transposed
 RANKS: Final = "adapter_ranks"  # int64 [slots], how many ranks an adapter uses
 GAIN: Final = "adapter_gain"  # float32 [slots, out], what multiplies the layer's result

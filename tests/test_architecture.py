@@ -95,7 +95,7 @@ LAYERS = {
     "ops roles torch_ops trees} model {control uses} {accesses left adapters} verify {buckets "
     "checkpoints codec row_products} {backends identity} container",
     "compiler": "request weights checkpoints decompose trace ir ingest place analysis "
-    "passes emit backends lower pipeline models adapters hugging_face",
+    "passes emit backends lower adapters pipeline models hugging_face",
     "compiler/hugging_face": "reading encoder caches {attention recurrent} pictures "
     "{text folder} gguf_model opened replacing export_encoders export",
     "runtime_py": "threads memory {native kernels} data adapters states execution {delegates "

@@ -17,6 +17,7 @@ import click
 
 from kvc.schema.errors import KvcError
 from kvc.schema.text import escape
+from kvc.tools.commands.adapter import make_adapter
 from kvc.tools.commands.bench import bench
 from kvc.tools.commands.chat import chat
 from kvc.tools.commands.check import check_command
@@ -172,6 +173,7 @@ for _command in (
     run,
     verify,
     check_command,
+    make_adapter,
     split,
     join,
     export,

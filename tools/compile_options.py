@@ -6,12 +6,15 @@ a bundle would take with other settings; nothing is written.
 """
 
 from collections.abc import Callable
-from typing import Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Final, TypedDict, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from kvc.tools.options import sizes_of
+from kvc.tools.options import sizes_of, whole_number
+
+if TYPE_CHECKING:
+    from kvc.compiler import AdapterSlots
 
 F = TypeVar("F", bound=Callable[..., object])
 _NUMBER: Final = click.IntRange(min=1)
@@ -79,6 +82,13 @@ _OPTIONS: Final = (
         help="HF folder: add a method prefill_embeds, which takes embeddings.",
     ),
     click.option(
+        "--adapters",
+        metavar="COUNT[,rank=R][,dora][,target=NAME]...[,whole=NAME]...",
+        help="HF folder: let the bundle hold COUNT adapters (LoRA) of up to rank R "
+        "(16) at a time, of the linear layers NAME (all but the output layer). dora: "
+        "of DoRA, and trained biases, too. whole: whose matrices adapters can replace.",
+    ),
+    click.option(
         "--no-pictures",
         is_flag=True,
         help="HF folder: of a model that reads pictures, too, compile the text alone.",
@@ -99,6 +109,7 @@ class FolderOptions(TypedDict):
     all_logits: bool
     inputs_embeds: bool
     no_pictures: bool
+    adapters: str | None
 
 
 def folder_options(command: F) -> F:
@@ -127,6 +138,38 @@ def refuse_options(options: FolderOptions, model: str) -> None:
         raise click.UsageError(
             f"{shown} {go} with the path of a Hugging Face folder; {model!r} is none"
         )
+
+
+def adapter_slots(text: str) -> "AdapterSlots":
+    """Parse the value of --adapters.
+
+    Raises:
+        click.BadParameter: a part is none of those that the option has.
+        BadModelSetting: a number is not sensible.
+    """
+    from kvc.compiler import AdapterSlots
+
+    count, *parts = text.split(",")
+    found: dict[str, list[str]] = {"rank": [], "target": [], "whole": [], "dora": []}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if name not in found or (name == "dora") == bool(equals):
+            known = "COUNT, then rank=R, dora, target=NAME or whole=NAME"
+            raise click.BadParameter(
+                f"expected {known}, found {part!r}", param_hint="--adapters"
+            )
+        found[name].append(value)
+    numbers = [whole_number(each) for each in (count, *found["rank"])]
+    if None in numbers or len(numbers) > 2:
+        expected = "COUNT and R are numbers, as in 4,rank=16"
+        raise click.BadParameter(expected, param_hint="--adapters")
+    return AdapterSlots(
+        numbers[0] or 0,
+        numbers[-1] or 0 if found["rank"] else 16,
+        tuple(found["target"]),
+        tuple(found["whole"]),
+        bool(found["dora"]),
+    )
 
 
 def print_what_if(bundle: str, settings: str, at: str | None) -> None:

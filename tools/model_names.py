@@ -18,7 +18,7 @@ from kvc.recipes import Wanted
 from kvc.schema.container import Progress
 from kvc.schema.errors import FactoryFailed, KvcError, ModelNotFound, listing
 from kvc.tools.checkpoints import not_a_model
-from kvc.tools.compile_options import FolderOptions
+from kvc.tools.compile_options import FolderOptions, adapter_slots
 
 _PYTHON: Final = sysconfig.get_path("stdlib")
 _PACKAGES: Final = "site-packages"  # where others' code is installed
@@ -50,6 +50,7 @@ def compile_model(
         files=spec.files,
         calibrate=calibrate,
         fit=fit,
+        adapters=spec.adapters,
     )
 
 
@@ -90,6 +91,7 @@ def compile_folder(
         max_copy_bytes=max_copy_bytes,
         calibrate=calibrate,
         fit=fit,
+        adapters=adapter_slots(given) if (given := options["adapters"]) else None,
     )
 
 

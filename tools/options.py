@@ -88,6 +88,8 @@ class Loading:
         device: name of the device to run on, None for the backend's choice.
         backend: backend of the recipe to run, None for the first recipe that can run.
         residency: whether to print at the end how much memory the data takes.
+        adapter: file of the adapter that sessions have, and what multiplies what it
+            adds; None for none.
     """
 
     mode: str
@@ -97,6 +99,7 @@ class Loading:
     device: str | None
     backend: str | None
     residency: bool
+    adapter: tuple[str, float] | None = None
 
 
 def loading_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -139,6 +142,11 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         is_flag=True,
         help="At the end, print to stderr how much memory the weights take.",
     )
+    @click.option(
+        "--adapter",
+        metavar="FILE.kva[,scale=S]",
+        help="Run with this adapter, which `kvc adapter` made.",
+    )
     @wraps(command)
     def with_loading(
         mode: str,
@@ -148,14 +156,39 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         device: str | None,
         backend: str | None,
         residency: bool,
+        adapter: str | None,
         **others: object,
     ) -> None:
         loading = Loading(
-            mode, data_folders, reference, threads, device, backend, residency
+            mode,
+            data_folders,
+            reference,
+            threads,
+            device,
+            backend,
+            residency,
+            None if adapter is None else _adapter_of(adapter),
         )
         command(loading=loading, **others)
 
     return with_loading
+
+
+def _adapter_of(text: str) -> tuple[str, float]:
+    """Parse the value of --adapter, `FILE` or `FILE,scale=S`.
+
+    Raises:
+        click.BadParameter: the scale is no number.
+    """
+    file, comma, said = text.rpartition(",scale=")
+    if not comma:
+        return text, 1.0
+    try:
+        return file, float(said)
+    except ValueError:
+        raise click.BadParameter(
+            f"expected a number after scale=, found {said!r}", param_hint="--adapter"
+        ) from None
 
 
 @contextmanager
@@ -174,6 +207,9 @@ def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
         device=loading.device,
         backend=loading.backend,
     ) as program:
+        if loading.adapter is not None:
+            file, scale = loading.adapter
+            program.adapters.use(program.adapters.load(file).name, scale)
         yield program
         if loading.residency:
             click.echo(str(program.residency()), err=True)

@@ -16,51 +16,23 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from kvc.compiler.request.adapter_slots import AdapterSlots, wrong_setting
 from kvc.compiler.request.spec import Dim, Method, StateSpec
-from kvc.schema.adapters import A, B, GAIN, OFFSET, PREFIX, RANKS, ROWS, SCALES
+from kvc.recipes import Recipe
+from kvc.schema.adapters import (
+    GAIN,
+    OFFSET,
+    PARTS,
+    PREFIX,
+    RANKS,
+    ROWS,
+    SCALES,
+    A,
+    B,
+)
 from kvc.schema.errors import BadModelSetting
 
-_MOST: Final = 1 << 12  # adapters, and ranks
 _TRANSPOSED: Final = "Conv1D"  # transformers' linear layer with a matrix [in, out]
-
-
-@dataclass(frozen=True, slots=True)
-class AdapterSlots:
-    """How many adapters a bundle can hold at a time, and of which form.
-
-    Attributes:
-        count: the number of adapters.
-        rank: the greatest rank of an adapter.
-        targets: the layers that adapters can change: the ends of their paths, such as
-            "q_proj"; empty for all linear layers but the output layer.
-        gains: whether adapters can also multiply the results of layers and add to them,
-            as DoRA and trained biases do.
-    """
-
-    count: int
-    rank: int = 16
-    targets: tuple[str, ...] = ()
-    gains: bool = False
-
-    def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            BadModelSetting: a number is not from 1 to 4096, or `targets` is one text.
-        """
-        for name in ("count", "rank"):
-            value: object = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= _MOST:
-                raise _bad(name, f"a number from 1 to {_MOST}", value)
-        targets: object = self.targets
-        if isinstance(targets, str) or not all(isinstance(t, str) for t in self.targets):
-            raise _bad("targets", "a sequence of names of layers", targets)
-
-
-def _bad(name: str, expected: str, found: object) -> BadModelSetting:
-    return BadModelSetting(
-        place="AdapterSlots", setting=name, expected=expected, found=repr(found)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +50,47 @@ class Adaptable:
     slots: tuple[str, ...]
 
 
+_NOTHING: Final = Adaptable((), (), ())
+_BACKENDS: Final = ("", "cpu")  # those whose programs can have adapters
+
+
+@contextmanager
+def adaptable(
+    model: nn.Module,
+    methods: Sequence[Method],
+    states: Sequence[StateSpec],
+    asked: AdapterSlots | None,
+    recipes: Sequence[Recipe],
+) -> Iterator[Adaptable]:
+    """Give a model the slots that are asked for, for recipes that can have them.
+
+    The matrices of adapters are float32 for recipes of float32 matrices, else float16.
+
+    Raises:
+        BadModelSetting: as `with_slots`; or a recipe runs on another backend, or stores
+            weights as bfloat16.
+    """
+    if asked is None:
+        yield _NOTHING
+        return
+    for recipe in recipes:
+        others = {recipe.backend, recipe.rest} - {*_BACKENDS}
+        if others or recipe.weights != "float32":
+            known = "a recipe such as cpu_fp32, cpu_q8 or cpu_q4"
+            merged = "or a model that the adapter is merged into (merge_and_unload)"
+            raise BadModelSetting(
+                place="the request",
+                setting="adapters",
+                expected=f"{known}, {merged}",
+                found=f"recipe {recipe.name}",
+            )
+    exact = all(recipe.linear == "float32" for recipe in recipes)
+    dtype = torch.float32 if exact else torch.float16
+    batch = next((one.batch for one in states if one.batch is not None), None)
+    with with_slots(model, methods, asked, dtype=dtype, batch=batch) as given:
+        yield given
+
+
 @dataclass(slots=True)
 class _Switch:
     """Whether the model is being run with adapters."""
@@ -93,7 +106,6 @@ def with_slots(
     *,
     dtype: torch.dtype = torch.float32,
     batch: Dim | None = None,
-    output: nn.Module | None = None,
 ) -> Iterator[Adaptable]:
     """Give a model slots for adapters, for the time of its compilation.
 
@@ -104,12 +116,14 @@ def with_slots(
         asked: the number and the form of the adapters.
         dtype: the dtype of the adapters' matrices, float32 or float16.
         batch: the number of rows, if a session chooses it; None: one row.
-        output: the output layer, which `targets` must name to have slots.
 
     Raises:
         BadModelSetting: no layer of the model ends in one of the targets.
     """
-    layers = _layers(model, asked.targets, output)
+    linear = linear_layers(model)
+    whole = _named(linear, "whole", asked.whole)
+    layers = _named(linear, "targets", asked.targets) if asked.targets else linear
+    layers = {path: one for path, one in layers.items() if path not in whole} | whole
     switch = _Switch()
     added: list[tuple[nn.Module, str]] = []
     slots: list[str] = []
@@ -120,7 +134,7 @@ def with_slots(
             model.register_buffer(name, tensor, persistent=False)
             added.append((model, name))
         for path, layer in layers.items():
-            for name, tensor in _parts(layer, asked, dtype).items():
+            for name, tensor in _parts(layer, asked, dtype, path in whole).items():
                 layer.register_buffer(name, tensor, persistent=False)
                 added.append((layer, name))
                 slots.append(f"{path}.{name}")
@@ -143,30 +157,32 @@ def with_slots(
             module._non_persistent_buffers_set.discard(name)
 
 
-def _layers(
-    model: nn.Module, targets: Sequence[str], output: nn.Module | None
-) -> Mapping[str, nn.Module]:
-    """Return path -> layer, for the layers that adapters can change.
+def _named(
+    linear: Mapping[str, nn.Module], setting: str, names: Sequence[str]
+) -> dict[str, nn.Module]:
+    """Return path -> layer, for the linear layers whose paths end in one of the names.
 
     Raises:
-        BadModelSetting: no layer ends in one of the targets.
+        BadModelSetting: no layer ends in one of the names; `setting` has them.
     """
-    linear = {
-        path: module
-        for path, module in model.named_modules()
-        if isinstance(module, nn.Linear) or type(module).__name__ == _TRANSPOSED
-    }
-    if not targets:
-        return {path: one for path, one in linear.items() if one is not output}
-    for target in targets:
-        if not any(_ends_in(path, target) for path in linear):
+    for name in names:
+        if not any(_ends_in(path, name) for path in linear):
             ends = sorted({path.rpartition(".")[2] for path in linear})
             known = f"the end of a linear layer's path: {', '.join(ends)}"
-            raise _bad("targets", known, target)
+            raise wrong_setting(setting, known, name)
     return {
         path: one
         for path, one in linear.items()
-        if any(_ends_in(path, target) for target in targets)
+        if any(_ends_in(path, name) for name in names)
+    }
+
+
+def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Return path -> layer, for the linear layers of a model."""
+    return {
+        path: module
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear) or type(module).__name__ == _TRANSPOSED
     }
 
 
@@ -175,7 +191,7 @@ def _ends_in(path: str, target: str) -> bool:
 
 
 def _parts(
-    layer: nn.Module, asked: AdapterSlots, dtype: torch.dtype
+    layer: nn.Module, asked: AdapterSlots, dtype: torch.dtype, whole: bool
 ) -> dict[str, Tensor]:
     """Return the buffers of a layer by name: zeros, which take no memory."""
     weight = layer.weight
@@ -183,13 +199,14 @@ def _parts(
     results, inputs = weight.shape
     if type(layer).__name__ == _TRANSPOSED:
         results, inputs = inputs, results
-    count = asked.count + 1
+    count, rank = asked.count + 1, inputs if whole else asked.rank
     parts = {
-        A: torch.zeros(count, asked.rank, inputs, dtype=dtype),
-        B: torch.zeros(count, asked.rank, results, dtype=dtype),
+        B: torch.zeros(count, rank, results, dtype=dtype),
         RANKS: torch.zeros(count, dtype=torch.int64),
     }
-    if asked.gains:
+    if not whole:
+        parts[A] = torch.zeros(count, rank, inputs, dtype=dtype)
+    if whole or asked.gains:
         parts |= {name: torch.zeros(count, results) for name in (GAIN, OFFSET)}
     return parts
 
@@ -206,9 +223,8 @@ def _hook(
         rows, scales = model.get_buffer(ROWS), model.get_buffer(SCALES)
         if x.dim() == 2:  # rows after rows
             x, y = (each.view(rows.shape[0], -1, each.shape[-1]) for each in (x, y))
-        parts = (getattr(layer, name) for name in (A, B, RANKS))
-        more = (getattr(layer, name, None) for name in (GAIN, OFFSET))
-        found: Tensor = torch.ops.kvc.adapted(y, x, *parts, rows, scales, *more)
+        a, b, ranks, *more = (getattr(layer, name, None) for name in PARTS)
+        found: Tensor = torch.ops.kvc.adapted(y, x, a, b, ranks, rows, scales, *more)
         return found.view(made.shape)
 
     return adapt

@@ -64,6 +64,7 @@ from kvc.compiler.hugging_face.reading.settings import (
 )
 from kvc.compiler.hugging_face.reading.tasks import check_task
 from kvc.compiler.hugging_face.replacing import using_kvc
+from kvc.compiler.hugging_face.text.adapted_layers import but_output
 from kvc.compiler.hugging_face.text.decoder import (
     BatchedDecoder,
     CachedDecoder,
@@ -89,6 +90,7 @@ from kvc.compiler.hugging_face.text.encoder_decoder import (
 from kvc.compiler.hugging_face.text.separate_positions import check_apart, rows_apart
 from kvc.compiler.lower.calibration import Calibrator
 from kvc.compiler.pipeline import compile_program
+from kvc.compiler.request.adapter_slots import AdapterSlots
 from kvc.compiler.trace import Unchanged
 from kvc.recipes import DEFAULT, Wanted, load_recipes
 from kvc.schema.container import Progress
@@ -112,6 +114,7 @@ def export_hf(
     max_copy_bytes: Mapping[str, int] | None = None,
     calibrate: Calibrator | None = None,
     fit: int | None = None,
+    adapters: AdapterSlots | None = None,
 ) -> Bundle:
     """Compile a model of transformers; a language model gets a kvc cache.
 
@@ -155,10 +158,8 @@ def export_hf(
             [batch, seq, hidden] in place of tokens.
         pictures: whether a model that generates text from texts and pictures takes
             pictures, by `embed_image`, `embed_tokens` and `prefill_embeds`.
-        progress: as in `compile_program`.
-        max_copy_bytes: as in `compile_program`.
-        calibrate: as in `compile_program`.
-        fit: as in `compile_program`.
+        progress, max_copy_bytes, calibrate, fit: as in `compile_program`.
+        adapters: how many adapters the bundle can hold at a time; None: none.
 
     Warns:
         PartLeftOut: the model also reads pictures, videos or sounds, and the bundle
@@ -249,6 +250,7 @@ def export_hf(
                 max_length=None if linear_layers(layers.own, sizes) else sizes.length,
                 calibrate=calibrate,
                 fit=fit,
+                adapters=adapters and but_output(adapters, whole, decoder),
             )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from kvc.compiler.request.adapter_slots import AdapterSlots
 from kvc.schema.errors import CompileError
 from kvc.schema.verify.limits import MAX_DIM
 
@@ -137,7 +138,7 @@ class ModelSpec:
         model: the module; in evaluation mode.
         methods: the methods to compile.
         states: buffers whose size or content is chosen when a session is opened.
-        slots: names of buffers that the bundle does not contain; an adapter has them.
+        adapters: how many adapters the bundle can hold at a time; None: none.
         metadata: settings to keep in the bundle, with values that JSON can represent.
         files: files to store in the bundle, such as a tokenizer, by plain name: the
             bytes, or the path of a file that is read when the bundle is saved.
@@ -146,7 +147,7 @@ class ModelSpec:
     model: nn.Module
     methods: tuple[Method, ...]
     states: tuple[StateSpec, ...] = ()
-    slots: tuple[str, ...] = ()
+    adapters: AdapterSlots | None = None
     metadata: Mapping[str, object] = field(default_factory=dict)
     files: Mapping[str, bytes | Path] = field(default_factory=dict)
 

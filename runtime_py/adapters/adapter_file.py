@@ -119,7 +119,7 @@ class AdapterFile(CheckedFile):
         self.require(isinstance(layers, dict) and bool(layers), "it has no layers")
         assert isinstance(layers, dict)
         for path, parts in layers.items():
-            known = isinstance(parts, dict) and {A, B} <= set(parts) <= set(STORED)
+            known = isinstance(parts, dict) and {B} <= set(parts) <= set(STORED)
             self.require(known, f"{path} has other parts")
             for name, kind in parts.items():
                 self.require(_is_kind(kind), f"{path}.{name} is {kind!r}")
@@ -135,24 +135,27 @@ class AdapterFile(CheckedFile):
             slot = slots[part.path].get(part.name)
             self.require(slot is not None, f"the program has no slot for {where}")
             assert slot is not None
-            _, *own = slot[1].type.dims
-            if part.name in (A, B):
-                most, width = own
-                fits = len(part.shape) == 2 and part.shape[1] == width
-                what = f"{where} is {list(part.shape)}, expected [rank, {width}]"
-                self.require(fits, what)
-                assert isinstance(most, int)
-                what = f"{where} has rank {part.shape[0]}, the slots at most {most}"
-                self.require(1 <= part.shape[0] <= most, what)
-            else:
-                what = f"{where} is {list(part.shape)}, expected {own}"
-                self.require(list(part.shape) == own, what)
-        ranks: dict[str, set[int]] = {}
-        for part in self.parts:
-            if part.name in (A, B):
-                ranks.setdefault(part.path, set()).add(part.shape[0])
-        unlike = [path for path, found in ranks.items() if len(found) > 1]
-        self.require(not unlike, f"the matrices of {listing(unlike)} differ in rank")
+            self._check_part(part, where, list(slot[1].type.dims[1:]))
+        ranks = {(part.path, part.name): part.shape[0] for part in self.parts}
+        for path in {part.path for part in self.parts}:
+            b = ranks[path, B]
+            first = ranks.get((path, A), b)
+            whole = A not in slots[path]
+            fits = first == b and whole == ((path, A) not in ranks)
+            self.require(fits, f"the matrices of {path} do not go together")
+
+    def _check_part(self, part: _Part, where: str, own: list[object]) -> None:
+        """Check the shape of a part against that of its slot, `own`."""
+        found = list(part.shape)
+        if part.name in (GAIN, OFFSET):
+            self.require(found == own, f"{where} is {found}, expected {own}")
+            return
+        most, width = own
+        fits = len(found) == 2 and found[1] == width
+        self.require(fits, f"{where} is {found}, expected [rank, {width}]")
+        assert isinstance(most, int)
+        what = f"{where} has rank {found[0]}, the slots at most {most}"
+        self.require(1 <= found[0] <= most, what)
 
 
 def write_adapter(

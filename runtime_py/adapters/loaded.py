@@ -52,6 +52,10 @@ class Adapters(Mapping[str, Adapter]):
     """`program.adapters`: load and free adapters; safe to use from many threads.
 
     A mapping from the names of the loaded adapters.
+
+    Attributes:
+        room: how many adapters can be loaded at a time.
+        default: the name and scale of the adapter of sessions that ask for none.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Adapters(Mapping[str, Adapter]):
         self._lock = threading.Lock()
         self._users = WeakSet[User]()
         self._identity = identity
+        self.default: tuple[str | None, float] = (None, 1.0)
 
     def load(
         self, path: str | os.PathLike[str], name: str | None = None
@@ -102,6 +107,16 @@ class Adapters(Mapping[str, Adapter]):
             self._loaded[chosen] = made
         return made
 
+    def use(self, name: str | None, scale: float = 1.0) -> None:
+        """Give sessions that ask for no adapter this one; None: none, as at first.
+
+        Raises:
+            UnknownName: no adapter of that name is loaded.
+        """
+        if name is not None:
+            _ = self[name]
+        self.default = name, scale
+
     def free(self, name: str) -> None:
         """Free an adapter; its slot can hold another one.
 
@@ -116,6 +131,8 @@ class Adapters(Mapping[str, Adapter]):
                 raise AdapterInUse(name=name, sessions=users)
             self._clear(found.slot)
             del self._loaded[name]
+            if self.default[0] == name:
+                self.default = None, 1.0
 
     def of_digest(self, digest: str) -> Adapter | None:
         """Return the adapter whose file has a digest, None if none is loaded."""
@@ -169,8 +186,8 @@ class Adapters(Mapping[str, Adapter]):
         """Copy an adapter into a slot of each layer; ranks last, so that it is whole."""
         for path, parts in layers.items():
             own = self._layers[path]
-            used = len(parts[A])
-            for name in (A, B):
+            used = len(parts[B])
+            for name in {A, B} & parts.keys():
                 self._memory.array(own[name][0])[slot, :used] = parts[name]
             for name, plain in ((GAIN, 1), (OFFSET, 0)):
                 if name in own:

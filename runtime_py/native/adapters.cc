@@ -16,9 +16,9 @@ constexpr int64_t kWorthAThread = 65536;  // multiplications
 // The operands, and how many rows and columns they have.
 struct Adapted {
   const Tensor &out, &y, &x, &a, &b, &ranks, &adapters, &scales, &gain, &offset;
-  int64_t most = a.dims[1], depth = a.dims[2], columns = b.dims[2];
+  int64_t most = b.dims[1], depth = x.dim(-1), columns = b.dims[2];
   int64_t batch = y.dims[0], tokens = batch == 0 ? 0 : y.count() / columns / batch;
-  bool half = a.dtype == DType::kFloat16;
+  bool half = b.dtype == DType::kFloat16;
 
   int64_t adapter(int64_t row) const { return index_at(adapters, row); }
 
@@ -30,12 +30,20 @@ struct Adapted {
   }
 };
 
-// low = scale * x a^T for some tokens of a row of the batch, and ranks `begin` to `end`.
+// low = scale * x a^T, or scale * x where there is no a, for some tokens of a row of the batch, and ranks `begin` to `end`.
 void lower(const Adapted& t, int64_t row, int64_t token, int64_t count, int64_t begin, int64_t end,
            float* low) {
   const int64_t adapter = t.adapter(row), used = t.used(adapter);
+  const float* x = t.x.as<const float>() + (row * t.tokens + token) * t.depth;
+  const float scale = t.scales.as<const float>()[row];
+  if (!t.a) {
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t r = begin; r < end; ++r) low[i * t.most + r] = x[i * t.depth + r] * scale;
+    }
+    return;
+  }
   FloatProduct product{};
-  product.x = t.x.as<const float>() + (row * t.tokens + token) * t.depth;
+  product.x = x;
   product.x_stride = product.w_stride = product.depth = t.depth;
   product.w = t.matrix(t.a, adapter);
   product.out = low;
@@ -45,7 +53,6 @@ void lower(const Adapted& t, int64_t row, int64_t token, int64_t count, int64_t 
   product.columns = used;
   product.floats = t.half ? Floats::kHalfWeights : Floats::kFloat32;
   product_kernels().floats(product, begin, end);
-  const float scale = t.scales.as<const float>()[row];
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t r = begin; r < end; ++r) low[i * t.most + r] *= scale;
   }
@@ -72,12 +79,12 @@ void raise(const Adapted& t, int64_t row, int64_t token, const float* low, int64
   product_kernels().add_rows({low, b, t.columns, used, end - begin, out + begin, t.half});
 }
 
-// Arguments: y, x, a, b, ranks, adapters, scales, gain?, offset?.
+// Arguments: y, x, a?, b, ranks, adapters, scales, gain?, offset?.
 bool adapted(const Step& step, const Context& context) {
   const Tensor* o = step.tensors;
   const Adapted t{o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9]};
   for (int64_t row = 0; row < t.batch; ++row) {
-    const int64_t adapter = t.adapter(row), count = t.a.dims[0];
+    const int64_t adapter = t.adapter(row), count = t.b.dims[0];
     if (adapter < 0 || adapter >= count) return context.refuse(Fault::kIndexOutOfRange, adapter, count);
   }
   const auto memory = [&] {

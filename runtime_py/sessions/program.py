@@ -164,7 +164,8 @@ class Program(Callables):
             snapshots: how many of the last calls `rewind` can undo, for states that
                 calls overwrite anywhere, such as recurrent states. Each call copies
                 these states first, and the session stores the last `snapshots` copies.
-            adapter: the name of a loaded adapter, for all rows or for each; None: none.
+            adapter: the name of a loaded adapter, for all rows or for each; None:
+                `adapters.default`, in a sequence: none.
             scale: what multiplies what adapters add, for all rows or for each.
             sizes: the sizes of symbols in state shapes. Default: the greatest size of
                 each symbol, but 1 for `batch`.
@@ -182,6 +183,8 @@ class Program(Callables):
         copies = _copies(transactional, snapshots)
         if isinstance(capacity, Mapping):
             sizes, capacity = _merged(sizes, capacity), None
+        if adapter is None:
+            adapter, scale = self.adapters.default
         session = Session.open(self._engine, sizes, capacity, copies)
         try:
             session.use_adapter(adapter, scale)

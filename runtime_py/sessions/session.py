@@ -228,6 +228,8 @@ class Session(AdaptedRows):
     def one_row(self) -> "Session":
         """Open an empty session of one row, with the other sizes of this session.
 
+        It has the adapter of this session's first row.
+
         Raises:
             UnknownName, BadSetting: sessions of the program cannot have one row.
             OutOfMemory, Busy, Closed, Forked: as `fork`.
@@ -235,7 +237,10 @@ class Session(AdaptedRows):
         with Use(self._usage, "one_row"):
             engine, states = self._engine, self._states
             sizes = choose_sizes(engine.program, {**states.sizes, "batch": 1})
-            return Session(engine, engine.open_states(sizes, states.capacity, NONE))
+            opened = engine.open_states(sizes, states.capacity, NONE)
+            if opened.adapters is not None and states.adapters is not None:
+                opened.adapters.choose(opened, states.adapters.rows[:1])
+            return Session(engine, opened)
 
     def residency(self) -> SessionResidency:
         """Return a report of the host memory that the states occupy now."""

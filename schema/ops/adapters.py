@@ -10,7 +10,7 @@ MATRIX_DTYPES = (DType.FLOAT32, DType.FLOAT16)
 def adapted(
     y: TensorType,
     x: TensorType,
-    a: TensorType,
+    a: TensorType | None,
     b: TensorType,
     ranks: TensorType,
     adapters: TensorType,
@@ -21,18 +21,19 @@ def adapted(
     """`kvc::adapted`: add the product of x with a row's low-rank matrices to y.
 
     y is [batch, ..., out] and x [batch, ..., in]; a is [adapters, rank, in], b
-    [adapters, rank, out]. Each row of the batch has the index of an adapter, and a
+    [adapters, rank, out]; without a, b multiplies x itself. Each row of the batch has the index of an adapter, and a
     scale. `gain` and `offset` are [adapters, out].
     """
     text = f"{y} and {x} adapted by {a} and {b}"
-    require(len(y.dims) == len(x.dims) >= 2 and len(a.dims) == len(b.dims) == 3, text)
-    require(y.dtype is x.dtype is DType.FLOAT32, text)
-    require(a.dtype is b.dtype and a.dtype in MATRIX_DTYPES, text)
+    require(len(y.dims) == len(x.dims) >= 2 and len(b.dims) == 3, text)
+    require(y.dtype is x.dtype is DType.FLOAT32 and b.dtype in MATRIX_DTYPES, text)
     (*lead, results), (*others, columns) = shape_of(y), shape_of(x)
-    count, rank, _ = shape_of(a)
-    require(lead == others, text)
-    require(shape_of(a) == (count, rank, columns), text)
-    require(shape_of(b) == (count, rank, results), text)
+    count, rank, width = shape_of(b)
+    require(lead == others and width == results, text)
+    if a is None:
+        require(rank == columns, text)
+    else:
+        _require(a, b.dtype, (count, rank, columns), "a")
     _require(ranks, DType.INT64, (count,), "ranks")
     _require(adapters, DType.INT64, (lead[0],), "adapters of rows")
     _require(scales, DType.FLOAT32, (lead[0],), "scales of rows")

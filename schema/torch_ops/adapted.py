@@ -16,7 +16,7 @@ from kvc.schema.errors import IndexOutOfRange
 def adapted(
     y: Tensor,
     x: Tensor,
-    a: Tensor,
+    a: Tensor | None,
     b: Tensor,
     ranks: Tensor,
     adapters: Tensor,
@@ -26,11 +26,15 @@ def adapted(
 ) -> Tensor:
     """Return `y * gain + offset + scale * (x @ a.T) @ b` with each row's adapter.
 
+    With a gain of 0 and without `a`, an adapter has a whole matrix in place of the
+    layer's.
+
     Args:
         y: float32 [batch, ..., out], the results of a layer.
         x: float32 [batch, ..., in], the inputs of the layer.
-        a: float32 or float16 [adapters, rank, in].
-        b: [adapters, rank, out], dtype as `a`.
+        a: [adapters, rank, in], dtype as `b`; None: the rank is that of the inputs, and
+            `b` multiplies them.
+        b: float32 or float16 [adapters, rank, out].
         ranks: int64 [adapters], how many of the ranks an adapter uses, from the first;
             a number below 0 counts as 0, one above `rank` as `rank`.
         adapters: int64 [batch], the index of each row's adapter.
@@ -56,7 +60,7 @@ def adapted(
 def _(
     y: Tensor,
     x: Tensor,
-    a: Tensor,
+    a: Tensor | None,
     b: Tensor,
     ranks: Tensor,
     adapters: Tensor,
@@ -72,7 +76,7 @@ def adapt_into(
     out: Tensor,
     y: Tensor,
     x: Tensor,
-    a: Tensor,
+    a: Tensor | None,
     b: Tensor,
     ranks: Tensor,
     adapters: Tensor,
@@ -86,7 +90,7 @@ def adapt_into(
         IndexOutOfRange: an index of an adapter is out of range, and nothing has been
             written.
     """
-    count, most = a.shape[:2]
+    count, most = b.shape[:2]
     chosen = adapters.tolist()
     for index in chosen:
         if not 0 <= index < count:
@@ -98,14 +102,15 @@ def adapt_into(
             continue
         base = y[row] if gain is None else y[row] * gain[index]
         base = base if offset is None else base + offset[index]
-        low = x[row] @ a[index, :used].float().t() * scales[row]
+        low = x[row][..., :used] if a is None else x[row] @ a[index, :used].float().t()
+        low = low * scales[row]
         out[row].copy_(base + low @ b[index, :used].float())
 
 
 def _check_arguments(
     y: Tensor,
     x: Tensor,
-    a: Tensor,
+    a: Tensor | None,
     b: Tensor,
     ranks: Tensor,
     adapters: Tensor,
@@ -120,21 +125,25 @@ def _check_arguments(
     """
     each = (y, x, a, b, ranks, adapters, scales, gain, offset)
     text = f"adapted: {', '.join('none' if t is None else _text(t) for t in each)}"
-    _check(y.dim() >= 2 and y.dim() == x.dim() and a.dim() == b.dim() == 3, text)
+    _check(y.dim() >= 2 and y.dim() == x.dim() and b.dim() == 3, text)
     _check(y.dtype == x.dtype == scales.dtype == torch.float32, text)
-    _check(a.dtype == b.dtype and a.dtype in (torch.float32, torch.float16), text)
+    _check(b.dtype in (torch.float32, torch.float16), text)
     _check(ranks.dtype == adapters.dtype == torch.int64, text)
     _check(ranks.dim() == adapters.dim() == scales.dim() == 1, text)
     for axis in range(y.dim() - 1):
         _check(y.shape[axis] == x.shape[axis], text)
     _check(adapters.shape[0] == y.shape[0] and scales.shape[0] == y.shape[0], text)
-    _check(a.shape[2] == x.shape[-1] and b.shape[2] == y.shape[-1], text)
-    _check(a.shape[0] == b.shape[0] == ranks.shape[0], text)
-    _check(a.shape[1] == b.shape[1], text)
+    _check(b.shape[2] == y.shape[-1] and b.shape[0] == ranks.shape[0], text)
+    if a is None:
+        _check(b.shape[1] == x.shape[-1], text)
+    else:
+        _check(a.dim() == 3 and a.dtype == b.dtype, text)
+        _check(a.shape[0] == b.shape[0] and a.shape[1] == b.shape[1], text)
+        _check(a.shape[2] == x.shape[-1], text)
     for part in (gain, offset):
         if part is not None:
             _check(part.dtype == torch.float32 and part.dim() == 2, text)
-            _check(part.shape[0] == a.shape[0] and part.shape[1] == y.shape[-1], text)
+            _check(part.shape[0] == b.shape[0] and part.shape[1] == y.shape[-1], text)
 
 
 def _text(tensor: Tensor) -> str:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
@@ -139,7 +140,8 @@ def generate(
         session = stack.enter_context(opened)
         draft_program = draft_session = None
         if draft is not None:
-            draft_program = stack.enter_context(open_program(draft, loading))
+            plain = replace(loading, adapter=None)
+            draft_program = stack.enter_context(open_program(draft, plain))
             kept = draft_tokens or _KEPT_CALLS
             draft_session = stack.enter_context(draft_program.session(snapshots=kept))
         guesser: Session | Literal["prompt"] | None = draft_session

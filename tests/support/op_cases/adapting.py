@@ -9,23 +9,24 @@ CASES = tuple(
         "kvc::adapted",
         (
             *(rand(*lead, width), rand(*lead, 24)),
-            *(rand(3, 5, 24, dtype=dtype), rand(3, 5, width, dtype=dtype)),
+            *(a, rand(3, 5 if a is not None else 24, width, dtype=dtype)),
             *(index(0, 5, 3), index(*chosen), rand(len(chosen))),
             *(gain, offset),
         ),
     )
     for width in (40, 3, 71)
     for dtype in (torch.float32, torch.float16)
+    for a in (rand(3, 5, 24, dtype=dtype), None)
+    for gain, offset in (
+        (None, None),
+        (rand(3, width), None),
+        (rand(3, width), rand(3, width)),
+    )
     for lead, chosen in (
         ((2, 1), [2, 1]),
         ((3, 40), [1, 0, 2]),
         ((1, 2, 3), [1]),
         ((4,), [0, 1, 1, 2]),
         ((0, 2), []),
-    )
-    for gain, offset in (
-        (None, None),
-        (rand(3, width), None),
-        (rand(3, width), rand(3, width)),
     )
 )
