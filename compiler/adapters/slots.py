@@ -216,7 +216,9 @@ def _hook(
 ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
     """Return a hook that adapts the result of a layer, if the switch is on."""
 
-    def adapt(layer: nn.Module, given: tuple[Tensor, ...], made: Tensor) -> Tensor | None:
+    def adapt(
+        layer: nn.Module, given: tuple[Tensor, ...], made: Tensor
+    ) -> Tensor | None:
         if not switch.on:
             return None
         x, y = given[0], made

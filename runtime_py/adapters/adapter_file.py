@@ -158,9 +158,7 @@ class AdapterFile(CheckedFile):
         self.require(1 <= found[0] <= most, what)
 
 
-def write_adapter(
-    path: str | os.PathLike[str], identity: str, layers: Layers
-) -> None:
+def write_adapter(path: str | os.PathLike[str], identity: str, layers: Layers) -> None:
     """Write an adapter for the program of an identity, completely or not at all.
 
     Args:

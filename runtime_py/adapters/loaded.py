@@ -74,9 +74,7 @@ class Adapters(Mapping[str, Adapter]):
         self._identity = identity
         self.default: tuple[str | None, float] = (None, 1.0)
 
-    def load(
-        self, path: str | os.PathLike[str], name: str | None = None
-    ) -> Adapter:
+    def load(self, path: str | os.PathLike[str], name: str | None = None) -> Adapter:
         """Load an adapter from a file that `kvc adapter` made for this program.
 
         Args:

@@ -57,6 +57,7 @@ def take_row(
         StateMismatch: a state is shared by all rows, or the rows of a state have
             different shapes in the two sessions.
         CacheOverflow: the source row has more tokens than the target has room for.
+        NotLoaded: the program of `memory` has not loaded the row's adapter.
         Poisoned: an earlier call failed and left states partly written.
     """
     method, name, source_name = names
@@ -72,9 +73,12 @@ def take_row(
             raise CacheOverflow(row=index, start=0, count=start, capacity=limit)
     if memory is other and index == found:
         return
+    held, adapter = other.adapters, None
+    if memory.adapters is not None and held is not None:
+        adapter = memory.adapters.same(held.rows[found])
     memory.poisoned = method  # remains set if an interrupt strikes before _count()
-    if memory.adapters is not None and other.adapters is not None:
-        memory.adapters.take_row(memory, index, other.adapters, found)
+    if memory.adapters is not None and adapter is not None:
+        memory.adapters.choose_row(memory, index, adapter)
     for mine, theirs in pairs:
         mine.take_row(index, theirs, found)
     _count(program, memory, index, [rows[found] for rows in other.counted])

@@ -182,6 +182,7 @@ class Session(AdaptedRows):
             BadSetting: no such row, or `other` is not a session of this program.
             StateMismatch: as `reset_row`, or the sessions have different sizes.
             CacheOverflow: the row has more tokens than this session's capacity.
+            NotLoaded: this session's program has not loaded the row's adapter.
             Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
         """
         if other is self:

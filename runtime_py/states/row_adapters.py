@@ -57,7 +57,9 @@ class RowAdapters:
             for adapter, scale in self.rows
         ]
 
-    def restore(self, memory: "StateMemory", recorded: Sequence[Sequence[object]]) -> None:
+    def restore(
+        self, memory: "StateMemory", recorded: Sequence[Sequence[object]]
+    ) -> None:
         """Give rows the adapters that `recorded` describes.
 
         Raises:
@@ -78,17 +80,9 @@ class RowAdapters:
         self.rows = tuple(rows)
         self.write(memory)
 
-    def take_row(
-        self, memory: "StateMemory", row: int, other: "RowAdapters", source: int
-    ) -> None:
-        """Give a row the adapter of a row of another session.
-
-        Raises:
-            NotLoaded: the other session is of another load of the bundle, which has not
-                loaded the adapter.
-        """
-        found = self.same(other.rows[source])
-        self.choose(memory, (*self.rows[:row], found, *self.rows[row + 1 :]))
+    def choose_row(self, memory: "StateMemory", row: int, chosen: Chosen) -> None:
+        """Give one row an adapter."""
+        self.choose(memory, (*self.rows[:row], chosen, *self.rows[row + 1 :]))
 
     def same(self, chosen: Chosen) -> Chosen:
         """Return the adapter of this program that has the file of another one's.

@@ -27,9 +27,7 @@ from kvc.schema.text import escape, plural, size
     metavar="FILE.kva",
     help="The adapter's file.  [default: FOLDER.kva]",
 )
-def make_adapter(
-    folder: str, base: str, model: str | None, output: str | None
-) -> None:
+def make_adapter(folder: str, base: str, model: str | None, output: str | None) -> None:
     """Make FILE.kva of the LoRA or DoRA adapter in FOLDER.
 
     FOLDER has adapter_config.json and adapter_model.safetensors, as PEFT writes them.
