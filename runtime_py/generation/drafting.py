@@ -3,16 +3,16 @@
 In: the session of the target, which is the model that the caller wants tokens of, and
 a guesser: a smaller model with a session of the same tokens, or the text itself. Out:
 the tokens that the target samples, several per call of the target if the guesses are
-right. This is speculative decoding as in Leviathan et al. 2023 and Chen et al. 2023,
-except for sampling: a draft samples with the same random numbers as the target, and a
-guess is accepted if the target samples the same token. So the target samples the same
-tokens as without a draft, in the same order and from the same logits; nothing needs to
-be corrected, and a seed gives the same tokens with and without a draft. In exchange,
-some guesses are rejected that rejection sampling would accept.
+right. Rows of a batch have guesses of their own: one call checks those of all rows that
+have no accepted token left. This is speculative decoding as in Leviathan et al. 2023
+and Chen et al. 2023, except for sampling: a draft samples with the same random numbers
+as the target, and a guess is accepted if the target samples the same token. So the
+target samples the same tokens as without a draft, in the same order and from the same
+logits; nothing needs to be corrected, and a seed gives the same tokens with and without
+a draft. In exchange, some guesses are rejected that rejection sampling would accept.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -20,6 +20,7 @@ from typing import Final
 from kvc.runtime.calls.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.decode_loop import Decoding
+from kvc.runtime.generation.drafted_rows import DraftedRow, choose_checked
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.guessing import Guesser
 from kvc.runtime.generation.logits import Logits
@@ -29,22 +30,22 @@ from kvc.schema.errors import (
     Forked,
     NotRewindable,
     Poisoned,
-    UnusableLogits,
 )
 
 _LOST: Final = (Closed, Forked, Poisoned)  # errors of unusable sessions
 
 
 class Drafting(Decoding):
-    """Tokens of a target session of one row, guessed in groups.
+    """Tokens of a target session, guessed in groups.
 
     After a check, the target's session holds accepted tokens that the caller has not
-    received yet. If other code then uses one of the two sessions, `settle` first
-    rewinds the two sessions to the tokens that the caller has received.
+    received yet. A row that has such tokens does not take part in checks of other rows.
+    If other code uses one of the two sessions, `settle` first rewinds the two sessions
+    to the tokens that the caller has received.
 
     Some states can only be rewound to the start of a call, if the session has copied
-    the states at that time. A session with such states is rewound to the start of its
-    last call, and runs the accepted tokens again.
+    the states at that time. A row of a session with such states is rewound to the start
+    of its last call, and runs the accepted tokens again.
     """
 
     def __init__(
@@ -52,72 +53,80 @@ class Drafting(Decoding):
         target: Feeder,
         checks: ChunkSizes,
         guesser: Guesser,
-        lead: Sequence[int],
+        leads: Sequence[Sequence[int]],
         draft_tokens: int,
     ) -> None:
-        """Use a target of one row, which can be rewound.
+        """Use a target that can be rewound, of several rows each by its own count.
 
         Args:
-            target: the feeder of the target, which samples the answer.
+            target: the feeder of the target, which samples the answers.
             checks: the numbers of tokens that one call of the target's method with the
                 role "prefill_all" can take.
             guesser: guesses the next tokens.
-            lead: the tokens that the target's session holds and the guesser's session
-                lacks.
+            leads: for each row the tokens that the target's session holds and the
+                guesser's session lacks.
             draft_tokens: the greatest number of guesses per check; `checks` must take
                 one token more.
         """
         super().__init__(target)
-        self._row = replace(target.rows[0])  # counts the tokens that were returned
-        self.rows = (self._row,)
+        self._drafted = [
+            DraftedRow(replace(row), len(lead), [*lead])
+            for row, lead in zip(target.rows, leads, strict=True)
+        ]
+        self.rows = [drafted.row for drafted in self._drafted]
         self._target, self._checks, self._guesser = target, checks, guesser
-        self._draft_tokens, self._lead_length = draft_tokens, len(lead)
-        self._prompt_length = 0
-        self._sequence = [*lead]  # the draft's lacking tokens, then prompt and answer
-        self._ahead: deque[int] = deque()  # sampled tokens that were not handed out yet
-        self._pending: Sequence[Sequence[int]] = ((),)  # tokens to run next
+        self._draft_tokens = draft_tokens
+        # Tokens to run next.
+        self._pending: Sequence[Sequence[int]] = ((),) * len(self._drafted)
         self._at_work = self._over = False
         # The sessions refer to this list, so that they are settled even if the caller
         # drops the generation; it is empty when nothing is left to settle.
         self._unsettled: list[Drafting] = []
 
-    def begin(self, answers: Sequence[Answer]) -> list[int]:
-        """Run the prompt in both sessions; return the first token after the prompt."""
-        (answer,) = answers
+    def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Run the prompts in both sessions; return the first token after each."""
         with self._working():
-            self._sequence += answer.prompt
-            self._prompt_length = len(answer.prompt)
+            for drafted, answer in zip(self._drafted, answers, strict=True):
+                drafted.sequence += answer.prompt
+                drafted.prompt_length = len(answer.prompt)
             self._guesser.reset()
             self._watch()
             # The guesser first, so that it is never behind if the target's run fails.
-            self._guesser.begin(self._sequence)
+            self._guesser.begin(self._sequences)
             try:
-                (logits,) = self._target.feed_prompts([answer.prompt])
+                prompts = [answer.prompt for answer in answers]
+                logits = self._target.feed_prompts(prompts)
             finally:
-                self._row.fed = self._target.rows[0].fed
-            token = answer.choose(logits)
-            assert token is not None, "the answer has not begun"
-            self._sequence.append(token)
-        return [token]
+                for drafted, row in zip(self._drafted, self._target.rows, strict=True):
+                    drafted.row.fed = row.fed
+            tokens = list(map(Answer.choose, answers, logits))
+            for drafted, token in zip(self._drafted, tokens, strict=True):
+                assert token is not None, "the answer has not begun"
+                drafted.sequence.append(token)
+        return tokens
 
-    def follow(self, answers: Sequence[Answer]) -> list[int]:
-        """Return the next token; if no accepted token is left, check new guesses."""
-        (answer,) = answers
+    def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Return the next token of each answer.
+
+        New guesses are checked for the answers that have no accepted token left.
+        """
+        tokens: list[int | None] = [None] * len(answers)
         with self._working():
-            for token in answer.pending[:-1]:  # a previous settle was incomplete
-                self._target.feed([token])
-                self._row.fed += 1
-            if not self._ahead:
-                return [self._check(answer)]
-            if self._target.rows[0].fed == self._row.fed:  # settled in the meantime
-                self._target.feed([answer.last])
-            self._row.fed += 1
-        return [self._ahead.popleft()]
+            going = [row for row, one in enumerate(answers) if one.reason is None]
+            ahead = [row for row in going if self._drafted[row].ahead]
+            self._make_up(answers, going, ahead)
+            if checked := [row for row in going if row not in ahead]:
+                self._check(answers, checked)
+            for row in ahead:
+                self._drafted[row].row.fed += 1
+            for row in going:
+                tokens[row] = self._drafted[row].ahead.popleft()
+        return tokens
 
     def settle(self) -> None:
         """Bring the two sessions to the tokens that the caller has received.
 
-        `rows` has the number of these tokens. The target's session is rewound. The
+        `rows` has the numbers of these tokens. The target's session is rewound. The
         draft's session is rewound, or runs the tokens that it lacks if they are few and
         there is capacity for them. A session that is closed or cannot be used stays as
         it is. A session that cannot be rewound is poisoned, since it holds tokens that
@@ -148,113 +157,182 @@ class Drafting(Decoding):
         self._pending = tokens
         super().leave_pending(tokens)
 
-    def _level_target(self) -> None:
-        """Bring the target's session to the token count in `rows`.
+    @property
+    def _sequences(self) -> Sequence[Sequence[int]]:
+        return [drafted.sequence for drafted in self._drafted]
 
-        The session is rewound to that count. If the states cannot be rewound to exactly
-        that count, the session is rewound to a nearby one, and runs missing tokens
-        again. Afterwards `rows` has the count of tokens that the session holds.
+    def _make_up(
+        self, answers: Sequence[Answer], going: Sequence[int], ahead: Sequence[int]
+    ) -> None:
+        """Run handed-out tokens that the target's session lacks after a rewind.
+
+        Args:
+            answers: the answers.
+            going: the rows whose answers go on.
+            ahead: those rows that have accepted tokens left.
         """
-        fed = self._row.fed
-        known = max(self._prompt_length, fed + 1)  # tokens that were handed out
-        if not self._go_back(self._target, fed, known):
+        late = {row: list(answers[row].pending[:-1]) for row in going}
+        while any(late.values()):  # a previous settle was incomplete
+            fed = {row: tokens.pop(0) for row, tokens in late.items() if tokens}
+            self._target.feed([fed.get(row) for row in range(len(answers))])
+            for row in fed:
+                self._drafted[row].row.fed += 1
+        held = self._target.rows
+        behind = {r for r in ahead if held[r].fed == self._drafted[r].row.fed}
+        if behind:  # settled in the meantime
+            self._target.feed(
+                [one.last if row in behind else None for row, one in enumerate(answers)]
+            )
+
+    def _level_target(self) -> None:
+        """Bring the target's session to the token counts in `rows`.
+
+        The session is rewound to these counts. If the states cannot be rewound to
+        exactly a count, the row is rewound to a nearby one, and runs missing tokens
+        again. Afterwards `rows` has the counts of tokens that the session holds.
+        """
+        counts = [(one.row.fed, one.known) for one in self._drafted]
+        if not self._go_back(self._target, counts):
             return
-        (row,) = self._target.rows
+        held = self._target.rows
+        missing = [
+            one.sequence[one.lead :][row.fed : one.row.fed]
+            for one, row in zip(self._drafted, held, strict=True)
+        ]
         try:
-            for token in self._sequence[self._lead_length :][row.fed : fed]:
-                self._target.feed([token])
+            while any(missing):
+                self._target.feed([part[0] if part else None for part in missing])
+                missing = [part[1:] for part in missing]
         finally:
-            self._row.fed = row.fed
+            for one, row in zip(self._drafted, held, strict=True):
+                one.row.fed = row.fed
         self._target.leave_pending(self._pending)
 
     def _level_guesser(self) -> None:
         """Bring the guesser's session to the target's tokens if it lacks only a few."""
-        count = self._lead_length + self._row.fed
-        known = max(self._lead_length + self._prompt_length, count + 1)
-        feeder = self._guesser.feeder
-        if feeder is not None and self._go_back(feeder, count, known):
-            missing = self._sequence[feeder.rows[0].fed : count]
-            if len(missing) <= self._draft_tokens + 1:
-                self._guesser.follow(missing)
+        feeder, most = self._guesser.feeder, self._draft_tokens + 1
+        counts = [
+            (one.lead + one.row.fed, one.lead + one.known) for one in self._drafted
+        ]
+        if feeder is None or not self._go_back(feeder, counts):
+            return
+        missing = [
+            one.sequence[row.fed : one.lead + one.row.fed]
+            for one, row in zip(self._drafted, feeder.rows, strict=True)
+        ]
+        self._guesser.follow([part if len(part) <= most else () for part in missing])
 
-    def _go_back(self, feeder: Feeder, fed: int, known: int) -> bool:
-        """Rewind a session to `fed` tokens, or to a nearby count that its states allow.
+    def _go_back(self, feeder: Feeder, counts: Sequence[tuple[int, int]]) -> bool:
+        """Rewind a session, or bring it near to what its states allow.
 
         Args:
             feeder: the feeder of the session.
-            fed: the wanted number of tokens.
-            known: the greatest number of tokens to accept if `fed` cannot be reached.
+            counts: for each row the wanted number of tokens, and the greatest number to
+                accept if that cannot be reached.
 
         Returns:
             Whether the session has been rewound. False if other code has used the
-            session, or if the session can reach no such count; in the second case it is
-            poisoned.
+            session, or if a row can reach no such count; in the second case the session
+            is poisoned.
 
         Raises:
             KvcError: as `Feeder.go_back`, except for `NotRewindable`.
         """
-        least = max(0, fed - self._draft_tokens - 1)
+        below = self._draft_tokens + 1
+        wanted = [
+            (*range(fed, max(0, fed - below) - 1, -1), *range(fed + 1, known + 1))
+            for fed, known in counts
+        ]
         try:
-            return feeder.go_back(fed, least, known)
+            return feeder.go_back(wanted)
         except NotRewindable:
             feeder.session.going_back.give_up(self._checks.method)
             return False
 
-    def _check(self, answer: Answer) -> int:
-        """Let the draft guess and the target check; return the target's first token.
+    def _check(self, answers: Sequence[Answer], rows: Sequence[int]) -> None:
+        """Let the guesser guess and the target check the next tokens of some rows.
 
-        Further accepted tokens are stored for the caller's next requests.
+        Each of the rows has at least one accepted token afterwards.
         """
-        guesses = self._guess(answer)
-        before = len(self._sequence)
-        fed = (answer.tokens[-1], *guesses)
-        check = self._checks.method
-        logits = self._target.run(check, [fed]) if guesses else self._target.feed(fed)
-        self._row.fed += 1
-        chosen = _choose(answer, logits, guesses)
-        accepted = len(chosen) - 1
-        self._sequence += chosen
-        self._ahead.extend(chosen[1:])
-        self.drafted += len(guesses)
-        self.accepted += accepted
-        self._keep(fed[: accepted + 1])
-        self._guesser.keep(before, accepted, len(guesses))
-        return chosen[0]
+        guesses = self._guess(answers, rows)
+        before = list(map(len, self._sequences))
+        fed: list[Sequence[int]] = [()] * len(answers)
+        for row in rows:
+            fed[row] = (answers[row].tokens[-1], *guesses[row])
+        logits = self._run(fed)
+        for row in rows:
+            self._drafted[row].row.fed += 1
+        chosen = {
+            row: choose_checked(answers[row], logits[row], guesses[row]) for row in rows
+        }
+        accepted = [0] * len(answers)
+        for row, tokens in chosen.items():
+            accepted[row] = len(tokens) - 1
+            self._drafted[row].sequence += tokens
+            self._drafted[row].ahead.extend(tokens)
+        self.drafted += sum(map(len, guesses))
+        self.accepted += sum(accepted)
+        self._keep({row: fed[row][: len(chosen[row])] for row in rows})
+        self._guesser.keep(before, accepted, list(map(len, guesses)))
 
-    def _keep(self, right: Sequence[int]) -> None:
+    def _run(self, parts: Sequence[Sequence[int]]) -> Logits:
+        """Run tokens of each row; return float32 [rows, tokens, vocab], padded."""
+        longest = max(map(len, parts))
+        if longest == 1:
+            return self._target.feed_parts(parts)[:, None]
+        width = self._checks.smallest(longest) if len(parts) > 1 else longest
+        flat = self._target.run(self._checks.method, parts, width=width)
+        return flat.reshape(len(parts), -1, flat.shape[-1])
+
+    def _keep(self, right: Mapping[int, Sequence[int]]) -> None:
         """Rewind the target's session to the accepted tokens of its last call.
 
         A rewind to the start of the call drops accepted tokens too. They run again: in
         one call if the method that checks takes that many tokens. If not, only the
-        first dropped token runs now, and the others run with the caller's next
-        requests.
-        """
-        end, (row,) = self._row.fed + len(right) - 1, self._target.rows
-        self._target.go_back(end, self._row.fed - 1, end)
-        if row.fed == end:
-            return
-        missing = right[row.fed - end :]
-        size = len(missing)
-        at_once = size >= self._checks.least and self._checks.greatest(size) == size
-        if size > 1 and at_once:
-            self._target.run(self._checks.method, [missing])
-        else:
-            self._target.feed(missing[:1])
+        first dropped token of each row runs now, and the others run with the caller's
+        next requests.
 
-    def _guess(self, answer: Answer) -> list[int]:
-        """Return guesses of the next tokens, none if either session is full."""
-        # As many as the sessions have room for, up to the limits.
-        limits = [self._draft_tokens + 1, answer.wanted, self._target.rows[0].room]
-        count = self._that_fit(min(limit for limit in limits if limit is not None) - 1)
-        if count < 1:
-            return []
-        guesses = self._guesser.guess(answer, self._sequence, count)
-        return guesses[: self._that_fit(len(guesses))]
+        Args:
+            right: the accepted tokens of each row that took part in the call.
+        """
+        held = self._target.rows
+        ends = [row.fed for row in held]
+        wanted: list[Sequence[int]] = [(end,) for end in ends]
+        for row, tokens in right.items():
+            begin = self._drafted[row].row.fed - 1
+            ends[row] = begin + len(tokens)
+            wanted[row] = range(ends[row], begin - 1, -1)
+        self._target.go_back(wanted)
+        missing: list[Sequence[int]] = [()] * len(held)
+        for row, tokens in right.items():
+            missing[row] = tokens[len(tokens) - (ends[row] - held[row].fed) :]
+        if any(missing):
+            at_once = self._takes(max(map(len, missing)))
+            self._run(missing if at_once else [tokens[:1] for tokens in missing])
+
+    def _guess(self, answers: Sequence[Answer], rows: Sequence[int]) -> list[list[int]]:
+        """Return guesses of the next tokens, none for a row that is full."""
+        counts = [0] * len(answers)
+        for row in rows:
+            # As many as the sessions have room for, up to the limits.
+            rooms = answers[row].wanted, self._target.rows[row].room
+            limits = [self._draft_tokens + 1, *(n for n in rooms if n is not None)]
+            counts[row] = self._that_fit(min(limits) - 1)
+        if not any(counts):
+            return [[] for _ in answers]
+        guesses = self._guesser.guess(answers, self._sequences, counts)
+        return [some[: self._that_fit(len(some))] for some in guesses]
 
     def _that_fit(self, count: int) -> int:
         """Return how many guesses one checking call can take, at most `count`."""
+        if count < 1 or len(self._drafted) > 1:  # several rows can be padded
+            return max(count, 0)
         fits = count + 1 >= self._checks.least
         return self._checks.greatest(count + 1) - 1 if fits else 0
+
+    def _takes(self, count: int) -> bool:
+        """Tell whether one checking call takes as many tokens of a row."""
+        return count == 1 or self._that_fit(count - 1) == count - 1
 
     def _watch(self) -> None:
         """Make the sessions call `settle` before other code uses one of them."""
@@ -291,29 +369,3 @@ def _is_done(level: Callable[[], None]) -> bool:
     except Busy:
         return False
     return True
-
-
-def _choose(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]:
-    """Return the tokens that the target samples at the guesses.
-
-    The list ends with the first token that differs from its guess. If all guesses are
-    right, it ends with the token after the last guess.
-
-    Args:
-        answer: the answer whose chooser samples.
-        logits: float32 [guesses + 1, vocab].
-        guesses: the tokens that the draft guessed.
-    """
-    chosen: list[int] = []
-    for row, guess in zip(logits, (*guesses, None), strict=True):
-        try:
-            token = answer.choose(row)
-            assert token is not None, "no token has been handed out yet"
-            chosen.append(token)
-        except UnusableLogits:
-            if not chosen:
-                raise
-            break  # raised again once these tokens have been handed out
-        if chosen[-1] != guess:
-            break
-    return chosen
