@@ -38,7 +38,9 @@ class DraftedRow:
         return max(self.prompt_length, self.row.fed + 1)
 
 
-def choose_checked(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]:
+def choose_checked(
+    answer: Answer, logits: Logits, guesses: Sequence[int], may_fail: bool
+) -> list[int]:
     """Return the tokens that the target samples at the guesses.
 
     The list ends with the first token that differs from its guess. If all guesses are
@@ -48,6 +50,10 @@ def choose_checked(answer: Answer, logits: Logits, guesses: Sequence[int]) -> li
         answer: the answer whose chooser samples.
         logits: float32 [guesses + 1 or more, vocab].
         guesses: the tokens that the draft guessed.
+        may_fail: whether there may be no token.
+
+    Raises:
+        UnusableLogits: the logits allow no token, and there must be one.
     """
     chosen: list[int] = []
     for row, guess in zip(logits, (*guesses, None), strict=False):
@@ -56,7 +62,7 @@ def choose_checked(answer: Answer, logits: Logits, guesses: Sequence[int]) -> li
             assert token is not None, "no token has been handed out yet"
             chosen.append(token)
         except UnusableLogits:
-            if not chosen:
+            if not chosen and not may_fail:
                 raise
             break  # raised again once these tokens have been handed out
         if chosen[-1] != guess:

@@ -3,8 +3,8 @@
 In: the session of the target, which is the model that the caller wants tokens of, and
 a guesser: a smaller model with a session of the same tokens, or the text itself. Out:
 the tokens that the target samples, several per call of the target if the guesses are
-right. Rows of a batch have guesses of their own: one call checks those of all rows that
-have no accepted token left. This is speculative decoding as in Leviathan et al. 2023
+right. Rows of a batch have guesses of their own, and one call checks those of all
+rows. This is speculative decoding as in Leviathan et al. 2023
 and Chen et al. 2023, except for sampling: a draft samples with the same random numbers
 as the target, and a guess is accepted if the target samples the same token. So the
 target samples the same tokens as without a draft, in the same order and from the same
@@ -12,18 +12,18 @@ logits; nothing needs to be corrected, and a seed gives the same tokens with and
 a draft. In exchange, some guesses are rejected that rejection sampling would accept.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 from kvc.runtime.calls.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
+from kvc.runtime.generation.checking import CheckingCalls
 from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.drafted_rows import DraftedRow, choose_checked
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.guessing import Guesser
-from kvc.runtime.generation.logits import Logits
 from kvc.schema.errors import (
     Busy,
     Closed,
@@ -39,9 +39,12 @@ class Drafting(Decoding):
     """Tokens of a target session, guessed in groups.
 
     After a check, the target's session holds accepted tokens that the caller has not
-    received yet. A row that has such tokens does not take part in checks of other rows.
-    If other code uses one of the two sessions, `settle` first rewinds the two sessions
-    to the tokens that the caller has received.
+    received yet. If other code uses one of the two sessions, `settle` first rewinds the
+    two sessions to the tokens that the caller has received.
+
+    A check runs when a row has no accepted token left. Other rows take part and get
+    further ahead, up to `reach`. So there are as few calls as the row with the worst
+    guesses needs.
 
     Some states can only be rewound to the start of a call, if the session has copied
     the states at that time. A row of a session with such states is rewound to the start
@@ -55,6 +58,7 @@ class Drafting(Decoding):
         guesser: Guesser,
         leads: Sequence[Sequence[int]],
         draft_tokens: int,
+        reach: int = 0,
     ) -> None:
         """Use a target that can be rewound, of several rows each by its own count.
 
@@ -67,6 +71,8 @@ class Drafting(Decoding):
                 guesser's session lacks.
             draft_tokens: the greatest number of guesses per check; `checks` must take
                 one token more.
+            reach: how many tokens after those that the caller has received a row may
+                run, if it does so for the sake of other rows.
         """
         super().__init__(target)
         self._drafted = [
@@ -74,8 +80,9 @@ class Drafting(Decoding):
             for row, lead in zip(target.rows, leads, strict=True)
         ]
         self.rows = [drafted.row for drafted in self._drafted]
-        self._target, self._checks, self._guesser = target, checks, guesser
-        self._draft_tokens = draft_tokens
+        self._target, self._guesser = target, guesser
+        self._checks = CheckingCalls(target, checks)
+        self._draft_tokens, self._reach = draft_tokens, reach
         # Tokens to run next.
         self._pending: Sequence[Sequence[int]] = ((),) * len(self._drafted)
         self._at_work = self._over = False
@@ -108,15 +115,15 @@ class Drafting(Decoding):
     def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
         """Return the next token of each answer.
 
-        New guesses are checked for the answers that have no accepted token left.
+        If an answer has no accepted token left, new guesses are checked.
         """
         tokens: list[int | None] = [None] * len(answers)
         with self._working():
             going = [row for row, one in enumerate(answers) if one.reason is None]
             ahead = [row for row in going if self._drafted[row].ahead]
             self._make_up(answers, going, ahead)
-            if checked := [row for row in going if row not in ahead]:
-                self._check(answers, checked)
+            if len(ahead) < len(going):
+                self._check(answers, self._taking_part(answers, going))
             for row in ahead:
                 self._drafted[row].row.fed += 1
             for row in going:
@@ -249,6 +256,24 @@ class Drafting(Decoding):
             feeder.session.going_back.give_up(self._checks.method)
             return False
 
+    def _taking_part(
+        self, answers: Sequence[Answer], going: Sequence[int]
+    ) -> list[int]:
+        """Return the rows that can take part in a check.
+
+        They are those without an accepted token, and those that may get further ahead.
+        """
+        found = []
+        for row in going:
+            drafted, held = self._drafted[row], self._target.rows[row].fed
+            if drafted.ahead:
+                ends = drafted.ahead[-1] in answers[row].stop_tokens
+                behind = held < drafted.row.fed + len(drafted.ahead)
+                if ends or behind or self._limit(answers[row], row) < 1:
+                    continue
+            found.append(row)
+        return found
+
     def _check(self, answers: Sequence[Answer], rows: Sequence[int]) -> None:
         """Let the guesser guess and the target check the next tokens of some rows.
 
@@ -256,83 +281,68 @@ class Drafting(Decoding):
         """
         guesses = self._guess(answers, rows)
         before = list(map(len, self._sequences))
+        held = [row.fed for row in self._target.rows]
         fed: list[Sequence[int]] = [()] * len(answers)
         for row in rows:
-            fed[row] = (answers[row].tokens[-1], *guesses[row])
-        logits = self._run(fed)
+            fed[row] = (self._drafted[row].sequence[-1], *guesses[row])
+        logits = self._checks.run(fed)
         for row in rows:
-            self._drafted[row].row.fed += 1
-        chosen = {
-            row: choose_checked(answers[row], logits[row], guesses[row]) for row in rows
-        }
-        accepted = [0] * len(answers)
-        for row, tokens in chosen.items():
-            accepted[row] = len(tokens) - 1
-            self._drafted[row].sequence += tokens
-            self._drafted[row].ahead.extend(tokens)
+            self._drafted[row].row.fed += not self._drafted[row].ahead
+        right, accepted = [*fed], [0] * len(answers)
+        for row in rows:
+            drafted = self._drafted[row]
+            may_fail = bool(drafted.ahead)
+            chosen = choose_checked(answers[row], logits[row], guesses[row], may_fail)
+            drafted.sequence += chosen
+            drafted.ahead.extend(chosen)
+            right[row], accepted[row] = fed[row][: len(chosen)], len(chosen) - 1
+            self.accepted += max(accepted[row], 0)
         self.drafted += sum(map(len, guesses))
-        self.accepted += sum(accepted)
-        self._keep({row: fed[row][: len(chosen[row])] for row in rows})
+        self._keep(held, right)
         self._guesser.keep(before, accepted, list(map(len, guesses)))
 
-    def _run(self, parts: Sequence[Sequence[int]]) -> Logits:
-        """Run tokens of each row; return float32 [rows, tokens, vocab], padded."""
-        longest = max(map(len, parts))
-        if longest == 1:
-            return self._target.feed_parts(parts)[:, None]
-        width = self._checks.smallest(longest) if len(parts) > 1 else longest
-        flat = self._target.run(self._checks.method, parts, width=width)
-        return flat.reshape(len(parts), -1, flat.shape[-1])
-
-    def _keep(self, right: Mapping[int, Sequence[int]]) -> None:
+    def _keep(self, begins: Sequence[int], right: Sequence[Sequence[int]]) -> None:
         """Rewind the target's session to the accepted tokens of its last call.
 
-        A rewind to the start of the call drops accepted tokens too. They run again: in
-        one call if the method that checks takes that many tokens. If not, only the
-        first dropped token of each row runs now, and the others run with the caller's
-        next requests.
+        A rewind to the start of the call drops accepted tokens too. They run again; if
+        one call does not take them, all but the first run with the caller's next
+        requests.
 
         Args:
-            right: the accepted tokens of each row that took part in the call.
+            begins: how many tokens each row held before the call.
+            right: the accepted tokens of each row.
         """
-        held = self._target.rows
-        ends = [row.fed for row in held]
-        wanted: list[Sequence[int]] = [(end,) for end in ends]
-        for row, tokens in right.items():
-            begin = self._drafted[row].row.fed - 1
-            ends[row] = begin + len(tokens)
-            wanted[row] = range(ends[row], begin - 1, -1)
-        self._target.go_back(wanted)
-        missing: list[Sequence[int]] = [()] * len(held)
-        for row, tokens in right.items():
-            missing[row] = tokens[len(tokens) - (ends[row] - held[row].fed) :]
+        ends = [begin + len(part) for begin, part in zip(begins, right, strict=True)]
+        pairs = zip(begins, ends, strict=True)
+        self._target.go_back([range(end, begin - 1, -1) for begin, end in pairs])
+        held = [row.fed for row in self._target.rows]
+        rows = zip(right, ends, held, strict=True)
+        missing = [part[len(part) - (end - now) :] for part, end, now in rows]
         if any(missing):
-            at_once = self._takes(max(map(len, missing)))
-            self._run(missing if at_once else [tokens[:1] for tokens in missing])
+            self._checks.run_again(missing)
 
     def _guess(self, answers: Sequence[Answer], rows: Sequence[int]) -> list[list[int]]:
         """Return guesses of the next tokens, none for a row that is full."""
         counts = [0] * len(answers)
         for row in rows:
-            # As many as the sessions have room for, up to the limits.
-            rooms = answers[row].wanted, self._target.rows[row].room
-            limits = [self._draft_tokens + 1, *(n for n in rooms if n is not None)]
-            counts[row] = self._that_fit(min(limits) - 1)
+            most = self._limit(answers[row], row) - 1
+            counts[row] = self._checks.most_guesses(most)
         if not any(counts):
             return [[] for _ in answers]
         guesses = self._guesser.guess(answers, self._sequences, counts)
-        return [some[: self._that_fit(len(some))] for some in guesses]
+        return [some[: self._checks.most_guesses(len(some))] for some in guesses]
 
-    def _that_fit(self, count: int) -> int:
-        """Return how many guesses one checking call can take, at most `count`."""
-        if count < 1 or len(self._drafted) > 1:  # several rows can be padded
-            return max(count, 0)
-        fits = count + 1 >= self._checks.least
-        return self._checks.greatest(count + 1) - 1 if fits else 0
-
-    def _takes(self, count: int) -> bool:
-        """Tell whether one checking call takes as many tokens of a row."""
-        return count == 1 or self._that_fit(count - 1) == count - 1
+    def _limit(self, answer: Answer, row: int) -> int:
+        """Return how many tokens of a row a check may have, by all limits."""
+        ahead, room = len(self._drafted[row].ahead), self._target.rows[row].room
+        limits = [self._draft_tokens + 1]
+        if answer.wanted is not None:
+            limits.append(answer.wanted - ahead)
+        if room is not None:
+            limits.append(room)
+        if ahead:
+            limits.append(self._reach - ahead)
+        return min(limits)
 
     def _watch(self) -> None:
         """Make the sessions call `settle` before other code uses one of them."""

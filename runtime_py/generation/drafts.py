@@ -4,7 +4,7 @@ In: the target's session, the draft's session. Out: a `Drafting`, or a plain `De
 if the draft's session has no capacity for the tokens of the target.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes
@@ -23,6 +23,7 @@ PROMPT: Final = "prompt"  # guesses come from the text itself
 
 _USUAL_GUESSES: Final = 4
 _MOST_OF_PROMPT: Final = 16
+_MOST_AHEAD: Final = 64  # accepted tokens that wait, since a caller may want no more
 
 
 def draft_tokens_of(draft: object, count: object) -> int | None:
@@ -71,14 +72,14 @@ def start_drafting(
     if isinstance(draft, str):
         checks = _find_checks(target)
         # Raises the errors that undoing guesses would raise.
-        target.session.going_back.forgettable_calls({*target.methods, checks.method})
-        most = _most_guesses(checks, target.session)
+        reach = _reach(target.session, {*target.methods, checks.method})
+        most = checks.most - 1
         least = _least_guesses(checks)
         usual = min(max(_MOST_OF_PROMPT, least), most)
         wanted = usual if draft_tokens is None else draft_tokens
         count = _check_guesses(wanted, most, checks)
         guesser = PromptLookup(rows, 1 if rows > 1 else least)
-        return Drafting(target, checks, guesser, [()] * rows, count)
+        return Drafting(target, checks, guesser, [()] * rows, count, reach)
     if draft is target.session:
         raise BadSetting(
             name="draft",
@@ -94,15 +95,32 @@ def start_drafting(
             found=f"one of {feeder.vocabulary}",
         )
     # Both calls raise the errors that undoing guesses would raise.
-    target.session.going_back.forgettable_calls({*target.methods, checks.method})
+    reach = _reach(target.session, {*target.methods, checks.method})
+    reach = min(reach, _reach(draft, feeder.methods))
     copies = draft.going_back.forgettable_calls(feeder.methods)
-    count = _count_guesses(draft_tokens, checks, target.session, draft, copies)
+    count = _count_guesses(draft_tokens, checks, draft, copies)
     pairs = zip(target.rows, feeder.rows, histories, strict=True)
     leads = [_find_lead(*pair) for pair in pairs]
     found = [lead for lead in leads if lead is not None]
     if len(found) < rows:
         return Decoding(target)
-    return Drafting(target, checks, DraftModel(feeder), found, count)
+    return Drafting(target, checks, DraftModel(feeder), found, count, reach)
+
+
+def _reach(session: Session, methods: Iterable[str]) -> int:
+    """Return how many tokens a row can run and go back, over several calls of methods.
+
+    Rings go back by as many as one call can add. Rows of states that are restored from
+    copies go back to the start of their last call only, so the result is 0.
+
+    Raises:
+        NotRewindable, CannotRewind: guesses cannot be undone.
+        NoPosition, Poisoned, Busy, Closed, Forked: as `Session.rewind`.
+    """
+    if session.going_back.forgettable_calls(methods) is not None:
+        return 0
+    longest = session.longest_call
+    return _MOST_AHEAD if longest is None else min(longest, _MOST_AHEAD)
 
 
 def _find_checks(target: Feeder) -> ChunkSizes:
@@ -121,19 +139,18 @@ def _find_checks(target: Feeder) -> ChunkSizes:
 def _count_guesses(
     wanted: int | None,
     checks: ChunkSizes,
-    target: Session,
     draft: Session,
     copies: int | None,
 ) -> int:
     """Return how many tokens the draft guesses before each check.
 
-    A session with a ring buffer can undo as many tokens as one call can add. The target
-    checks all guesses in one call; the draft makes each guess in a separate call.
+    The target checks all guesses in one call, and `checks` takes no more tokens than
+    its rings can undo. The draft makes each guess in a separate call; its rings can
+    undo as many tokens as one call can add.
 
     Args:
         wanted: the number that the caller requested, None for the default.
         checks: the numbers of tokens that one call of the checking method can take.
-        target: the session of the target.
         draft: the session of the draft.
         copies: how many of the latest calls of the draft can be undone, None for no
             limit.
@@ -142,18 +159,13 @@ def _count_guesses(
         BadSetting: the requested number of guesses cannot be checked in one call, or
             cannot be undone.
     """
-    most = _most_guesses(checks, target)
+    most = checks.most - 1
     if draft.longest_call is not None:
         most = min(most, draft.longest_call)
     if copies is not None:
         most = min(most, copies)
     usual = max(_USUAL_GUESSES, _least_guesses(checks))
     return _check_guesses(min(usual, most) if wanted is None else wanted, most, checks)
-
-
-def _most_guesses(checks: ChunkSizes, target: Session) -> int:
-    """Return how many guesses one call can check, and the target's rings can undo."""
-    return checks.most - 1
 
 
 def _least_guesses(checks: ChunkSizes) -> int:
