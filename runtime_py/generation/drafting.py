@@ -82,7 +82,8 @@ class Drafting(Decoding):
         self.rows = [drafted.row for drafted in self._drafted]
         self._target, self._guesser = target, guesser
         self._checks = CheckingCalls(target, checks)
-        self._draft_tokens, self._reach = draft_tokens, reach
+        self._draft_tokens = draft_tokens
+        self._reach = reach if len(self.rows) > 1 else 0
         # Tokens to run next.
         self._pending: Sequence[Sequence[int]] = ((),) * len(self._drafted)
         self._at_work = self._over = False
@@ -217,7 +218,7 @@ class Drafting(Decoding):
 
     def _level_guesser(self) -> None:
         """Bring the guesser's session to the target's tokens if it lacks only a few."""
-        feeder, most = self._guesser.feeder, self._draft_tokens + 1
+        feeder, most = self._guesser.feeder, self._draft_tokens + 1 + self._reach
         counts = [
             (one.lead + one.row.fed, one.lead + one.known) for one in self._drafted
         ]
