@@ -7,13 +7,12 @@ a model mostly prefers the same tokens, so that it can guess.
 from pathlib import Path
 
 import torch
-from ragged_models import BATCH, DIM, RING, VOCAB, Ragged, RaggedRings, ragged_methods
-from torch import Tensor, nn
+from ragged_models import BATCH, VOCAB, Ragged, RaggedRings, ragged_methods
+from torch import Tensor
 
 from kvc.compiler import Dim, Method, StateSpec, compile_program
 
 CAPACITY = Dim("capacity", 4, 64)
-ROWS = 3
 
 
 class Checked(Ragged):
@@ -86,7 +85,7 @@ KINDS: dict[str, type[Checked]] = {
 def write_checked(
     path: Path, kind: str, noise: float = 0.0, seq: int = 12, least: int = 1
 ) -> Path:
-    """Write a bundle of a model of one to three rows.
+    """Write a bundle of a model of one to four rows.
 
     Args:
         path: the file to write.
