@@ -139,7 +139,14 @@ class DraftModel(Guesser):
 
 
 class PromptLookup(Guesser):
-    """Guesses that the text of each row goes on as it did after the same tokens."""
+    """Guesses that the text of each row goes on as it did after the same tokens.
+
+    The numbers of guesses are few, since a session binds a method anew for each number
+    of tokens.
+    """
+
+    _COUNTS: Final = (1, 7, 15)
+    _COUNTS_OF_ROWS: Final = (1, 3, 7, 15)  # padding of other rows has its cost too
 
     def __init__(self, rows: int = 1, least: int = 1) -> None:
         """Begin with the fewest guesses.
@@ -149,7 +156,9 @@ class PromptLookup(Guesser):
             least: the fewest guesses that one call can check.
         """
         self.feeder = None
-        self._rows = [_RowLookup(least) for _ in range(rows)]
+        counts = self._COUNTS if rows == 1 else self._COUNTS_OF_ROWS
+        fitting = [count for count in counts if count >= least] or [least]
+        self._rows = [_RowLookup(fitting) for _ in range(rows)]
 
     def reset(self) -> None:
         """Do nothing: there is no session."""
@@ -162,7 +171,8 @@ class PromptLookup(Guesser):
     ) -> list[list[int]]:
         """Return the tokens that followed the newest tokens the last time."""
         rows = zip(self._rows, answers, counts, strict=True)
-        return [row.guess(answer, n) if n > 0 else [] for row, answer, n in rows]
+        made = [row.guess(answer, n) if n > 0 else [] for row, answer, n in rows]
+        return made if len(made) == 1 else _filling(made)
 
     def keep(
         self, before: Sequence[int], accepted: Sequence[int], guessed: Sequence[int]
@@ -182,17 +192,15 @@ class _RowLookup:
     Saxena 2023, Prompt Lookup Decoding: good for answers that repeat their prompt, such
     as summaries and edits. More tokens are guessed after right guesses, fewer after
     wrong ones; and after wrong ones more tokens must be the same, so that a text that
-    repeats nothing takes little longer. The numbers of guesses are few, since a session
-    binds a method anew for each number of tokens.
+    repeats nothing takes little longer.
     """
 
-    _COUNTS: Final = (1, 7, 15)
     _ENOUGH: Final = 2  # right guesses in a row before more are made
     _LEAST_SAME: Final = 2  # tokens that are compared
     _MOST_SAME: Final = 5
 
-    def __init__(self, least: int) -> None:
-        self._counts = [one for one in self._COUNTS if one >= least] or [least]
+    def __init__(self, counts: Sequence[int]) -> None:
+        self._counts = counts
         self._same, self._level, self._in_a_row = self._LEAST_SAME, 0, 0
 
     def guess(self, answer: Answer, count: int) -> list[int]:
@@ -221,6 +229,18 @@ class _RowLookup:
             self._level = min(int(again), len(self._counts) - 1)
         same = self._same - 1 if right else self._same + (accepted == 0)
         self._same = min(max(same, self._LEAST_SAME), self._MOST_SAME)
+
+
+def _filling(guesses: list[list[int]]) -> list[list[int]]:
+    """Return as many first guesses of each row as fill half of a call, or none.
+
+    Padding costs as much as guesses, where a call of several rows is limited by sums.
+    """
+    for most in sorted({0, *map(len, guesses)}, reverse=True):
+        filled = sum(min(len(some), most) for some in guesses)
+        if 2 * filled >= most * len(guesses):
+            break
+    return [some[:most] for some in guesses]
 
 
 def _latest(tokens: Ids, least: int, most: int) -> int | None:

@@ -93,8 +93,9 @@ def main() -> None:
             assert options.rows > 1 or not differ, name
             plain, drafted = (median(speeds[way]) for way in (False, True))
             right = made[True].acceptance
+            count = sum(map(len, tokens[True]))
             print(
-                f"{name:10} {sum(map(len, tokens[True])):4} tokens  plain {plain:6.1f}, "
+                f"{name:10} {count:4} tokens  plain {plain:6.1f}, "
                 f"drafted {drafted:6.1f} tokens/s, {drafted / plain:.2f}; {right:.0%} "
                 f"of {made[True].drafted} guesses right"
                 f"{f', {differ} rows differ' if differ else ''}",
