@@ -46,7 +46,7 @@ def figures_of(
     )
     if isinstance(run, Generation) and run.score is not None:
         figures.append(f"score {run.score:.4f}")
-    if isinstance(run, Generation) and run.drafted:
+    if run.drafted:
         figures.append(
             f"{run.accepted} of {run.drafted} guesses right ({run.acceptance:.0%})"
         )

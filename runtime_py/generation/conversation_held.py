@@ -77,7 +77,7 @@ class Held:
         if not copies:
             session.rewind(len(self.tokens) - common)
             return common
-        return way.to_one_of([common, *copies])
+        return way.to_one_of([[common, *copies]])[0]
 
     @property
     def needs_copies(self) -> bool:

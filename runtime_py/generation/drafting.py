@@ -3,15 +3,15 @@
 In: the session of the target, which is the model that the caller wants tokens of, and
 a guesser: a smaller model with a session of the same tokens, or the text itself. Out:
 the tokens that the target samples, several per call of the target if the guesses are
-right. This is speculative decoding as in Leviathan et al. 2023 and Chen et al. 2023,
-except for sampling: a draft samples with the same random numbers as the target, and a
-guess is accepted if the target samples the same token. So the target samples the same
-tokens as without a draft, in the same order and from the same logits; nothing needs to
-be corrected, and a seed gives the same tokens with and without a draft. In exchange,
-some guesses are rejected that rejection sampling would accept.
+right. Rows of a batch have guesses of their own, and one call checks those of all
+rows. This is speculative decoding as in Leviathan et al. 2023
+and Chen et al. 2023, except for sampling: a draft samples with the same random numbers
+as the target, and a guess is accepted if the target samples the same token. So the
+target samples the same tokens as without a draft, in the same order and from the same
+logits; nothing needs to be corrected, and a seed gives the same tokens with and without
+a draft. In exchange, some guesses are rejected that rejection sampling would accept.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,32 +19,36 @@ from typing import Final
 
 from kvc.runtime.calls.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
+from kvc.runtime.generation.checking import CheckingCalls
 from kvc.runtime.generation.decode_loop import Decoding
+from kvc.runtime.generation.drafted_rows import DraftedRow, choose_checked
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.guessing import Guesser
-from kvc.runtime.generation.logits import Logits
 from kvc.schema.errors import (
     Busy,
     Closed,
     Forked,
     NotRewindable,
     Poisoned,
-    UnusableLogits,
 )
 
 _LOST: Final = (Closed, Forked, Poisoned)  # errors of unusable sessions
 
 
 class Drafting(Decoding):
-    """Tokens of a target session of one row, guessed in groups.
+    """Tokens of a target session, guessed in groups.
 
     After a check, the target's session holds accepted tokens that the caller has not
-    received yet. If other code then uses one of the two sessions, `settle` first
-    rewinds the two sessions to the tokens that the caller has received.
+    received yet. If other code uses one of the two sessions, `settle` first rewinds the
+    two sessions to the tokens that the caller has received.
+
+    A check runs when a row has no accepted token left. Other rows take part and get
+    further ahead, up to `reach`. So there are as few calls as the row with the worst
+    guesses needs.
 
     Some states can only be rewound to the start of a call, if the session has copied
-    the states at that time. A session with such states is rewound to the start of its
-    last call, and runs the accepted tokens again.
+    the states at that time. A row of a session with such states is rewound to the start
+    of its last call, and runs the accepted tokens again.
     """
 
     def __init__(
@@ -52,72 +56,85 @@ class Drafting(Decoding):
         target: Feeder,
         checks: ChunkSizes,
         guesser: Guesser,
-        lead: Sequence[int],
+        leads: Sequence[Sequence[int]],
         draft_tokens: int,
+        reach: int = 0,
     ) -> None:
-        """Use a target of one row, which can be rewound.
+        """Use a target that can be rewound, of several rows each by its own count.
 
         Args:
-            target: the feeder of the target, which samples the answer.
+            target: the feeder of the target, which samples the answers.
             checks: the numbers of tokens that one call of the target's method with the
                 role "prefill_all" can take.
             guesser: guesses the next tokens.
-            lead: the tokens that the target's session holds and the guesser's session
-                lacks.
+            leads: for each row the tokens that the target's session holds and the
+                guesser's session lacks.
             draft_tokens: the greatest number of guesses per check; `checks` must take
                 one token more.
+            reach: how many tokens after those that the caller has received a row may
+                run, if it does so for the sake of other rows.
         """
         super().__init__(target)
-        self._row = replace(target.rows[0])  # counts the tokens that were returned
-        self.rows = (self._row,)
-        self._target, self._checks, self._guesser = target, checks, guesser
-        self._draft_tokens, self._lead_length = draft_tokens, len(lead)
-        self._prompt_length = 0
-        self._sequence = [*lead]  # the draft's lacking tokens, then prompt and answer
-        self._ahead: deque[int] = deque()  # sampled tokens that were not handed out yet
-        self._pending: Sequence[Sequence[int]] = ((),)  # tokens to run next
+        self._drafted = [
+            DraftedRow(replace(row), len(lead), [*lead])
+            for row, lead in zip(target.rows, leads, strict=True)
+        ]
+        self.rows = [drafted.row for drafted in self._drafted]
+        self._target, self._guesser = target, guesser
+        self._checks = CheckingCalls(target, checks)
+        self._draft_tokens = draft_tokens
+        self._reach = reach if len(self.rows) > 1 else 0
+        # Tokens to run next.
+        self._pending: Sequence[Sequence[int]] = ((),) * len(self._drafted)
         self._at_work = self._over = False
         # The sessions refer to this list, so that they are settled even if the caller
         # drops the generation; it is empty when nothing is left to settle.
         self._unsettled: list[Drafting] = []
 
-    def begin(self, answers: Sequence[Answer]) -> list[int]:
-        """Run the prompt in both sessions; return the first token after the prompt."""
-        (answer,) = answers
+    def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Run the prompts in both sessions; return the first token after each."""
         with self._working():
-            self._sequence += answer.prompt
-            self._prompt_length = len(answer.prompt)
+            for drafted, answer in zip(self._drafted, answers, strict=True):
+                drafted.sequence += answer.prompt
+                drafted.prompt_length = len(answer.prompt)
             self._guesser.reset()
             self._watch()
             # The guesser first, so that it is never behind if the target's run fails.
-            self._guesser.begin(self._sequence)
+            self._guesser.begin(self._sequences)
             try:
-                (logits,) = self._target.feed_prompts([answer.prompt])
+                prompts = [answer.prompt for answer in answers]
+                logits = self._target.feed_prompts(prompts)
             finally:
-                self._row.fed = self._target.rows[0].fed
-            token = answer.choose(logits)
-            assert token is not None, "the answer has not begun"
-            self._sequence.append(token)
-        return [token]
+                for drafted, row in zip(self._drafted, self._target.rows, strict=True):
+                    drafted.row.fed = row.fed
+            tokens = list(map(Answer.choose, answers, logits))
+            for drafted, token in zip(self._drafted, tokens, strict=True):
+                assert token is not None, "the answer has not begun"
+                drafted.sequence.append(token)
+        return tokens
 
-    def follow(self, answers: Sequence[Answer]) -> list[int]:
-        """Return the next token; if no accepted token is left, check new guesses."""
-        (answer,) = answers
+    def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Return the next token of each answer.
+
+        If an answer has no accepted token left, new guesses are checked.
+        """
+        tokens: list[int | None] = [None] * len(answers)
         with self._working():
-            for token in answer.pending[:-1]:  # a previous settle was incomplete
-                self._target.feed([token])
-                self._row.fed += 1
-            if not self._ahead:
-                return [self._check(answer)]
-            if self._target.rows[0].fed == self._row.fed:  # settled in the meantime
-                self._target.feed([answer.last])
-            self._row.fed += 1
-        return [self._ahead.popleft()]
+            going = [row for row, one in enumerate(answers) if one.reason is None]
+            ahead = [row for row in going if self._drafted[row].ahead]
+            self._make_up(answers, going, ahead)
+            if len(ahead) < len(going):
+                self._check(answers, self._taking_part(answers, going))
+            for row in ahead:
+                self._drafted[row].row.fed += 1
+            for row in going:
+                tokens[row] = self._drafted[row].ahead.popleft()
+        return tokens
 
     def settle(self) -> None:
         """Bring the two sessions to the tokens that the caller has received.
 
-        `rows` has the number of these tokens. The target's session is rewound. The
+        `rows` has the numbers of these tokens. The target's session is rewound. The
         draft's session is rewound, or runs the tokens that it lacks if they are few and
         there is capacity for them. A session that is closed or cannot be used stays as
         it is. A session that cannot be rewound is poisoned, since it holds tokens that
@@ -148,113 +165,185 @@ class Drafting(Decoding):
         self._pending = tokens
         super().leave_pending(tokens)
 
-    def _level_target(self) -> None:
-        """Bring the target's session to the token count in `rows`.
+    @property
+    def _sequences(self) -> Sequence[Sequence[int]]:
+        return [drafted.sequence for drafted in self._drafted]
 
-        The session is rewound to that count. If the states cannot be rewound to exactly
-        that count, the session is rewound to a nearby one, and runs missing tokens
-        again. Afterwards `rows` has the count of tokens that the session holds.
+    def _make_up(
+        self, answers: Sequence[Answer], going: Sequence[int], ahead: Sequence[int]
+    ) -> None:
+        """Run handed-out tokens that the target's session lacks after a rewind.
+
+        Args:
+            answers: the answers.
+            going: the rows whose answers go on.
+            ahead: those rows that have accepted tokens left.
         """
-        fed = self._row.fed
-        known = max(self._prompt_length, fed + 1)  # tokens that were handed out
-        if not self._go_back(self._target, fed, known):
+        late = {row: list(answers[row].pending[:-1]) for row in going}
+        while any(late.values()):  # a previous settle was incomplete
+            fed = {row: tokens.pop(0) for row, tokens in late.items() if tokens}
+            self._target.feed([fed.get(row) for row in range(len(answers))])
+            for row in fed:
+                self._drafted[row].row.fed += 1
+        held = self._target.rows
+        behind = {r for r in ahead if held[r].fed == self._drafted[r].row.fed}
+        if behind:  # settled in the meantime
+            self._target.feed(
+                [one.last if row in behind else None for row, one in enumerate(answers)]
+            )
+
+    def _level_target(self) -> None:
+        """Bring the target's session to the token counts in `rows`.
+
+        The session is rewound to these counts. If the states cannot be rewound to
+        exactly a count, the row is rewound to a nearby one, and runs missing tokens
+        again. Afterwards `rows` has the counts of tokens that the session holds.
+        """
+        counts = [(one.row.fed, one.known) for one in self._drafted]
+        if not self._go_back(self._target, counts):
             return
-        (row,) = self._target.rows
+        held = self._target.rows
+        missing = [
+            one.sequence[one.lead :][row.fed : one.row.fed]
+            for one, row in zip(self._drafted, held, strict=True)
+        ]
         try:
-            for token in self._sequence[self._lead_length :][row.fed : fed]:
-                self._target.feed([token])
+            while any(missing):
+                self._target.feed([part[0] if part else None for part in missing])
+                missing = [part[1:] for part in missing]
         finally:
-            self._row.fed = row.fed
+            for one, row in zip(self._drafted, held, strict=True):
+                one.row.fed = row.fed
         self._target.leave_pending(self._pending)
 
     def _level_guesser(self) -> None:
         """Bring the guesser's session to the target's tokens if it lacks only a few."""
-        count = self._lead_length + self._row.fed
-        known = max(self._lead_length + self._prompt_length, count + 1)
-        feeder = self._guesser.feeder
-        if feeder is not None and self._go_back(feeder, count, known):
-            missing = self._sequence[feeder.rows[0].fed : count]
-            if len(missing) <= self._draft_tokens + 1:
-                self._guesser.follow(missing)
+        feeder, most = self._guesser.feeder, self._draft_tokens + 1 + self._reach
+        counts = [
+            (one.lead + one.row.fed, one.lead + one.known) for one in self._drafted
+        ]
+        if feeder is None or not self._go_back(feeder, counts):
+            return
+        missing = [
+            one.sequence[row.fed : one.lead + one.row.fed]
+            for one, row in zip(self._drafted, feeder.rows, strict=True)
+        ]
+        self._guesser.follow([part if len(part) <= most else () for part in missing])
 
-    def _go_back(self, feeder: Feeder, fed: int, known: int) -> bool:
-        """Rewind a session to `fed` tokens, or to a nearby count that its states allow.
+    def _go_back(self, feeder: Feeder, counts: Sequence[tuple[int, int]]) -> bool:
+        """Rewind a session, or bring it near to what its states allow.
 
         Args:
             feeder: the feeder of the session.
-            fed: the wanted number of tokens.
-            known: the greatest number of tokens to accept if `fed` cannot be reached.
+            counts: for each row the wanted number of tokens, and the greatest number to
+                accept if that cannot be reached.
 
         Returns:
             Whether the session has been rewound. False if other code has used the
-            session, or if the session can reach no such count; in the second case it is
-            poisoned.
+            session, or if a row can reach no such count; in the second case the session
+            is poisoned.
 
         Raises:
             KvcError: as `Feeder.go_back`, except for `NotRewindable`.
         """
-        least = max(0, fed - self._draft_tokens - 1)
+        below = self._draft_tokens + 1
+        wanted = [
+            (*range(fed, max(0, fed - below) - 1, -1), *range(fed + 1, known + 1))
+            for fed, known in counts
+        ]
         try:
-            return feeder.go_back(fed, least, known)
+            return feeder.go_back(wanted)
         except NotRewindable:
             feeder.session.going_back.give_up(self._checks.method)
             return False
 
-    def _check(self, answer: Answer) -> int:
-        """Let the draft guess and the target check; return the target's first token.
+    def _taking_part(
+        self, answers: Sequence[Answer], going: Sequence[int]
+    ) -> list[int]:
+        """Return the rows that can take part in a check.
 
-        Further accepted tokens are stored for the caller's next requests.
+        They are those without an accepted token, and those that may get further ahead.
         """
-        guesses = self._guess(answer)
-        before = len(self._sequence)
-        fed = (answer.tokens[-1], *guesses)
-        check = self._checks.method
-        logits = self._target.run(check, [fed]) if guesses else self._target.feed(fed)
-        self._row.fed += 1
-        chosen = _choose(answer, logits, guesses)
-        accepted = len(chosen) - 1
-        self._sequence += chosen
-        self._ahead.extend(chosen[1:])
-        self.drafted += len(guesses)
-        self.accepted += accepted
-        self._keep(fed[: accepted + 1])
-        self._guesser.keep(before, accepted, len(guesses))
-        return chosen[0]
+        found = []
+        for row in going:
+            drafted, held = self._drafted[row], self._target.rows[row].fed
+            if drafted.ahead:
+                ends = drafted.ahead[-1] in answers[row].stop_tokens
+                behind = held < drafted.row.fed + len(drafted.ahead)
+                if ends or behind or self._limit(answers[row], row) < 1:
+                    continue
+            found.append(row)
+        return found
 
-    def _keep(self, right: Sequence[int]) -> None:
+    def _check(self, answers: Sequence[Answer], rows: Sequence[int]) -> None:
+        """Let the guesser guess and the target check the next tokens of some rows.
+
+        Each of the rows has at least one accepted token afterwards.
+        """
+        guesses = self._guess(answers, rows)
+        before = list(map(len, self._sequences))
+        held = [row.fed for row in self._target.rows]
+        fed: list[Sequence[int]] = [()] * len(answers)
+        for row in rows:
+            fed[row] = (self._drafted[row].sequence[-1], *guesses[row])
+        logits = self._checks.run(fed)
+        for row in rows:
+            self._drafted[row].row.fed += not self._drafted[row].ahead
+        right, accepted = [*fed], [0] * len(answers)
+        for row in rows:
+            drafted = self._drafted[row]
+            may_fail = bool(drafted.ahead)
+            chosen = choose_checked(answers[row], logits[row], guesses[row], may_fail)
+            drafted.sequence += chosen
+            drafted.ahead.extend(chosen)
+            right[row], accepted[row] = fed[row][: len(chosen)], len(chosen) - 1
+            self.accepted += max(accepted[row], 0)
+        self.drafted += sum(map(len, guesses))
+        self._keep(held, right)
+        self._guesser.keep(before, accepted, list(map(len, guesses)))
+
+    def _keep(self, begins: Sequence[int], right: Sequence[Sequence[int]]) -> None:
         """Rewind the target's session to the accepted tokens of its last call.
 
-        A rewind to the start of the call drops accepted tokens too. They run again: in
-        one call if the method that checks takes that many tokens. If not, only the
-        first dropped token runs now, and the others run with the caller's next
+        A rewind to the start of the call drops accepted tokens too. They run again; if
+        one call does not take them, all but the first run with the caller's next
         requests.
+
+        Args:
+            begins: how many tokens each row held before the call.
+            right: the accepted tokens of each row.
         """
-        end, (row,) = self._row.fed + len(right) - 1, self._target.rows
-        self._target.go_back(end, self._row.fed - 1, end)
-        if row.fed == end:
-            return
-        missing = right[row.fed - end :]
-        size = len(missing)
-        at_once = size >= self._checks.least and self._checks.greatest(size) == size
-        if size > 1 and at_once:
-            self._target.run(self._checks.method, [missing])
-        else:
-            self._target.feed(missing[:1])
+        ends = [begin + len(part) for begin, part in zip(begins, right, strict=True)]
+        pairs = zip(begins, ends, strict=True)
+        self._target.go_back([range(end, begin - 1, -1) for begin, end in pairs])
+        held = [row.fed for row in self._target.rows]
+        rows = zip(right, ends, held, strict=True)
+        missing = [part[len(part) - (end - now) :] for part, end, now in rows]
+        if any(missing):
+            self._checks.run_again(missing)
 
-    def _guess(self, answer: Answer) -> list[int]:
-        """Return guesses of the next tokens, none if either session is full."""
-        # As many as the sessions have room for, up to the limits.
-        limits = [self._draft_tokens + 1, answer.wanted, self._target.rows[0].room]
-        count = self._that_fit(min(limit for limit in limits if limit is not None) - 1)
-        if count < 1:
-            return []
-        guesses = self._guesser.guess(answer, self._sequence, count)
-        return guesses[: self._that_fit(len(guesses))]
+    def _guess(self, answers: Sequence[Answer], rows: Sequence[int]) -> list[list[int]]:
+        """Return guesses of the next tokens, none for a row that is full."""
+        counts = [0] * len(answers)
+        for row in rows:
+            most = self._limit(answers[row], row) - 1
+            counts[row] = self._checks.most_guesses(most)
+        if not any(counts):
+            return [[] for _ in answers]
+        guesses = self._guesser.guess(answers, self._sequences, counts)
+        return [some[: self._checks.most_guesses(len(some))] for some in guesses]
 
-    def _that_fit(self, count: int) -> int:
-        """Return how many guesses one checking call can take, at most `count`."""
-        fits = count + 1 >= self._checks.least
-        return self._checks.greatest(count + 1) - 1 if fits else 0
+    def _limit(self, answer: Answer, row: int) -> int:
+        """Return how many tokens of a row a check may have, by all limits."""
+        ahead, room = len(self._drafted[row].ahead), self._target.rows[row].room
+        limits = [self._draft_tokens + 1]
+        if answer.wanted is not None:
+            limits.append(answer.wanted - ahead)
+        if room is not None:
+            limits.append(room)
+        if ahead:
+            limits.append(self._reach - ahead)
+        return min(limits)
 
     def _watch(self) -> None:
         """Make the sessions call `settle` before other code uses one of them."""
@@ -291,29 +380,3 @@ def _is_done(level: Callable[[], None]) -> bool:
     except Busy:
         return False
     return True
-
-
-def _choose(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]:
-    """Return the tokens that the target samples at the guesses.
-
-    The list ends with the first token that differs from its guess. If all guesses are
-    right, it ends with the token after the last guess.
-
-    Args:
-        answer: the answer whose chooser samples.
-        logits: float32 [guesses + 1, vocab].
-        guesses: the tokens that the draft guessed.
-    """
-    chosen: list[int] = []
-    for row, guess in zip(logits, (*guesses, None), strict=True):
-        try:
-            token = answer.choose(row)
-            assert token is not None, "no token has been handed out yet"
-            chosen.append(token)
-        except UnusableLogits:
-            if not chosen:
-                raise
-            break  # raised again once these tokens have been handed out
-        if chosen[-1] != guess:
-            break
-    return chosen

@@ -91,8 +91,8 @@ class Feeder:
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         session.check_usable()
-        prefills = of_rows(find_roles(session, "prefill"), rows)
-        (decode,) = of_rows(find_roles(session, "decode"), rows)
+        prefills = of_rows(find_roles(session, "prefill"), rows, name)
+        (decode,) = of_rows(find_roles(session, "decode"), rows, name)
         starts: Sequence[int | None] = positions(session) or [None] * rows
         check_rows(name, rows, len(starts))
         if encoding is not None:
@@ -269,26 +269,29 @@ class Feeder:
         parts: Sequence[Sequence[int]],
         embeddings: Array | None = None,
         beside: _Lengths | None = None,
+        width: int = 0,
     ) -> Logits:
         """Run tokens of each row in one call.
 
         Args:
-            method: a method of the role "prefill" or "decode"; for one row also
-                "prefill_all".
+            method: a method of the role "prefill", "decode" or "prefill_all".
             parts: the tokens of each row; the method must take as many tokens as the
                 longest row has.
             embeddings: float32 [rows, longest, hidden], in place of the tokens.
             beside: further arguments for the method, by name.
+            width: the number of tokens that several rows are padded to, if longer than
+                the longest row.
 
         Returns:
             The logits: float32 [rows, vocab] after the last token of each row; from a
-                method of the role "prefill_all" [tokens, vocab] after each token.
+                method of the role "prefill_all" [rows * tokens, vocab] after each
+                token, also after padding.
 
         Raises:
             StateMismatch, ExecutionError: as `feed_prompts`.
         """
         self._check_alone(method)
-        given = _padded(parts) if embeddings is None else embeddings
+        given = _padded(parts, width) if embeddings is None else embeddings
         named = self._row_lengths(method, parts) | (beside or {})
         self._calling = True
         logits = cast(Logits, self.session.call(method, given, **named))
@@ -297,35 +300,35 @@ class Feeder:
         self._changes, self._calling = self.session.changes, False
         return logits.reshape(-1, logits.shape[-1])
 
-    def go_back(self, fed: int, least: int, most: int) -> bool:
-        """Rewind a session of one row to its first `fed` tokens, or to a nearby count.
+    def go_back(self, wanted: Sequence[Sequence[int]]) -> bool:
+        """Rewind each row to the first of its wanted token counts that it can reach.
 
-        Tokens of a failed call are dropped too. If the states are restored from copies,
-        and there is none with `fed` tokens, the row is rewound to a count from `least`
-        to `most`. `rows` has the new count afterwards.
+        A row that holds no more than the first count stays as it is. Tokens of a failed
+        call are dropped. `rows` has the new counts afterwards.
 
         Returns whether the session has been rewound: not if other code has used it
         since the last call of the feeder.
 
         Args:
-            fed: the wanted token count.
-            least: the least token count to accept.
-            most: the greatest token count to accept if `fed` cannot be reached.
+            wanted: for each row the counts, in order of preference.
 
         Raises:
-            NotRewindable: the states can reach no count from `least` to `most`.
+            NotRewindable: a row can reach none of its counts.
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         if not self._is_alone and not self._calling:
             return False
-        (row,) = self.rows
-        start, self._calling = row.start or 0, True  # stays set if this fails
-        held = int(self.session.position.item()) - start
-        if held > fed:
-            ends = (*range(fed, least - 1, -1), *range(fed + 1, most + 1))
-            way = self.session.going_back
-            held = way.to_one_of([start + end for end in ends]) - start
-        row.fed = held
+        self._calling = True  # stays set if this fails
+        found: Sequence[int] = list(map(int, self.session.position))
+        ends: list[Sequence[int]] = []
+        for row, at, counts in zip(self.rows, found, wanted, strict=True):
+            start = row.start or 0
+            stays = at <= start + counts[0]
+            ends.append([at] if stays else [start + count for count in counts])
+        if ends != [[at] for at in found]:
+            found = self.session.going_back.to_one_of(ends)
+        for row, at in zip(self.rows, found, strict=True):
+            row.fed = at - (row.start or 0)
         self._changes, self._calling = self.session.changes, False
         return True
 
@@ -380,11 +383,15 @@ class Feeder:
         )
 
 
-def _padded(parts: Sequence[Sequence[int]]) -> _Tokens:
-    """Return tokens as an array int64 [rows, longest], padded at the end."""
+def _padded(parts: Sequence[Sequence[int]], width: int) -> _Tokens:
+    """Return tokens as an array int64 [rows, longest], padded at the end.
+
+    Several rows are padded to `width` if that is more.
+    """
     if len(parts) == 1:
         return np.array(parts, np.int64)
-    tokens = np.full((len(parts), max(map(len, parts))), _PADDING, np.int64)
+    longest = max(width, *map(len, parts))
+    tokens = np.full((len(parts), longest), _PADDING, np.int64)
     for row, part in zip(tokens, parts, strict=True):
         row[: len(part)] = part
     return tokens

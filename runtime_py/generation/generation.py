@@ -39,6 +39,21 @@ class _Run(Iterator[_Handed]):
         self._refill: Callable[[], _Run[_Handed] | None] | None = None
         self._steps, self._stepping = self._make_steps(), Lock()
 
+    @property
+    def drafted(self) -> int:
+        """Return how many tokens of a draft the target has checked, of all rows."""
+        return self._source.drafted
+
+    @property
+    def accepted(self) -> int:
+        """Return how many of these the target accepted."""
+        return self._source.accepted
+
+    @property
+    def acceptance(self) -> float:
+        """Return the accepted share of the checked draft tokens, 0 without any."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
     def close(self) -> None:
         """End the generation; a second call does nothing.
 
@@ -187,21 +202,6 @@ class Generation(_Run[int]):
         An answer that ends at a limit of tokens may be incomplete.
         """
         return self._answers[0].is_complete
-
-    @property
-    def drafted(self) -> int:
-        """Return how many tokens of a draft the target has checked."""
-        return self._source.drafted
-
-    @property
-    def accepted(self) -> int:
-        """Return how many of the checked draft tokens the target accepted."""
-        return self._source.accepted
-
-    @property
-    def acceptance(self) -> float:
-        """Return the accepted share of the checked draft tokens, 0 without any."""
-        return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def pending(self) -> tuple[int, ...]:

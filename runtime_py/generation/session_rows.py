@@ -26,8 +26,15 @@ def check_session(session: object) -> None:
         find_roles(session, role)
 
 
-def of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
+def of_rows(
+    methods: Sequence[Method], rows: int, name: str = "session"
+) -> Sequence[Method]:
     """Return those of the methods that take several rows of different lengths.
+
+    Args:
+        methods: methods of one role.
+        rows: the number of rows; all methods are returned for one row.
+        name: the name of the session in messages.
 
     Raises:
         BadSetting: no method takes several rows of different lengths.
@@ -36,10 +43,11 @@ def of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
         return methods
     found = [method for method in methods if method.row_lengths is not None]
     if not found:
+        whose = "" if name == "session" else f" of the {name}"
         raise BadSetting(
             name="prompt",
-            expected=f"one, since no method of the role {methods[0].role} takes row "
-            "lengths (lengths, active)",
+            expected=f"one, since no method of the role {methods[0].role}{whose} takes "
+            "row lengths (lengths, active)",
             found=f"{rows}",
         )
     return found
@@ -48,12 +56,17 @@ def of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
 def check_rows(name: str, prompts: int, rows: int) -> None:
     """Check that a session has exactly one row for each prompt.
 
+    Args:
+        name: the name of the session in messages.
+        prompts: the number of prompts.
+        rows: the number of the session's rows.
+
     Raises:
         BadSetting: the numbers of rows and prompts differ.
     """
     if rows == prompts:
         return
-    if prompts > 1:
+    if prompts > 1 and name == "session":
         raise BadSetting(
             name="prompt",
             expected=f"as many as the session has rows, {rows} "
@@ -61,8 +74,11 @@ def check_rows(name: str, prompts: int, rows: int) -> None:
             found=f"{prompts}",
         )
     more = ", or a list with a prompt for each" if name == "session" else ""
+    wanted = "one row" if prompts == 1 else f"{prompts} rows, one for each prompt"
     raise BadSetting(
-        name=name, expected=f"a session of one row{more}", found=f"{rows} rows"
+        name=name,
+        expected=f"a session of {wanted}{more}",
+        found=f"{rows} row{'s' * (rows > 1)}",
     )
 
 

@@ -159,6 +159,8 @@ def generate(
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
     history: Sequence[Sequence[int]] = (),
+    draft: Session | Literal["prompt"] | None = None,
+    draft_tokens: int | None = None,
     decoder_prompt: Sequence[int] | None = None,
     **settings: Unpack[Arguments],
 ) -> BatchGeneration: ...
@@ -211,11 +213,11 @@ def generate(
             tokens of each row. They are needed for the repetition penalty, and for a
             draft that holds fewer tokens than `session`.
         draft: a session of a smaller model with the same vocabulary, which holds the
-            tokens of `session`, or a prefix of `history`. The draft guesses tokens, and
-            `session` checks several guesses in one call; see
-            `kvc.runtime.generation.drafting`. "prompt": the text so far is the draft,
-            which helps where an answer repeats its prompt. A draft cannot be combined
-            with a batch or an encoder.
+            tokens of `session`, or a prefix of `history`; for a batch, with as many
+            rows. The draft guesses tokens, and `session` checks several guesses in one
+            call; see `kvc.runtime.generation.drafting`. "prompt": the text so far is
+            the draft, which helps where an answer repeats its prompt. A draft cannot be
+            combined with `n` or an encoder.
         draft_tokens: the greatest number of guesses per check; default: 4, or 16 from
             the prompt.
         decoder_prompt: with an encoder, the tokens that the decoder of each row begins
@@ -240,13 +242,13 @@ def generate(
             Session, a prompt is empty or not a prompt, the numbers of rows and prompts
             differ, or the program's methods cannot run rows of different lengths. With
             a draft: the draft is `session` itself, has another vocabulary, or holds
-            other tokens than it may, or there are several prompts. With `n` or
-            `num_beams`: the program's sessions cannot have one row.
+            other tokens or rows than it may. With `n` or `num_beams`: the program's
+            sessions cannot have one row.
         TypeError: a keyword argument is not a setting.
         UnknownName: no method has the role "prefill", or none the role "decode"; or,
             with a draft, no method of `session` has the role "prefill_all".
-        NoPosition, NotRewindable: with a draft, one of the two sessions cannot be
-            rewound.
+        NoPosition, NotRewindable, CannotRewind: with a draft, one of the two sessions
+            cannot be rewound, or not each row by itself.
         BadPicture, FileProblem: a file is not a picture, or is too large.
         InputMismatch: a token of the prompt is not in the vocabulary.
         PromptTooLong: the session has no room for the prompt.
@@ -264,7 +266,7 @@ def generate(
     is_alone = batch is None and draft is None
     beams = rows_for_beams(session, n, is_alone)
     combined = settings_of(session.metadata, settings, stacklevel=2, rows=beams)
-    draft_tokens = draft_tokens_of(draft, draft_tokens, batch is not None)
+    draft_tokens = draft_tokens_of(draft, draft_tokens)
     spread = check_spread(session, combined, n, is_alone)
     whole, encode = session, find_encode(session)
     session = whole if spread == 1 else open_seed(whole, encode is not None)
@@ -315,7 +317,7 @@ def generate(
     first = [one for one, row in zip(given, feeder.rows, strict=True) if not row.start]
     if texts := [one for one in first if isinstance(one, str)]:
         warn_if_begun_twice(texts, find_tokenizer(), stacklevel=2)
-    source = _source_of(feeder, whole, combined, draft, histories[0], draft_tokens)
+    source = _source_of(feeder, whole, combined, draft, histories, draft_tokens)
     tokens, histories = tokens * spread, [*histories] * spread
     matchers = matchers_of(session, combined, feeder.vocabulary)
     kind = BeamAnswer if combined.num_beams > 1 else Answer
@@ -365,7 +367,7 @@ def _source_of(
     session: Session,
     settings: GenerationSettings,
     draft: Session | Literal["prompt"] | None,
-    history: Sequence[int],
+    histories: Sequence[Sequence[int]],
     draft_tokens: int | None,
 ) -> Decoding:
     """Return the source of tokens, given a feeder of the session or of its seed.
@@ -374,7 +376,7 @@ def _source_of(
         KvcError: as `start_drafting`.
     """
     if draft is not None:
-        return start_drafting(feeder, draft, history, draft_tokens)
+        return start_drafting(feeder, draft, histories, draft_tokens)
     if feeder.session is not session:
         return spread_over(session, feeder, settings)
     return Decoding(feeder)

@@ -214,9 +214,15 @@ class Engine:
         return results
 
     def open_states(
-        self, sizes: Mapping[str, int], capacity: int | None, copies: Copies
+        self,
+        sizes: Mapping[str, int],
+        capacity: int | None,
+        copies: Copies,
+        like: StateMemory | None = None,
     ) -> StateMemory:
         """Return new memory for the states of a session.
+
+        The first row has the adapter of the first row of `like`.
 
         Raises:
             OutOfMemory: there is not enough memory or address space.
@@ -229,10 +235,13 @@ class Engine:
         adapters = None
         if has_rows(program.states):
             adapters = RowAdapters(self.adapters, [PLAIN] * rows[0])
-        return StateMemory(
+        made = StateMemory(
             program.states, self.groups, self._own_states(sizes), sizes,
             program.cursors, capacity, rows, copies, adapters,
         )  # fmt: skip
+        if adapters is not None and like is not None and like.adapters is not None:
+            adapters.choose_row(made, 0, like.adapters.rows[0])
+        return made
 
     def _own_states(self, sizes: Mapping[str, int]) -> Owner:
         """Allocate a new session's state memory, on the host or by backends."""

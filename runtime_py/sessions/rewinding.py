@@ -5,20 +5,13 @@ at an earlier position. The class of each kind of state decides how far the stat
 back, and which slots are restored. Everything is checked before anything changes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from kvc.runtime.memory.arrays import Array, is_tensor, tensor_as_array
 from kvc.runtime.sessions.sizes import takes_one_position
-from kvc.runtime.sessions.usage import Usage, Use
-from kvc.runtime.states.kept import (
-    keep_copies,
-    kept_nbytes,
-    kept_positions,
-    needing_copies,
-)
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.errors import BadSetting, CannotRewind, NotRewindable
@@ -57,35 +50,60 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
     return _go_back(program, memory, starts, counts, firsts)
 
 
-def rewind_to_one(
-    program: Program, memory: StateMemory, ends: Iterable[int]
-) -> tuple[int, bool]:
-    """Rewind a session of one row to the first reachable position of a list.
+def rewind_rows(
+    program: Program, memory: StateMemory, ends: Sequence[Sequence[int]]
+) -> tuple[Sequence[int], bool]:
+    """Rewind each row of a session to the first reachable position of a list.
 
     Args:
         program: the program of the session.
         memory: the memory of the session.
-        ends: the wanted positions, in order of preference.
+        ends: for each row the wanted positions, in order of preference.
 
     Returns:
-        The new position; and whether it differs from the old position.
+        The new positions; and whether one of them differs from the old position.
 
     Raises:
-        NotRewindable: no position in `ends` is reachable; nothing has changed.
-        NoPosition, Poisoned: as `rewind`.
+        NotRewindable: a row can reach no position of its list; nothing has changed.
+        CannotRewind, NoPosition, Poisoned: as `rewind`.
     """
     starts, firsts = _check_goes_back(program, memory)
-    (start,), (first,) = starts, firsts
+    found = [
+        _first_reachable(program, memory, starts, firsts, row, wanted)
+        for row, wanted in enumerate(ends)
+    ]
+    counts = [start - end for start, end in zip(starts, found, strict=True)]
+    return found, _go_back(program, memory, starts, counts, firsts)
+
+
+def _first_reachable(
+    program: Program,
+    memory: StateMemory,
+    starts: Sequence[int],
+    firsts: Sequence[int],
+    row: int,
+    ends: Sequence[int],
+) -> int:
+    """Return the first position of a list that one row can be rewound to.
+
+    Raises:
+        NotRewindable: there is none.
+        CannotRewind: as `rewind`.
+    """
     problem: NotRewindable | None = None
     for end in ends:
-        if not first <= end <= start:
+        if not firsts[row] <= end <= starts[row]:
             continue
+        counts = [0] * len(starts)
+        counts[row] = starts[row] - end
         try:
-            return end, _go_back(program, memory, starts, [start - end], firsts)
+            _find_changing(program, memory, starts, counts, firsts)
+            return end
         except NotRewindable as error:
             problem = problem or error
     if problem is None:
-        reason = f"its position is {start}, before all requested positions"
+        where = f" in row {row}" if len(starts) > 1 else ""
+        reason = f"its position{where} is {starts[row]}, before all requested positions"
         raise NotRewindable(state="position", reason=reason)
     raise problem
 
@@ -101,13 +119,15 @@ def forgettable_calls(
 
     Raises:
         NotRewindable: a state that one of the methods writes cannot go back.
+        CannotRewind: several rows would have to go back by the same number of tokens.
         NoPosition, Poisoned: as `rewind`.
     """
-    _check_goes_back(program, memory)
+    starts, _ = _check_goes_back(program, memory)
+    written = [kind for kind in memory.kinds if kind.group.writers & methods]
+    if len(starts) > 1:
+        _check_rows(program, written)
     counting, limits = _counting(program), list[int]()
-    for kind in memory.kinds:
-        if not kind.group.writers & methods:
-            continue
+    for kind in written:
         reason = kind.why_lost(counting)
         if kind.by_copies and not kind.snapshots:
             reason = "copies are kept at some positions alone, not before each call"
@@ -139,27 +159,46 @@ def _go_back(
     Raises:
         NotRewindable, CannotRewind: as `rewind`; nothing has changed.
     """
-    kinds = [kind for kind in memory.kinds if kind.group.writers]
-    own = [kind for kind in kinds if kind.group.first.cursor == _CURSOR]
-    if len(set(counts)) > 1:
-        _check_rows(program, own)
-    ends = [start - some for start, some in zip(starts, counts, strict=True)]
-    for kind in own:
-        if reason := kind.why_gone(starts, counts, firsts):
-            raise NotRewindable(state=kind.group.first.name, reason=reason)
+    changing = _find_changing(program, memory, starts, counts, firsts)
     if not any(counts):
         return False
-    beside = [kind for kind in kinds if kind.group.first.cursor != _CURSOR]
-    copied = _brought_back(program, beside, starts, ends, firsts)
-    if len(set(counts)) > 1:
-        _check_rows(program, copied)
+    ends = [start - some for start, some in zip(starts, counts, strict=True)]
     memory.poisoned = "rewind"  # remains set if an interrupt strikes before settle()
-    for kind in (*own, *copied):
+    for kind in changing:
         kind.rewind(starts, ends, firsts)
     if program.cursors[_CURSOR].kind is CursorKind.SESSION:
         memory.count(_CURSOR, tuple(ends))
     memory.settle()
     return True
+
+
+def _find_changing(
+    program: Program,
+    memory: StateMemory,
+    starts: Sequence[int],
+    counts: Sequence[int],
+    firsts: Sequence[int],
+) -> list[Kind]:
+    """Return the states that a rewind changes; arguments as of `_go_back`.
+
+    Raises:
+        NotRewindable, CannotRewind: as `rewind`.
+    """
+    kinds = [kind for kind in memory.kinds if kind.group.writers]
+    own = [kind for kind in kinds if kind.group.first.cursor == _CURSOR]
+    if len(set(counts)) > 1:
+        _check_rows(program, own)
+    for kind in own:
+        if reason := kind.why_gone(starts, counts, firsts):
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
+    if not any(counts):
+        return []
+    ends = [start - some for start, some in zip(starts, counts, strict=True)]
+    beside = [kind for kind in kinds if kind.group.first.cursor != _CURSOR]
+    copied = _brought_back(program, beside, starts, ends, firsts)
+    if len(set(counts)) > 1:
+        _check_rows(program, copied)
+    return [*own, *copied]
 
 
 def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
@@ -291,103 +330,3 @@ def _as_integers(count: object) -> Array | None:
         return None
     given = np.asarray(count)
     return given if given.dtype.kind in "iu" else None
-
-
-# `GoingBack`: undoing speculative tokens
-
-
-class GoingBack:
-    """Undoes the last tokens of one session."""
-
-    def __init__(self, usage: Usage, note_change: Callable[[], None]) -> None:
-        """Store the session's usage, and a function to call after a change."""
-        self._usage, self._note_change = usage, note_change
-
-    def forgettable_calls(self, methods: Iterable[str]) -> int | None:
-        """Return how many of the last calls of `methods` can be undone.
-
-        Returns:
-            The number of calls; None if nothing but the length of ring buffers limits
-            that number.
-
-        Raises:
-            NotRewindable: a state that one of the methods writes cannot go back.
-            NoPosition, Poisoned, Busy, Closed, Forked: as `Session.rewind`.
-        """
-        usage = self._usage
-        with Use(usage, "rewind"):
-            program = usage.engine.program
-            return forgettable_calls(program, usage.states, frozenset(methods))
-
-    def to_one_of(self, ends: Iterable[int]) -> int:
-        """Rewind to the first position in `ends` that the states can reach.
-
-        Returns:
-            That position.
-
-        Raises:
-            NotRewindable: no position in `ends` is reachable; nothing has changed.
-            NoPosition, Poisoned, Busy, Closed, Forked: as `Session.rewind`.
-        """
-        usage = self._usage
-        with Use(usage, "rewind"):
-            end, changed = rewind_to_one(usage.engine.program, usage.states, ends)
-            if changed:
-                self._note_change()
-            return end
-
-    @property
-    def needs_copies(self) -> bool:
-        """Tell whether a rewind to some position needs a copy that is kept there."""
-        with Use(self._usage, "rewind"):
-            return bool(needing_copies(self._usage.states))
-
-    @property
-    def kept(self) -> Sequence[int]:
-        """Return the positions at which copies are kept, the greatest first."""
-        with Use(self._usage, "rewind"):
-            return kept_positions(self._usage.states)
-
-    @property
-    def kept_nbytes(self) -> int:
-        """Return how many bytes the kept copies take."""
-        with Use(self._usage, "rewind"):
-            return kept_nbytes(self._usage.states.kinds)
-
-    def keep_at(self, position: int | None, most: int = 1) -> None:
-        """Have the next prompt of a generation keep copies where it comes by.
-
-        Args:
-            position: where to keep copies of the states that need them; None for
-                nowhere.
-            most: the greatest number of positions with copies; the oldest are dropped.
-        """
-        with Use(self._usage, "rewind"):
-            states = self._usage.states
-            states.keep_at = None if position is None else (position, most)
-
-    @property
-    def keeps_at(self) -> int | None:
-        """Return the position that `keep_at` has set, None for none."""
-        found = self._usage.states.keep_at
-        return None if found is None else found[0]
-
-    def keep(self) -> None:
-        """Keep copies if the session is at the position that `keep_at` has set."""
-        with Use(self._usage, "rewind"):
-            states = self._usage.states
-            if states.keep_at is not None and states.position()[0] == self.keeps_at:
-                keep_copies(states, states.keep_at[1])
-                states.keep_at = None
-
-    def give_up(self, method: str) -> None:
-        """Poison the session, since a call of `method` cannot be undone.
-
-        The session refuses calls until a reset.
-
-        Raises:
-            Busy, Closed, Forked: as `Session.rewind`.
-        """
-        with Use(self._usage, "rewind"):
-            self._usage.states.poisoned = method
-            self._note_change()

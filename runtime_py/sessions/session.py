@@ -15,7 +15,8 @@ import numpy as np
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.adapted import AdaptedRows
 from kvc.runtime.sessions.engine import Engine
-from kvc.runtime.sessions.rewinding import GoingBack, most_rewindable, rewind, trim
+from kvc.runtime.sessions.going_back import GoingBack
+from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
 from kvc.runtime.sessions.rows import reset_row, take_row
 from kvc.runtime.sessions.session_residency import SessionResidency, describe_states
 from kvc.runtime.sessions.sizes import choose_capacity, choose_sizes, count_rows
@@ -34,8 +35,7 @@ class Session(AdaptedRows):
     """The states of one user of a program, such as caches, and their position.
 
     Call the program's methods on the session: `session.decode(token)`. All sessions
-    share the weights. Only one thread at a time can use a session. `close` the session
-    after use, or use `with`.
+    share the weights. One thread at a time uses a session. `close` it, or use `with`.
 
     Methods and properties that use the states raise `Busy`, `Closed` and `Forked` for
     the reasons that `call` states.
@@ -208,9 +208,9 @@ class Session(AdaptedRows):
     def fork(self, transactional: bool | None = None) -> "Session":
         """Open a new session with the same content.
 
-        Afterwards the two are independent, and either can be closed first. They share
-        each memory page until one of them writes to it. The first fork moves the
-        content into memory that can be shared; a later fork takes a millisecond.
+        Afterwards the two are independent; either can be closed first. They share each
+        memory page until one writes to it. The first fork moves the content into memory
+        that can be shared; a later one takes a millisecond.
 
         Args:
             transactional: as in `Program.session`; None as in this session.
@@ -227,9 +227,7 @@ class Session(AdaptedRows):
             return Session(self._engine, self._states.fork(copies))
 
     def one_row(self) -> "Session":
-        """Open an empty session of one row, with the other sizes of this session.
-
-        It has the adapter of this session's first row.
+        """Open an empty session of one row, with the sizes and adapter of the first.
 
         Raises:
             UnknownName, BadSetting: sessions of the program cannot have one row.
@@ -238,9 +236,7 @@ class Session(AdaptedRows):
         with Use(self._usage, "one_row"):
             engine, states = self._engine, self._states
             sizes = choose_sizes(engine.program, {**states.sizes, "batch": 1})
-            opened = engine.open_states(sizes, states.capacity, NONE)
-            if opened.adapters is not None and states.adapters is not None:
-                opened.adapters.choose(opened, states.adapters.rows[:1])
+            opened = engine.open_states(sizes, states.capacity, NONE, states)
             return Session(engine, opened)
 
     def residency(self) -> SessionResidency:

@@ -47,7 +47,8 @@ class Plain(Kind):
     """States that calls may write anywhere.
 
     Attributes:
-        history: the copies made before the last calls, the oldest first.
+        history: the copies made before the last calls, the oldest first; of each row
+            those before the last calls that had tokens of the row.
         kept: the copies made at chosen positions, the oldest first.
     """
 
@@ -90,12 +91,21 @@ class Plain(Kind):
         if self.snapshots and starts is not None and not demand.several:
             made = _Snapshot(tuple(starts), content, dict(self.ends))
             self.history = (*before, made)[-self.snapshots :]
+            for row, count in enumerate(demand.row_lengths or ()):
+                if count == 0 and self.group.has_rows:
+                    self._leave_out(row, before)
 
         def put_back() -> None:
             self.store.write(WHOLE, content)
             self.history = before
 
         return put_back
+
+    def _leave_out(self, row: int, before: Sequence[_Snapshot]) -> None:
+        """Give a row, which a call does not change, the copies that it had before."""
+        none = [None] * (len(self.history) - len(before))
+        pairs = zip(self.history, [*none, *before], strict=True)
+        self.history = tuple(_with_row(one, row, other) for one, other in pairs)
 
     def why_lost(self, counting: frozenset[str]) -> str:
         return "" if self.by_copies else _WHY_LOST[self.group.first.kind] + _ASK
@@ -185,3 +195,18 @@ class Plain(Kind):
         self.history = tuple(map(marked, self.history))
         kept = map(marked, self.kept)
         self.kept = tuple(one for one in kept if any(p is not None for p in one.starts))
+
+
+def _with_row(one: _Snapshot, row: int, other: _Snapshot | None) -> _Snapshot:
+    """Return a copy with one row of another copy, or without the row."""
+    starts = list(one.starts)
+    if other is None:
+        starts[row] = None
+        return replace(one, starts=tuple(starts))
+    starts[row] = other.starts[row]
+    content = one.content.copy()
+    content[:, row] = other.content[:, row]
+    ends = {cursor: list(rows) for cursor, rows in one.ends.items()}
+    for cursor, rows in ends.items():
+        rows[row] = other.ends[cursor][row] if cursor in other.ends else 0
+    return _Snapshot(tuple(starts), content, ends)

@@ -9,11 +9,11 @@ def interrupted(session, at, late):
     """Interrupt call number `at` of a session, before it runs or (`late`) after it."""
     call, calls = session.call, count(1)
 
-    def counted(name, *args):
+    def counted(name, *args, **named):
         mine = next(calls) == at
         if mine and not late:
             raise KeyboardInterrupt
-        made = call(name, *args)
+        made = call(name, *args, **named)
         if mine:
             raise KeyboardInterrupt
         return made

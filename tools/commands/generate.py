@@ -22,6 +22,7 @@ from kvc.tools.generation_options import (
     generation_options,
     telling_what_is_ignored,
 )
+from kvc.tools.generation_rows import open_rows
 from kvc.tools.options import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def generate(
     Example: kvc generate demo.kvc "def " --max-tokens 40
     """
     began = time.perf_counter()
-    _check_drafts(draft, draft_tokens, prompt_lookup, len(prompts))
+    _check_drafts(draft, draft_tokens, prompt_lookup)
     checked = draft is not None or prompt_lookup
     _check_rows(answers, beams, len(prompts), checked)
     if prompts.count("-") > 1:
@@ -136,14 +137,15 @@ def generate(
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
         rows = answers or beams or len(texts) or 1
-        opened = _open_rows(program, rows, capacity, checked)
+        opened = open_rows(program, rows, capacity, int(checked))
         session = stack.enter_context(opened)
         draft_program = draft_session = None
         if draft is not None:
             plain = replace(loading, adapter=None)
             draft_program = stack.enter_context(open_program(draft, plain))
             kept = draft_tokens or _KEPT_CALLS
-            draft_session = stack.enter_context(draft_program.session(snapshots=kept))
+            opened = open_rows(draft_program, rows, None, kept, "the draft's bundle")
+            draft_session = stack.enter_context(opened)
         guesser: Session | Literal["prompt"] | None = draft_session
         guesser = "prompt" if prompt_lookup else guesser
         if answers is None:
@@ -167,7 +169,7 @@ def generate(
 
 
 def _check_drafts(
-    draft: str | None, draft_tokens: int | None, prompt_lookup: bool, prompts: int
+    draft: str | None, draft_tokens: int | None, prompt_lookup: bool
 ) -> None:
     """Check that the options of drafts fit each other.
 
@@ -178,9 +180,6 @@ def _check_drafts(
         raise click.UsageError("--prompt-lookup takes the place of --draft")
     if draft is None and not prompt_lookup and draft_tokens is not None:
         raise click.UsageError("--draft-tokens needs --draft or --prompt-lookup")
-    if prompts > 1 and (draft is not None or prompt_lookup):
-        name = "--draft" if draft is not None else "--prompt-lookup"
-        raise click.UsageError(f"{name} guesses for one PROMPT")
 
 
 def _check_rows(
@@ -209,54 +208,6 @@ def _read(prompt: str) -> str:
     return os.fsdecode(sys.stdin.buffer.read())
 
 
-def _open_rows(
-    program: "Program", rows: int, capacity: int | None, checked: bool
-) -> "Session":
-    """Open a session with a row for each prompt.
-
-    Args:
-        program: the bundle's program.
-        rows: number of prompts.
-        capacity: capacity that the user chose, None for the default.
-        checked: whether a draft's guesses are checked; the states must then be able to
-            drop the tokens of wrong guesses.
-
-    Raises:
-        click.ClickException: the bundle does not take `rows` prompts at once.
-    """
-    from kvc.runtime import BadSetting, UnknownName
-
-    if rows == 1:
-        return program.session(capacity, snapshots=int(checked))
-    try:
-        return program.session(capacity, batch=rows)
-    except BadSetting as error:
-        if error.name != "batch":
-            raise
-        most: object = error.expected
-    except UnknownName:  # a program whose rows are not chosen has a fixed number
-        session = program.session(capacity)
-        most = _count_rows(session)
-        if most == rows:
-            return session
-        session.close()
-    raise click.ClickException(
-        f"{rows} rows are asked for, one for each prompt, answer or beam, and this "
-        f"bundle takes {most} at a time; "
-        "kvc compile FOLDER --max-batch N makes one for more"
-    )
-
-
-def _count_rows(session: "Session") -> int:
-    """Return how many prompts a session runs at once."""
-    from kvc.runtime import NoPosition
-
-    try:
-        return session.position.size
-    except NoPosition:
-        return 1
-
-
 def _start(
     session: "Session",
     texts: Sequence[str],
@@ -275,7 +226,14 @@ def _start(
     with telling_what_is_ignored():
         if len(texts) > 1:
             given = _of_prompts(session, texts, images)
-            return generate(session, texts, images=given, **settings)
+            return generate(
+                session,
+                texts,
+                images=given,
+                draft=draft,
+                draft_tokens=draft_tokens,
+                **settings,
+            )
         return generate(
             session,
             texts[0] if texts else None,

@@ -354,8 +354,3 @@ def test_one_prompt_for_many_rows_is_refused(session):
 
 def test_a_chunk_is_what_the_program_takes(session):
     assert session.symbols["seq"].upper == CHUNK
-
-
-def test_a_draft_guesses_for_one_prompt_alone(program, session):
-    with program.session() as other, pytest.raises(BadSetting, match="draft: expected"):
-        generate(session, PROMPTS, draft=other)

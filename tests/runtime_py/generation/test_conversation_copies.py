@@ -10,7 +10,7 @@ from held_buffers import ZERO
 from kvc.runtime import generate, load
 from kvc.runtime.generation.conversation import Conversation
 from kvc.runtime.generation.conversation_held import Held
-from kvc.runtime.sessions.rewinding import GoingBack
+from kvc.runtime.sessions.going_back import GoingBack
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
 

@@ -9,7 +9,7 @@ from drafting_models import CountingChecks, Summing, Table, write_table
 from interrupted_calls import interrupted
 
 from kvc.runtime import BadSetting, NotRewindable, generate, load
-from kvc.runtime.sessions.rewinding import GoingBack
+from kvc.runtime.sessions.going_back import GoingBack
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]  # more than a chunk
 ROWS = {"target": 0.0, "similar": 0.6, "other": 9.0}  # noise
@@ -165,7 +165,7 @@ def test_an_interrupt_while_it_settles_is_made_up_for_before_the_next_use(
     ahead = 0
     while not ahead:  # until tokens are held that nobody has got
         assert next(run) == next(plain)
-        ahead = len(run._source._ahead)
+        ahead = len(run._source._drafted[0].ahead)
     text = [*PROMPT, *run.tokens[:-1]]
     with interrupted(target, 1, late=False), pytest.raises(KeyboardInterrupt):
         run.close()

@@ -218,7 +218,18 @@ def test_a_draft_of_several_rows_is_refused(opened, tmp_path):
         generate(target, [0], draft=draft)
 
 
-def test_a_list_of_one_prompt_has_no_draft(opened):
+def test_several_rows_need_methods_that_take_row_lengths(opened, tmp_path):
+    summing_rows(tmp_path / "rows.kvc")
+    with (
+        load(tmp_path / "rows.kvc") as program,
+        program.session(batch=2) as target,
+        pytest.raises(UnknownName, match="A draft needs it"),
+    ):
+        generate(target, [[0], [1]], draft="prompt")
+
+
+def test_a_list_of_one_prompt_has_a_draft(opened):
     target, draft = (opened(write_table, Table(counting()), 1) for _ in range(2))
-    with pytest.raises(BadSetting, match="for a single prompt, outside of a list"):
-        generate(target, [[0]], draft=draft)
+    run = generate(target, [[0]], draft=draft, max_tokens=9)
+    assert [step[0] for step in run] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert run.acceptance == 1

@@ -7,7 +7,7 @@ session makes after the same tokens.
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wordy_models import BEGIN, write_wordy
+from wordy_models import BEGIN, ROWS, write_wordy
 
 from kvc.runtime import generate, load
 
@@ -131,3 +131,60 @@ def test_a_generation_depends_on_the_tokens_alone(
     for name, *given_arguments in program:
         getattr(play, name)(*given_arguments)
     play.session.close()
+
+
+prompts = st.lists(st.integers(3, 400), min_size=1, max_size=9)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kind=st.sampled_from(["float32", "int8"]),
+    feature=st.sampled_from(sorted(FEATURES)),
+    drafting=st.sampled_from(["draft", "prompt"]),
+    turns=st.lists(
+        st.tuples(st.lists(prompts, min_size=3, max_size=3), st.integers(1, 12)),
+        min_size=1,
+        max_size=2,
+    ),
+)
+def test_rows_with_guesses_are_as_alone(programs, kind, feature, drafting, turns):
+    """Turns of three rows, of which each may be left early."""
+    asked = {"max_tokens": 12, **FEATURES[feature]}
+    seed = asked.pop("seed", 0)
+    texts, pending = [[BEGIN]] * ROWS, [(BEGIN,)] * ROWS
+    program = programs[kind]
+    with (
+        program.session(batch=ROWS) as session,
+        programs["draft"].session(batch=ROWS) as guesser,
+    ):
+        for said, count in turns:
+            held = [t[: len(t) - len(p)] for t, p in zip(texts, pending, strict=True)]
+            given_prompts = [[*p, *s] for p, s in zip(pending, said, strict=True)]
+            texts = [[*t, *p] for t, p in zip(held, given_prompts, strict=True)]
+            run = generate(
+                session,
+                given_prompts,
+                history=held,
+                draft=guesser if drafting == "draft" else "prompt",
+                seed=seed,
+                **asked,
+            )
+            for _, _step in zip(range(count), run, strict=False):
+                pass
+            run.close()
+            for row, text in enumerate(texts):
+                with program.session() as fresh:
+                    plain = generate(fresh, text, seed=seed + row, **asked)
+                    tokens = [t for _, t in zip(range(count), plain, strict=False)]
+                assert run.tokens[row] == tokens
+                assert run.is_complete[row] == plain.is_complete
+            pending = run.pending
+            whole = zip(texts, run.tokens, pending, session.position, strict=True)
+            texts = [with_stop([*t, *a], p, held) for t, a, p, held in whole]
+
+
+def with_stop(text, pending, held):
+    """Return a text with the stop token, if one is pending after what is held."""
+    text = text if text[held:] == list(pending) else [*text, pending[-1]]
+    assert text[held:] == list(pending)
+    return text

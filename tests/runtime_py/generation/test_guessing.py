@@ -130,14 +130,6 @@ def test_what_is_no_draft_is_named(programs, wrong):
         generate(session, PROMPT, draft=wrong)
 
 
-def test_several_prompts_have_no_draft(programs):
-    with (
-        programs["decoder"].session() as session,
-        pytest.raises(BadSetting, match="draft: expected none for a list"),
-    ):
-        generate(session, [PROMPT], draft="prompt")
-
-
 def longest(tokens, least, most):
     """Return what `_latest` returns, by trying each place."""
     best = None

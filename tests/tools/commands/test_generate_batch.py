@@ -4,6 +4,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from counting_model import counting_program
+from drafting_rows import write_checked
 from hand_built import write_bundle
 from summing_rows import SummingRows, summing_rows
 
@@ -108,10 +109,24 @@ def test_another_number_than_a_fixed_one_is_refused(kvc, fixed):
     assert "this bundle takes 3 at a time" in result.stderr
 
 
-def test_a_draft_goes_with_one_prompt(kvc, rows):
-    result = kvc("generate", rows, "1", "2", "--draft", rows)
-    assert result.exit_code == 2
-    assert "--draft guesses for one PROMPT" in result.stderr
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory):
+    return write_checked(tmp_path_factory.mktemp("checked") / "c.kvc", "cache")
+
+
+def test_drafts_and_lookup_guess_for_each_prompt(kvc, checked):
+    asked = ("generate", checked, *PROMPTS, "-n", 9)
+    expected = kvc(*asked)
+    for more in (("--draft", checked, "--draft-tokens", 3), ("--prompt-lookup",)):
+        result = kvc(*asked, *more)
+        assert (result.exit_code, result.stdout) == (0, expected.stdout)
+    assert "guesses right (100%)" in kvc(*asked, "--draft", checked).stderr
+
+
+def test_a_draft_of_other_rows_is_named(kvc, checked, fixed):
+    result = kvc("generate", checked, *["1"] * 2, "--draft", fixed)
+    assert result.exit_code == 1
+    assert "the draft's bundle takes 3 at a time" in result.stderr
 
 
 def test_several_answers_to_one_prompt(kvc, rows):
