@@ -296,7 +296,7 @@ def test_a_model_without_limits_drops_nothing(talk):
 
 def test_what_to_do_is_checked(talk, programs):
     for found in ("shift", None, ["drop"]):
-        with pytest.raises(BadSetting, match="on_full: expected 'stop' or 'drop'"):
+        with pytest.raises(BadSetting, match="on_full: expected 'stop', 'drop' or"):
             talk(on_full=found)
     program = programs["text"]
     with (
