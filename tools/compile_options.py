@@ -57,8 +57,8 @@ _OPTIONS: Final = (
         "--window",
         type=_NUMBER,
         metavar="N",
-        help="HF folder: the last positions that a token sees, in layers that would see "
-        "more. Caches have this size, and texts any length.  [default: as in the model]",
+        help="HF folder: the last positions a token sees, where it would see more. "
+        "Caches keep no others, and texts have any length.  [default: as in the model]",
     ),
     click.option(
         "--keep",

@@ -115,8 +115,8 @@ class Conversation(Turns):
         Raises:
             BadSetting: a setting, a tool or an argument of the template is impossible,
                 there is no template for `on_full="drop"`, the session has a limit and
-                `on_full` is "sinks", `session` is not a Session, the program has an encoder, or `history` does not have as many tokens as
-                the session holds.
+                `on_full` is "sinks", `session` is not a Session, the program has an
+                encoder, or `history` does not have as many tokens as the session holds.
             UnknownName: no method has the role "prefill", or none the role "decode".
 
         Warns:

@@ -57,8 +57,8 @@ class Room:
             expected = (
                 f"'stop' or 'drop', as this session is full at {session.capacity} "
                 "tokens; a model compiled with kvc compile --window N --keep K "
-                "(CacheConfig(window=N, keep=K)) never is, unless it looks up positions "
-                "in a table, or a session is given a capacity"
+                "(CacheConfig(window=N, keep=K)) never is, unless it looks positions "
+                "up in a table, or a session is given a capacity"
             )
             raise BadSetting(name="on_full", expected=expected, found="'sinks'")
         if on_full == "drop" and script.template is None:

@@ -253,8 +253,9 @@ def attend_causally(
 ) -> Tensor:
     """Attend from each position to all positions up to it, or to the last `window`.
 
-    A window that the caller of `export_hf` asked for hides more positions. If the tokens of a call are bidirectional, each token also sees the later tokens of
-    the call.
+    A window that the caller of `export_hf` asked for hides more positions. If the
+    tokens of a call are bidirectional, each token also sees the later tokens of the
+    call.
 
     `chunk` is as for `MaskStandIn`. `part` selects the elements of each key that are
     multiplied with the query. `bias` [batch or 1, heads, seq, slots] is added to

@@ -23,9 +23,7 @@ def texts_around(
     return expansion.text.split(places.placeholder * seen.positions)
 
 
-def places_said(
-    places: PicturePlaces | None, seen: PictureInput
-) -> dict[str, object]:
+def places_said(places: PicturePlaces | None, seen: PictureInput) -> dict[str, object]:
     """Return the metadata that describe the placeholders of pictures."""
     said: dict[str, object] = {
         "token": seen.token,

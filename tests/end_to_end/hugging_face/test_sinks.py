@@ -19,7 +19,10 @@ from hf_parity import NOTICED, TOLERANCE, eager_logits, text, zero_row
 from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.runtime import NotRewindable, Program, generate, load
+from kvc.runtime import Conversation, NotRewindable, Program, generate, load
+from kvc.runtime.tokenizers import ChatTemplate, tokenizer_of
+from kvc.runtime.tokenizers.rendering import Limits, Renderer
+from kvc.schema.errors import BadSetting
 from kvc.schema.model import StateKind
 from kvc.schema.rings import Window
 
@@ -33,7 +36,6 @@ MODELS = {
     "qwen3": ([ASKED, ASKED], None),
     "gemma3_text": ([NARROW, ASKED], None),
     "lfm2": ([None, ASKED], None),
-    "falcon_h1": ([ASKED, ASKED], None),
     "bloom": ([ASKED, ASKED], None),
     "gpt2": ([ASKED, ASKED], 128),
     "gptj": ([ASKED, ASKED], 128),
@@ -171,7 +173,10 @@ def test_rows_of_different_lengths(tmp_path):
     rows = np.concatenate([tokens, tokens[:, ::-1]])
     wanted = [under_sinks(model, row[None]) for row in rows]
     near = NEAR * wanted[0].std()
-    with compiled(model, tmp_path, batch=2) as program, program.session(batch=2) as session:
+    with (
+        compiled(model, tmp_path, batch=2) as program,
+        program.session(batch=2) as session,
+    ):
         found = session.prefill(rows[:, :60], np.array([60, 35]))
         assert np.abs(found[0] - wanted[0][59]).max() < near
         assert np.abs(found[1] - wanted[1][34]).max() < near
@@ -232,3 +237,35 @@ def test_recipes_and_dtypes_of_caches_see_the_same(recipe, dtype, tmp_path):
     ]
     assert likeness[0] > {"cpu_q4": 0.9}.get(recipe, 0.99)
     assert likeness[0] > likeness[1] + 0.05
+
+
+# Tokens are written as numbers; of earlier answers all comes back, or the end alone.
+WHOLE = "{% for m in messages %}{{ m.content }} 2 {% endfor %}"
+ENDS = WHOLE.replace("m.content", "m.content.split(' ')[-6:] | join(' ')")
+
+
+@pytest.mark.parametrize("text_of", [WHOLE, ENDS], ids=["whole", "ends"])
+def test_a_chat_is_never_full(llama, text_of):
+    template = ChatTemplate("t", Renderer("t", text_of, Limits()), {})
+    tokenizer, given = tokenizer_of(llama), {"max_tokens": 30, "stop_tokens": []}
+    with llama.session() as session, llama.session() as fresh:
+        chat = Conversation(session, tokenizer, template, on_full="sinks", **given)
+        for turn in range(6):
+            made = "".join(chat.say(f"{turn + 5} 6 7")).strip()
+            fresh.reset()
+            run = generate(
+                fresh, template.render(chat.messages[:-1]), tokenizer=tokenizer, **given
+            )
+            assert "".join(run.text()).strip() == made
+        assert (chat.dropped, chat.answer.reason) == (0, "max_tokens")
+        if text_of is WHOLE:
+            assert chat.used > 128  # the model's own limit
+
+
+def test_a_session_with_a_limit_has_no_sinks(llama):
+    template = ChatTemplate("t", Renderer("t", WHOLE, Limits()), {})
+    with (
+        llama.session(capacity=40) as session,
+        pytest.raises(BadSetting, match=r"full at 40 tokens.*--window N --keep K"),
+    ):
+        Conversation(session, tokenizer_of(llama), template, on_full="sinks")
