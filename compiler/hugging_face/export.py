@@ -25,7 +25,10 @@ from kvc.compiler.hugging_face.attention.rotary import (
     warn_of_frequencies,
 )
 from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
-from kvc.compiler.hugging_face.caches.narrowed import narrow_layers
+from kvc.compiler.hugging_face.caches.narrowed import (
+    narrow_layers,
+    warn_of_far_positions,
+)
 from kvc.compiler.hugging_face.caches.positions import (
     READ,
     first_position,
@@ -166,6 +169,8 @@ def export_hf(
         fit: as in `compile_program`.
 
     Warns:
+        FirstPositionsFar: texts may be longer than the model was made for, and first
+            positions are kept.
         PartLeftOut: the model also reads pictures, videos or sounds, and the bundle
             does not take them.
 
@@ -221,6 +226,7 @@ def export_hf(
             picture, longest_short(decoder), _is_endless(decoder, asked, seen),
         )  # fmt: skip
         warn_of_frequencies(decoder, sizes.length, asked.max_length)
+        warn_of_far_positions(decoder, sizes)
         check_keys(decoder, sizes.length)
         sizes = replace(sizes, heard=heard)
         embeds = example_embeds(decoder) if inputs_embeds or seen else None

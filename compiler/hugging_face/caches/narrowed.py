@@ -15,8 +15,38 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.reading.calls import Kept
+from kvc.compiler.hugging_face.reading.inputs import takes_positions
+from kvc.compiler.hugging_face.reading.settings import Sizes, most_positions
+from kvc.compiler.request.feedback import warn_caller
 from kvc.schema.errors import BadModelSetting, UnsupportedModel
 from kvc.schema.rings import Window
+
+
+class FirstPositionsFar(UserWarning):
+    """Texts may become longer than a model knows, and its first positions are kept.
+
+    The message tells the length that the model was made for.
+    """
+
+
+def warn_of_far_positions(model: PreTrainedModel, sizes: Sizes) -> None:
+    """Warn if first positions can be further away than in any text that a model knows.
+
+    Positions go on counting while keys keep theirs. The distance to positions within
+    the window stays small, that to the first positions grows.
+    """
+    known, asked = most_positions(model.config), sizes.asked
+    far = known is not None and known < sizes.length
+    if asked is not None and asked.keep and far and takes_positions(model):
+        warn_caller(
+            FirstPositionsFar(
+                f"{type(model).__name__}: it was made for texts of up to {known} "
+                f"tokens; in much longer ones the first {asked.keep} positions are "
+                "further away than it has ever seen, and what it says gets worse; "
+                f"--max-length {known} (CacheConfig(max_length={known})) ends texts "
+                "there, and without --keep only near positions are seen"
+            )
+        )
 
 
 def narrowed(own: Window | None, asked: Window | None) -> Window | None:

@@ -7,12 +7,15 @@ from transformers import T5Config, T5ForConditionalGeneration
 from transformers.models.bart import BartConfig, BartForConditionalGeneration
 
 from kvc.compiler import CacheConfig, export_hf
+from kvc.compiler.hugging_face import FirstPositionsFar
 from kvc.compiler.hugging_face.caches.narrowed import narrowed
 from kvc.compiler.hugging_face.caches.positions import has_position_table
 from kvc.compiler.hugging_face.replacing import using_kvc
 from kvc.schema.errors import BadModelSetting, UnsupportedModel
 from kvc.schema.model import StateKind
 from kvc.schema.rings import Window
+
+far = pytest.mark.filterwarnings("ignore::kvc.compiler.hugging_face.FirstPositionsFar")
 
 
 def exported(name, chunk=8, **given):
@@ -35,6 +38,7 @@ def test_a_narrower_window_of_the_model_stays_as_it_is():
     assert narrowed(None, None) is None
 
 
+@far
 @RARELY
 def test_a_wider_window_of_the_model_becomes_the_asked_one():
     narrow = exported("mistral", window=WINDOW - 3, keep=2)
@@ -56,6 +60,7 @@ def test_a_ring_may_be_longer_than_the_text_if_it_keeps_first_positions():
     assert of(program)[:2] == (StateKind.LINEAR, None)
 
 
+@far
 @RARELY
 def test_the_length_that_is_asked_for_may_be_any():
     assert of(exported("llama", max_length=1000))[3] == 1000
@@ -76,6 +81,7 @@ def test_a_decoder_with_an_encoder_keeps_its_own_tokens_in_a_ring():
     assert program.position.capacity == 64
 
 
+@far
 @only(name=["deepseek_v3", "mamba"])
 @pytest.mark.parametrize(
     ("name", "error", "reason"),
@@ -103,6 +109,14 @@ def test_a_window_beyond_the_model_is_refused(window):
     words = f"at most 128 with those kept, the model's own limit, found {window}"
     with pytest.raises(BadModelSetting, match=words):
         exported("llama", window=window)
+
+
+def test_first_positions_far_behind_are_told():
+    with pytest.warns(FirstPositionsFar, match=r"up to 128 tokens; .*--max-length 128"):
+        exported("llama")
+    exported("llama", max_length=128)
+    exported("bloom")
+    exported("llama", keep=0)
 
 
 TABLES = {
