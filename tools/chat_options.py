@@ -25,8 +25,8 @@ class TemplateGiven:
         arguments: more variables of the template.
         special_tokens: what names of special tokens in messages become, "tokens" or
             "text"; None for the default.
-        on_full: what happens where the context is full, "stop" or "drop"; None for the
-            default.
+        on_full: what happens where the context is full, "stop", "drop" or "sinks";
+            None for the default.
     """
 
     tools: Sequence[Mapping[str, object]] | None
@@ -68,9 +68,10 @@ def template_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option(
         "--on-full",
-        type=click.Choice(["stop", "drop"]),
-        help="What happens where the context is full: the answer ends, or the oldest "
-        "messages are no longer read.  [default: stop]",
+        type=click.Choice(["stop", "drop", "sinks"]),
+        help="What happens where the context is full: the answer ends; the oldest "
+        "messages are no longer read; or it never is, with a bundle of kvc compile "
+        "--window N --keep K.  [default: stop]",
     )
     @wraps(command)
     def with_given(

@@ -57,6 +57,20 @@ _OPTIONS: Final = (
         "session can be rewound N tokens further.  [default: 0]",
     ),
     click.option(
+        "--window",
+        type=_NUMBER,
+        metavar="N",
+        help="HF folder: the last positions a token sees, where it would see more. "
+        "Caches keep no others, and texts have any length.  [default: as in the model]",
+    ),
+    click.option(
+        "--keep",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="HF folder, with --window: the first positions that a token sees beside "
+        "the window (attention sinks).  [default: 0]",
+    ),
+    click.option(
         "--prefill-chunk",
         type=_NUMBER,
         metavar="N",
@@ -104,6 +118,8 @@ class FolderOptions(TypedDict):
     encoder_length: int | None
     batch: int | None
     slack: int | None
+    window: int | None
+    keep: int | None
     prefill_chunk: int | None
     prefill_sizes: tuple[int, ...]
     all_logits: bool
@@ -117,6 +133,19 @@ def folder_options(command: F) -> F:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def check_options(options: FolderOptions) -> None:
+    """Check that the options for folders fit each other.
+
+    Raises:
+        click.UsageError: --keep is given without --window.
+    """
+    if options["keep"] is not None and options["window"] is None:
+        raise click.UsageError(
+            "--keep says how many first positions a token sees beside the last ones: "
+            "give --window N, how many last ones, too"
+        )
 
 
 def refuse_options(options: FolderOptions, model: str) -> None:

@@ -81,6 +81,8 @@ def compile_folder(
             encoder_length=options["encoder_length"],
             batch=options["batch"],
             slack=options["slack"] or 0,
+            window=options["window"],
+            keep=options["keep"] or 0,
         ),
         prefill_chunk=options["prefill_chunk"] or PREFILL_CHUNK,
         prefill_sizes=options["prefill_sizes"],

@@ -19,6 +19,7 @@ if not TRANSFORMERS.has(installed):
     raise WrongTransformers(found=installed, expected=str(TRANSFORMERS))
 
 from kvc.compiler.hugging_face.attention.rotary import FrequenciesFixed
+from kvc.compiler.hugging_face.caches.narrowed import FirstPositionsFar
 from kvc.compiler.hugging_face.export import export_hf
 from kvc.compiler.hugging_face.reading.left_out import PartLeftOut
 from kvc.compiler.hugging_face.reading.settings import PREFILL_CHUNK, CacheConfig
@@ -26,6 +27,7 @@ from kvc.compiler.hugging_face.reading.settings import PREFILL_CHUNK, CacheConfi
 __all__ = [
     "PREFILL_CHUNK",
     "CacheConfig",
+    "FirstPositionsFar",
     "FrequenciesFixed",
     "PartLeftOut",
     "export_hf",

@@ -25,7 +25,15 @@ from kvc.compiler.hugging_face.attention.rotary import (
     warn_of_frequencies,
 )
 from kvc.compiler.hugging_face.caches.layer_shapes import CachedLayer
-from kvc.compiler.hugging_face.caches.positions import READ, first_position
+from kvc.compiler.hugging_face.caches.narrowed import (
+    narrow_layers,
+    warn_of_far_positions,
+)
+from kvc.compiler.hugging_face.caches.positions import (
+    READ,
+    first_position,
+    has_position_table,
+)
 from kvc.compiler.hugging_face.caches.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.encoder.encoder_inputs import (
     EncoderInput,
@@ -35,6 +43,10 @@ from kvc.compiler.hugging_face.encoder.encoder_inputs import (
 from kvc.compiler.hugging_face.export_encoders import check_unused, export_encoders
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.pictures.picture_input import picture_input
+from kvc.compiler.hugging_face.pictures.picture_metadata import (
+    places_said,
+    texts_around,
+)
 from kvc.compiler.hugging_face.pictures.sized_pictures import PictureInput, as_products
 from kvc.compiler.hugging_face.reading.inputs import has_encoder
 from kvc.compiler.hugging_face.reading.left_out import (
@@ -45,11 +57,7 @@ from kvc.compiler.hugging_face.reading.left_out import (
     warn_of_left_out,
 )
 from kvc.compiler.hugging_face.reading.model_code import traced_code
-from kvc.compiler.hugging_face.reading.picture_places import (
-    WHOLE,
-    Expansion,
-    PicturePlaces,
-)
+from kvc.compiler.hugging_face.reading.picture_places import WHOLE
 from kvc.compiler.hugging_face.reading.picture_settings import (
     most_groups,
     patches_of,
@@ -162,6 +170,8 @@ def export_hf(
         adapters: how many adapters the bundle can hold at a time; None: none.
 
     Warns:
+        FirstPositionsFar: texts may be longer than the model was made for, and first
+            positions are kept.
         PartLeftOut: the model also reads pictures, videos or sounds, and the bundle
             does not take them.
 
@@ -211,11 +221,13 @@ def export_hf(
         taken = (given.name if given else None, PIXELS if seen else None)
         warn_of_left_out(decoder, media_in(taken), meant)
         picture = seen.positions if seen is not None and seen.joined else 0
+        own = narrow_layers(decoder, layers.own, asked.asked)
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first,
-            picture, longest_short(decoder),
+            picture, longest_short(decoder), _is_endless(decoder, asked, seen),
         )  # fmt: skip
         warn_of_frequencies(decoder, sizes.length, asked.max_length)
+        warn_of_far_positions(decoder, sizes)
         check_keys(decoder, sizes.length)
         sizes = replace(sizes, heard=heard)
         embeds = example_embeds(decoder) if inputs_embeds or seen else None
@@ -226,16 +238,16 @@ def export_hf(
             methods += picture_methods(seen, sizes, embeds)
         if given is None:
             kinds = _KINDS[_has_axes(seen)]
-            whole = _decoder(kinds, decoder, layers.own, sizes, prefill_sizes, first)
-            states = states_of(layers.own, sizes)
+            whole = _decoder(kinds, decoder, own, sizes, prefill_sizes, first)
+            states = states_of(own, sizes)
             if axes:
                 states += (after_state(sizes),)
         else:
             both = CachedEncoderDecoder if sizes.batch == 1 else BatchedEncoderDecoder
-            parts = layers.own, layers.cross, given, sizes, prefill_sizes, first
+            parts = own, layers.cross, given, sizes, prefill_sizes, first
             whole = both(decoder, *parts)
             methods = (encode_method(given, sizes), *methods)
-            states = states_of(layers.own, sizes, "decoder")
+            states = states_of(own, sizes, "decoder")
             states += cross_states(layers.cross, given, sizes)
         with held_still(decoder, sizes.length), traced_code(decoder):
             return compile_program(
@@ -247,7 +259,7 @@ def export_hf(
                 progress=progress,
                 max_copy_bytes=max_copy_bytes,
                 files=opened.files,
-                max_length=None if linear_layers(layers.own, sizes) else sizes.length,
+                max_length=None if axes or linear_layers(own, sizes) else sizes.limit,
                 calibrate=calibrate,
                 fit=fit,
                 adapters=adapters and but_output(adapters, whole, decoder),
@@ -264,6 +276,20 @@ def _probed(
     """
     with held_still(decoder, READ):
         return cached_layers(decoder, given), first_position(decoder, given)
+
+
+def _is_endless(
+    decoder: PreTrainedModel, asked: CacheConfig, seen: PictureInput | None
+) -> bool:
+    """Tell whether a text of a bundle may have any length.
+
+    This is so if the caller asked for a window, unless the model looks positions up in
+    a table, has rotary frequencies that depend on the length, or stores a number for
+    each position.
+    """
+    if asked.window is None or has_encoder(decoder) or _has_axes(seen):
+        return False
+    return longest_short(decoder) is None and not has_position_table(decoder)
 
 
 def _seen(
@@ -283,7 +309,7 @@ def _seen(
     for grid, expansion in opened.places.expansions.items():
         places, parts = expansion.tokens.count(seen.token), 1
         if grid != WHOLE:
-            parts = len(_texts_around(opened.places, seen, expansion)) - 1
+            parts = len(texts_around(opened.places, seen, expansion)) - 1
         if places != seen.positions * parts:
             reason = (
                 f"its processor gives a picture {places} places in a prompt, and it "
@@ -291,17 +317,6 @@ def _seen(
             )
             raise UnsupportedModel(model=type(opened.model).__name__, reason=reason)
     return seen
-
-
-def _texts_around(
-    places: PicturePlaces, seen: PictureInput, expansion: Expansion
-) -> list[str]:
-    """Return the texts before, between and after the placeholders in an expansion.
-
-    An expansion is the text that replaces a picture's placeholder in a prompt. The
-    texts are those around each whole picture or part of a picture.
-    """
-    return expansion.text.split(places.placeholder * seen.positions)
 
 
 _KINDS: Final = {
@@ -372,27 +387,5 @@ def _metadata(
         metadata["pictures"] = {"method": "encode", **(opened.pictures or {})}
     if seen is not None:
         metadata["pictures"] = {"method": "embed_image", **(opened.pictures or {})}
-        metadata["picture_places"] = _places_said(opened.places, seen)
+        metadata["picture_places"] = places_said(opened.places, seen)
     return metadata
-
-
-def _places_said(places: PicturePlaces | None, seen: PictureInput) -> dict[str, object]:
-    """Return the metadata that describe the placeholders of pictures."""
-    said: dict[str, object] = {
-        "token": seen.token,
-        "positions": seen.positions,
-        "placeholder": places and places.placeholder,
-        "expansion": None,
-    }
-    if seen.tower is not None:
-        sized = {"merge": seen.tower.merge, "window": seen.tower.window}
-        return {**said, "sized": sized}
-    if places is None:
-        return said
-    if WHOLE in places.expansions:
-        return {**said, "expansion": places.expansions[WHOLE].text}
-    grids = {
-        grid: _texts_around(places, seen, expansion)
-        for grid, expansion in places.expansions.items()
-    }
-    return {**said, "grids": grids}

@@ -101,7 +101,7 @@ def check_unused(
     usual = CacheConfig()
     given: dict[str, object] = {
         name: getattr(asked, name)
-        for name in ("dtype", "slack", "encoder_length")
+        for name in ("dtype", "slack", "encoder_length", "window", "keep")
         if getattr(asked, name) != getattr(usual, name)
     }
     if prefill_chunk != PREFILL_CHUNK:

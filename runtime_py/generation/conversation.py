@@ -104,15 +104,19 @@ class Conversation(Turns):
                 it, so that the message and its answer fit: until `max_tokens` tokens
                 are free, at most half of the capacity, and at least a fourth of it. An
                 answer goes on where the session is full, after the conversation
-                without its oldest turns. The system message and tools stay.
+                without its oldest turns. The system message and tools stay. "sinks":
+                the session must never be full, as those of a model that was compiled
+                with a window and first positions (`CacheConfig(window=, keep=)`): all
+                is read once, and what lies between these is forgotten. With such a
+                model the others do the same.
             settings: as in `kvc.runtime.generate`; the token that ends an answer is
                 always a stop token.
 
         Raises:
             BadSetting: a setting, a tool or an argument of the template is impossible,
-                there is no template for `on_full="drop"`, `session` is not a Session,
-                the program has an encoder, or `history` does not have as many tokens as
-                the session holds.
+                there is no template for `on_full="drop"`, the session has a limit and
+                `on_full` is "sinks", `session` is not a Session, the program has an
+                encoder, or `history` does not have as many tokens as the session holds.
             UnknownName: no method has the role "prefill", or none the role "decode".
 
         Warns:

@@ -54,7 +54,7 @@ class SavedChat:
         template_arguments: more variables of the template.
         settings: the settings of the generations.
         special_tokens: what names of special tokens in messages become.
-        on_full: "stop" or "drop", as in `Conversation`.
+        on_full: "stop", "drop" or "sinks", as in `Conversation`.
         dropped: how many messages after the system message are no longer read.
         template: the digest of the template, None without one.
     """

@@ -15,7 +15,7 @@ from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Message
 from kvc.schema.errors import BadSetting, PromptTooLong
 
-OnFull = Literal["stop", "drop"]
+OnFull = Literal["stop", "drop", "sinks"]
 
 _FREE: Final = (
     16  # an answer of any length begins if a sixteenth of the capacity is free
@@ -28,7 +28,8 @@ class Room:
 
     Attributes:
         on_full: what happens where the session is full: "stop" ends the answer, "drop"
-            leaves out the oldest turns.
+            leaves out the oldest turns; "sinks": it never is, since its caches keep the
+            first positions and a window of the last ones.
         dropped: how many messages after the system message are no longer read.
         read_again: how many tokens the last answer has read again, since turns before
             them were left out.
@@ -42,15 +43,24 @@ class Room:
         Args:
             script: turns messages into tokens.
             session: the session, whose capacity is the limit.
-            on_full: "stop" or "drop".
+            on_full: "stop", "drop" or "sinks".
             most: the greatest number of tokens of an answer, None for no limit.
 
         Raises:
-            BadSetting: `on_full` is neither, or "drop" without a chat template.
+            BadSetting: `on_full` is none of these, or "drop" without a chat template,
+                or "sinks" where a session has a limit.
         """
         if on_full not in get_args(OnFull):
-            expected = "'stop' or 'drop'"
+            expected = "'stop', 'drop' or 'sinks'"
             raise BadSetting(name="on_full", expected=expected, found=repr(on_full))
+        if on_full == "sinks" and session.capacity is not None:
+            expected = (
+                f"'stop' or 'drop', as this session is full at {session.capacity} "
+                "tokens; a model compiled with kvc compile --window N --keep K "
+                "(CacheConfig(window=N, keep=K)) never is, unless it looks positions "
+                "up in a table, or a session is given a capacity"
+            )
+            raise BadSetting(name="on_full", expected=expected, found="'sinks'")
         if on_full == "drop" and script.template is None:
             expected = "'stop', as without a chat template there are no turns to drop"
             raise BadSetting(name="on_full", expected=expected, found="'drop'")

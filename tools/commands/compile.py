@@ -14,6 +14,7 @@ from kvc.schema.text import escape
 from kvc.tools.checkpoints import check_checkpoint, check_name, is_checkpoint
 from kvc.tools.compile_options import (
     FolderOptions,
+    check_options,
     folder_options,
     print_what_if,
     refuse_options,
@@ -176,6 +177,7 @@ def compile_command(
     _check_countable(max_file, fit, pack, check)
     budgets = _budgets(max_file, max_ram, max_state, at)
     source = _source(model, options)
+    check_options(options)
     usual = DEFAULT if source is None else _FOLDERS_RECIPE
     recipes = load_recipes(usual if recipe is None else recipe, cache_dtype)
     path = check_bundle_output(
@@ -224,8 +226,7 @@ def compile_command(
             packed = pack_bundle(path, packed_form, map(Path, reuse), stages.show)
             report = replace(report, file_nbytes=packed.nbytes)
     _warn_of_other_folders(path, reuse, report)
-    if options["slack"]:
-        _warn_of_idle_slack(path)
+    _warn_of_idle_options(path, options)
     if not quiet:
         from kvc.tools.reports.summaries import compiled_lines
 
@@ -331,15 +332,26 @@ def _warn_of_other_folders(
             )
 
 
-def _warn_of_idle_slack(path: Path) -> None:
-    """Warn if slack for rewinding was requested but no cache needs slack."""
+def _warn_of_idle_options(path: Path, options: FolderOptions) -> None:
+    """Warn if slack or a window was requested but changes no cache."""
     from kvc.schema.container import BundleFile
+    from kvc.schema.rings import Window
 
+    if not options["slack"] and options["window"] is None:
+        return
     with BundleFile.open(path) as file:
-        states = file.program.states
-    if all(state.window is None for state in states):
+        windows = {state.window for state in file.program.states}
+    if options["slack"] and windows == {None}:
         click.echo(
             "warning: --slack changes nothing: every layer keeps all positions, so "
             "that a session can forget as many tokens as it holds",
             err=True,
         )
+    if options["window"] is not None:
+        asked = Window(options["window"], options["keep"] or 0)
+        if asked not in windows:
+            click.echo(
+                f"warning: no layer keeps a window of {asked}: each sees fewer "
+                "positions by itself, or no text has more",
+                err=True,
+            )

@@ -28,6 +28,7 @@ from kvc.compiler.hugging_face.attention.windows import (
     sees_all,
 )
 from kvc.compiler.hugging_face.caches.latents import absorbed, is_latent, unabsorbed
+from kvc.compiler.hugging_face.caches.narrowed import window_over
 from kvc.compiler.hugging_face.reading.calls import (
     Kept,
     ModelCall,
@@ -252,8 +253,9 @@ def attend_causally(
 ) -> Tensor:
     """Attend from each position to all positions up to it, or to the last `window`.
 
-    If the tokens of a call are bidirectional, each token also sees the later tokens of
-    the call.
+    A window that the caller of `export_hf` asked for hides more positions. If the
+    tokens of a call are bidirectional, each token also sees the later tokens of the
+    call.
 
     `chunk` is as for `MaskStandIn`. `part` selects the elements of each key that are
     multiplied with the query. `bias` [batch or 1, heads, seq, slots] is added to
@@ -263,7 +265,7 @@ def attend_causally(
         The attended values, [batch, seq, heads, value_dim].
 
     Raises:
-        UnsupportedModel: the keys are not those of a cache.
+        UnsupportedModel: the keys are not those of a cache, or a ring lacks keys.
     """
     call = current_call()
     kept = _find_kept(call, module, key, value)
@@ -273,14 +275,8 @@ def attend_causally(
         key, value = _latents(kept), key
     # The mask for chunks is by position, not by the slots of a ring.
     call.windows.append((kept.layer, window if chunk is None else None))
-    if kept.window is not None and (window is None or window > kept.window):
-        raise UnsupportedModel(
-            model=type(module).__name__,
-            reason=f"it sees more than the {kept.window} positions it saw at first",
-        )
-    if bias is not None and kept.window is not None:
-        reason = "its attention has a bias over positions, and a window"
-        raise UnsupportedModel(model=type(module).__name__, reason=reason)
+    moving = "" if bias is None else "a bias over positions"
+    seen = window_over(module, kept, window, "chunks of the text" if chunk else moving)
     mask = bias
     if chunk is not None and kept.earlier:
         mask = in_chunk(call.start, chunk, query.shape[2], key.shape[2])
@@ -291,13 +287,14 @@ def attend_causally(
         call.length,
         scale=scale,
         causal=not call.together,
-        window_left=None if window is None else window - 1,
+        window_left=None if seen is None else seen.size - 1,
         softcap=softcap,
         mask=mask,
         slopes=slopes,
         sinks=sinks,
         layout="linear" if kept.window is None else "circular",
         row_lengths=call.row_lengths,
+        keep=0 if seen is None else seen.keep,
     )
     if is_latent(module):
         attended = unabsorbed(module, attended)

@@ -41,7 +41,8 @@ class LayerBuffers(nn.Module):
     Latents and their shared keys are concatenated in one buffer.
 
     Attributes:
-        window: for a ring, the number of positions that a query sees; None: no ring.
+        window: for a ring, the positions that a query sees; None: no ring.
+        asked: the window that the caller asked for; None: that of the model.
         attends: whether the layer caches keys and values.
         is_latent: whether keys and values are latents.
         states: the names of the layer's states.
@@ -60,6 +61,7 @@ class LayerBuffers(nn.Module):
         """
         super().__init__()
         shape, self.window = layer.attention, None
+        self.asked = sizes.asked
         self.attends, self.states = shape is not None, tuple(layer.states)
         self.is_latent = shape is not None and shape.latent
         for name, state in layer.states.items():
@@ -105,7 +107,9 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         else:
             for cache, update in ((kept.keys, key_states), (kept.values, value_states)):
                 cache.copy_(self._updated(cache, update))
-            found = Kept(self._layer, kept.keys, kept.values, kept.window)
+            found = Kept(
+                self._layer, kept.keys, kept.values, kept.window, asked=kept.asked
+            )
         self._call.kept.append(found)
         return found.keys, found.values
 
@@ -122,9 +126,10 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         return Kept(self._layer, *parts, self._buffers.window, latents=cache)
 
     def _updated(self, cache: Tensor, update: Tensor) -> Tensor:
-        mode = "linear" if self._buffers.window is None else "circular"
+        window, lengths = self._buffers.window, self._call.row_lengths
+        mode, keep = ("linear", 0) if window is None else ("circular", window.keep)
         written: Tensor = torch.ops.kvc.cache_update(
-            cache, update, self._start, AXIS, mode, self._call.row_lengths
+            cache, update, self._start, AXIS, mode, lengths, keep
         )
         return written
 

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from kvc.compiler.hugging_face.reading.settings import Sizes
+from kvc.schema.rings import Window
 
 CONV: Final = "conv"  # with a number: the name of a state of a layer's convolution
 RECURRENT: Final = "recurrent"
@@ -25,7 +26,7 @@ class LayerShape:
         heads: the number of key and value heads.
         key_dim, value_dim: width of a key head and of a value head.
         dtype: dtype of keys and values.
-        window: the number of positions that a query sees, None for all positions.
+        window: the positions that a query sees, None for all positions.
         latent: whether keys are latents, and values are the keys that all heads share;
             if so, keys and values are concatenated in one buffer.
     """
@@ -34,7 +35,7 @@ class LayerShape:
     key_dim: int
     value_dim: int
     dtype: torch.dtype
-    window: int | None = None
+    window: Window | None = None
     latent: bool = False
 
     def widths(self) -> dict[str, int]:
@@ -47,13 +48,15 @@ class LayerShape:
         """Return the number of slots of the layer's ring, None if there is no ring.
 
         There is no ring if queries see all positions, if a ring would be as long as the
-        longest text, or if the layer caches latents. All positions are then stored.
+        longest text, or if the layer caches latents. All positions are then stored. A
+        cache that keeps first positions has to be a ring, unless all positions of the
+        longest text are seen.
         """
-        if self.window is None or self.window + sizes.spare >= sizes.length:
+        if self.window is None or self.latent:  # attention reads parts of latents
             return None
-        if self.latent:  # attention reads parts of their rows
-            return None
-        return self.window + sizes.spare
+        seen = self.window.size + self.window.keep
+        needed = seen if self.window.keep else seen + sizes.spare
+        return None if needed >= sizes.length else seen + sizes.spare
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,10 @@ _SEEING_ITSELF: Final = (
     "token_type_ids), with a picture or without, and kvc's methods are causal"
 )
 READ: Final = _WHOLE  # the length of the longest text read here
+_FAR: Final = 1 << 24  # a position that no table has; exact in float32
+_LOOKED_UP: Final = frozenset(
+    {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,35 @@ def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) 
         if _difference(whole, _read(decoder, shift, given)) is None:
             return shift
     raise _refused(decoder, difference)
+
+
+def has_position_table(decoder: PreTrainedModel) -> bool:
+    """Tell whether a model without an encoder looks its positions up in a table.
+
+    The model runs on two tokens far behind all tables. Tables whose values are known
+    refuse such positions; of others it is observed that they are asked for them.
+
+    Raises:
+        ParametersEmpty: the model has no weights.
+    """
+    start = torch.full((1,), _FAR)
+    call = ModelCall(start, start + 2)
+    tokens = torch.full((1, 2), plain_token(decoder.config.get_text_config()))
+    try:
+        with (
+            model_code(decoder, "it is run on a far position"), stand_ins(decoder),
+            observed(decoder) as meetings,
+        ):  # fmt: skip
+            run_model(decoder, tokens, call, HoldingCache(call))
+    except UnsupportedModel:
+        return True
+    return any(map(_is_far, meetings))
+
+
+def _is_far(meeting: Meeting) -> bool:
+    found = meeting.value
+    whole = meeting.op in _LOOKED_UP and found.dtype in (torch.int64, torch.int32)
+    return whole and bool((found >= _FAR).any())
 
 
 def _usual(decoder: PreTrainedModel) -> list[int]:

@@ -32,6 +32,7 @@ from kvc.compiler.hugging_face.reading.inputs import (
 from kvc.compiler.hugging_face.reading.model_code import model_code
 from kvc.compiler.hugging_face.reading.observing import observed
 from kvc.schema.errors import UnsupportedModel
+from kvc.schema.rings import Window
 
 # Run a transformers model once, to observe it.
 
@@ -155,14 +156,14 @@ def _own_layers(
     }
 
 
-def _window(layer: int, call: ModelCall) -> int | None:
+def _window(layer: int, call: ModelCall) -> Window | None:
     """Return the window of a layer's cache: the widest window of its attentions.
 
     The result is None if one of the attentions over the cache sees all positions.
     """
     found = [window for number, window in call.windows if number == layer]
     known = [window for window in found if window is not None]
-    return max(known) if known and len(known) == len(found) else None
+    return Window(max(known)) if known and len(known) == len(found) else None
 
 
 def _unsupported(decoder: PreTrainedModel, reason: str) -> UnsupportedModel:

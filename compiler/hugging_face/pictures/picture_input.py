@@ -57,7 +57,7 @@ _GRID: Final = (2, 3)  # rows and columns of an example of variable size
 def widest(layers: Mapping[int, CachedLayer]) -> int:
     """Return the width of the layers' widest window, 0 if no layer has a window."""
     found = [layer.attention for layer in layers.values() if layer.attention]
-    return max((shape.window or 0 for shape in found), default=0)
+    return max((one.window.size for one in found if one.window), default=0)
 
 
 def read_joined(

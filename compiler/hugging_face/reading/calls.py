@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from kvc.schema.rings import Window
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -23,20 +25,22 @@ class Kept:
         layer: number of the layer.
         keys, values: the keys and the values of all slots, [batch, kv_heads, slots,
             dim].
-        window: for a ring, the number of positions that a query may see; None: no ring.
+        window: for a ring, the positions that a query may see; None: no ring.
         latents: the latents and the shared keys in one tensor, of which `keys` and
             `values` are views; None for layers without latents.
         earlier: whether the caches also hold positions before this call.
         cross: whether keys and values are computed from an encoder's result.
+        asked: the window that the caller asked for; None: that of the model.
     """
 
     layer: int
     keys: Tensor
     values: Tensor
-    window: int | None = None
+    window: Window | None = None
     latents: Tensor | None = None
     earlier: bool = True
     cross: bool = False
+    asked: Window | None = None
 
 
 @dataclass(slots=True)

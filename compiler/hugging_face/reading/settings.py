@@ -13,6 +13,7 @@ from typing import Final
 from transformers import PreTrainedConfig
 
 from kvc.schema.errors import BadModelSetting
+from kvc.schema.rings import Window
 from kvc.schema.verify.limits import MAX_DIM
 
 PREFILL_CHUNK: Final = 512
@@ -42,6 +43,13 @@ class CacheConfig:
             slots a session can rewind further, and calls can have more tokens.
         encoder_length: the maximum number of encoder positions; None: the model's
             limit.
+        window: the number of last positions that a query attends to, in layers in which
+            it would attend to more; each of these layers has a ring. Keys stay as they
+            were written, rotated by their positions in the text. Texts have no maximum
+            length then, unless `max_length` is given, or the model looks its positions
+            up in a table. None: as in the model.
+        keep: the number of first positions that such a query also attends to, at any
+            distance (attention sinks; Xiao et al., 2023); only with `window`.
     """
 
     max_length: int | None = None
@@ -49,12 +57,15 @@ class CacheConfig:
     dtype: str | None = None
     slack: int = 0
     encoder_length: int | None = None
+    window: int | None = None
+    keep: int = 0
 
     def __post_init__(self) -> None:
         """Check the numbers among the settings.
 
         Raises:
-            BadModelSetting: a number is not whole, or too small or too large.
+            BadModelSetting: a number is not whole, or too small or too large, or `keep`
+                is given without `window`.
         """
         if self.max_length is not None:
             _check("CacheConfig", "max_length", self.max_length, LEAST_LENGTH, MAX_DIM)
@@ -63,6 +74,20 @@ class CacheConfig:
         _check("CacheConfig", "slack", self.slack, 0, MAX_DIM)
         if self.encoder_length is not None:
             _check("CacheConfig", "encoder_length", self.encoder_length, 1, MAX_DIM)
+        _check("CacheConfig", "keep", self.keep, 0, MAX_DIM)
+        if self.window is not None:
+            _check("CacheConfig", "window", self.window, 1, MAX_DIM)
+        elif self.keep:
+            expected = (
+                "0 without a window, beside which first positions are kept (window=N, "
+                "--window N)"
+            )
+            raise _bad("CacheConfig", "keep", expected, self.keep)
+
+    @property
+    def asked(self) -> Window | None:
+        """Return the window that the caller asked for, None for that of the model."""
+        return None if self.window is None else Window(self.window, self.keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +95,13 @@ class Sizes:
     """The sizes that a model is compiled for.
 
     Attributes:
-        length: the maximum number of positions.
+        length: the maximum number of positions; the greatest size of a bundle for texts
+            of any length.
         batch: the maximum number of rows.
         chunk: the maximum number of tokens in one call of `prefill`.
         spare: the number of slots of a ring in addition to its window.
         heard: the maximum number of encoder positions; 0: there is no encoder.
+        asked: the window that the caller asked for; None: that of the model.
     """
 
     length: int
@@ -82,6 +109,12 @@ class Sizes:
     chunk: int
     spare: int
     heard: int = 0
+    asked: Window | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """Return the maximum number of positions, None for texts of any length."""
+        return None if self.length == MAX_DIM else self.length
 
     def example_slots(self) -> int:
         """Return the length that caches of variable length have in a trace.
@@ -104,6 +137,7 @@ def find_sizes(
     first: int = 0,
     together: int = 0,
     usual: int | None = None,
+    endless: bool = False,
 ) -> Sizes:
     """Return the sizes to compile for.
 
@@ -118,11 +152,15 @@ def find_sizes(
         together: the number of positions of a bidirectional picture, which one call
             must take; 0 for none.
         usual: the default maximum number of positions; None: as in the settings.
+        endless: whether a text may have any length.
 
     Raises:
         BadModelSetting: a number is not sensible, or more than the model's limit.
     """
     limit = most_positions(config, first)
+    _check_window(cache, limit)
+    if endless:
+        limit, generation = None, {"max_cache_len": MAX_DIM}
     length, place = _length(cache, generation, limit)
     if cache.max_length is None and usual is not None:
         length = min(length, usual)
@@ -142,7 +180,20 @@ def find_sizes(
     # When the last token of the longest call is written, the first still sees its
     # window.
     spare = max((chunk, together, *prefill_sizes)) - 1 + cache.slack
-    return Sizes(length, cache.batch or 1, chunk, spare)
+    return Sizes(length, cache.batch or 1, chunk, spare, asked=cache.asked)
+
+
+def _check_window(cache: CacheConfig, limit: int | None) -> None:
+    """Check that the model can have as many positions as a query attends to.
+
+    Raises:
+        BadModelSetting: it cannot.
+    """
+    if cache.window is not None and limit is not None:
+        seen = cache.window + cache.keep
+        if seen > limit:
+            expected = f"at most {limit} with those kept, the model's own limit"
+            raise _bad("CacheConfig", "window", expected, cache.window)
 
 
 def encoder_length(

@@ -183,6 +183,11 @@ def test_sizes_that_cannot_be_are_refused(llama, settings, message):
         ({"batch": 0}, "batch: expected 1 or more, found 0"),
         ({"batch": 2**40}, "batch: expected at most 2147483647"),
         ({"slack": -1}, "slack: expected 0 or more, found -1"),
+        ({"window": 0}, "window: expected 1 or more, found 0"),
+        ({"window": 2**40}, "window: expected at most 2147483647"),
+        ({"window": 4, "keep": -1}, "keep: expected 0 or more, found -1"),
+        ({"window": 4, "keep": True}, "keep: expected a whole number, found True"),
+        ({"keep": 4}, "keep: expected 0 without a window, .*--window N.*, found 4"),
     ],
 )
 def test_a_cache_config_refuses_what_no_cache_can_be(settings, message):

@@ -148,7 +148,7 @@ def test_an_encoder_runs_natively_whole(name, recipe):
 
 
 @pytest.mark.parametrize(
-    "setting", [{"slack": 2}, {"encoder_length": 5}, {"dtype": "int8"}]
+    "setting", [{"slack": 2}, {"encoder_length": 5}, {"dtype": "int8"}, {"window": 4}]
 )
 def test_settings_of_caches_are_refused(setting):
     with pytest.raises(BadModelSetting, match="has no cache"):

@@ -143,7 +143,7 @@ def test_a_window_as_long_as_the_text_is_kept_whole(tmp_path):
     with compiled(build("mistral", shallow=True), tmp_path, slack) as program:
         assert program.states["kvc_cache.0.keys"].kind is StateKind.LINEAR
         assert program.session(capacity=20).capacity == 20
-    shape = LayerShape(1, 4, 4, torch.float32, WINDOW)
+    shape = LayerShape(1, 4, 4, torch.float32, Window(WINDOW))
     for spare, slots in ((LENGTH - WINDOW - 1, LENGTH - 1), (LENGTH - WINDOW, None)):
         assert shape.ring_slots(Sizes(LENGTH, 1, CHUNK, spare)) == slots
 

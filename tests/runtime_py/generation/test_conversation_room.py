@@ -294,9 +294,19 @@ def test_a_model_without_limits_drops_nothing(talk):
     assert conversation.dropped == 0
 
 
+def test_a_model_without_limits_is_never_full(talk):
+    conversation = talk("totaling", on_full="sinks", max_tokens=100)
+    for _ in range(4):
+        answer(conversation, "Hello")
+    assert conversation.answer.reason == "max_tokens"
+    words = f"full at {CAPACITY} tokens; a model compiled with .* --window N --keep K"
+    with pytest.raises(BadSetting, match=words):
+        talk("adding", on_full="sinks")
+
+
 def test_what_to_do_is_checked(talk, programs):
     for found in ("shift", None, ["drop"]):
-        with pytest.raises(BadSetting, match="on_full: expected 'stop' or 'drop'"):
+        with pytest.raises(BadSetting, match="on_full: expected 'stop', 'drop' or"):
             talk(on_full=found)
     program = programs["text"]
     with (

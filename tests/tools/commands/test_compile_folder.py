@@ -62,6 +62,33 @@ def test_slack_that_no_layer_needs_is_said(kvc, folder, tmp_path):
     assert "warning: --slack changes nothing: every layer keeps all" in result.stderr
 
 
+def test_a_window_and_first_positions_make_texts_of_any_length(kvc, folder, tmp_path):
+    out, options = tmp_path / "m.kvc", ("--prefill-chunk", 6, "--window", 8)
+    with pytest.warns(UserWarning, match="it was made for texts of up to 128"):
+        result = kvc("compile", folder, *options, "--keep", 2, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "no layer keeps" not in result.stderr
+    assert "ring, window 8 and the first 2" in kvc("dump", out).stdout
+    made = kvc("generate", out, "the cat", "-n", 200, "--min-tokens", 200)
+    assert made.exit_code == 0, made.output
+    with load(out) as program, program.session() as session:
+        assert (session.longest_call, session.capacity) == (6, None)
+
+
+def test_a_window_that_no_layer_needs_is_said(kvc, folder, tmp_path):
+    out, options = tmp_path / "m.kvc", ("--max-length", 32, "--window", 30)
+    result = kvc("compile", folder, *options, "--keep", 2, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "warning: no layer keeps a window of 30 and the first 2" in result.stderr
+
+
+def test_first_positions_need_a_window(kvc, folder, tmp_path):
+    result = kvc("compile", folder, "--keep", 2, "-o", tmp_path / "m.kvc")
+    assert result.exit_code == 2
+    assert "give --window N" in result.stderr
+    assert "importing torch" not in result.stderr
+
+
 @pytest.mark.parametrize("kind", ["no weights", "no folder", "a pickle"])
 def test_a_folder_that_cannot_be_used_leaves_nothing(kvc, folder, tmp_path, kind):
     weights = folder / "model.safetensors"
@@ -123,6 +150,7 @@ def test_a_bundle_in_the_models_folder_is_replaced(folder):
         (("--slack", 0), "--slack goes with"),
         (("--prefill-size", 4, "--all-logits"), "--prefill-size, --all-logits go with"),
         (("--max-batch", 4), "--max-batch goes"),
+        (("--window", 4, "--keep", 0), "--window, --keep go with"),
     ],
 )
 def test_options_of_folders_are_refused_for_others(kvc, tmp_path, options, named):
