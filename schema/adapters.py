@@ -13,10 +13,11 @@ from kvc.schema.uses import SLOT
 
 A: Final = "adapter_a"  # [slots, rank, in], the first matrix; none for a whole one
 B: Final = "adapter_b"  # [slots, rank, out], the second one, transposed
+FACTORS: Final = "adapter_factors"  # float32 [slots, rank], of int8 matrices
 RANKS: Final = "adapter_ranks"  # int64 [slots], how many ranks an adapter uses
 GAIN: Final = "adapter_gain"  # float32 [slots, out], what multiplies the layer's result
 OFFSET: Final = "adapter_offset"  # float32 [slots, out], what is added to it
-PARTS: Final = (A, B, RANKS, GAIN, OFFSET)
+PARTS: Final = (A, B, FACTORS, RANKS, GAIN, OFFSET)
 # The states that say which slot each row uses, int64 and float32 [batch].
 ROWS: Final = "kvc_adapters"
 SCALES: Final = "kvc_adapter_scales"

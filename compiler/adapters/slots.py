@@ -20,6 +20,7 @@ from kvc.compiler.request.adapter_slots import AdapterSlots, wrong_setting
 from kvc.compiler.request.spec import Dim, Method, StateSpec
 from kvc.recipes import Recipe
 from kvc.schema.adapters import (
+    FACTORS,
     GAIN,
     OFFSET,
     PARTS,
@@ -64,7 +65,8 @@ def adaptable(
 ) -> Iterator[Adaptable]:
     """Give a model the slots that are asked for, for recipes that can have them.
 
-    The matrices of adapters are float32 for recipes of float32 matrices, else float16.
+    The matrices of adapters are float32 for recipes of float32 matrices, else int8 with
+    a factor for each rank.
 
     Raises:
         BadModelSetting: as `with_slots`; or a recipe runs on another backend, or stores
@@ -85,7 +87,7 @@ def adaptable(
                 found=f"recipe {recipe.name}",
             )
     exact = all(recipe.linear == "float32" for recipe in recipes)
-    dtype = torch.float32 if exact else torch.float16
+    dtype = torch.float32 if exact else torch.int8
     batch = next((one.batch for one in states if one.batch is not None), None)
     with with_slots(model, methods, asked, dtype=dtype, batch=batch) as given:
         yield given
@@ -114,7 +116,7 @@ def with_slots(
         methods: the methods. The first axis of the inputs of the layers that adapters
             change must be that of the rows of the batch.
         asked: the number and the form of the adapters.
-        dtype: the dtype of the adapters' matrices, float32 or float16.
+        dtype: the dtype of the adapters' matrices, float32 or int8.
         batch: the number of rows, if a session chooses it; None: one row.
 
     Raises:
@@ -204,6 +206,8 @@ def _parts(
         B: torch.zeros(count, rank, results, dtype=dtype),
         RANKS: torch.zeros(count, dtype=torch.int64),
     }
+    if dtype == torch.int8:
+        parts[FACTORS] = torch.zeros(count, rank)
     if not whole:
         parts[A] = torch.zeros(count, rank, inputs, dtype=dtype)
     if whole or asked.gains:
@@ -225,8 +229,10 @@ def _hook(
         rows, scales = model.get_buffer(ROWS), model.get_buffer(SCALES)
         if x.dim() == 2:  # rows after rows
             x, y = (each.view(rows.shape[0], -1, each.shape[-1]) for each in (x, y))
-        a, b, ranks, *more = (getattr(layer, name, None) for name in PARTS)
-        found: Tensor = torch.ops.kvc.adapted(y, x, a, b, ranks, rows, scales, *more)
+        a, b, factors, ranks, *more = (getattr(layer, name, None) for name in PARTS)
+        found: Tensor = torch.ops.kvc.adapted(
+            y, x, a, b, factors, ranks, rows, scales, *more
+        )
         return found.view(made.shape)
 
     return adapt

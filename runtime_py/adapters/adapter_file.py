@@ -17,7 +17,7 @@ import numpy as np
 
 from kvc.runtime.data.checked_file import CheckedFile, write_checked
 from kvc.runtime.memory.arrays import Array
-from kvc.schema.adapters import GAIN, OFFSET, A, B, slots_of
+from kvc.schema.adapters import FACTORS, GAIN, OFFSET, A, B, slots_of
 from kvc.schema.container import ADAPTER_MAGIC, path_text
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadAdapter, listing
@@ -25,8 +25,8 @@ from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
 
 VERSION: Final = 0
-STORED: Final = (A, B, GAIN, OFFSET)  # the parts that a file can have
-_DTYPES: Final = {kind.label: kind for kind in (DType.FLOAT32, DType.FLOAT16)}
+STORED: Final = (A, B, FACTORS, GAIN, OFFSET)  # the parts that a file can have
+_DTYPES: Final = {kind.label: kind for kind in (DType.FLOAT32, DType.INT8)}
 _MOST: Final = 1 << 31  # of a size
 Layers = Mapping[str, Mapping[str, Array]]  # path of a layer -> part -> array
 
@@ -135,13 +135,17 @@ class AdapterFile(CheckedFile):
             slot = slots[part.path].get(part.name)
             self.require(slot is not None, f"the program has no slot for {where}")
             assert slot is not None
+            kind = slot[1].type.dtype
+            same = part.dtype is kind
+            what = f"{where} is {part.dtype.label}, the slots are {kind.label}"
+            self.require(same, what)
             self._check_part(part, where, list(slot[1].type.dims[1:]))
         ranks = {(part.path, part.name): part.shape[0] for part in self.parts}
         for path in {part.path for part in self.parts}:
             b = ranks[path, B]
-            first = ranks.get((path, A), b)
-            whole = A not in slots[path]
-            fits = first == b and whole == ((path, A) not in ranks)
+            same = {ranks.get((path, name), b) for name in (A, FACTORS)} == {b}
+            there = (((path, name) in ranks) == (name in slots[path]) for name in (A, FACTORS))
+            fits = same and all(there)
             self.require(fits, f"the matrices of {path} do not go together")
 
     def _check_part(self, part: _Part, where: str, own: list[object]) -> None:
@@ -150,9 +154,10 @@ class AdapterFile(CheckedFile):
         if part.name in (GAIN, OFFSET):
             self.require(found == own, f"{where} is {found}, expected {own}")
             return
-        most, width = own
-        fits = len(found) == 2 and found[1] == width
-        self.require(fits, f"{where} is {found}, expected [rank, {width}]")
+        most, *rest = own
+        fits = len(found) == len(own) and found[1:] == rest
+        expected = ", ".join(map(str, ("rank", *rest)))
+        self.require(fits, f"{where} is {found}, expected [{expected}]")
         assert isinstance(most, int)
         what = f"{where} has rank {found[0]}, the slots at most {most}"
         self.require(1 <= found[0] <= most, what)
@@ -164,7 +169,7 @@ def write_adapter(path: str | os.PathLike[str], identity: str, layers: Layers) -
     Args:
         path: the path of the file.
         identity: the identity of the program.
-        layers: the parts by layer, float32 or float16.
+        layers: the parts by layer, of the dtypes of the program's slots.
 
     Raises:
         BadSetting: `path` is not a path.
@@ -183,7 +188,7 @@ def write_adapter(path: str | os.PathLike[str], identity: str, layers: Layers) -
 
 def _kind_of(array: Array) -> list[object]:
     dtype = DType.from_numpy(array.dtype)
-    assert dtype is not None, "float32 or float16"
+    assert dtype is not None, "float32 or int8"
     return [dtype.label, list(array.shape)]
 
 

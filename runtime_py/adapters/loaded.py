@@ -13,7 +13,17 @@ from weakref import WeakSet
 
 from kvc.runtime.adapters.adapter_file import AdapterFile, Layers
 from kvc.runtime.data import Slots
-from kvc.schema.adapters import GAIN, OFFSET, RANKS, A, B, count_slots, slots_of
+from kvc.schema.adapters import (
+    FACTORS,
+    GAIN,
+    OFFSET,
+    PARTS,
+    RANKS,
+    A,
+    B,
+    count_slots,
+    slots_of,
+)
 from kvc.schema.errors import AdapterInUse, BadSetting, NoSlots, UnknownName
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
@@ -185,7 +195,7 @@ class Adapters(Mapping[str, Adapter]):
         for path, parts in layers.items():
             own = self._layers[path]
             used = len(parts[B])
-            for name in {A, B} & parts.keys():
+            for name in {A, B, FACTORS} & parts.keys():
                 self._memory.array(own[name][0])[slot, :used] = parts[name]
             for name, plain in ((GAIN, 1), (OFFSET, 0)):
                 if name in own:
@@ -195,6 +205,6 @@ class Adapters(Mapping[str, Adapter]):
 
     def _clear(self, slot: int) -> None:
         for own in self._layers.values():
-            for name in (RANKS, A, B, GAIN, OFFSET):
+            for name in PARTS:
                 if name in own:
                     self._memory.clear(own[name][0], slot)

@@ -11,14 +11,13 @@ namespace kvc {
 namespace {
 
 constexpr int64_t kTokensTogether = 16;
-constexpr int64_t kWorthAThread = 4096;  // multiplications
+constexpr int64_t kWorthAThread = 65536;  // multiplications
 
 // The operands, and how many rows and columns they have.
 struct Adapted {
-  const Tensor &out, &y, &x, &a, &b, &ranks, &adapters, &scales, &gain, &offset;
+  const Tensor &out, &y, &x, &a, &b, &factors, &ranks, &adapters, &scales, &gain, &offset;
   int64_t most = b.dims[1], depth = x.dim(-1), columns = b.dims[2];
   int64_t batch = y.dims[0], tokens = batch == 0 ? 0 : y.count() / columns / batch;
-  bool half = b.dtype == DType::kFloat16;
 
   int64_t adapter(int64_t row) const { return index_at(adapters, row); }
 
@@ -36,9 +35,13 @@ void lower(const Adapted& t, int64_t row, int64_t token, int64_t count, int64_t 
   const int64_t adapter = t.adapter(row), used = t.used(adapter);
   const float* x = t.x.as<const float>() + (row * t.tokens + token) * t.depth;
   const float scale = t.scales.as<const float>()[row];
+  const float* factors = t.factors ? t.factors.as<const float>() + adapter * t.most : nullptr;
   if (!t.a) {
     for (int64_t i = 0; i < count; ++i) {
-      for (int64_t r = begin; r < end; ++r) low[i * t.most + r] = x[i * t.depth + r] * scale;
+      for (int64_t r = begin; r < end; ++r) {
+        const float factor = factors != nullptr ? factors[r] : 1.0f;
+        low[i * t.most + r] = x[i * t.depth + r] * (factor * scale);
+      }
     }
     return;
   }
@@ -51,10 +54,12 @@ void lower(const Adapted& t, int64_t row, int64_t token, int64_t count, int64_t 
   product.out_step = 1;
   product.rows = count;
   product.columns = used;
-  product.floats = t.half ? Floats::kHalfWeights : Floats::kFloat32;
+  product.floats = t.a.dtype == DType::kInt8 ? Floats::kInt8Weights : Floats::kFloat32;
   product_kernels().floats(product, begin, end);
   for (int64_t i = 0; i < count; ++i) {
-    for (int64_t r = begin; r < end; ++r) low[i * t.most + r] *= scale;
+    for (int64_t r = begin; r < end; ++r) {
+      low[i * t.most + r] *= factors != nullptr ? factors[r] * scale : scale;
+    }
   }
 }
 
@@ -83,13 +88,13 @@ void raise(const Adapted& t, int64_t row, int64_t token, const float* low, int64
   }
   if (used == 0) return;
   const char* b = static_cast<const char*>(t.matrix(t.b, adapter)) + begin * itemsize(t.b.dtype);
-  product_kernels().add_rows({low, b, t.columns, used, end - begin, out + begin, t.half});
+  product_kernels().add_rows({low, b, t.columns, used, end - begin, out + begin, t.b.dtype == DType::kInt8});
 }
 
-// Arguments: y, x, a?, b, ranks, adapters, scales, gain?, offset?.
+// Arguments: y, x, a?, b, factors?, ranks, adapters, scales, gain?, offset?.
 bool adapted(const Step& step, const Context& context) {
   const Tensor* o = step.tensors;
-  const Adapted t{o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9]};
+  const Adapted t{o[0], o[1], o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10]};
   for (int64_t row = 0; row < t.batch; ++row) {
     const int64_t adapter = t.adapter(row), count = t.b.dims[0];
     if (adapter < 0 || adapter >= count) return context.refuse(Fault::kIndexOutOfRange, adapter, count);

@@ -10,8 +10,8 @@
 namespace kvc {
 
 // What the elements of a product of floats are: all float32; all bfloat16, or all but x, which
-// has been widened to float32; float32 but for w, which is float16.
-enum class Floats { kFloat32, kBFloat16, kWidenedRows, kHalfWeights };
+// has been widened to float32; float32 but for w, which is float16 or int8.
+enum class Floats { kFloat32, kBFloat16, kWidenedRows, kHalfWeights, kInt8Weights };
 
 // Rows times rows: out[m, n] = bias[n] + sum over k of x[m, k] * w[n, k]. Every sum is
 // taken in float32, in eight lanes along k, in the same order for any number of rows and
@@ -155,7 +155,7 @@ struct WeightedRows {
   const void* x;  // [rows, columns], rows at stride
   int64_t stride, rows, columns;
   float* y;
-  bool half;  // whether x is float16
+  bool int8;  // whether x is int8, else float32
 };
 
 // The columns from `begin` to `end` of a product, and what attention needs.

@@ -227,7 +227,7 @@ class Session(AdaptedRows):
             return Session(self._engine, self._states.fork(copies))
 
     def one_row(self) -> "Session":
-        """Open an empty session of one row, with the sizes and adapter of the first.
+        """Open an empty session of one row, with this one's sizes and first adapter.
 
         Raises:
             UnknownName, BadSetting: sessions of the program cannot have one row.
@@ -236,8 +236,8 @@ class Session(AdaptedRows):
         with Use(self._usage, "one_row"):
             engine, states = self._engine, self._states
             sizes = choose_sizes(engine.program, {**states.sizes, "batch": 1})
-            opened = engine.open_states(sizes, states.capacity, NONE, states)
-            return Session(engine, opened)
+            made = engine.open_states(sizes, states.capacity, NONE, states)
+            return Session(engine, made)
 
     def residency(self) -> SessionResidency:
         """Return a report of the host memory that the states occupy now."""

@@ -4,7 +4,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import Rule, require, shape_of
 from kvc.schema.types import TensorType
 
-MATRIX_DTYPES = (DType.FLOAT32, DType.FLOAT16)
+MATRIX_DTYPES = (DType.FLOAT32, DType.INT8)
 
 
 def adapted(
@@ -12,6 +12,7 @@ def adapted(
     x: TensorType,
     a: TensorType | None,
     b: TensorType,
+    factors: TensorType | None,
     ranks: TensorType,
     adapters: TensorType,
     scales: TensorType,
@@ -22,7 +23,7 @@ def adapted(
 
     y is [batch, ..., out] and x [batch, ..., in]; a is [adapters, rank, in], b
     [adapters, rank, out]; without a, b multiplies x itself. Each row of the batch has the index of an adapter, and a
-    scale. `gain` and `offset` are [adapters, out].
+    scale. `factors` are [adapters, rank], `gain` and `offset` [adapters, out].
     """
     text = f"{y} and {x} adapted by {a} and {b}"
     require(len(y.dims) == len(x.dims) >= 2 and len(b.dims) == 3, text)
@@ -37,9 +38,10 @@ def adapted(
     _require(ranks, DType.INT64, (count,), "ranks")
     _require(adapters, DType.INT64, (lead[0],), "adapters of rows")
     _require(scales, DType.FLOAT32, (lead[0],), "scales of rows")
-    for part, name in ((gain, "gain"), (offset, "offset")):
+    widths = ((factors, rank), (gain, results), (offset, results))
+    for (part, size), name in zip(widths, ("factors", "gain", "offset"), strict=True):
         if part is not None:
-            _require(part, DType.FLOAT32, (count, results), name)
+            _require(part, DType.FLOAT32, (count, size), name)
     return ((y.dtype, shape_of(y)),)
 
 

@@ -317,7 +317,7 @@ _FRESH: dict[str, ShapeRule] = {
     "kvc::linear_q8(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": b.linear_q8,
     "kvc::linear_q4(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor? bias, Tensor? weight_minimum) -> Tensor": b.linear_q4,
     "kvc::expert_linear_q8(Tensor q, Tensor scale, Tensor zero_point, Tensor factor, Tensor weight, Tensor weight_scale, Tensor experts, Tensor? bias) -> Tensor": b.expert_linear_q8,
-    "kvc::adapted(Tensor y, Tensor x, Tensor? a, Tensor b, Tensor ranks, Tensor adapters, Tensor scales, Tensor? gain, Tensor? offset) -> Tensor": adapted,
+    "kvc::adapted(Tensor y, Tensor x, Tensor? a, Tensor b, Tensor? factors, Tensor ranks, Tensor adapters, Tensor scales, Tensor? gain, Tensor? offset) -> Tensor": adapted,
     "kvc::embedding_q8(Tensor weight, Tensor scale, Tensor indices) -> Tensor": i.embedding_q8,
 }
 _VIEW: dict[str, ShapeRule] = {

@@ -18,6 +18,7 @@ def adapted(
     x: Tensor,
     a: Tensor | None,
     b: Tensor,
+    factors: Tensor | None,
     ranks: Tensor,
     adapters: Tensor,
     scales: Tensor,
@@ -34,7 +35,8 @@ def adapted(
         x: float32 [batch, ..., in], the inputs of the layer.
         a: [adapters, rank, in], dtype as `b`; None: the rank is that of the inputs, and
             `b` multiplies them.
-        b: float32 or float16 [adapters, rank, out].
+        b: float32 or int8 [adapters, rank, out].
+        factors: float32 [adapters, rank], what multiplies each rank; None for 1.
         ranks: int64 [adapters], how many of the ranks an adapter uses, from the first;
             a number below 0 counts as 0, one above `rank` as `rank`.
         adapters: int64 [batch], the index of each row's adapter.
@@ -50,9 +52,11 @@ def adapted(
         ValueError: arguments do not fit each other.
         IndexOutOfRange: an index of an adapter is out of range.
     """
-    _check_arguments(y, x, a, b, ranks, adapters, scales, gain, offset)
+    _check_arguments(
+        y, x, a, b, factors, ranks, adapters, scales, gain, offset
+    )
     out = y.new_empty(y.shape)
-    adapt_into(out, y, x, a, b, ranks, adapters, scales, gain, offset)
+    adapt_into(out, y, x, a, b, factors, ranks, adapters, scales, gain, offset)
     return out
 
 
@@ -62,13 +66,16 @@ def _(
     x: Tensor,
     a: Tensor | None,
     b: Tensor,
+    factors: Tensor | None,
     ranks: Tensor,
     adapters: Tensor,
     scales: Tensor,
     gain: Tensor | None = None,
     offset: Tensor | None = None,
 ) -> Tensor:
-    _check_arguments(y, x, a, b, ranks, adapters, scales, gain, offset)
+    _check_arguments(
+        y, x, a, b, factors, ranks, adapters, scales, gain, offset
+    )
     return y.new_empty(y.shape)
 
 
@@ -78,6 +85,7 @@ def adapt_into(
     x: Tensor,
     a: Tensor | None,
     b: Tensor,
+    factors: Tensor | None,
     ranks: Tensor,
     adapters: Tensor,
     scales: Tensor,
@@ -103,7 +111,8 @@ def adapt_into(
         base = y[row] if gain is None else y[row] * gain[index]
         base = base if offset is None else base + offset[index]
         low = x[row][..., :used] if a is None else x[row] @ a[index, :used].float().t()
-        low = low * scales[row]
+        factor = scales[row] if factors is None else factors[index, :used] * scales[row]
+        low = low * factor
         out[row].copy_(base + low @ b[index, :used].float())
 
 
@@ -112,6 +121,7 @@ def _check_arguments(
     x: Tensor,
     a: Tensor | None,
     b: Tensor,
+    factors: Tensor | None,
     ranks: Tensor,
     adapters: Tensor,
     scales: Tensor,
@@ -123,11 +133,11 @@ def _check_arguments(
     Raises:
         ValueError: an argument does not fit; the message has all shapes.
     """
-    each = (y, x, a, b, ranks, adapters, scales, gain, offset)
+    each = (y, x, a, b, factors, ranks, adapters, scales, gain, offset)
     text = f"adapted: {', '.join('none' if t is None else _text(t) for t in each)}"
     _check(y.dim() >= 2 and y.dim() == x.dim() and b.dim() == 3, text)
     _check(y.dtype == x.dtype == scales.dtype == torch.float32, text)
-    _check(b.dtype in (torch.float32, torch.float16), text)
+    _check(b.dtype in (torch.float32, torch.int8), text)
     _check(ranks.dtype == adapters.dtype == torch.int64, text)
     _check(ranks.dim() == adapters.dim() == scales.dim() == 1, text)
     for axis in range(y.dim() - 1):
@@ -140,10 +150,11 @@ def _check_arguments(
         _check(a.dim() == 3 and a.dtype == b.dtype, text)
         _check(a.shape[0] == b.shape[0] and a.shape[1] == b.shape[1], text)
         _check(a.shape[2] == x.shape[-1], text)
-    for part in (gain, offset):
+    widths = ((factors, b.shape[1]), (gain, y.shape[-1]), (offset, y.shape[-1]))
+    for part, width in widths:
         if part is not None:
             _check(part.dtype == torch.float32 and part.dim() == 2, text)
-            _check(part.shape[0] == b.shape[0] and part.shape[1] == y.shape[-1], text)
+            _check(part.shape[0] == b.shape[0] and part.shape[1] == width, text)
 
 
 def _text(tensor: Tensor) -> str:

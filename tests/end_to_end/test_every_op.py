@@ -202,7 +202,7 @@ PRODUCTS: dict[str, Function] = {
     "aten::scaled_dot_product_attention": lambda x, y, n, b: functional.scaled_dot_product_attention(x[None], y[None], y[None]),
     "kvc::attention": lambda x, y, n, b: torch.ops.kvc.attention(x[None, None], y[None, None], y[None, None], torch.tensor([2]), None, True),
     "kvc::expert_linear": lambda x, y, n, b: torch.ops.kvc.expert_linear(x, torch.stack((x, y)), torch.tensor([1, 0])),
-    "kvc::adapted": lambda x, y, n, b: torch.ops.kvc.adapted(x, y, torch.stack((x, y)), torch.stack((y, x)), torch.tensor([0, 2]), torch.tensor([1, 0]), x[0, :2]),
+    "kvc::adapted": lambda x, y, n, b: torch.ops.kvc.adapted(x, y, torch.stack((x, y)), torch.stack((y, x)), None, torch.tensor([0, 2]), torch.tensor([1, 0]), x[0, :2]),
     "kvc::cache_update": lambda x, y, n, b: torch.ops.kvc.cache_update(x[None], y[None, :1], torch.tensor([1]), 1, "linear", None),
     "kvc::quantize_cache": lambda x, y, n, b: torch.ops.kvc.quantize_cache(x),
 }  # fmt: skip

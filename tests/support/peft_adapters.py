@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from kvc.compiler.adapters.peft import read_peft
 from kvc.runtime import Program
 from kvc.runtime.adapters.adapter_file import write_adapter
-from kvc.schema.adapters import slots_of
+from kvc.runtime.adapters.quantized import stored_layers
 
 
 @contextmanager
@@ -71,13 +71,6 @@ def convert(
 ) -> Path:
     """Write the file of an adapter for a program, and return its path."""
     bare = program._engine.program
-    slots = slots_of(bare)
-    layers = {
-        name: {
-            part: array.astype(slots[name][part][1].type.dtype.numpy)
-            for part, array in parts.items()
-        }
-        for name, parts in read_peft(folder, bare, base).items()
-    }
-    write_adapter(path, program.identity, layers)
+    layers = read_peft(folder, bare, base)
+    write_adapter(path, program.identity, stored_layers(layers, bare))
     return path

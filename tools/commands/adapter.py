@@ -36,11 +36,10 @@ def make_adapter(folder: str, base: str, model: str | None, output: str | None) 
 
     Example: kvc adapter ./poet --base model.kvc
     """
-    import numpy as np
-
     from kvc.compiler.adapters.peft import read_peft
     from kvc.runtime.adapters.adapter_file import write_adapter
-    from kvc.schema.adapters import B, slots_of
+    from kvc.runtime.adapters.quantized import stored_layers
+    from kvc.schema.adapters import B
     from kvc.schema.container import BundleFile
     from kvc.schema.identity import identity
 
@@ -48,17 +47,8 @@ def make_adapter(folder: str, base: str, model: str | None, output: str | None) 
     with BundleFile.open(base) as bundle:
         program = bundle.program
         layers = read_peft(folder, program, model)
-        slots, of = slots_of(program), identity(program)
-    stored = {
-        name: {
-            part: array.astype(slots[name][part][1].type.dtype.numpy, copy=False)
-            for part, array in parts.items()
-        }
-        for name, parts in layers.items()
-    }
-    for name, parts in stored.items():
-        if not all(np.isfinite(array).all() for array in parts.values()):
-            raise click.ClickException(f"{folder}: {name} has values beyond float16")
+        of = identity(program)
+        stored = stored_layers(layers, program)
     write_adapter(path, of, stored)
     ranks = sorted({len(parts[B]) for parts in stored.values()})
     said = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"

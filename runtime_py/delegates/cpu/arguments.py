@@ -63,7 +63,7 @@ PACKED: Final = {
     "kvc::linear_qb4": (0, 1, 2, 3, 4, 5),
     "kvc::linear_q8": (0, 1, 2, 3, 4, 5, 6),
     "kvc::linear_q4": (0, 1, 2, 3, 4, 5, 6, 7),
-    "kvc::adapted": (0, 1, 2, 3, 4, 6, 7, 8),
+    "kvc::adapted": (0, 1, 2, 3, 4, 5, 7, 8, 9),
     "kvc::expert_linear": (3,),
     "kvc::expert_linear_qd8": (3, 4, 6),
     "kvc::expert_linear_q8": (4, 5, 7),

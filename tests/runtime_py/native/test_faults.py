@@ -188,7 +188,7 @@ def test_an_expert_that_is_not_there_is_refused(expert: int):
 def test_an_adapter_that_is_not_there_is_refused(adapter: int):
     matrices = torch.ones(3, 2, 4), torch.ones(3, 2, 5)
     given = torch.ones(2, 1, 5), torch.ones(2, 1, 4), *matrices
-    rows = places(0, 2, 2), places(0, adapter), torch.ones(2), None, None
+    rows = None, places(0, 2, 2), places(0, adapter), torch.ones(2), None, None
     with pytest.raises(IndexOutOfRange, match=f"index {adapter} "):
         native("kvc::adapted", (*given, *rows), torch.empty(2, 1, 5))
 

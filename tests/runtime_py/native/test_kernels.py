@@ -158,13 +158,14 @@ def test_experts_give_each_row_the_same_bits_whoever_chose_them_too(
     assert all(torch.equal(found[0][-1:], other) for other in found[1::2])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
 def test_an_adapter_adds_the_same_bits_in_any_batch_and_on_any_number_of_threads(
     dtype: torch.dtype,
 ):
     torch.manual_seed(0)
     y, x = torch.randn(3, 37, 96), torch.randn(3, 37, 520)
-    matrices = torch.randn(4, 80, 520).to(dtype), torch.randn(4, 80, 96).to(dtype)
+    a, b = torch.randn(4, 80, 520), torch.randn(4, 80, 96)
+    matrices = (9 * a).to(dtype), (9 * b).to(dtype), torch.rand(4, 80) / 99
     ranks, chosen = torch.tensor([0, 80, 7, 80]), torch.tensor([3, 0, 1])
     scales = torch.randn(3)
 
@@ -191,7 +192,7 @@ def test_a_number_of_ranks_that_there_are_not_counts_as_the_nearest(rank: int):
     like = (torch.empty(1, 1, 5),)
 
     def run(number: int) -> Tensor:
-        rows = torch.tensor([number]), torch.tensor([0]), torch.ones(1), None, None
+        rows = None, torch.tensor([number]), torch.tensor([0]), torch.ones(1), None, None
         built = native_graph(Case("kvc::adapted", (*given, *rows)), like)
         return run_native(*built, like, 1)[0]
 

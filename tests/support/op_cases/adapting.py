@@ -10,13 +10,15 @@ CASES = tuple(
         (
             *(rand(*lead, width), rand(*lead, 24)),
             *(a, rand(3, 5 if a is not None else 24, width, dtype=dtype)),
+            factors,
             *(index(0, 5, 3), index(*chosen), rand(len(chosen))),
             *(gain, offset),
         ),
     )
     for width in (40, 3, 71)
-    for dtype in (torch.float32, torch.float16)
+    for dtype in (torch.float32, torch.int8)
     for a in (rand(3, 5, 24, dtype=dtype), None)
+    for factors in (None, rand(3, 5 if a is not None else 24) / 9)
     for gain, offset in (
         (None, None),
         (rand(3, width), None),

@@ -1,0 +1,43 @@
+"""Store the parts of an adapter as the slots of a program have them.
+
+In: the parts of each layer, float32. Out: the same parts where slots are float32. Where
+they are int8: matrices of whole numbers from -127 to 127, and a factor for each rank,
+the product of the two rows' steps, so that the greatest number of a row is 127 steps.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from kvc.runtime.adapters.adapter_file import Layers
+from kvc.runtime.memory.arrays import Array
+from kvc.schema.adapters import FACTORS, A, B, slots_of
+from kvc.schema.model import Program
+
+Floats = npt.NDArray[np.float32]
+
+
+def stored_layers(
+    layers: Mapping[str, Mapping[str, Floats]], program: Program
+) -> Layers:
+    """Return the parts of an adapter with the dtypes of a program's slots.
+
+    Layers that the program has no slots for stay as they are.
+    """
+    slots = slots_of(program)
+    return {
+        path: _quantized(parts) if FACTORS in slots.get(path, ()) else dict(parts)
+        for path, parts in layers.items()
+    }
+
+
+def _quantized(parts: Mapping[str, Floats]) -> dict[str, Array]:
+    made: dict[str, Array] = dict(parts)
+    factors = np.ones(len(parts[B]), np.float32)
+    for name in {A, B} & parts.keys():
+        most = np.abs(parts[name]).max(axis=1)
+        step = np.where(most > 0, most / np.float32(127), np.float32(1))
+        made[name] = np.rint(parts[name] / step[:, None]).astype(np.int8)
+        factors *= step
+    return made | {FACTORS: factors}
