@@ -55,6 +55,7 @@ from kvc.compiler.passes.base import check
 from kvc.compiler.passes.quantize_weights import NARROW
 from kvc.compiler.passes.redundancies import DropDeadCode
 from kvc.compiler.place import Verdict
+from kvc.compiler.request.adapter_slots import AdapterSlots
 from kvc.compiler.request.feedback import reporting
 from kvc.compiler.request.hints import (
     check_max_length,
@@ -62,7 +63,6 @@ from kvc.compiler.request.hints import (
     with_front_end,
 )
 from kvc.compiler.request.requests import check_mapping, check_request
-from kvc.compiler.request.adapter_slots import AdapterSlots
 from kvc.compiler.request.spec import Method, StateSpec
 from kvc.compiler.trace import CapturedMethod, Unchanged, capture
 from kvc.compiler.weights.int4 import Moments
@@ -199,12 +199,12 @@ def compile_program(
     check_fit(recipes, fit)
     report = reporting(progress)
     # `Unchanged` is the outer context, so that it restores the model last.
-    with Unchanged(model, methods), stand_ins(model):
-        with adaptable(model, methods, states, adapters, recipes) as given:
-            every, held = (*methods, *given.methods), (*states, *given.states)
-            captured = _capture_all(model, every, held, report)
-            report("optimise", 0, 1)
-            imported = import_program(model, captured, given.slots)
+    slots = adaptable(model, methods, states, adapters, recipes)
+    with Unchanged(model, methods), stand_ins(model), slots as given:
+        every, held = (*methods, *given.methods), (*states, *given.states)
+        captured = _capture_all(model, every, held, report)
+        report("optimise", 0, 1)
+        imported = import_program(model, captured, given.slots)
     check_roles(imported)
     samples = None if calibrate is None else Calibrating(calibrate, taken, report)
     making = _Making(

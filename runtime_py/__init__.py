@@ -40,14 +40,13 @@ if TYPE_CHECKING:
     from kvc.runtime.sessions.session import Session
     from kvc.runtime.sessions.session_residency import SessionResidency
     from kvc.schema.errors import (
+        AdapterInUse,
         BackendTaken,
+        BadAdapter,
         BadChatTemplate,
         BadPicture,
         BadSetting,
-        AdapterInUse,
-        BadAdapter,
         BadSnapshot,
-        NoSlots,
         BadSound,
         BadTokenizer,
         BranchMismatch,
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
         MissingPackage,
         NativeCallFailed,
         NoPosition,
+        NoSlots,
         NotEncoded,
         NotLoaded,
         NotRewindable,
@@ -142,14 +142,13 @@ _ON_DEMAND: Final = {
 }
 
 __all__ = [
+    "AdapterInUse",
     "BackendTaken",
+    "BadAdapter",
     "BadChatTemplate",
     "BadPicture",
     "BadSetting",
-    "AdapterInUse",
-    "BadAdapter",
     "BadSnapshot",
-    "NoSlots",
     "BadSound",
     "BadTokenizer",
     "BatchGeneration",
@@ -188,6 +187,7 @@ __all__ = [
     "MissingPackage",
     "NativeCallFailed",
     "NoPosition",
+    "NoSlots",
     "NotEncoded",
     "NotLoaded",
     "NotRewindable",

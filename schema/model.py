@@ -259,9 +259,9 @@ class NamedData:
         type: a type without symbols; its size in bytes equals the blob's.
         format: "plain"; "file" for an added file, which no instruction uses; "slot" for
             data that the bundle does not have and whose blob is empty: zeros until an
-            adapter fills them; or the name of a packing. Packed data is a copy of plain data in the form of a
-            backend's library, and only that backend's delegates use it. Packed names
-            come last.
+            adapter fills them; or the name of a packing. Packed data is a copy of plain
+            data in the form of a backend's library, and only that backend's delegates
+            use it. Packed names come last.
         provenance: the origin of the data: a parameter's name, a pass, a backend.
     """
 

@@ -1,1 +1,1 @@
-"""Adapters: slots for them in a compiled model, and PEFT's folders read for these slots."""
+"""Adapters: slots for them in a compiled model, and PEFT's folders read for slots."""

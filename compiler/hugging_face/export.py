@@ -166,7 +166,10 @@ def export_hf(
             [batch, seq, hidden] in place of tokens.
         pictures: whether a model that generates text from texts and pictures takes
             pictures, by `embed_image`, `embed_tokens` and `prefill_embeds`.
-        progress, max_copy_bytes, calibrate, fit: as in `compile_program`.
+        progress: as in `compile_program`.
+        max_copy_bytes: as in `compile_program`.
+        calibrate: as in `compile_program`.
+        fit: as in `compile_program`.
         adapters: how many adapters the bundle can hold at a time; None: none.
 
     Warns:

@@ -1,5 +1,6 @@
 """`AdapterSlots`: how many adapters a bundle can hold, as the user declares it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,11 +17,11 @@ class AdapterSlots:
         count: the number of adapters.
         rank: the greatest rank of an adapter.
         targets: the layers that adapters can change: the ends of their paths, such as
-            "q_proj"; empty for all linear layers; of a model of transformers for all but
-            the output layer.
-        whole: the ends of the paths of linear layers whose matrices adapters can replace
-            (PEFT's `modules_to_save`), such as "lm_head". Each takes a whole matrix of
-            memory for each adapter that does.
+            "q_proj"; empty for all linear layers, but for the output layer of a model
+            of transformers.
+        whole: the ends of the paths of linear layers whose matrices adapters can
+            replace (PEFT's `modules_to_save`), such as "lm_head". Each takes a whole
+            matrix of memory for each adapter that does.
         gains: whether adapters can also multiply the results of layers and add to them,
             as DoRA and trained biases do.
     """
@@ -44,7 +45,8 @@ class AdapterSlots:
                 raise wrong_setting(name, f"a number from 1 to {_MOST}", value)
         for name in ("targets", "whole"):
             names: object = getattr(self, name)
-            if isinstance(names, str) or not all(isinstance(t, str) for t in names):
+            listed = isinstance(names, Sequence) and not isinstance(names, str)
+            if not listed or not all(isinstance(t, str) for t in getattr(self, name)):
                 raise wrong_setting(name, "a sequence of names of layers", names)
 
 

@@ -90,6 +90,7 @@ class AdapterFile(CheckedFile):
             raise
 
     def problem(self, reason: str) -> BadAdapter:
+        """Return the error that says why the file is refused."""
         return BadAdapter(path=self.path, reason=reason)
 
     def layers(self, program: Program, identity: str) -> Layers:
@@ -144,7 +145,10 @@ class AdapterFile(CheckedFile):
         for path in {part.path for part in self.parts}:
             b = ranks[path, B]
             same = {ranks.get((path, name), b) for name in (A, FACTORS)} == {b}
-            there = (((path, name) in ranks) == (name in slots[path]) for name in (A, FACTORS))
+            there = (
+                ((path, name) in ranks) == (name in slots[path])
+                for name in (A, FACTORS)
+            )
             fits = same and all(there)
             self.require(fits, f"the matrices of {path} do not go together")
 

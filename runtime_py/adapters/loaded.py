@@ -191,7 +191,7 @@ class Adapters(Mapping[str, Adapter]):
             raise BadSetting(name="name", expected=expected, found=repr(name))
 
     def _fill(self, slot: int, layers: Layers) -> None:
-        """Copy an adapter into a slot of each layer; ranks last, so that it is whole."""
+        """Copy an adapter into a slot of each layer; the numbers of ranks come last."""
         for path, parts in layers.items():
             own = self._layers[path]
             used = len(parts[B])

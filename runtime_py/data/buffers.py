@@ -167,12 +167,14 @@ class SlotBuffer(FreeableBuffer):
         self._content = content
 
     def private_array(self) -> Array:
+        """Return the array of the slot, which adapters fill."""
         with self._lock:
             if self._freed:
                 raise BufferFreed(name=self.name)
             return self._content.view()
 
     def read_into(self, target: Array) -> None:
+        """Copy the present bytes of the slot into `target`."""
         target[...] = self.private_array().reshape(-1).view(np.uint8)
 
 

@@ -150,8 +150,8 @@ def write_checked(
     """
     total = hashlib.sha256()
     with AtomicFile(path) as file:
-        lead = LEAD.pack(magic, version, len(header)), header
-        for part in chain(lead, parts):
+        lead: tuple[bytes, ...] = LEAD.pack(magic, version, len(header)), header
+        for part in chain[bytes | memoryview](lead, parts):
             total.update(part)
             file.write(part)
         file.write(total.digest())

@@ -2,8 +2,9 @@
 
 In: rows, matrices, the expert or adapter of each row. Out: products. The kernels of
 `kvc::expert_linear` and `kvc::adapted` are the Python functions that eager runs, called
-without torch's dispatch. The quantized kernels compute `kvc::linear_qd8` and `kvc::linear_q8` with a
-separate matrix for each expert. All kernels read only the matrices of selected experts.
+without torch's dispatch. The quantized kernels compute `kvc::linear_qd8` and
+`kvc::linear_q8` with a separate matrix for each expert. All kernels read only the
+matrices of selected experts.
 """
 
 from functools import partial

@@ -51,7 +51,7 @@ class AdaptedRows(Callables):
             held = self._states.adapters
             if held is None:
                 return (None,) * self._count_rows()
-            return tuple(one and one.name for one in held.adapters)
+            return tuple(None if one is None else one.name for one in held.adapters)
 
     def _count_rows(self) -> int:
         return count_rows(self._engine.program, self._states.sizes)

@@ -239,7 +239,8 @@ class Program(Callables):
                 sessions of several rows. The methods of the roles `prefill` and
                 `decode` run the tokens.
             capacity: the capacity of the sessions, as in `session`.
-            adapter, scale: the adapters of the sessions, as in `session`.
+            adapter: the adapters of the sessions, as in `session`.
+            scale: their scales, as in `session`.
             sizes: the sizes of the sessions, as in `session`.
 
         Raises:
@@ -250,7 +251,7 @@ class Program(Callables):
         """
         from kvc.runtime.sessions.prefixes import Prefix  # few programs have any
 
-        session = self.session(capacity, adapter=adapter, scale=scale, **sizes)
+        session = self.session(capacity, False, 0, adapter, scale, **sizes)
         return Prefix(self._engine, session, tokens)
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:

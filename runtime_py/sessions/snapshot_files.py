@@ -102,6 +102,7 @@ class SnapshotFile(CheckedFile):
             raise
 
     def problem(self, reason: str) -> BadSnapshot:
+        """Return the error that says why the file is refused."""
         return BadSnapshot(path=self.path, reason=reason)
 
     def _checked_header(self) -> Header:

@@ -4,21 +4,32 @@ In: adapters that the program has loaded. Out: the content of two states that no
 writes: for each row the slot of its adapter, and a scale. A reset keeps them.
 """
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from kvc.runtime.adapters.loaded import NO_SLOT, Adapter, Adapters
+from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.owner import Span
 from kvc.schema.adapters import ROWS, SCALES
 from kvc.schema.errors import BadSetting, NotLoaded
 from kvc.schema.model import State
 
-if TYPE_CHECKING:
-    from kvc.runtime.states.session_states import StateMemory
-
 Chosen = tuple[Adapter | None, float]  # of a row: its adapter, and the scale
+
+
+class Memory(Protocol):
+    """The memory of a session's states."""
+
+    states: Sequence[State]
+
+    def find(self, state: int) -> tuple[Kind, int]:
+        """Return the kind object of a state, and the state's index in its group."""
+        ...
+
+
 PLAIN: Final[Chosen] = (None, 1.0)
 
 
@@ -57,9 +68,7 @@ class RowAdapters:
             for adapter, scale in self.rows
         ]
 
-    def restore(
-        self, memory: "StateMemory", recorded: Sequence[Sequence[object]]
-    ) -> None:
+    def restore(self, memory: Memory, recorded: Sequence[Sequence[object]]) -> None:
         """Give rows the adapters that `recorded` describes.
 
         Raises:
@@ -75,12 +84,12 @@ class RowAdapters:
                 rows[row] = found, float(scale)  # type: ignore[arg-type]  # a number
         self.choose(memory, rows)
 
-    def choose(self, memory: "StateMemory", rows: Sequence[Chosen]) -> None:
+    def choose(self, memory: Memory, rows: Sequence[Chosen]) -> None:
         """Give each row an adapter, and write the states that say so."""
         self.rows = tuple(rows)
         self.write(memory)
 
-    def choose_row(self, memory: "StateMemory", row: int, chosen: Chosen) -> None:
+    def choose_row(self, memory: Memory, row: int, chosen: Chosen) -> None:
         """Give one row an adapter."""
         self.choose(memory, (*self.rows[:row], chosen, *self.rows[row + 1 :]))
 
@@ -98,7 +107,7 @@ class RowAdapters:
             raise NotLoaded(name=adapter.name, digest=adapter.digest)
         return found, scale
 
-    def write(self, memory: "StateMemory") -> None:
+    def write(self, memory: Memory) -> None:
         """Write the states that say which adapter each row has."""
         slots = [NO_SLOT if one is None else one.slot for one, _ in self.rows]
         scales = [scale for _, scale in self.rows]
@@ -152,9 +161,10 @@ def _chosen(loaded: Adapters, name: object, scale: object) -> Chosen:
     loaded.check_slots()
     found = loaded[name]  # type: ignore[index]  # any other object is no name
     number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    if not number or not np.isfinite(scale):
+    factor = float(scale) if number else math.nan  # type: ignore[arg-type]  # a number
+    if not math.isfinite(factor):
         raise BadSetting(name="scale", expected="a finite number", found=repr(scale))
-    if found.has_gains and scale != 1:
+    if found.has_gains and factor != 1:
         expected = f"1: adapter {found.name!r} multiplies results too (DoRA)"
         raise BadSetting(name="scale", expected=expected, found=repr(scale))
-    return found, float(scale)
+    return found, factor

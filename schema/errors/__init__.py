@@ -47,6 +47,7 @@ from kvc.schema.errors.compiling import (
     WrongTransformers,
 )
 from kvc.schema.errors.executing import (
+    AdapterInUse,
     BadChatTemplate,
     BadSetting,
     BranchMismatch,
@@ -68,7 +69,6 @@ from kvc.schema.errors.executing import (
     NativeCallFailed,
     NoCheck,
     NoPosition,
-    AdapterInUse,
     NotEncoded,
     NotLoaded,
     NotRewindable,
@@ -89,12 +89,11 @@ from kvc.schema.errors.executing import (
 )
 from kvc.schema.errors.loading import (
     BackendTaken,
+    BadAdapter,
     BadMagic,
     BadPicture,
     BadProgram,
-    BadAdapter,
     BadSnapshot,
-    NoSlots,
     BadSound,
     BadStructure,
     BadTokenizer,
@@ -111,6 +110,7 @@ from kvc.schema.errors.loading import (
     MissingDelegate,
     MissingLibrary,
     MissingPackage,
+    NoSlots,
     NoSpace,
     Truncated,
     UnsupportedVersion,
@@ -134,7 +134,9 @@ from kvc.schema.errors.recipes import (
 )
 
 __all__ = [
+    "AdapterInUse",
     "BackendTaken",
+    "BadAdapter",
     "BadBackend",
     "BadBuckets",
     "BadChatTemplate",
@@ -149,10 +151,7 @@ __all__ = [
     "BadRecipe",
     "BadSamples",
     "BadSetting",
-    "AdapterInUse",
-    "BadAdapter",
     "BadSnapshot",
-    "NoSlots",
     "BadSound",
     "BadStructure",
     "BadTokenizer",
@@ -207,11 +206,12 @@ __all__ = [
     "NeverSeen",
     "NoCheck",
     "NoPosition",
+    "NoSlots",
     "NoSpace",
     "NotCalibrated",
     "NotEncoded",
-    "NotLoaded",
     "NotFinite",
+    "NotLoaded",
     "NotRewindable",
     "OutOfMemory",
     "ParametersEmpty",

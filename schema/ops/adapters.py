@@ -22,8 +22,9 @@ def adapted(
     """`kvc::adapted`: add the product of x with a row's low-rank matrices to y.
 
     y is [batch, ..., out] and x [batch, ..., in]; a is [adapters, rank, in], b
-    [adapters, rank, out]; without a, b multiplies x itself. Each row of the batch has the index of an adapter, and a
-    scale. `factors` are [adapters, rank], `gain` and `offset` [adapters, out].
+    [adapters, rank, out]; without a, b multiplies x itself. Each row of the batch has
+    the index of an adapter, and a scale. `factors` are [adapters, rank], `gain` and
+    `offset` [adapters, out].
     """
     text = f"{y} and {x} adapted by {a} and {b}"
     require(len(y.dims) == len(x.dims) >= 2 and len(b.dims) == 3, text)

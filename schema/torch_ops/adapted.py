@@ -52,9 +52,7 @@ def adapted(
         ValueError: arguments do not fit each other.
         IndexOutOfRange: an index of an adapter is out of range.
     """
-    _check_arguments(
-        y, x, a, b, factors, ranks, adapters, scales, gain, offset
-    )
+    _check_arguments(y, x, a, b, factors, ranks, adapters, scales, gain, offset)
     out = y.new_empty(y.shape)
     adapt_into(out, y, x, a, b, factors, ranks, adapters, scales, gain, offset)
     return out
@@ -73,9 +71,7 @@ def _(
     gain: Tensor | None = None,
     offset: Tensor | None = None,
 ) -> Tensor:
-    _check_arguments(
-        y, x, a, b, factors, ranks, adapters, scales, gain, offset
-    )
+    _check_arguments(y, x, a, b, factors, ranks, adapters, scales, gain, offset)
     return y.new_empty(y.shape)
 
 

@@ -192,7 +192,14 @@ def test_a_number_of_ranks_that_there_are_not_counts_as_the_nearest(rank: int):
     like = (torch.empty(1, 1, 5),)
 
     def run(number: int) -> Tensor:
-        rows = None, torch.tensor([number]), torch.tensor([0]), torch.ones(1), None, None
+        rows = (
+            None,
+            torch.tensor([number]),
+            torch.tensor([0]),
+            torch.ones(1),
+            None,
+            None,
+        )
         built = native_graph(Case("kvc::adapted", (*given, *rows)), like)
         return run_native(*built, like, 1)[0]
 
