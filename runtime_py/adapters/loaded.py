@@ -17,7 +17,6 @@ from kvc.schema.adapters import (
     FACTORS,
     GAIN,
     OFFSET,
-    PARTS,
     RANKS,
     A,
     B,
@@ -137,7 +136,7 @@ class Adapters(Mapping[str, Adapter]):
             users = sum(found in user.adapters for user in self._users)
             if users:
                 raise AdapterInUse(name=name, sessions=users)
-            self._clear(found.slot)
+            self._memory.clear(found.slot)
             del self._loaded[name]
             if self.default[0] == name:
                 self.default = None, 1.0
@@ -202,9 +201,3 @@ class Adapters(Mapping[str, Adapter]):
                     given = parts.get(name, plain)
                     self._memory.array(own[name][0])[slot] = given
             self._memory.array(own[RANKS][0])[slot] = used
-
-    def _clear(self, slot: int) -> None:
-        for own in self._layers.values():
-            for name in PARTS:
-                if name in own:
-                    self._memory.clear(own[name][0], slot)

@@ -3,22 +3,27 @@
 In: the blobs of a program. Out: arrays and bytes by name.
 """
 
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from kvc.runtime.data.held import HeldBlobs
-from kvc.runtime.memory.arenas import Arena, align_up
+from kvc.runtime.memory.arenas import PAGE_NBYTES, Arena, align_up
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.memory.pages import PageTable
 from kvc.schema.errors import BufferFreed, UnknownName
 from kvc.schema.model import NamedData, Program
+from kvc.schema.types import TensorType
 from kvc.schema.uses import FILE, FILES, SLOT
+
+_HUGE: Final = 2 << 20  # bytes of a huge page
 
 # Mappings from names
 
@@ -181,19 +186,26 @@ class SlotBuffer(FreeableBuffer):
 class Slots:
     """The memory of a program's slots: zeros, which take no memory until written.
 
-    It stays at the same address for the life of the program.
+    All slots have the same number of indices along the first axis, and what they have
+    at one index lies together. The memory stays at the same address for the life of the
+    program.
     """
 
     def __init__(self, program: Program) -> None:
         slots = [i for i, named in enumerate(program.names) if named.format == SLOT]
         self._types = {number: program.names[number].type for number in slots}
-        sizes = [align_up(kind.nbytes({})) for kind in self._types.values()]
-        *begins, self._nbytes = accumulate(sizes, initial=0)
+        counts = [kind.shape({})[0] for kind in self._types.values()]
+        self._count = max(counts, default=0)
+        sizes = map(_nbytes_of_index, self._types.values())
+        *begins, nbytes = accumulate(map(align_up, sizes), initial=0)
         self._begins = dict(zip(slots, begins, strict=True))
+        self._stride = align_up(nbytes, _HUGE if nbytes > _HUGE // 2 else PAGE_NBYTES)
 
     @cached_property
     def _arena(self) -> Arena:
-        return Arena(self._nbytes, "slots of adapters")
+        made = Arena(self._count * self._stride, "slots of adapters")
+        made.use_huge_pages()
+        return made
 
     def array(self, number: int) -> Array:
         """Return the array of a slot, by the id of its named data.
@@ -201,13 +213,15 @@ class Slots:
         Raises:
             OutOfMemory: the system provides no address space.
         """
-        kind = self._types[number]
-        return self._arena.array(self._begins[number], kind.dtype, kind.shape({}))
+        kind, begin = self._types[number], self._begins[number]
+        *shape, dtype = *kind.shape({}), kind.dtype
+        one = self._arena.array(begin, dtype, tuple(shape[1:]))
+        strides = (self._stride, *one.strides)
+        return as_strided(one, tuple(shape), strides)
 
-    def clear(self, number: int, index: int) -> None:
-        """Set one index of a slot's first axis to zeros, and free its memory pages."""
-        nbytes = self.array(number)[index : index + 1].nbytes
-        self._arena.clear(self._begins[number] + index * nbytes, nbytes)
+    def clear(self, index: int) -> None:
+        """Set what all slots have at an index to zeros, and free its memory pages."""
+        self._arena.clear(index * self._stride, self._stride)
 
     @property
     def resident_nbytes(self) -> int | None:
@@ -215,7 +229,12 @@ class Slots:
         if "_arena" not in vars(self):
             return 0
         with PageTable() as table:
-            return table.resident_nbytes(self._arena.address, self._nbytes)
+            return table.resident_nbytes(self._arena.address, self._arena.nbytes)
+
+
+def _nbytes_of_index(kind: TensorType) -> int:
+    """Return how many bytes a slot has at one index of the first axis."""
+    return math.prod(kind.shape({})[1:]) * kind.dtype.itemsize
 
 
 class NamedBuffers(Named[FreeableBuffer]):

@@ -93,6 +93,12 @@ class Arena:
         """Write a few bytes."""
         self._map[offset : offset + len(content)] = content
 
+    def use_huge_pages(self) -> None:
+        """Let the system use huge pages where the memory is written."""
+        if _LINUX:
+            with suppress(OSError):  # a kernel without them rejects the advice
+                self._map.madvise(mmap.MADV_HUGEPAGE)
+
     def discard(self) -> None:
         """Free all pages; every array over the arena then reads zeros."""
         self.pages.drop(0, len(self.bytes))

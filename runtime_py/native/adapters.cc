@@ -22,10 +22,14 @@ struct Adapted {
   int64_t adapter(int64_t row) const { return index_at(adapters, row); }
 
   int64_t used(int64_t adapter) const {
-    return std::min(std::max<int64_t>(ranks.as<const int64_t>()[adapter], 0), most);
+    return std::min(std::max<int64_t>(*static_cast<const int64_t*>(part(ranks, adapter)), 0), most);
   }
-  const void* matrix(const Tensor& whole, int64_t adapter) const {
-    return whole.as<const char>() + adapter * whole.dims[1] * whole.dims[2] * itemsize(whole.dtype);
+  // The part of an operand that an adapter has.
+  const void* part(const Tensor& whole, int64_t adapter) const {
+    return whole.as<const char>() + adapter * whole.strides[0] * itemsize(whole.dtype);
+  }
+  const float* floats(const Tensor& whole, int64_t adapter) const {
+    return whole ? static_cast<const float*>(part(whole, adapter)) : nullptr;
   }
 };
 
@@ -35,7 +39,7 @@ void lower(const Adapted& t, int64_t row, int64_t token, int64_t count, int64_t 
   const int64_t adapter = t.adapter(row), used = t.used(adapter);
   const float* x = t.x.as<const float>() + (row * t.tokens + token) * t.depth;
   const float scale = t.scales.as<const float>()[row];
-  const float* factors = t.factors ? t.factors.as<const float>() + adapter * t.most : nullptr;
+  const float* factors = t.floats(t.factors, adapter);
   if (!t.a) {
     for (int64_t i = 0; i < count; ++i) {
       for (int64_t r = begin; r < end; ++r) {
@@ -48,7 +52,7 @@ void lower(const Adapted& t, int64_t row, int64_t token, int64_t count, int64_t 
   FloatProduct product{};
   product.x = x;
   product.x_stride = product.w_stride = product.depth = t.depth;
-  product.w = t.matrix(t.a, adapter);
+  product.w = t.part(t.a, adapter);
   product.out = low;
   product.out_stride = t.most;
   product.out_step = 1;
@@ -63,13 +67,6 @@ void lower(const Adapted& t, int64_t row, int64_t token, int64_t count, int64_t 
   }
 }
 
-// Asks for memory that is read soon, all of it: one short run after the other is read too slowly
-// for what the processor foresees by itself.
-void ask_for(const void* from, int64_t nbytes) {
-  const char* memory = static_cast<const char*>(from);
-  for (int64_t at = 0; at < nbytes; at += 64) __builtin_prefetch(memory + at, 0, 2);
-}
-
 // The columns `begin` to `end` of one token's result.
 void raise(const Adapted& t, int64_t row, int64_t token, const float* low, int64_t begin, int64_t end) {
   const int64_t adapter = t.adapter(row), at = (row * t.tokens + token) * t.columns;
@@ -79,15 +76,14 @@ void raise(const Adapted& t, int64_t row, int64_t token, const float* low, int64
   if (used == 0 || (!t.gain && !t.offset)) {
     std::memcpy(out + begin, y + begin, (end - begin) * sizeof(float));
   } else {
-    const float* gain = t.gain ? t.gain.as<const float>() + adapter * t.columns : nullptr;
-    const float* offset = t.offset ? t.offset.as<const float>() + adapter * t.columns : nullptr;
+    const float *gain = t.floats(t.gain, adapter), *offset = t.floats(t.offset, adapter);
     for (int64_t i = begin; i < end; ++i) {
       const float made = gain != nullptr ? y[i] * gain[i] : y[i];
       out[i] = offset != nullptr ? made + offset[i] : made;
     }
   }
   if (used == 0) return;
-  const char* b = static_cast<const char*>(t.matrix(t.b, adapter)) + begin * itemsize(t.b.dtype);
+  const char* b = static_cast<const char*>(t.part(t.b, adapter)) + begin * itemsize(t.b.dtype);
   product_kernels().add_rows({low, b, t.columns, used, end - begin, out + begin, t.b.dtype == DType::kInt8});
 }
 
@@ -120,8 +116,6 @@ bool adapted(const Step& step, const Context& context) {
   if (low == nullptr) return context.complete();
   for (int64_t row = 0; row < t.batch; ++row) {
     const int64_t used = t.used(t.adapter(row));
-    if (t.a) ask_for(t.matrix(t.a, t.adapter(row)), used * t.depth * itemsize(t.a.dtype));
-    ask_for(t.matrix(t.b, t.adapter(row)), t.a ? used * t.columns * itemsize(t.b.dtype) : 0);
     const int64_t ranks = kWorthAThread / std::max<int64_t>(t.depth, 1) + 1;
     const int64_t grain = kWorthAThread / (used + 1) / 8 * 8 + 8;
     parallel(used, ranks, context.threads,

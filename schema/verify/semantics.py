@@ -121,6 +121,9 @@ def _check_names(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
         if expected != found:
             what = f"{named.type} takes {expected} bytes, the blob has {found}"
             report.fail(where, what)
+    counts = {named.type.dims[:1] for named in program.names if named.format == SLOT}
+    same = len(counts) <= 1 and counts.isdisjoint({(), (0,)})
+    report.require(same, "slots", f"their first axes are {sorted(map(str, counts))}")
     used = _used_names(program)
     _check_packed(program, used, report)
     _check_bundled(program, used, report)

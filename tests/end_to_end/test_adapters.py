@@ -297,7 +297,7 @@ def test_generation_with_an_adapter_is_that_of_peft(both, model, home):
     both.adapters.use("poet")
     with both.session(batch=3) as session:
         many = generate(session, [TOKENS[0]] * 3, max_tokens=8, eos_token_id=None)
-        assert [list(row) for row in many.tokens] == [wanted] * 3
+        assert list(zip(*many, strict=True)) == [tuple(wanted)] * 3
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,13 @@ PACKED: Final = {
     "kvc::linear_qb4": (0, 1, 2, 3, 4, 5),
     "kvc::linear_q8": (0, 1, 2, 3, 4, 5, 6),
     "kvc::linear_q4": (0, 1, 2, 3, 4, 5, 6, 7),
-    "kvc::adapted": (0, 1, 2, 3, 4, 5, 7, 8, 9),
+    "kvc::adapted": (0, 1, 7),
     "kvc::expert_linear": (3,),
     "kvc::expert_linear_qd8": (3, 4, 6),
     "kvc::expert_linear_q8": (4, 5, 7),
 }
+# Operands whose elements must be contiguous for each index of the first axis.
+PACKED_PARTS: Final = {"kvc::adapted": (2, 3, 4, 8, 9)}
 # Operators with a second result, of indices, that kernels leave out if nobody reads it.
 INDEXED: Final = {
     "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices",

@@ -15,6 +15,7 @@ import numpy as np
 from kvc.runtime.delegates.cpu.arguments import (
     INDEXED,
     PACKED,
+    PACKED_PARTS,
     STRIDED,
     TEXTS,
     write_argument,
@@ -298,6 +299,10 @@ class _Binder:
             tensors = [*map(self._cast, tensors, dtypes)]
         for index in PACKED.get(op, ()):
             tensors[index] = self._packed(tensors[index])
+        for index in PACKED_PARTS.get(op, ()):
+            given = tensors[index]
+            if given is not None and not given[:1].flags.c_contiguous:
+                tensors[index] = self._packed(given)
         self._steps.add(op, [*results, *tensors], integers, numbers)
 
     def _add_attention(
