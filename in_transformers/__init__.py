@@ -8,8 +8,7 @@ Raises:
     WrongTransformers: the installed version is outside of the tested range.
 """
 
-from transformers.exporters import register_backend
-from transformers.exporters.auto import EXPORT_BACKENDS
+from transformers.exporters.auto import EXPORT_BACKENDS, register_backend
 
 import kvc.compiler.hugging_face  # noqa: F401  checks the version before all else
 from kvc.transformers.cache import KvcCache

@@ -46,7 +46,7 @@ class Beside:
         return self.pictures is None and self.embeds is None
 
 
-class KvcCache(Cache):  # type: ignore[misc]  # transformers' classes are not typed
+class KvcCache(Cache):
     """The content of sessions, as a cache that transformers' `generate` takes.
 
     It is rewound, reordered and copied like a cache of transformers. A copy
@@ -63,6 +63,7 @@ class KvcCache(Cache):  # type: ignore[misc]  # transformers' classes are not ty
         self._rows: Rows | None = None
         self._shown = np.zeros((0, 0), np.bool_)  # [rows, columns]
         self._records = False
+        self._is_user_defined = False  # as `generate` notes
 
     def feed(self, tokens: Ids, shown: Mask, keep: int, beside: Beside) -> Floats:
         """Run new columns of tokens; return the logits of the last ones.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from transformers.exporters import ExportConfigMixin
+from transformers.exporters.configs import ExportConfigMixin
 
 from kvc.compiler.hugging_face import PREFILL_CHUNK, CacheConfig
 from kvc.recipes import Wanted, load_recipes
@@ -69,9 +69,10 @@ class KvcConfig(ExportConfigMixin):
         """Check all settings that can be checked without a model."""
         if self.export_format != FORMAT:
             raise _wrong("export_format", f"{FORMAT!r}", self.export_format)
-        if self.quantizer is not None:
+        given: object = self.quantizer
+        if given is not None:
             expected = "None, since recipes quantize weights and caches"
-            raise _wrong("quantizer", expected, self.quantizer)
+            raise _wrong("quantizer", expected, given)
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise _wrong(name, "True or False", getattr(self, name))

@@ -9,14 +9,14 @@ import json
 import typing
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch.utils import _pytree
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.exporters.metadata import ExportMetadata
 from transformers.modeling_outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from kvc.schema.model import Method
 from kvc.transformers.interface import Interface, interface_of
@@ -25,7 +25,7 @@ _PACKAGES: Final = ("transformers", "torch", "kvc")
 _LOGITS: Final = "logits"
 
 
-class KvcModelConfig(PreTrainedConfig):  # type: ignore[misc]  # not typed there
+class KvcModelConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # untyped
     """The configuration of a bundle that has no config.json beside it.
 
     Attributes:
@@ -49,7 +49,7 @@ def config_of(methods: Iterable[Method], metadata: Mapping[str, str]) -> KvcMode
     decode = next(method for method in methods if method.role == "decode")
     logits = decode.graph.values[decode.graph.outputs[0]].type
     return KvcModelConfig(
-        vocab_size=logits.dims[-1],
+        vocab_size=int(cast(int, logits.dims[-1])),
         is_encoder_decoder=interface.encodes,
         architecture=json.loads(metadata.get("architecture", "null")),
     )
@@ -100,7 +100,7 @@ def _output_of(model: object) -> type[ModelOutput] | None:
     except NameError:  # a name that is imported for types alone
         return None
     for one in (declared, *typing.get_args(declared)):
-        if inspect.isclass(one) and issubclass(one, ModelOutput):
-            if _LOGITS in getattr(one, "__dataclass_fields__", {}):
-                return one
+        fields = getattr(one, "__dataclass_fields__", {})
+        if inspect.isclass(one) and issubclass(one, ModelOutput) and _LOGITS in fields:
+            return one
     return None

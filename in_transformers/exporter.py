@@ -12,12 +12,12 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.exporters import ExportedComponent, ExportedModel, HfExporter
+from transformers.exporters.base import ExportedComponent, ExportedModel, HfExporter
 from transformers.exporters.metadata import ExportMetadata
 
 from kvc.compiler import Bundle, export_hf
@@ -34,15 +34,15 @@ COMPONENT: Final = "model"  # as transformers names the one component of an expo
 Path = str | os.PathLike[str]
 
 
-class KvcExporter(HfExporter):  # type: ignore[misc]  # not typed there
+class KvcExporter(HfExporter):
     """Exports models of transformers to bundles."""
 
     export_format = FORMAT
     config_class = KvcConfig
     program_suffix = ".kvc"
-    required_packages = ("torch",)
+    required_packages = ["torch"]  # noqa: RUF012  a list there, too
 
-    def export_program(
+    def export_program(  # type: ignore[override]  # `config_class` is one
         self, model: nn.Module, sample_inputs: Mapping[str, object], config: KvcConfig
     ) -> tuple[Bundle, ExportMetadata]:
         """Compile the forward of a model; transformers calls this for `export`.
@@ -65,7 +65,7 @@ class KvcExporter(HfExporter):  # type: ignore[misc]  # not typed there
         _check_inputs(model, sample_inputs, metadata)
         return bundle, metadata
 
-    def export_for_generation(
+    def export_for_generation(  # type: ignore[override]
         self,
         model: PreTrainedModel,
         sample_inputs: Mapping[str, object],
@@ -161,7 +161,7 @@ def component_of(bundle: Bundle, config: KvcConfig) -> ExportedComponent:
     return ExportedComponent(bundle, metadata)
 
 
-def _generates(model: object) -> bool:
+def _generates(model: object) -> TypeGuard[PreTrainedModel]:
     """Tell whether a model generates text, by its class."""
     if not isinstance(model, PreTrainedModel):
         return False

@@ -6,15 +6,16 @@ that it does works: sampling, beams, processors, streamers, assistants. The cach
 """
 
 import copy
+import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin, PreTrainedConfig
-from transformers.exporters import ExportedModel
+from transformers import GenerationConfig, GenerationMixin
+from transformers.exporters.base import ExportedModel
 
 from kvc.runtime import BadSetting, Program, SettingIgnored
 from kvc.transformers.cache import Beside, KvcCache, Mask
@@ -25,7 +26,7 @@ _CACHE_SETTINGS: Final = ("cache_implementation", "cache_config", "max_cache_len
 _UNKNOWN: Final = ("output_attentions", "output_hidden_states")
 
 
-class Generator(GenerationMixin):  # type: ignore[misc]  # not typed there
+class Generator(GenerationMixin):
     """A bundle in the place of a model of transformers that generates text.
 
     Attributes:
@@ -49,17 +50,15 @@ class Generator(GenerationMixin):  # type: ignore[misc]  # not typed there
             BadSetting: the export has no runner of kvc, or is of another kind.
             UnknownName: the export does not generate text.
         """
-        self.exported: ExportedModel = source
-        if isinstance(source, Program):
-            self.exported = exported_of(source)
-            self.program = source
-        else:
-            self.program = _program_of(source)
+        self.program = _program_of(source)
+        self.exported: ExportedModel = (
+            source if isinstance(source, ExportedModel) else exported_of(self.program)
+        )
         methods = self.program.methods.values()
         self._interface = interface_of(methods, self.program.metadata)
         self._check(self._interface)
-        self.config: PreTrainedConfig = self.exported.config
-        self.generation_config = self.exported.generation_config or GenerationConfig()
+        self.config: Any = self.exported.config
+        self.generation_config = self.exported.generation_config or _no_settings()
         with self.program.session() as session:
             self._capacity = session.capacity
 
@@ -87,9 +86,9 @@ class Generator(GenerationMixin):  # type: ignore[misc]  # not typed there
         """
         return cls(opened(source, recipe, options))
 
-    def save_pretrained(self, folder: Path, **options: object) -> None:
+    def save_pretrained(self, folder: Path, **options: Any) -> None:  # noqa: ANN401
         """Write bundle and configuration into a folder; see `ExportedModel`."""
-        self.exported.save_pretrained(folder, **options)
+        self.exported.save_pretrained(os.fspath(folder), **options)
 
     @classmethod
     def _check(cls, interface: Interface) -> None:
@@ -104,7 +103,7 @@ class Generator(GenerationMixin):  # type: ignore[misc]  # not typed there
         """Return float32, the dtype of logits."""
         return torch.float32
 
-    def generate(
+    def generate(  # type: ignore[override]  # the others are in `settings`
         self,
         inputs: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
@@ -123,7 +122,8 @@ class Generator(GenerationMixin):  # type: ignore[misc]  # not typed there
             generation_config, more = _without_caches(generation_config)
             given |= more
         _warn_of(given)
-        return super().generate(inputs, generation_config, **settings)
+        whole: Any = super()  # which asks for a PreTrainedModel
+        return whole.generate(inputs, generation_config, **settings)
 
     def new_cache(self) -> KvcCache:
         """Return an empty cache."""
@@ -176,7 +176,7 @@ class Generator(GenerationMixin):  # type: ignore[misc]  # not typed there
             )
         return cache
 
-    def _prepare_cache_for_generation(
+    def _prepare_cache_for_generation(  # type: ignore[override]  # None there, too
         self,
         generation_config: GenerationConfig,
         model_kwargs: dict[str, object],
@@ -224,9 +224,7 @@ class Generator(GenerationMixin):  # type: ignore[misc]  # not typed there
         """Run the forward."""
         return self.forward(**kwargs)
 
-    def forward(self, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Run new tokens; return their logits."""
-        raise NotImplementedError
+    forward: Callable[..., Any]  # runs new tokens, returns their logits
 
     def to(self, device: object) -> Self:
         """Return this, for the processor.
@@ -263,12 +261,19 @@ class Generator(GenerationMixin):  # type: ignore[misc]  # not typed there
         return {}
 
 
+def _no_settings() -> GenerationConfig:
+    made: GenerationConfig = GenerationConfig.from_dict({})
+    return made
+
+
 def _program_of(exported: object) -> Program:
-    """Return the loaded bundle of an export.
+    """Return the loaded bundle of an export, or the bundle that is given.
 
     Raises:
         BadSetting: it is no export to kvc.
     """
+    if isinstance(exported, Program):
+        return exported
     if isinstance(exported, ExportedModel):
         programs = [getattr(one, "program", None) for one in exported.runners.values()]
         if len(programs) == 1 and isinstance(programs[0], Program):

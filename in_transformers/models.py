@@ -168,7 +168,9 @@ class KvcForConditionalGeneration(Generator):
         logits, cache = self.run(
             _given(name, tokens), mask, past_key_values, logits_to_keep, beside
         )
-        kind = Seq2SeqLMOutput if self._interface.encodes else CausalLMOutputWithPast
+        kind: Any = CausalLMOutputWithPast
+        if self._interface.encodes:
+            kind = Seq2SeqLMOutput
         made = kind(logits=logits, past_key_values=cache)
         return made if return_dict is not False else made.to_tuple()
 
@@ -192,7 +194,7 @@ class KvcForConditionalGeneration(Generator):
         rows = of_rows(self._places, _given(TOKENS, tokens), pixels, grids)
         return Beside(pictures=[in_parts(self._places, row) for row in rows])
 
-    def _expand_inputs_for_generation(
+    def _expand_inputs_for_generation(  # type: ignore[override]
         self,
         expand_size: int = 1,
         is_encoder_decoder: bool = False,
@@ -208,10 +210,10 @@ class KvcForConditionalGeneration(Generator):
             rows = of_rows(self._places, _given(TOKENS, input_ids), pixels, grids)
             pixels, grids = repeated(rows, expand_size)
             shown = {PIXELS: pixels, "image_grid_thw": grids}
-        expanded: tuple[Tensor, dict[str, Any]] = super()._expand_inputs_for_generation(
+        whole: Any = super()  # which asks for a PreTrainedModel
+        tokens, kwargs = whole._expand_inputs_for_generation(
             expand_size, is_encoder_decoder, input_ids, **model_kwargs
         )
-        tokens, kwargs = expanded
         return tokens, kwargs | {k: v for k, v in shown.items() if v is not None}
 
 

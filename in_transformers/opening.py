@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig, GenerationConfig
-from transformers.exporters import ExportedComponent, ExportedModel
+from transformers.exporters.base import ExportedComponent, ExportedModel
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from kvc.runtime import Program, load
@@ -38,9 +38,7 @@ _HUB: Final = (
 _OF_A_MODEL: Final = ("*.json", "*.safetensors", "*.jinja", "*.kvc", "*.model", "*.txt")
 
 
-def opened(
-    source: Path, recipe: object, options: Mapping[str, object]
-) -> ExportedModel:
+def opened(source: Path, recipe: object, options: Mapping[str, Any]) -> ExportedModel:
     """Open what a path stands for.
 
     Args:

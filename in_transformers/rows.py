@@ -18,6 +18,7 @@ from kvc.runtime import (
     Session,
     UnknownName,
 )
+from kvc.runtime.calls.entries import find_row_lengths
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.sessions.methods import find_roles
 from kvc.schema.model import Method
@@ -172,15 +173,15 @@ class SharedRows:
         All rows run in one call, so none is skipped.
         """
         method = _encoder(self._session)
-        if method.row_lengths is None:
+        taken = find_row_lengths(method)
+        if taken is None:
             self._session.call(method.name, np.stack([given[at] for at in self._at]))
             return
         lengths = np.array([len(given[at]) for at in self._at], np.int64)
         padded = np.zeros((len(given), lengths.max()), np.int64)
         for row, at in zip(padded, self._at, strict=True):
             row[: len(given[at])] = given[at]
-        named = {method.input_names[method.row_lengths]: lengths}
-        self._session.call(method.name, padded, **named)
+        self._session.call(method.name, padded, **{taken.name: lengths})
 
     def drop(self, counts: Sequence[int]) -> None:
         """Drop the last tokens of each row.

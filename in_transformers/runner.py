@@ -8,11 +8,11 @@ afterwards; `KvcForCausalLM` keeps them.
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from transformers.exporters import ModelRunner
 from transformers.exporters.metadata import ExportMetadata
+from transformers.exporters.runners.base import ModelRunner
 
 from kvc.compiler import Bundle
 from kvc.runtime import BadSetting, Program, load
@@ -23,7 +23,7 @@ from kvc.transformers.interface import FORWARD, interface_of
 from kvc.transformers.models import KvcForCausalLM, KvcForConditionalGeneration
 
 
-class KvcModelRunner(ModelRunner):  # type: ignore[misc]  # not typed there
+class KvcModelRunner(ModelRunner):
     """Runs a bundle on the processor, or on the device of its recipe.
 
     Attributes:
@@ -105,7 +105,7 @@ class KvcModelRunner(ModelRunner):  # type: ignore[misc]  # not typed there
             self._generator = generator_of(self.program)
         return self.unflatten([self._generator.forward(**kwargs).logits])
 
-    def _forward(self, given: Mapping[str, object]) -> Sequence[torch.Tensor]:
+    def _forward(self, given: Mapping[str, object]) -> list[torch.Tensor]:
         """Run the forward of a model without a cache; return the tensors it returns.
 
         Raises:
@@ -123,8 +123,8 @@ class KvcModelRunner(ModelRunner):  # type: ignore[misc]  # not typed there
             if given.get(name, value) != value:
                 expected = f"{value!r}, as it was exported"
                 raise BadSetting(name=name, expected=expected, found=given[name])
-        found = self.program.call(FORWARD, {name: given[name] for name in names})
-        return list(found)  # type: ignore[call-overload, no-any-return]
+        made = self.program.call(FORWARD, {name: given[name] for name in names})
+        return list(cast(Sequence[torch.Tensor], made))
 
 
 def generator_of(program: Program) -> Generator:
