@@ -136,6 +136,7 @@ class Generator(GenerationMixin):
         cache: object,
         keep: int | Tensor,
         beside: Beside,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, KvcCache]:
         """Run new tokens of each row.
 
@@ -145,6 +146,7 @@ class Generator(GenerationMixin):
             cache: the cache before; None for an empty one.
             keep: of how many last columns to return logits, 0 for all.
             beside: what rows have beside tokens, in a first call.
+            positions: [rows, n], which are checked; None for those that kvc counts.
 
         Returns:
             The logits, float32 [rows, n or keep, vocab], and the cache.
@@ -158,6 +160,8 @@ class Generator(GenerationMixin):
         wanted = _count_of(keep)
         wanted = count if wanted == 0 else min(wanted, count)
         shown = _shown(mask, rows, held.get_seq_length(), count)
+        if positions is not None:
+            _check_positions(positions, shown[:, shown.shape[1] - count :], shown)
         found = held.feed(tokens.numpy(), shown, wanted, beside)
         return torch.from_numpy(found), held
 
@@ -207,6 +211,9 @@ class Generator(GenerationMixin):
         if generation_config.is_assistant:
             given.activate_past_recording()
         self._limit(generation_config, max_cache_length)
+
+    def _prepare_position_ids_for_generation(self, *_: object) -> None:
+        """Let sessions count positions; transformers calls this."""
 
     def _limit(self, generation_config: GenerationConfig, needed: int) -> None:
         """Lower the length of a text to what sessions hold."""
@@ -331,6 +338,20 @@ def _shown(mask: Tensor | None, rows: int, past: int, new: int) -> Mask:
             name="attention_mask", expected=expected, found=f"{list(mask.shape)}"
         )
     return mask.numpy().astype(np.bool_)
+
+
+def _check_positions(positions: Tensor, new: Mask, shown: Mask) -> None:
+    """Check that positions are those that kvc counts.
+
+    Raises:
+        BadSetting: they are not.
+    """
+    counted = (np.cumsum(shown, axis=1) - 1)[:, shown.shape[1] - new.shape[1] :]
+    given = positions.numpy()
+    fits = given.ndim == 2 and given.shape[1] == new.shape[1]
+    if not fits or ((given != counted) & new).any():
+        expected = "none, or the numbers of the tokens that are not hidden, from 0 on"
+        raise BadSetting(name="position_ids", expected=expected, found=f"{given}")
 
 
 def rows_of(given: Tensor, mask: Tensor | None) -> Sequence[np.ndarray[Any, Any]]:

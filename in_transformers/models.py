@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
@@ -46,6 +47,7 @@ class KvcForCausalLM(Generator):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         past_key_values: object = None,
         inputs_embeds: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
@@ -58,6 +60,7 @@ class KvcForCausalLM(Generator):
             input_ids: int64 [rows, n], the new tokens.
             attention_mask: [rows, columns], of cached columns and new ones; a token
                 that it hides is not run, and does not count as a position.
+            position_ids: [rows, n] as kvc counts them, from 0 without hidden tokens.
             past_key_values: the `KvcCache` of an earlier call; None to begin.
             inputs_embeds: float32 [rows, n, hidden] in place of first tokens, of a
                 bundle with `inputs_embeds`.
@@ -75,7 +78,12 @@ class KvcForCausalLM(Generator):
             tokens = torch.zeros(inputs_embeds.shape[:2], dtype=torch.int64)
         tokens = _given(TOKENS, tokens)
         logits, cache = self.run(
-            tokens, attention_mask, past_key_values, logits_to_keep, beside
+            tokens,
+            attention_mask,
+            past_key_values,
+            logits_to_keep,
+            beside,
+            position_ids,
         )
         made = CausalLMOutputWithPast(logits=logits, past_key_values=cache)
         return made if return_dict is not False else made.to_tuple()
@@ -251,7 +259,8 @@ def _given(name: str, tensor: Tensor | None) -> Tensor:
 
 
 def register_models() -> None:
-    """Let pipelines know the classes."""
+    """Let pipelines know the classes, and auto classes the configuration."""
+    AutoConfig.register(KvcModelConfig.model_type, KvcModelConfig, exist_ok=True)
     AutoModelForCausalLM.register(KvcModelConfig, KvcForCausalLM, exist_ok=True)
     for auto in (
         AutoModelForSeq2SeqLM,

@@ -5,7 +5,9 @@ returns. A bundle with a cache runs each call in new sessions, which hold nothin
 afterwards; `KvcForCausalLM` keeps them.
 """
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +37,6 @@ class KvcModelRunner(ModelRunner):
         super().__init__(metadata)
         self.program = program
         self._generator: Generator | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -80,12 +81,15 @@ class KvcModelRunner(ModelRunner):
             if any(options[name] != usual.get(name) for name in options):
                 program = load(program.path, **options)
             return cls(program, metadata)
-        folder = tempfile.TemporaryDirectory(prefix="kvc-")
-        path = Path(folder.name) / "model.kvc"
-        program.save(path)
-        made = cls(load(path, **options), metadata)
-        made._folder = folder
-        return made
+        folder = tempfile.mkdtemp(prefix="kvc-")
+        try:
+            program.save(path := Path(folder) / "model.kvc")
+            loaded = load(path, **options)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        weakref.finalize(loaded, shutil.rmtree, folder, ignore_errors=True)
+        return cls(loaded, metadata)
 
     def __call__(
         self,
