@@ -6,9 +6,11 @@ there is one. Out: what `ExportedModel` keeps beside the bundle.
 
 import inspect
 import json
+import os
 import typing
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
+from pathlib import Path as File
 from typing import Any, Final, cast
 
 import torch
@@ -16,6 +18,7 @@ from torch.utils import _pytree
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.exporters.metadata import ExportMetadata
 from transformers.modeling_outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.generic import ModelOutput
 
 from kvc.schema.model import Method
@@ -23,6 +26,8 @@ from kvc.transformers.interface import Interface, interface_of
 
 _PACKAGES: Final = ("transformers", "torch", "kvc")
 _LOGITS: Final = "logits"
+
+Path = str | os.PathLike[str]
 
 
 class KvcModelConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # untyped
@@ -36,6 +41,23 @@ class KvcModelConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # unty
     model_type = "kvc"
     vocab_size: int = 0
     architecture: str | None = None
+
+
+class AsItIs(GenerationConfig):
+    """Generation settings that are saved as they are.
+
+    Folders of models have settings that transformers reads, and refuses to write, such
+    as a temperature without `do_sample`.
+    """
+
+    def save_pretrained(self, save_directory: Path, *_: object, **__: object) -> None:
+        """Write generation_config.json."""
+        self.to_json_file(File(save_directory) / GENERATION_CONFIG_NAME)
+
+
+def as_it_is(settings: GenerationConfig) -> AsItIs:
+    """Return settings that are saved as they are."""
+    return cast(AsItIs, AsItIs.from_dict(settings.to_dict()))
 
 
 def config_of(methods: Iterable[Method], metadata: Mapping[str, str]) -> KvcModelConfig:
@@ -55,10 +77,10 @@ def config_of(methods: Iterable[Method], metadata: Mapping[str, str]) -> KvcMode
     )
 
 
-def generation_of(metadata: Mapping[str, str]) -> GenerationConfig:
+def generation_of(metadata: Mapping[str, str]) -> AsItIs:
     """Return the generation settings of a bundle."""
     said = json.loads(metadata.get("generation_config", "{}"))
-    return GenerationConfig.from_dict(said)
+    return cast(AsItIs, AsItIs.from_dict(said))
 
 
 def metadata_of(interface: Interface, model: object = None) -> ExportMetadata:

@@ -8,7 +8,6 @@ and all other methods share weights and caches.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,12 +25,11 @@ from kvc.runtime import Program, load
 from kvc.schema.container import BundleFile, join_bundle
 from kvc.schema.errors import BadModelSetting, UnknownTask, UnsupportedModel, listing
 from kvc.transformers.config import FORMAT, KvcConfig
-from kvc.transformers.description import generation_of, metadata_of
+from kvc.transformers.description import Path, as_it_is, metadata_of
 from kvc.transformers.forward_program import compile_forward
 from kvc.transformers.interface import interface_of
 
 COMPONENT: Final = "model"  # as transformers names the one component of an export
-Path = str | os.PathLike[str]
 
 
 class KvcExporter(HfExporter):
@@ -60,9 +58,14 @@ class KvcExporter(HfExporter):
         """
         if not _generates(model):
             return compile_forward(model, sample_inputs, config)
+        for name, value in sample_inputs.items():
+            if isinstance(value, Cache):
+                raise _untaken(model, name, "tokens, and what a processor returns")
         bundle = with_cache(model, config)
         metadata = described_by(bundle, model)
-        _check_inputs(model, sample_inputs, metadata)
+        for name, value in sample_inputs.items():
+            if isinstance(value, Tensor) and name not in metadata.kwargs:
+                raise _untaken(model, name, listing(list(metadata.kwargs)))
         return bundle, metadata
 
     def export_for_generation(  # type: ignore[override]
@@ -96,7 +99,7 @@ class KvcExporter(HfExporter):
             raise UnsupportedModel(model=type(model).__name__, reason=reason)
         with _generating_as(model, generation_config):
             component = self._export_component(model, sample_inputs, checked)
-        kept = generation_config or generation_of(component.program.program.metadata)
+        kept = generation_config or as_it_is(model.generation_config)
         return ExportedModel(
             {COMPONENT: component}, FORMAT, config=model.config, generation_config=kept
         )
@@ -171,21 +174,12 @@ def _generates(model: object) -> TypeGuard[PreTrainedModel]:
         return False
 
 
-def _check_inputs(
-    model: object, inputs: Mapping[str, object], metadata: ExportMetadata
-) -> None:
-    """Check that a bundle takes the arguments of an example.
-
-    Raises:
-        UnsupportedModel: it does not take one.
-    """
-    for name, value in inputs.items():
-        if isinstance(value, Tensor | Cache) and name not in metadata.kwargs:
-            reason = (
-                f"its bundle keeps caches and positions in sessions, and takes "
-                f"{listing(list(metadata.kwargs))}, but no {name}"
-            )
-            raise UnsupportedModel(model=type(model).__name__, reason=reason)
+def _untaken(model: object, name: str, taken: str) -> UnsupportedModel:
+    reason = (
+        f"its bundle keeps caches and positions in sessions, and takes {taken}, but no "
+        f"{name}"
+    )
+    return UnsupportedModel(model=type(model).__name__, reason=reason)
 
 
 def _config_of(config: object) -> KvcConfig | dict[str, Any]:

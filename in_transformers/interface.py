@@ -16,6 +16,8 @@ FORWARD: Final = "forward"  # the method of a model without a cache
 TOKENS: Final = "input_ids"
 FEATURES: Final = "input_features"
 PIXELS: Final = "pixel_values"
+# What processors return, and no bundle reads: tokens and pictures say it already.
+_UNREAD: Final = ("token_type_ids", "mm_token_type_ids", "pixel_attention_mask")
 _MASK: Final = "attention_mask"
 
 
@@ -43,6 +45,7 @@ class Interface:
             found += ["decoder_input_ids", "decoder_attention_mask"]
         if self.sees:
             found += [PIXELS, "image_grid_thw"] if self.sized else [PIXELS]
+            found += _UNREAD
         return tuple(found)
 
     @property

@@ -4,7 +4,6 @@ In: a path, or a name on the Hub. Out: an `ExportedModel` of one bundle with a c
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path as File
 from typing import Any, Final
@@ -19,6 +18,8 @@ from kvc.schema.errors import BadModelFolder, BadModelSetting
 from kvc.transformers.config import FORMAT, KvcConfig
 from kvc.transformers.description import (
     KvcModelConfig,
+    Path,
+    as_it_is,
     config_of,
     generation_of,
     metadata_of,
@@ -27,8 +28,6 @@ from kvc.transformers.exporter import COMPONENT, KvcExporter, component_of, with
 from kvc.transformers.interface import interface_of
 
 __all__ = ["KvcModelConfig", "Path", "exported_of", "opened"]
-
-Path = str | os.PathLike[str]
 
 _MANIFEST: Final = "export.json"
 _HUB: Final = (
@@ -64,7 +63,10 @@ def opened(source: Path, recipe: object, options: Mapping[str, Any]) -> Exported
         _check_compiled(path, recipe)
         _check_manifest(path)
         hub = {name: one for name, one in options.items() if name in _HUB}
-        return ExportedModel.from_pretrained(path, **hub, **runner)
+        made = ExportedModel.from_pretrained(path, **hub, **runner)
+        if made.generation_config is not None:
+            made.generation_config = as_it_is(made.generation_config)
+        return made
     if len(bundles) == 1:
         _check_compiled(path, recipe)
         return _with_runner(exported_of(load(bundles[0]), path), runner)
@@ -91,7 +93,7 @@ def exported_of(program: Program, folder: File | None = None) -> ExportedModel:
     if folder is not None and (folder / CONFIG_NAME).exists():
         config = AutoConfig.from_pretrained(folder)
     if folder is not None and (folder / GENERATION_CONFIG_NAME).exists():
-        generation = GenerationConfig.from_pretrained(folder)
+        generation = as_it_is(GenerationConfig.from_pretrained(folder))
     return ExportedModel({COMPONENT: component}, FORMAT, config, generation)
 
 

@@ -102,6 +102,8 @@ LAYERS = {
     "passes emit backends lower pipeline models hugging_face",
     "compiler/hugging_face": "reading encoder caches {attention recurrent} pictures "
     "{text folder} gguf_model opened replacing export_encoders export",
+    "in_transformers": "{config interface token_calls pixels} rows cache description "
+    "forward_program exporter opening generator models runner",
     "runtime_py": "threads memory {native kernels} data states execution {delegates "
     "calls} sessions tokenizers embedding generation {scoring speech} calibration",
 }

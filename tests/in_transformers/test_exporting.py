@@ -210,8 +210,11 @@ def test_arguments_that_a_bundle_cannot_take_are_told_in_a_sentence(alone, monke
     monkeypatch.setattr("kvc.transformers.exporter.with_cache", _compiled_before(alone))
     given = {"input_ids": IDS, "past_key_values": DynamicCache()}
     with pytest.raises(
-        UnsupportedModel, match="takes input_ids, attention_mask, but no"
+        UnsupportedModel, match=r"takes tokens, and .*no past_key_values"
     ):
+        KvcExporter().export(alone.model, given, KvcConfig())
+    given = {"input_ids": IDS, "position_ids": IDS}
+    with pytest.raises(UnsupportedModel, match="attention_mask, but no position_ids"):
         KvcExporter().export(alone.model, given, KvcConfig())
 
 

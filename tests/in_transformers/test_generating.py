@@ -187,6 +187,24 @@ def test_a_text_ends_where_sessions_are_full(alone):
         alone.kvc(input_ids=torch.ones(1, 200, dtype=torch.int64))
 
 
+def test_states_that_cannot_go_back_are_restored_and_run_again(alone, monkeypatch):
+    """As those of recurrent layers, which transformers lets no guesses be made for."""
+    monkeypatch.setattr("kvc.transformers.rows._goes_back", lambda session: False)
+    given = {"input_ids": REPEATING, "prompt_lookup_num_tokens": 4}
+    assert torch.equal(seeded(alone.kvc, **given), seeded(alone.model, **given))
+    given = {"input_ids": IDS[:1], "assistant_model": alone.kvc}
+    assert torch.equal(seeded(alone.kvc, **given), seeded(alone.model, **given))
+    cache = alone.kvc.new_cache()
+    cache.activate_past_recording()
+    for begin in (0, 3):
+        ids = IDS[:, begin : begin + 3]
+        cache = alone.kvc(input_ids=ids, past_key_values=cache).past_key_values
+    cache.crop(-3)
+    found = alone.kvc(input_ids=IDS[:, 3:], past_key_values=cache).logits
+    wanted = alone.kvc(input_ids=IDS).logits[:, 3:]
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+
+
 def test_embeddings_begin_a_text(alone, together):
     embeds = alone.model.get_input_embeddings()(IDS).detach()
     given = {"inputs_embeds": embeds, "attention_mask": LEFT}
