@@ -62,7 +62,7 @@ class KvcCache(Cache):
         self.program = program
         self._rows: Rows | None = None
         self._shown = np.zeros((0, 0), np.bool_)  # [rows, columns]
-        self._records = False
+        self._records = self._failed = False
         self._is_user_defined = False  # as `generate` notes
 
     def feed(self, tokens: Ids, shown: Mask, keep: int, beside: Beside) -> Floats:
@@ -83,15 +83,19 @@ class KvcCache(Cache):
             BadSetting: the number of rows or columns is not that of the cache.
             ExecutionError: as `Session.call`.
         """
+        if self._failed:
+            expected = "a cache whose last call did not fail"
+            raise BadSetting(name="past_key_values", expected=expected, found="another")
         count, new = tokens.shape
         self._check(count, shown.shape[1] - new)
         fresh = shown[:, shown.shape[1] - new :]
         parts = [row[seen].tolist() for row, seen in zip(tokens, fresh, strict=True)]
+        self._failed = True  # until all rows have run
         if self._rows is None:
             found = self._begin(parts, fresh, keep, beside)
         else:
             found = self._rows.run(parts, keep)
-        self._shown = shown
+        self._shown, self._failed = shown, False
         return _placed(found, fresh, keep)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -142,6 +146,7 @@ class KvcCache(Cache):
         if self._rows is not None:
             self._rows.close()
         self._rows, self._shown = None, np.zeros((0, 0), np.bool_)
+        self._failed = False
 
     @property
     def batch_size(self) -> int:
@@ -176,6 +181,7 @@ class KvcCache(Cache):
         made = KvcCache(self.program)
         made._rows = None if self._rows is None else self._rows.copied()
         made._shown, made._records = self._shown.copy(), self._records
+        made._failed = self._failed
         return made
 
     def __repr__(self) -> str:

@@ -58,7 +58,8 @@ class Generator(GenerationMixin):
         self._interface = interface_of(methods, self.program.metadata)
         self._check(self._interface)
         self.config: Any = self.exported.config
-        self.generation_config = self.exported.generation_config or _no_settings()
+        settings = self.exported.generation_config or _no_settings()
+        self.generation_config, _ = _without_caches(settings)
         with self.program.session() as session:
             self._capacity = session.capacity
 

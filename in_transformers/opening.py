@@ -5,16 +5,18 @@ In: a path, or a name on the Hub. Out: an `ExportedModel` of one bundle with a c
 
 import json
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path as File
 from typing import Any, Final
 
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig, GenerationConfig
+from transformers.exporters.auto import get_runner_class
 from transformers.exporters.base import ExportedComponent, ExportedModel
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME
 
 from kvc.runtime import Program, load
-from kvc.schema.errors import BadModelFolder, BadModelSetting
+from kvc.schema.errors import BadModelFolder, BadModelSetting, listing, meant
 from kvc.transformers.config import FORMAT, KvcConfig
 from kvc.transformers.description import (
     KvcModelConfig,
@@ -51,10 +53,11 @@ def opened(source: Path, recipe: object, options: Mapping[str, Any]) -> Exported
         CompileError: as `export_hf`.
         LoadError, FormatError: as `kvc.runtime.load`.
     """
+    runner = {name: one for name, one in options.items() if name not in _HUB}
+    _check_options(runner)
     path = File(source)
     if not path.exists():
         path = _downloaded(source, options)
-    runner = {name: one for name, one in options.items() if name not in _HUB}
     if path.is_file():
         _check_compiled(path, recipe)
         return _with_runner(exported_of(load(path)), runner)
@@ -119,6 +122,22 @@ def _compiled(folder: File, recipe: object) -> ExportedModel:
 def _with_runner(exported: ExportedModel, options: Mapping[str, Any]) -> ExportedModel:
     made: ExportedModel = exported.to(**options)
     return made
+
+
+def _check_options(options: Mapping[str, object]) -> None:
+    """Check that the runner takes options.
+
+    Raises:
+        TypeError: it does not take one.
+    """
+    known = signature(get_runner_class(FORMAT).from_program).parameters
+    taken = [name for name in known if name not in ("program", "metadata")]
+    for name in options:
+        if name not in taken:
+            raise TypeError(
+                f"from_pretrained() got an unexpected keyword argument {name!r}"
+                f"{meant(name, taken)}; the runner takes {listing(taken)}"
+            )
 
 
 def _downloaded(source: Path, options: Mapping[str, Any]) -> File:

@@ -35,7 +35,8 @@ def t5(tmp_path_factory):
     model = seq2seq_models.build("t5", num_layers=1, num_decoder_layers=1)
     folder = tmp_path_factory.mktemp("t5")
     inputs = {"input_ids": tokens(1, 4)}
-    return Door(model, folder, exported_to(folder, model, inputs, batch=6))
+    settings = {"batch": 6, "all_logits": False}
+    return Door(model, folder, exported_to(folder, model, inputs, **settings))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,11 @@ def _sounds(model):
 
 def shallow(kind, settings):
     text = settings["text_config"] | {"num_hidden_layers": 1}
-    return seeing_models.build(kind, settings | {"text_config": text})
+    vision = settings["vision_config"]
+    if "depth" in vision:
+        vision = vision | {"depth": 1}
+    parts = {"text_config": text, "vision_config": vision}
+    return seeing_models.build(kind, settings | parts)
 
 
 @pytest.fixture(scope="module")

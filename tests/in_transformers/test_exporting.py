@@ -127,6 +127,8 @@ def test_a_runner_names_its_options(alone):
     assert torch.equal(made(input_ids=IDS).logits, alone.exported(input_ids=IDS).logits)
     with pytest.raises(TypeError, match=r"\['thread'\].*'threads', 'mode'"):
         ExportedModel.from_pretrained(alone.folder, thread=1)
+    with pytest.raises(TypeError, match=r"'thread' .did you mean 'threads'"):
+        KvcForCausalLM.from_pretrained(alone.folder, thread=1)
     with pytest.raises(BadSetting, match="mode"):
         ExportedModel.from_pretrained(alone.folder, mode="lazily")
     with pytest.raises(BadSetting, match="cuda"):
@@ -165,7 +167,7 @@ def test_weights_in_a_data_file_are_saved_within(alone, tmp_path):
 
 
 def test_an_export_runs_before_it_is_saved_and_by_its_one_component(alone):
-    exporter, config = KvcExporter(), {"recipe": "cpu_fp32", "max_length": 32}
+    exporter, config = KvcExporter(), {"recipe": "cpu_fp32"}
     inputs = {"input_ids": IDS, "attention_mask": MASK}
     made = exporter.export(alone.model, inputs, config)
     assert made.components.keys() == {"model"}
@@ -196,6 +198,10 @@ def test_settings_of_generate_say_how_long_caches_are(alone):
     assert made.generation_config is settings
     with made.runners["model"].program.session() as session:
         assert session.capacity == 48
+    guessing = KvcForCausalLM(made)
+    assert guessing.generation_config.cache_implementation is None
+    found = guessing.generate(IDS[:1], prompt_lookup_num_tokens=2, max_new_tokens=3)
+    assert found.shape == (1, 10)
 
 
 @pytest.mark.parametrize("config", [{"prefill": KvcConfig()}, 3, {}], ids=str)
@@ -390,6 +396,23 @@ def test_a_path_that_is_nothing_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("kvc.transformers.opening.snapshot_download", offline)
     with pytest.raises(BadModelFolder, match="nor a name on the Hub: no connection"):
         KvcForCausalLM.from_pretrained(tmp_path / "nothing")
+
+
+def test_a_name_on_the_hub_is_fetched_with_what_was_asked(alone, monkeypatch):
+    asked = {}
+
+    def fetch(name, **options):
+        asked.update(options, name=name)
+        return str(alone.folder)
+
+    monkeypatch.setattr("kvc.transformers.opening.snapshot_download", fetch)
+    options = {"revision": "v2", "token": "secret", "mode": "read"}
+    found = KvcForCausalLM.from_pretrained("some/model", **options)
+    assert found.config.model_type == "llama"
+    assert (asked["name"], asked["revision"], asked["token"]) == (
+        "some/model", "v2", "secret",
+    )  # fmt: skip
+    assert "mode" not in asked
 
 
 def test_a_recipe_for_what_is_compiled_is_refused(alone):

@@ -183,8 +183,13 @@ def test_a_text_ends_where_sessions_are_full(alone):
             alone.kvc, input_ids=IDS[:1], max_new_tokens=300, eos_token_id=-1
         )
     assert found.shape == (1, 129)
+    cache = alone.kvc.new_cache()
     with pytest.raises(CacheOverflow):
-        alone.kvc(input_ids=torch.ones(1, 200, dtype=torch.int64))
+        alone.kvc(input_ids=torch.ones(1, 200).long(), past_key_values=cache)
+    with pytest.raises(BadSetting, match="whose last call did not fail"):
+        alone.kvc(input_ids=IDS, past_key_values=cache)
+    cache.reset()
+    assert alone.kvc(input_ids=IDS, past_key_values=cache).logits.shape == (2, 7, 64)
 
 
 def test_states_that_cannot_go_back_are_restored_and_run_again(alone, monkeypatch):
