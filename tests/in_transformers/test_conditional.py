@@ -206,10 +206,17 @@ def test_each_class_names_the_other(t5):
         KvcForCausalLM(t5.exported)
 
 
-def test_a_pipeline_of_pictures_knows_the_class(llava, monkeypatch):
+def test_a_pipeline_of_pictures_takes_a_bundle(llava, monkeypatch):
     errors = []
     monkeypatch.setattr("transformers.pipelines.base.logger.error", errors.append)
     processor = seeing_models.processor()
-    pipe = pipeline("image-text-to-text", model=kvc_of(llava), processor=processor)
+    found, wanted = (
+        pipeline("image-text-to-text", model=model, processor=processor, device="cpu")(
+            text="<image> 5 6 7",
+            images=seeing_models.picture(3),
+            generate_kwargs={"max_new_tokens": 5, "do_sample": False},
+        )
+        for model in (kvc_of(llava), llava.model)
+    )
+    assert found == wanted
     assert errors == []
-    assert pipe.model.can_generate()
