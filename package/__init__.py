@@ -41,9 +41,10 @@ _HOMES = {
         "export_hf",
         "register_backend",
     ),
+    "compiler.compiling": ("compile_model",),
     "recipes": ("Recipe", "load_recipe"),
 }
-_ALIASES = {"compile": "compile_program"}
+_ALIASES = {"compile": "compile_model"}
 
 
 def __getattr__(name: str) -> object:

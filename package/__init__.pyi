@@ -22,6 +22,9 @@ from kvc.compiler import (
     export_hf as export_hf,
     register_backend as register_backend,
 )
+from kvc.compiler.compiling import (
+    compile_model as compile_model,
+)
 from kvc.recipes import (
     Recipe as Recipe,
     load_recipe as load_recipe,
@@ -52,4 +55,4 @@ from kvc.runtime.speech import (
 
 __version__: str
 
-compile = compile_program
+compile = compile_model

@@ -99,7 +99,7 @@ LAYERS = {
     "ops roles torch_ops trees} model {control uses} {accesses left} verify {buckets "
     "checkpoints codec row_products} {backends identity} container",
     "compiler": "request weights checkpoints decompose trace ir ingest place analysis "
-    "passes emit backends lower pipeline models hugging_face",
+    "passes emit backends lower pipeline models hugging_face compiling",
     "compiler/hugging_face": "reading encoder caches {attention recurrent} pictures "
     "{text folder} gguf_model opened replacing export_encoders export",
     "in_transformers": "{config interface token_calls pixels} rows cache description "

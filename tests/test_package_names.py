@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import kvc
 from kvc import compiler, runtime
+from kvc.schema.errors import BadModelFolder, CompileError
 
 STUB = Path(kvc.__file__).with_suffix(".pyi")
 
@@ -17,9 +19,23 @@ def test_names_are_those_of_the_parts():
     assert kvc.load is runtime.load
     assert kvc.generate is runtime.generate
     assert kvc.Conversation is runtime.Conversation
-    assert kvc.compile is kvc.compile_program is compiler.compile_program
+    assert kvc.compile is kvc.compile_model
+    assert kvc.compile_program is compiler.compile_program
     assert kvc.export_hf is compiler.export_hf
     assert callable(kvc.transcribe)
+
+
+def test_compile_takes_methods_of_a_module_or_a_model_of_transformers(tmp_path):
+    linear = torch.nn.Linear(4, 2)
+    made = kvc.compile(linear, [kvc.Method("forward", (torch.ones(1, 4),))])
+    assert [method.name for method in made.program.methods] == ["forward"]
+    assert made.save(tmp_path / "linear.kvc").file_nbytes > 0
+    with kvc.load(tmp_path / "linear.kvc") as program:
+        assert program.forward(torch.ones(1, 4)).shape == (1, 2)
+    with pytest.raises(BadModelFolder):
+        kvc.compile(tmp_path / "nothing", recipe="cpu_q8")
+    with pytest.raises(CompileError, match="a model of transformers, or the path of"):
+        kvc.compile(linear)
 
 
 def test_the_stub_and_dir_list_the_same_names_and_all_are_there():
