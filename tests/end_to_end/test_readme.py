@@ -40,6 +40,7 @@ DEMO, CHECKS, COMMANDS, INSTALL, CHATTING = examples("README.md", "sh")
 OWN, *_ = examples("compiler/WRITING_MODELS.md", "python")
 COMPILE_OWN, KEEP_OWN = examples("compiler/WRITING_MODELS.md", "sh")
 (TINY,) = examples("compiler/hugging_face/README.md", "python")
+(EXPORTED,) = examples("in_transformers/TRANSFORMERS.md", "python")
 REWOUND, CACHED = examples("runtime_py/sessions/README.md", "python")
 RELEASED, STREAMED = examples("schema/container/README.md", "python")
 (MOVED,) = examples("schema/container/README.md", "sh")
@@ -245,6 +246,10 @@ def tiny(tmp_path_factory):
     (folder / "tiny" / "tokenizer.json").write_text(word_tokenizer(256))
     run_here(folder, TINY)
     return folder
+
+
+def test_a_model_goes_through_the_exporters_of_transformers(tmp_path):
+    assert run_here(tmp_path, EXPORTED) == "1\n"
 
 
 def test_a_hugging_face_folder_becomes_a_bundle_that_answers(tiny):
