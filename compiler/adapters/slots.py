@@ -144,8 +144,10 @@ def with_slots(
             hooks.append(layer.register_forward_hook(hook))
         bodies = []
         for method in methods:
-            name = f"{PREFIX}{method.name}"
-            vars(model)[name] = _adapted(getattr(model, method.name), switch)
+            name, given = f"{PREFIX}{method.name}", getattr(model, method.name, None)
+            if not callable(given):  # which is refused when it is captured
+                continue
+            vars(model)[name] = _adapted(given, switch)
             bodies.append(replace(method, name=name, adapts=method.name))
         states = tuple(StateSpec(n, batch=batch, given=True) for n in (ROWS, SCALES))
         yield Adaptable(tuple(bodies), states, tuple(slots))
