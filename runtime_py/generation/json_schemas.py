@@ -14,28 +14,36 @@ from kvc.schema.errors import BadSetting, meant
 _NAME: Final = "json_schema"
 # Keywords of drafts 4 to 2020-12 whose value is a schema, or a list of schemas.
 _SCHEMAS: Final = frozenset(
-    "additionalItems additionalProperties allOf anyOf contains contentSchema else if "
-    "items not oneOf prefixItems propertyNames then unevaluatedItems "
-    "unevaluatedProperties".split()
-)
+    {
+        "additionalItems", "additionalProperties", "allOf", "anyOf", "contains",
+        "contentSchema", "else", "if", "items", "not", "oneOf", "prefixItems",
+        "propertyNames", "then", "unevaluatedItems", "unevaluatedProperties",
+    }
+)  # fmt: skip
 # Keywords whose value has a schema for each name.
 _NAMED: Final = frozenset(
-    "$defs definitions dependencies dependentSchemas patternProperties "
-    "properties".split()
-)
+    {
+        "$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties",
+        "properties",
+    }
+)  # fmt: skip
 _OTHERS: Final = frozenset(
-    "$anchor $comment $dynamicAnchor $dynamicRef $id $recursiveAnchor $recursiveRef "
-    "$ref $schema $vocabulary const contentEncoding contentMediaType default "
-    "dependentRequired deprecated description enum examples exclusiveMaximum "
-    "exclusiveMinimum format id maxContains maxItems maxLength maxProperties maximum "
-    "minContains minItems minLength minProperties minimum multipleOf pattern readOnly "
-    "required title type uniqueItems writeOnly".split()
-)
+    {
+        "$anchor", "$comment", "$dynamicAnchor", "$dynamicRef", "$id",
+        "$recursiveAnchor", "$recursiveRef", "$ref", "$schema", "$vocabulary", "const",
+        "contentEncoding", "contentMediaType", "default", "dependentRequired",
+        "deprecated", "description", "enum", "examples", "exclusiveMaximum",
+        "exclusiveMinimum", "format", "id", "maxContains", "maxItems", "maxLength",
+        "maxProperties", "maximum", "minContains", "minItems", "minLength",
+        "minProperties", "minimum", "multipleOf", "pattern", "readOnly", "required",
+        "title", "type", "uniqueItems", "writeOnly",
+    }
+)  # fmt: skip
 # Those of OpenAPI that say nothing about a value's form.
-_NOTES: Final = frozenset("discriminator example externalDocs xml".split())
+_NOTES: Final = frozenset({"discriminator", "example", "externalDocs", "xml"})
 _KNOWN: Final = _SCHEMAS | _NAMED | _OTHERS | _NOTES
 # What stands beside the schema in OpenAI's wrapper.
-_WRAPPING: Final = frozenset("description name schema strict type".split())
+_WRAPPING: Final = frozenset({"description", "name", "schema", "strict", "type"})
 
 
 def schema_text(found: object) -> str:
@@ -74,6 +82,8 @@ def _read(text: str) -> object:
 
 def _unwrapped(found: object) -> object:
     """Return the schema in what OpenAI's API takes: `response_format`, or its parts."""
+    if not isinstance(found, Mapping):
+        return found
     match found:
         case {"type": "json_schema", "json_schema": Mapping() as inner}:
             return _unwrapped(inner)

@@ -45,7 +45,10 @@ def test_what_is_no_wrapper_stays(schema):
     ("schema", "told"),
     [
         ({"proprties": {}}, ["'proprties' (did you mean 'properties'?)"]),
-        ({"items": {"maxlength": 3}}, ["'items.maxlength' (did you mean 'maxLength'?)"]),
+        (
+            {"items": {"maxlength": 3}},
+            ["'items.maxlength' (did you mean 'maxLength'?)"],
+        ),
         (
             {"properties": {"items": {"anyOf": [{"typ": 1}, {"nullable": True}]}}},
             [
