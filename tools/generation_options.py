@@ -16,38 +16,39 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from kvc.tools.inputs import check_text, text_of
+from kvc.tools.numbers import Number, WholeNumber
 
 if TYPE_CHECKING:
     from kvc.runtime.generation import Arguments
 
-_SHARE = click.FloatRange(min=0, max=1)
+_SHARE = Number(min=0, max=1)
 _Option = Callable[[Callable[..., None]], Callable[..., None]]
 
 _CHOICE: Final = {
     "max_tokens": click.option(
         "--max-tokens",
         "-n",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="N",
         help="Stop after N tokens.  [default: the bundle's setting, or no limit]",
     ),
     "min_new_tokens": click.option(
         "--min-tokens",
         "min_new_tokens",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="N",
         help="The model does not end the text before N tokens.",
     ),
     "temperature": click.option(
         "--temperature",
-        type=click.FloatRange(min=0),
+        type=Number(min=0),
         metavar="T",
         help="Sampling temperature; 0 always takes the likeliest token.  [default: the "
         "bundle's setting, or 0]",
     ),
     "top_k": click.option(
         "--top-k",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="K",
         help="Sample from the K likeliest tokens; 0 for all.",
     ),
@@ -71,32 +72,32 @@ _CHOICE: Final = {
     ),
     "repetition_penalty": click.option(
         "--repetition-penalty",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(min=0, min_open=True),
         metavar="R",
         help="Above 1: tokens that were there before become less likely.",
     ),
     "frequency_penalty": click.option(
         "--frequency-penalty",
-        type=float,
+        type=Number(),
         metavar="B",
         help="Taken off a token's logit for each time that the answer has it.",
     ),
     "presence_penalty": click.option(
         "--presence-penalty",
-        type=float,
+        type=Number(),
         metavar="B",
         help="Taken off the logits of tokens that the answer has.",
     ),
     "no_repeat_ngram_size": click.option(
         "--no-repeat-ngram",
         "no_repeat_ngram_size",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="N",
         help="No N tokens follow each other twice.",
     ),
     "seed": click.option(
         "--seed",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="S",
         help="Seed of the random numbers; the same seed gives the same text.",
     ),
@@ -110,7 +111,7 @@ _CHOICE: Final = {
     "forced_bos_token_id": click.option(
         "--forced-bos",
         "forced_bos_token_id",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="TOKEN",
         help="The token after the first, such as the language to translate into, of a "
         "model with an encoder.  [default: the bundle's setting]",

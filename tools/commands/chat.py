@@ -27,6 +27,7 @@ from kvc.tools.generation_options import (
     form_options,
     generation_options,
 )
+from kvc.tools.numbers import WholeNumber
 from kvc.tools.options import Loading, loading_options, open_program
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ _PICTURES = "/image FILE shows a picture with the next message"
 @generation_options
 @click.option(
     "--capacity",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="How many tokens the conversation may have.  [default: the most the bundle "
     "allows]",

@@ -29,6 +29,7 @@ from kvc.tools.generation_rows import (
     open_rows,
 )
 from kvc.tools.inputs import check_text, read_stdin
+from kvc.tools.numbers import WholeNumber
 from kvc.tools.options import Loading, loading_options, open_program
 from kvc.tools.printing import BAD
 
@@ -46,7 +47,7 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
 @generation_options
 @click.option(
     "--capacity",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="How many tokens the cache holds, prompt and answer together.  [default: the "
     "most the bundle allows]",
@@ -59,7 +60,7 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
 )
 @click.option(
     "--draft-tokens",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="How many tokens the draft model guesses at a time.  [default: 4]",
 )
@@ -72,13 +73,13 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
 @click.option(
     "--answers",
     "-N",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Make N answers to one PROMPT, as a batch; the prompt runs once.",
 )
 @click.option(
     "--beams",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Search for the likeliest text with N beams; it is printed at the end.  "
     "[default of --max-tokens: 256]",
@@ -94,7 +95,7 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
 )
 @click.option(
     "--logprobs",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     metavar="K",
     help="After the text, print each token with its log probability, and the K "
     "likeliest at its place with theirs.",

@@ -191,3 +191,18 @@ def test_a_model_that_is_not_compiled_says_what_to_do(kvc, tmp_path):
     told = kvc("generate", folder, "a").stderr
     assert f"compile it first: kvc compile '{folder}'" in told
     assert "compile it" not in kvc("generate", tmp_path, "a").stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "what"),
+    [
+        ("--temperature", "hot", "number"),
+        ("--frequency-penalty", "x", "number"),
+        ("-n", "3.5", "whole number"),
+        ("--beams", "two", "whole number"),
+    ],
+)
+def test_what_is_no_number_is_told_in_plain_words(kvc, rows, option, value, what):
+    result = kvc("generate", rows, "1", option, value)
+    assert result.exit_code == 2
+    assert f"{value!r} is not a valid {what}." in result.stderr
