@@ -136,6 +136,13 @@ def test_what_is_not_utf8_is_told_with_its_byte(kvc, wordy, tiny):
     assert CliRunner().invoke(main, of_bytes, input=b"\xff").exit_code == 0
 
 
+def test_a_line_of_a_chat_that_is_not_utf8_is_refused(wordy):
+    for line in (b"\xff", b"/tool \xff", b"a\xffb"):
+        done = CliRunner().invoke(main, ["chat", wordy, "-n", "1"], input=line)
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "the line is not UTF-8: byte 0xff at " in done.stderr
+
+
 def test_names_of_special_tokens_may_be_text(kvc, wordy):
     with load(wordy) as program:
         expected = len(tokenizer_of(program).encode("<|end|>Once"))
