@@ -14,6 +14,7 @@ from wordy_models import write_wordy
 
 from kvc.runtime import Session, load
 from kvc.runtime.tokenizers import tokenizer_of
+from kvc.runtime.tokenizers.spelled_tokens import plain_tokens
 from kvc.tools.cli import main
 from kvc.tools.generation_rows import BEAM_TOKENS
 
@@ -213,3 +214,13 @@ def test_what_is_no_number_is_told_in_plain_words(kvc, rows, option, value, what
     result = kvc("generate", rows, "1", option, value)
     assert result.exit_code == 2
     assert f"{value!r} is not a valid {what}." in result.stderr
+
+
+def test_plain_tokens_have_what_stands_around_any_text(wordy):
+    with load(wordy) as program:
+        tokenizer = tokenizer_of(program)
+    for text in ("Once", "Once upon", ""):
+        assert plain_tokens(tokenizer, text) == list(tokenizer.encode(text))
+    end = tokenizer.token("<|end|>")
+    assert end in tokenizer.encode("a<|end|>b")
+    assert end not in plain_tokens(tokenizer, "a<|end|>b")
