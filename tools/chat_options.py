@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.schema.errors import reason_of
+
 if TYPE_CHECKING:
     from kvc.runtime.generation.conversation_room import OnFull
 
@@ -51,7 +53,8 @@ def template_options(command: Callable[..., None]) -> Callable[..., None]:
         "--tools",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE.json",
-        help="The tools that the model may call, a list of JSON schemas.",
+        help="The tools that the model may call, a list of JSON schemas, "
+        "as OpenAI's API takes it.",
     )
     @click.option(
         "--template-argument",
@@ -100,12 +103,27 @@ def tools_in(path: Path) -> list[Mapping[str, object]]:
     """
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise _bad_tools(f"{path}: {error}") from error
-    listed: list[Mapping[str, object]] = found if isinstance(found, list) else [found]
-    if not all(isinstance(tool, dict) for tool in listed):
-        raise _bad_tools(f"{path}: expected a list of JSON schemas of tools")
-    return listed
+    except OSError as error:
+        raise _bad_tools(f"{path}: {reason_of(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise _bad_tools(f"{path}: it is not JSON: {error}") from error
+    if isinstance(found, dict) and isinstance(found.get("function"), dict):
+        return [found]
+    if not isinstance(found, list) or not all(map(_is_tool, found)):
+        raise _bad_tools(
+            f"{path}: expected a list of tools, each "
+            '{"type": "function", "function": {"name": ..., "description": ..., '
+            '"parameters": ...}}'
+        )
+    return found
+
+
+def _is_tool(found: object) -> bool:
+    """Tell whether something describes a tool; the inner object alone does, too."""
+    if not isinstance(found, dict):
+        return False
+    function = found.get("function", found)
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def _bad_tools(reason: str) -> click.BadParameter:

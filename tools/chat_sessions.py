@@ -4,19 +4,28 @@ In: a program, and what the user gives. Out: a conversation; after each turn a f
 has it. A file that cannot be used is left as it is.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from kvc.schema.text import plural
 from kvc.tools.chat_options import TemplateGiven
 from kvc.tools.generation_options import telling_what_is_ignored
+from kvc.tools.inputs import check_text
 
 if TYPE_CHECKING:
     from kvc.runtime import Conversation, Program
     from kvc.runtime.generation import Arguments
+
+# Settings of one command, which the next one does not take from the file.
+OF_ONE_COMMAND: Final = (
+    "json_schema", "regex", "choices", "grammar",
+    "max_tokens", "max_new_tokens", "max_length",
+)  # fmt: skip
 
 
 @contextmanager
@@ -43,15 +52,17 @@ def conversation_of(
             chat template for it.
         KvcError: as `Conversation`, `Conversation.restore` and `Conversation.save`.
     """
+    from kvc.runtime import Conversation
+    from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
+
+    if system is not None:
+        check_text(system, "--system", tokenizer_of(program))
     if file is not None and file.exists():
         with _continued(program, file, given, settings) as conversation:
             _check(conversation, file, system, capacity)
             yield conversation
         return
     with program.session(capacity=capacity) as session:
-        from kvc.runtime import Conversation
-        from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
-
         template = chat_template_of(program)
         if template is None:
             _note_no_template(system, given)
@@ -87,23 +98,48 @@ def _note_no_template(system: str | None, given: TemplateGiven) -> None:
 def _continued(
     program: "Program", file: Path, given: TemplateGiven, settings: "Arguments"
 ) -> Iterator["Conversation"]:
-    from kvc.runtime import Conversation
+    from kvc.runtime import BadSnapshot, Conversation
 
-    with telling_what_is_ignored():
-        conversation = Conversation.restore(
-            program,
-            file,
-            tools=given.tools,
-            template_arguments=given.arguments or None,
-            special_tokens=given.special_tokens,
-            on_full=given.on_full,
-            **settings,
-        )
+    try:
+        with telling_what_is_ignored():
+            conversation = Conversation.restore(
+                program,
+                file,
+                tools=given.tools,
+                template_arguments=given.arguments or None,
+                special_tokens=given.special_tokens,
+                on_full=given.on_full,
+                forget=OF_ONE_COMMAND,
+                **settings,
+            )
+    except BadSnapshot as error:
+        reason = f"{error.reason}; move it away to begin a new chat"
+        raise BadSnapshot(path=error.path, reason=reason) from error
     with conversation.session:
         turns = sum(one.get("role") == "user" for one in conversation.messages)
-        what = f"{turns} turns and {conversation.used:,} tokens"
-        click.echo(f"{file}: going on after {what}", err=True)
+        what = f"{plural(turns, 'turn')} and {plural(conversation.used, 'token')}"
+        kept = _kept(conversation, given, settings)
+        click.echo(f"{file}: going on after {what}{kept}", err=True)
         yield conversation
+
+
+def _kept(
+    conversation: "Conversation", given: TemplateGiven, settings: "Arguments"
+) -> str:
+    """Return which settings of the file count, as the end of a line; "" for none."""
+    found = [
+        f"{name.replace('_', '-')} {_shown(value)}"
+        for name, value in conversation.settings.items()
+        if value is not None and settings.get(name) is None and name != "stop_tokens"
+    ]
+    if conversation.on_full == "drop" and given.on_full is None:
+        found.append("on-full drop")
+    return f", with {', '.join(found)} (saved)" if found else ""
+
+
+def _shown(value: object) -> str:
+    listed = isinstance(value, list | tuple)
+    return json.dumps(value, ensure_ascii=False) if listed else str(value)
 
 
 def _check(

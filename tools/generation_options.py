@@ -6,46 +6,49 @@ user leaves out are the bundle's. With `form_options` above it, `settings` also 
 which form answers have.
 """
 
+import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
+
+from kvc.tools.inputs import check_text, text_of
+from kvc.tools.numbers import Number, WholeNumber
 
 if TYPE_CHECKING:
     from kvc.runtime.generation import Arguments
 
-_SHARE = click.FloatRange(min=0, max=1)
+_SHARE = Number(min=0, max=1)
 _Option = Callable[[Callable[..., None]], Callable[..., None]]
 
 _CHOICE: Final = {
     "max_tokens": click.option(
         "--max-tokens",
         "-n",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="N",
         help="Stop after N tokens.  [default: the bundle's setting, or no limit]",
     ),
     "min_new_tokens": click.option(
         "--min-tokens",
         "min_new_tokens",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="N",
         help="The model does not end the text before N tokens.",
     ),
     "temperature": click.option(
         "--temperature",
-        type=click.FloatRange(min=0),
+        type=Number(min=0),
         metavar="T",
         help="Sampling temperature; 0 always takes the likeliest token.  [default: the "
         "bundle's setting, or 0]",
     ),
     "top_k": click.option(
         "--top-k",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="K",
         help="Sample from the K likeliest tokens; 0 for all.",
     ),
@@ -69,32 +72,32 @@ _CHOICE: Final = {
     ),
     "repetition_penalty": click.option(
         "--repetition-penalty",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(min=0, min_open=True),
         metavar="R",
         help="Above 1: tokens that were there before become less likely.",
     ),
     "frequency_penalty": click.option(
         "--frequency-penalty",
-        type=float,
+        type=Number(),
         metavar="B",
         help="Taken off a token's logit for each time that the answer has it.",
     ),
     "presence_penalty": click.option(
         "--presence-penalty",
-        type=float,
+        type=Number(),
         metavar="B",
         help="Taken off the logits of tokens that the answer has.",
     ),
     "no_repeat_ngram_size": click.option(
         "--no-repeat-ngram",
         "no_repeat_ngram_size",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="N",
         help="No N tokens follow each other twice.",
     ),
     "seed": click.option(
         "--seed",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="S",
         help="Seed of the random numbers; the same seed gives the same text.",
     ),
@@ -108,18 +111,20 @@ _CHOICE: Final = {
     "forced_bos_token_id": click.option(
         "--forced-bos",
         "forced_bos_token_id",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         metavar="TOKEN",
         help="The token after the first, such as the language to translate into, of a "
         "model with an encoder.  [default: the bundle's setting]",
     ),
 }
-_FILES: Final = ("json_schema", "grammar")
+_TEXTS: Final = {"choices": "--choice", "regex": "--regex", "stop_strings": "--stop"}
+_FILES: Final = {"json_schema": "--json-schema", "grammar": "--grammar"}
 _FORM: Final = {
     "json_schema": click.option(
         "--json-schema",
         metavar="FILE",
-        help="The answer is JSON of the JSON Schema in FILE (kvc[grammar]).",
+        help="The answer is JSON of the JSON Schema in FILE (kvc[grammar]); - for "
+        "stdin, or the schema itself, which begins with {.",
     ),
     "regex": click.option(
         "--regex",
@@ -136,7 +141,8 @@ _FORM: Final = {
     "grammar": click.option(
         "--grammar",
         metavar="FILE",
-        help="The answer follows the grammar in FILE, in Lark's notation or GBNF.",
+        help="The answer follows the grammar in FILE, in Lark's notation or GBNF; - "
+        "for stdin.",
     ),
 }
 
@@ -148,7 +154,7 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
         settings: Arguments = given.pop("settings", {})
         for name in _CHOICE:
             found = given.pop(name)
-            settings[name] = found if found != () else None  # type: ignore[literal-required]
+            settings[name] = _readable(name, found)  # type: ignore[literal-required]
         return settings
 
     return _with_settings(command, list(_CHOICE.values()), settings_of)
@@ -162,8 +168,8 @@ def form_options(command: Callable[..., None]) -> Callable[..., None]:
         for name in _FORM:
             found = given.pop(name)
             if found is not None and name in _FILES:
-                found = _text_of(found, f"--{name.replace('_', '-')}")
-            settings[name] = found if found != () else None  # type: ignore[literal-required]
+                found = _content_of(name, found, given)
+            settings[name] = _readable(name, found)  # type: ignore[literal-required]
         return settings
 
     return _with_settings(command, list(_FORM.values()), settings_of)
@@ -185,21 +191,75 @@ def _with_settings(
     return made
 
 
-def _text_of(path: str, option: str) -> str:
-    """Return the text in a file.
+def _readable(name: str, found: object) -> object:
+    """Return the value of an option, None for an option that is not given.
 
     Raises:
-        click.BadParameter: the file cannot be read, or is not UTF-8.
+        click.UsageError: a text is not UTF-8.
+    """
+    if found == ():
+        return None
+    for text in found if isinstance(found, tuple) else (found,):
+        if isinstance(text, str):
+            check_text(text, _TEXTS.get(name, name))
+    return found
+
+
+def _content_of(name: str, found: str, given: Mapping[str, object]) -> str:
+    """Return the form that an option names: a file's text, that of stdin, or itself.
+
+    Raises:
+        click.BadParameter: the file cannot be read, or is not what it should be.
+        click.UsageError: something else reads stdin.
+    """
+    option = _FILES[name]
+    if found == "-" and "-" in cast("Sequence[str]", given.get("prompts", "-")):
+        # Without prompts they are messages, which stdin has.
+        raise click.UsageError(
+            f"{option} -: stdin has prompts; give the name of a file"
+        )
+    if name != "json_schema":
+        return text_of(found, option)
+    if found.lstrip().startswith("{"):
+        return _checked_json(found, "the text", option)
+    return _checked_json(text_of(found, option), found, option)
+
+
+def _checked_json(text: str, named: str, option: str) -> str:
+    """Return a text.
+
+    Raises:
+        click.BadParameter: it is not JSON.
     """
     try:
-        return Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{path}: {error}", param_hint=option) from error
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        reason = f"{named} is not JSON: {error.msg} ({place})"
+        raise click.BadParameter(reason, param_hint=option) from error
+    except (ValueError, RecursionError):
+        pass  # too large a number, or nested too deeply: refused as a schema
+    return text
+
+
+def form_option(settings: "Arguments") -> str:
+    """Return the option that says which form answers have, "" without one."""
+    names = {**_TEXTS, **_FILES}
+    given = (names[name] for name in _FORM if settings.get(name) is not None)
+    return next(given, "")
+
+
+def _echo(text: str) -> None:
+    click.echo(text, err=True)
 
 
 @contextmanager
-def telling_what_is_ignored() -> Iterator[None]:
-    """Print on stderr the warnings of a generation that starts within the context."""
+def telling_what_is_ignored(note: Callable[[str], None] = _echo) -> Iterator[None]:
+    """Tell the warnings of a generation that starts within the context.
+
+    Args:
+        note: tells a line; on stderr by default.
+    """
     from kvc.runtime import (
         BegunTwice,
         SettingIgnored,
@@ -212,4 +272,4 @@ def telling_what_is_ignored() -> Iterator[None]:
             warnings.simplefilter("always", kind)
         yield
     for warning in caught:
-        click.echo(f"warning: {warning.message}", err=True)
+        note(f"warning: {warning.message}")

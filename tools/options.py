@@ -5,13 +5,17 @@ to load a bundle, for `open_program`. Also parsers of amounts in bytes with unit
 of sizes by name.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+
+from kvc.schema.text import escape
 
 if TYPE_CHECKING:
     from kvc.runtime import Program
@@ -194,22 +198,49 @@ def _adapter_of(text: str) -> tuple[str, float]:
 @contextmanager
 def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
     """Load a bundle; if `loading.residency`, report its residency before closing it."""
-    from kvc.runtime import load
-    from kvc.runtime.data.modes import check_mode
-
-    mode = check_mode(loading.mode)
-    with load(
-        bundle,
-        mode,
-        loading.data_folders,
-        loading.reference,
-        loading.threads,
-        device=loading.device,
-        backend=loading.backend,
-    ) as program:
+    with _loaded(bundle, loading) as program:
         if loading.adapter is not None:
             file, scale = loading.adapter
             program.adapters.use(program.adapters.load(file).name, scale)
         yield program
         if loading.residency:
             click.echo(str(program.residency()), err=True)
+
+
+def _loaded(bundle: str, loading: Loading) -> "Program":
+    """Load a bundle.
+
+    Raises:
+        click.ClickException: it is a model that is not compiled.
+        KvcError: as `load`.
+    """
+    from kvc.runtime import FormatError, LoadError, load
+    from kvc.runtime.data.modes import check_mode
+
+    mode = check_mode(loading.mode)
+    try:
+        return load(
+            bundle,
+            mode,
+            loading.data_folders,
+            loading.reference,
+            loading.threads,
+            device=loading.device,
+            backend=loading.backend,
+        )
+    except (FormatError, LoadError) as error:
+        if not _is_model(Path(bundle)):
+            raise
+        told = f"{error}; compile it first: kvc compile {shlex.quote(bundle)}"
+        raise click.ClickException(escape(told, keep="\n")) from error
+
+
+def _is_model(path: Path) -> bool:
+    """Tell whether a path is of a model that `kvc compile` takes."""
+    try:
+        if path.is_dir():
+            return (path / "config.json").is_file()
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False

@@ -38,6 +38,7 @@ VERSIONS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "dump": 3,
         "diff": 1,
+        "generate": 1,
         "eval": 1,
         "bench": 1,
         "profile": 1,

@@ -16,13 +16,13 @@ from kvc.compiler.hugging_face.reading.gguf import (
     read_config,
     read_tokenizer,
 )
+from kvc.compiler.hugging_face.reading.gguf_ends import end_tokens
 from kvc.compiler.hugging_face.reading.tasks import Task, find_task
 from kvc.compiler.hugging_face.reading.weights import load_matched
 from kvc.schema.checkpoints.gguf_header import SUFFIX
 
 _TOKENS: Final = {
     "tokenizer.ggml.bos_token_id": "bos_token_id",
-    "tokenizer.ggml.eos_token_id": "eos_token_id",
     "tokenizer.ggml.padding_token_id": "pad_token_id",
 }
 
@@ -59,9 +59,11 @@ def open_gguf(path: str | os.PathLike[str], asked: Task | None = None) -> ModelF
     files = read_tokenizer(checkpoint)
     if TOKENIZER in files:
         check_tokenizer(files[TOKENIZER], config.get_text_config().vocab_size)
-    generation = {
+    generation: dict[str, object] = {
         name: checkpoint.metadata[key]
         for key, name in _TOKENS.items()
         if key in checkpoint.metadata
     }
+    if ends := end_tokens(checkpoint.metadata):
+        generation["eos_token_id"] = ends if len(ends) > 1 else ends[0]
     return ModelFolder(model, generation, files, task=task)

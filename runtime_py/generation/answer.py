@@ -194,6 +194,11 @@ class Answer:
         return self.chooser.force()
 
     @property
+    def found(self) -> Sequence[int]:
+        """Return the tokens that would be the answer if it ended now."""
+        return self.tokens
+
+    @property
     def is_complete(self) -> bool | None:
         """Tell whether the answer has the asked form; None if no form is asked for."""
         if self._matcher is None:

@@ -84,6 +84,11 @@ class BeamSearch:
         """Return the best answer that has ended."""
         return self.finished[0]
 
+    @property
+    def best_so_far(self) -> Beam:
+        """Return the best answer that has ended, or the best beam if none has."""
+        return self.best if self.best.ended else self.beams[0]
+
     def step(
         self,
         scores: Scores,

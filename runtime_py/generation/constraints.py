@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from kvc.runtime.generation.json_schemas import schema_text, unknown_keywords
 from kvc.schema.errors import BadSetting
 from kvc.schema.frozen import frozen
 from kvc.schema.setting_checks import check_strings
@@ -52,14 +53,22 @@ def _content_of(name: str, found: object) -> str:
         if not texts:
             raise BadSetting(name=name, expected="at least one text", found="none")
         return json.dumps(texts)
-    if name == "json_schema" and isinstance(found, Mapping | bool):
-        try:
-            return json.dumps(found)
-        except (TypeError, ValueError) as error:
-            expected = f"a JSON Schema of JSON values ({error})"
-            raise BadSetting(name=name, expected=expected, found=repr(found)) from error
+    if name == "json_schema":
+        return schema_text(found)
     if not isinstance(found, str) or not found:
-        expected = "a JSON Schema: a mapping, or its JSON text"
-        expected = expected if name == "json_schema" else "a text that is not empty"
+        expected = "a text that is not empty"
         raise BadSetting(name=name, expected=expected, found=repr(found)[:80])
     return found
+
+
+def doubts_of(constraint: Constraint | None) -> str:
+    """Return why a form may not be the one that was meant, "" if nothing tells so."""
+    if constraint is None or constraint.kind != "json_schema":
+        return ""
+    unknown = unknown_keywords(constraint.content)
+    if not unknown:
+        return ""
+    return (
+        f"json_schema: {', '.join(unknown)}: ignored; JSON Schema has no such "
+        f"keyword{'s' if len(unknown) > 1 else ''}"
+    )

@@ -11,7 +11,7 @@ memory, since a reset session has to run them again.
 """
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from kvc.runtime.embedding.parts import InParts
@@ -167,7 +167,7 @@ class Conversation(Turns):
 
     def say(
         self,
-        said: str | Sequence[Message],
+        said: str | Message | Sequence[Message],
         images: "Sequence[Picture | InParts]" = (),
     ) -> Generator[Piece]:
         """Return an iterator over the answer to a message, in pieces.
@@ -184,13 +184,13 @@ class Conversation(Turns):
         stays as it was. If an earlier answer is unfinished, `say` ends it.
 
         Args:
-            said: the user's message, or several messages, such as results of tools:
-                {"role": "tool", "name": ..., "content": ...}.
+            said: the user's message; or a message, or several, such as results of
+                tools: {"role": "tool", "name": ..., "content": ...}.
             images: the pictures of the message.
 
         Raises:
-            BadSetting: `said` is neither a text nor messages, or there are messages but
-                no chat template.
+            BadSetting: `said` is neither a text nor messages, there are messages but
+                no chat template, or the template leaves out one of an unusual role.
             CacheOverflow: the session has no room for the message, with "drop" not even
                 for the message alone; the conversation is as it was.
             BadChatTemplate, TemplateLimit: the template refuses the messages, or
@@ -269,6 +269,7 @@ class Conversation(Turns):
         template_arguments: Mapping[str, object] | None = None,
         special_tokens: str | None = None,
         on_full: OnFull | None = None,
+        forget: Collection[str] = (),
         **settings: Unpack[Arguments],
     ) -> "Conversation":
         """Continue a conversation that `save` wrote, where it was.
@@ -284,6 +285,7 @@ class Conversation(Turns):
             template_arguments: replace those of the file, unless None.
             special_tokens: replaces that of the file, unless None.
             on_full: replaces that of the file, unless None.
+            forget: names of settings of the file that do not count.
             settings: replace those of the file, unless None.
 
         Raises:
@@ -304,7 +306,7 @@ class Conversation(Turns):
         }
         with restored(source, path) as (session, template, chat):
             chat.warn_if_changed(template, stacklevel=2)
-            given = settings_in(chat, settings)
+            given = settings_in(chat, settings, forget)
             made = cls(
                 session,
                 tokenizer_of(session),
@@ -332,6 +334,16 @@ class Conversation(Turns):
     def problems(self) -> tuple[str, ...]:
         """Return why the last answer's calls stay in its text, such as broken JSON."""
         return () if self._reply is None else self._reply.problems
+
+    @property
+    def settings(self) -> Arguments:
+        """Return the settings of all answers, as they were given or restored."""
+        return self._settings.copy()
+
+    @property
+    def on_full(self) -> OnFull:
+        """Return what happens where the session is full."""
+        return self._room.on_full
 
     @property
     def dropped(self) -> int:

@@ -9,7 +9,7 @@ now, the conversation is rendered anew, and read again from the first difference
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast, get_args
 
@@ -28,7 +28,6 @@ from kvc.schema.frozen import frozen
 _KIND: Final = "chat"  # the name of the entry in the file
 _MOST: Final = 1 << 62  # the greatest token
 _LATER: Final[Mapping[str, object]] = {"on_full": "stop", "dropped": 0}
-_NEW: Final = "; move it away to begin a new chat"
 # Settings of which each takes the place of the others.
 _INSTEAD: Final = (
     {"json_schema", "regex", "choices", "grammar"},
@@ -108,13 +107,6 @@ class SavedChat:
             warnings.warn(message, TemplateChanged, stacklevel=stacklevel + 1)
 
 
-def _opened(program: Program, path: str | os.PathLike[str]) -> Session:
-    try:
-        return program.restore(path)
-    except BadSnapshot as error:
-        raise BadSnapshot(path=error.path, reason=error.reason + _NEW) from error
-
-
 @contextmanager
 def restored(
     source: Program | Session, path: str | os.PathLike[str]
@@ -135,12 +127,12 @@ def restored(
         KvcError: as `Program.restore` and `chat_template_of`.
     """
     if isinstance(source, Program):
-        session, own = _opened(source, path), True
+        session, own = source.restore(path), True
     else:
         check_session(source)
         with SnapshotFile(path) as file:
             same = file.header.program == source.identity
-            file.require(same, "it is of another program; open it with its own" + _NEW)
+            file.require(same, "it is of another program; open it with its own")
             source.attached = file.header.attached
         session, own = source, False
     try:
@@ -166,7 +158,7 @@ def chat_of(session: Session, path: str, template: ChatTemplate | None) -> Saved
 
     def require(holds: bool, reason: str) -> None:
         if not holds:
-            raise BadSnapshot(path=path, reason=reason + _NEW)
+            raise BadSnapshot(path=path, reason=reason)
 
     found = session.attached.get(_KIND)
     saved = "it has a session without a chat: restore it by Program.restore, and give "
@@ -201,14 +193,18 @@ def _unknown_token(session: Session, tokens: Sequence[int]) -> str:
     return ""
 
 
-def settings_in(chat: SavedChat, given: Arguments) -> Arguments:
+def settings_in(
+    chat: SavedChat, given: Arguments, forget: Collection[str] = ()
+) -> Arguments:
     """Return the settings of a saved chat, replaced by those that are not None.
 
-    A setting replaces all that say the same in another way, such as another form.
+    Those that `forget` names do not count. A setting replaces all that say the same in
+    another way, such as another form.
     """
     new = {name: value for name, value in given.items() if value is not None}
     others = {one for group in _INSTEAD if new.keys() & group for one in group}
-    kept = {name: chat.settings[name] for name in chat.settings.keys() - others}
+    gone = others.union(forget)
+    kept = {name: one for name, one in chat.settings.items() if name not in gone}
     return cast(Arguments, {**kept, **new})
 
 

@@ -6,12 +6,15 @@ Out: the tokens that the session holds, the system message, and new messages, ch
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from kvc.runtime.generation.prompts import histories_of
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import ChatTemplate, Message
 from kvc.runtime.tokenizers.template_arguments import told_of
 from kvc.schema.errors import BadSetting, NoPosition
+
+_ROLES: Final = frozenset({"user", "assistant", "system", "developer", "tool"})
 
 
 def held_of(session: Session, history: Sequence[int] | None) -> list[int]:
@@ -74,10 +77,31 @@ def said_of(said: object, template: ChatTemplate | None) -> list[Message]:
     """
     if isinstance(said, str):
         return []
+    if isinstance(said, Mapping):
+        said = [said]
     if template is None or not isinstance(said, Sequence) or not said:
         expected = "a text" if template is None else "a text, or at least one message"
         raise BadSetting(name="said", expected=expected, found=repr(said)[:80])
     return [*told_of(said)]
+
+
+def check_read(said: Sequence[Message], text: str) -> None:
+    """Check that a template has not left out a message because of its role.
+
+    Args:
+        said: new messages.
+        text: the text that the template has rendered.
+
+    Raises:
+        BadSetting: a message of an unusual role is not in the text.
+    """
+    for message in said:
+        role, content = message.get("role"), message.get("content")
+        if role in _ROLES or not isinstance(content, str):
+            continue
+        if content.strip() not in text:
+            expected = "a role that the chat template knows, such as 'user'"
+            raise BadSetting(name="role", expected=expected, found=repr(role))
 
 
 def tool_message(

@@ -16,7 +16,7 @@ from kvc.runtime.generation.conversation_held import Held
 from kvc.runtime.generation.conversation_reply import Reply, form_for, showing
 from kvc.runtime.generation.conversation_room import OnFull, Room, without
 from kvc.runtime.generation.conversation_script import Script, Shown, Turn
-from kvc.runtime.generation.conversation_start import said_of
+from kvc.runtime.generation.conversation_start import check_read, said_of
 from kvc.runtime.generation.preparing import pictures_of, prepared
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Message
@@ -98,7 +98,7 @@ class Turns:
 
     def _answered(
         self,
-        said: str | Sequence[Message],
+        said: str | Message | Sequence[Message],
         images: "Sequence[Picture | InParts]",
     ) -> Generator[Piece]:
         """Return an iterator over the pieces of the answer; nothing has run yet.
@@ -169,7 +169,10 @@ class Turns:
         return shared if shared > common else len(turn.tokens)
 
     def _turn(
-        self, said: str | Sequence[Message], pictures: int, shown: Sequence[Shown]
+        self,
+        said: str | Message | Sequence[Message],
+        pictures: int,
+        shown: Sequence[Shown],
     ) -> Turn:
         """Return the turn of new messages.
 
@@ -184,6 +187,7 @@ class Turns:
         if isinstance(said, str):
             new = [script.message("user", said, pictures)]
         made = script.turn(self._room.read(self.messages), new, shown)
+        check_read(new, made.text)
         return replace(made, dropped=self._room.dropped)
 
     def _end_open(self) -> None:

@@ -196,6 +196,14 @@ class Generation(_Run[int]):
         return self._source.score
 
     @property
+    def found(self) -> list[int]:
+        """Return `tokens`; during a search for beams those of the best answer so far.
+
+        So a search that is interrupted leaves something.
+        """
+        return list(self._answers[0].found)
+
+    @property
     def is_complete(self) -> bool | None:
         """Tell whether the answer has the asked form; None if no form is asked for.
 

@@ -64,18 +64,31 @@ def check_processors(found: object) -> tuple[Processor, ...]:
     for item in items:
         if not callable(item):
             raise BadSetting(name="processors", expected=expected, found=repr(item))
-    return tuple(map(_checking, items))
+    return tuple(map(CheckedProcessor, items))
 
 
-def _checking(function: Callable[[Ids, Logits], object]) -> Processor:
-    def process(tokens: Ids, logits: Logits) -> Logits:
-        made = np.asarray(function(tokens, logits.copy()))
+class CheckedProcessor:
+    """A function of the caller, called with a copy of the logits.
+
+    Attributes:
+        name: the setting and the function, for messages.
+    """
+
+    def __init__(self, function: Callable[[Ids, Logits], object]) -> None:
+        self.name = f"processors, {getattr(function, '__name__', function)!s}"
+        self._function = function
+
+    def __call__(self, tokens: Ids, logits: Logits) -> Logits:
+        """Return the logits that the function returns.
+
+        Raises:
+            BadSetting: it returns something else.
+        """
+        made = np.asarray(self._function(tokens, logits.copy()))
         if made.shape != logits.shape or made.dtype.kind != "f":
             raise BadSetting(
-                name=f"processors, {getattr(function, '__name__', function)!s}",
+                name=self.name,
                 expected=f"to return logits float32 {list(logits.shape)}",
                 found=f"{made.dtype} {list(made.shape)}",
             )
         return made.astype(np.float32, copy=False)
-
-    return process

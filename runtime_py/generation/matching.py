@@ -206,9 +206,16 @@ def _grammar_of(matcher: "type[LLMatcher]", constraint: Constraint) -> str:
 def _refused(constraint: Constraint, reason: str) -> BadSetting:
     what = {"json_schema": "a JSON Schema", "regex": "a regular expression"}
     name = what.get(constraint.kind, "a grammar")
-    expected = f"{name} that llguidance supports ({reason.strip()})"
+    expected = f"{name} that llguidance supports ({_essential(reason)})"
     found = constraint.content[:80]
     return BadSetting(name=constraint.kind, expected=expected, found=found)
+
+
+def _essential(reason: str) -> str:
+    """Return the line that says what is wrong: others show where, by columns."""
+    lines = reason.strip().splitlines() or [""]
+    of_regex = [line for line in lines if line.startswith("error: ")]
+    return of_regex[0].removeprefix("error: ") if of_regex else lines[0]
 
 
 def _llguidance() -> ModuleType:

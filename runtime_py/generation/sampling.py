@@ -16,9 +16,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.generation.logits import Ids, Logits, Processor, TokenBuffer
+from kvc.runtime.generation.logits import (
+    CheckedProcessor,
+    Ids,
+    Logits,
+    Processor,
+    TokenBuffer,
+)
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.schema.errors import UnusableLogits
+from kvc.schema.errors import BadSetting, UnusableLogits
 
 Scores = npt.NDArray[np.float64]
 
@@ -104,9 +110,12 @@ class Chooser:
         tokens = np.concatenate([self._tokens.array, np.array(answer, np.int64)])
         token = None if self._forced is None else self._forced(tokens)
         if token is None:
+            changed = logits
             for process in self._processors:
-                logits = process(tokens, logits)
-            return logits
+                changed = process(tokens, changed)
+            if math.isnan(changed.max()):
+                self._check_processors(logits)
+            return changed
         if token >= logits.size:
             reason = f"they are for {logits.size} tokens, and token {token} is forced"
             raise UnusableLogits(reason=reason)
@@ -123,11 +132,37 @@ class Chooser:
         """
         token = self.force()
         if token is None:
+            changed = logits
             for process in self._processors:
-                logits = process(self._tokens.array, logits)
-            token = choose_token(logits, self._settings, self._random)
+                changed = process(self._tokens.array, changed)
+            try:
+                token = choose_token(changed, self._settings, self._random)
+            except UnusableLogits:
+                self._check_processors(logits)
+                raise
             self._tokens.append(token)
         return token
+
+    def _check_processors(self, logits: Logits) -> None:
+        """Check that usable logits are still usable after each processor.
+
+        Raises:
+            BadSetting: a processor of the caller makes NaN, or leaves no token.
+            UnusableLogits: a setting, or the form of the answer, leaves no token.
+        """
+        for process in self._processors:
+            if not math.isfinite(logits.max()):
+                return  # they are the model's
+            logits = process(self._tokens.array, logits)
+            most = float(logits.max())
+            if math.isfinite(most):
+                continue
+            if isinstance(process, CheckedProcessor):
+                expected = "to return logits of which one is finite and none is NaN"
+                found = "NaN among them" if math.isnan(most) else f"at most {most}"
+                raise BadSetting(name=process.name, expected=expected, found=found)
+            reason = "settings or the form of the answer leave no token to choose"
+            raise UnusableLogits(reason=reason)
 
 
 def choose_token(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypedDict, TypeVar
 
-from kvc.runtime.generation.constraints import Constraint, constraint_of
+from kvc.runtime.generation.constraints import Constraint, constraint_of, doubts_of
 from kvc.runtime.generation.logits import Processor, check_processors
 from kvc.schema.errors import BadSetting, meant
 from kvc.schema.frozen import frozen
@@ -78,7 +78,7 @@ _ELSEWHERE: Final[Mapping[str, str]] = {
 
 
 class SettingIgnored(UserWarning):
-    """A setting of the caller or the bundle is not used; the message says why."""
+    """A setting of the caller or the bundle, or a part, has no effect; it says why."""
 
 
 class Arguments(TypedDict, total=False):
@@ -263,7 +263,9 @@ def settings_of(
     elif rows is None and settings.num_beams > 1:
         expected = "1: this does not search for beams"
         raise BadSetting(name="num_beams", expected=expected, found=settings.num_beams)
-    for message in _what_is_ignored(given, config or {}, unused):
+    doubts = doubts_of(settings.constraint)
+    ignored = _what_is_ignored(given, config or {}, unused)
+    for message in (*ignored, *[doubts] * bool(doubts)):
         warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)
     return settings
 

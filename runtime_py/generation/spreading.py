@@ -10,7 +10,6 @@ no more copies of it.
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import numpy as np
 
@@ -28,77 +27,6 @@ from kvc.runtime.generation.session_rows import positions
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import BadSetting, UnknownName
-from kvc.schema.setting_checks import check_beams
-
-_ALONE: Final = "answers to one prompt, without a draft"
-
-
-def rows_for_beams(session: Session, answers: object, is_alone: bool) -> int:
-    """Return how many beams a generation may search for by the bundle's own settings.
-
-    Args:
-        session: the session of the generation.
-        answers: the number of answers that the caller asks for, None for one.
-        is_alone: whether there is one prompt and no draft.
-    """
-    if answers is not None or not is_alone:
-        return 0
-    return len(positions(session) or [None])
-
-
-def check_spread(
-    session: Session, settings: GenerationSettings, answers: object, is_alone: bool
-) -> int:
-    """Return how many rows continue the prompt, as beams or answers; 1 without these.
-
-    Args:
-        session: the session of the generation.
-        settings: its settings.
-        answers: the number of answers that the caller asks for, None for one.
-        is_alone: whether there is one prompt and no draft.
-
-    Raises:
-        BadSetting: beams or answers do not go with other arguments, or the session has
-            another number of rows.
-    """
-    count = 1 if answers is None else check_beams("n", answers)
-    name, rows = ("n", count) if answers is not None else ("num_beams", 1)
-    if settings.num_beams > 1:
-        if answers is not None:
-            expected = "no value: a search for beams has one answer"
-            raise BadSetting(name="n", expected=expected, found=answers)
-        _check_beams(settings)
-        name, rows = "num_beams", settings.num_beams
-    if not is_alone and (rows > 1 or answers is not None):
-        raise BadSetting(name=name, expected=f"no value, or {_ALONE}", found=rows)
-    held = rows if rows == 1 else len(positions(session) or [None])
-    if held != rows:
-        raise BadSetting(
-            name=name,
-            expected=f"as many as the session has rows, {held} "
-            f"(session(batch={rows}) has {rows})",
-            found=rows,
-        )
-    return rows
-
-
-def _check_beams(settings: GenerationSettings) -> None:
-    """Check that the settings go with a search for beams.
-
-    Raises:
-        BadSetting: they do not.
-    """
-    wrong = {
-        "temperature": ("0: beams are not sampled", settings.temperature),
-        "stop_strings": ("none: num_beams is above 1", settings.stop_strings),
-        "json_schema, regex, choices or grammar": (
-            "none: num_beams is above 1",
-            settings.constraint,
-        ),
-    }
-    for name, (expected, found) in wrong.items():
-        if found:
-            raise BadSetting(name=name, expected=expected, found=found)
 
 
 def open_seed(session: Session, is_anew: bool) -> Session:
@@ -216,14 +144,24 @@ class BeamAnswer(Answer):
 
     Attributes:
         decided: the tokens of the answer, with its stop token; empty during the search.
+        search: the search for the answer, None before it.
     """
 
     decided: tuple[int, ...] = ()
+    search: BeamSearch | None = None
 
     @property
     def pending(self) -> tuple[int, ...]:
         """Return the tokens of prompt and answer that row 0 has not run yet."""
         return self.decided[-1:] or super().pending
+
+    @property
+    def found(self) -> Sequence[int]:
+        """Return the best answer so far, without a stop token."""
+        if self.tokens or self.search is None:
+            return self.tokens
+        best = self.search.best_so_far.tokens
+        return best[:-1] if best and best[-1] in self.stop_tokens else best
 
     def _limit(self) -> EndReason | None:
         if len(self.tokens) < len(self.decided):
@@ -281,7 +219,7 @@ class BeamDecoding(SpreadDecoding):
         others: list[tuple[int, ...]] = [()] * (len(self._spread.rows) - 1)
         super().leave_pending([*tokens, *others])
 
-    def _search(self, answer: Answer, logits: Logits, most: int) -> BeamSearch:
+    def _search(self, answer: BeamAnswer, logits: Logits, most: int) -> BeamSearch:
         """Search for the best answer.
 
         Args:
@@ -290,7 +228,7 @@ class BeamDecoding(SpreadDecoding):
             most: the greatest number of tokens of an answer.
         """
         said = self._settings
-        search = BeamSearch(
+        answer.search = search = BeamSearch(
             said.num_beams,
             said.stop_tokens,
             most,

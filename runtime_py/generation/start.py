@@ -41,13 +41,12 @@ from kvc.runtime.generation.settings import (
     bos_of,
     settings_of,
 )
-from kvc.runtime.generation.spreading import (
-    BeamAnswer,
+from kvc.runtime.generation.spread_checks import (
     check_spread,
-    open_seed,
     rows_for_beams,
-    spread_over,
+    warn_if_equal,
 )
+from kvc.runtime.generation.spreading import BeamAnswer, open_seed, spread_over
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
@@ -257,8 +256,9 @@ def generate(
         Poisoned, Busy, Closed, Forked: as `Session.call`.
 
     Warns:
-        SettingIgnored: for settings of the cache, and for settings of the bundle that
-            kvc does not support.
+        SettingIgnored: for settings of the cache, for settings of the bundle that kvc
+            does not support, for unknown keywords of a JSON Schema, and for several
+            answers that will be equal.
         BegunTwice: a text begins with the token that the tokenizer puts before it.
     """
     check_session(session)
@@ -317,6 +317,7 @@ def generate(
     first = [one for one, row in zip(given, feeder.rows, strict=True) if not row.start]
     if texts := [one for one in first if isinstance(one, str)]:
         warn_if_begun_twice(texts, find_tokenizer(), stacklevel=2)
+    warn_if_equal(combined, n, stacklevel=2)
     source = _source_of(feeder, whole, combined, draft, histories, draft_tokens)
     tokens, histories = tokens * spread, [*histories] * spread
     matchers = matchers_of(session, combined, feeder.vocabulary)

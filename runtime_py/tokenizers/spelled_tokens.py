@@ -253,6 +253,22 @@ def encode(tokenizer: Tokenizer, made: Spelled) -> list[int]:
     return tokens
 
 
+def plain_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the tokens of a text in which names of special tokens are plain text.
+
+    What the tokenizer puts around any text is around it.
+
+    Raises:
+        BadSetting: as `names_in`, `spelled` and `encode`.
+    """
+    names = names_in(tokenizer, "")
+    made = spelled({"text": text}, lambda given: str(given["text"]), names)
+    whole, bare = list(tokenizer.encode("a")), list(tokenizer.encode("a", False))
+    starts = range(len(whole) - len(bare) + 1)
+    at = next((n for n in starts if whole[n : n + len(bare)] == bare), 0)
+    return [*whole[:at], *encode(tokenizer, made), *whole[at + len(bare) :]]
+
+
 class _Encoder(Protocol):
     def encode(self, text: str, special: bool = True) -> Sequence[int]: ...
 

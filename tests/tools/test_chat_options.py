@@ -26,8 +26,20 @@ def test_tools_are_a_list_or_one(tmp_path):
     file = tmp_path / "tools.json"
     file.write_text(json.dumps([{"name": "a"}, {"name": "b"}]))
     assert [tool["name"] for tool in tools_in(file)] == ["a", "b"]
-    file.write_text('{"name": "a"}')
-    assert tools_in(file) == [{"name": "a"}]
+    whole = {"type": "function", "function": {"name": "a"}}
+    for given in (whole, [whole]):
+        file.write_text(json.dumps(given))
+        assert tools_in(file) == [whole]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": "a"}, {"tools": [{"name": "a"}]}, [{"function": "a"}], [{}]]
+)
+def test_another_shape_of_tools_is_refused_with_the_right_one(tmp_path, wrong):
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps(wrong))
+    with pytest.raises(click.BadParameter, match="expected a list of tools, each "):
+        tools_in(file)
 
 
 @pytest.mark.parametrize("text", ["", "3", '["a"]', "{", "\xff"])

@@ -2,28 +2,37 @@
 
 A single text goes to stdout while it is generated. Several prompts are printed with
 their answers when all answers have ended. Why each answer ended, and the speed, go to
-stderr.
+stderr. An answer without the form that was asked for is exit code 1.
 """
 
-import json
-import os
-import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from kvc.tools.generation_figures import figures_of
+from kvc.tools.generation_figures import figures_of, is_complete
 from kvc.tools.generation_options import (
+    form_option,
     form_options,
     generation_options,
     telling_what_is_ignored,
 )
-from kvc.tools.generation_rows import open_rows
+from kvc.tools.generation_output import write
+from kvc.tools.generation_rows import (
+    check_drafts,
+    check_rows,
+    images_of_prompts,
+    limit_beams,
+    open_rows,
+)
+from kvc.tools.inputs import check_text, read_stdin
+from kvc.tools.numbers import WholeNumber
 from kvc.tools.options import Loading, loading_options, open_program
+from kvc.tools.printing import BAD
 
 if TYPE_CHECKING:
     from kvc.runtime import BatchGeneration, Generation, Program, Session
@@ -39,7 +48,7 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
 @generation_options
 @click.option(
     "--capacity",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="How many tokens the cache holds, prompt and answer together.  [default: the "
     "most the bundle allows]",
@@ -52,7 +61,7 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
 )
 @click.option(
     "--draft-tokens",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="How many tokens the draft model guesses at a time.  [default: 4]",
 )
@@ -65,15 +74,16 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
 @click.option(
     "--answers",
     "-N",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Make N answers to one PROMPT, as a batch; the prompt runs once.",
 )
 @click.option(
     "--beams",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
-    help="Search for the likeliest text with N beams; it is printed at the end.",
+    help="Search for the likeliest text with N beams; it is printed at the end.  "
+    "[default of --max-tokens: 256]",
 )
 @click.option(
     "--image",
@@ -86,11 +96,24 @@ _KEPT_CALLS: Final = 8  # of a draft with recurrent layers; twice the usual gues
 )
 @click.option(
     "--logprobs",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     metavar="K",
     help="After the text, print each token with its log probability, and the K "
     "likeliest at its place with theirs.",
 )
+@click.option(
+    "--special-tokens",
+    type=click.Choice(["tokens", "text"]),
+    default="tokens",
+    help="What names of special tokens in PROMPT become.  [default: tokens]",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a line of JSON for each answer instead of the text.",
+)
+@click.option("--quiet", is_flag=True, help="No figures, notes and warnings on stderr.")
 @loading_options
 def generate(
     bundle: str,
@@ -104,6 +127,9 @@ def generate(
     beams: int | None,
     images: tuple[str, ...],
     logprobs: int | None,
+    special_tokens: str,
+    as_json: bool,
+    quiet: bool,
     loading: Loading,
 ) -> None:
     """Continue each PROMPT with the model in BUNDLE.
@@ -111,142 +137,180 @@ def generate(
     The text goes to stdout as it is generated (on a terminal after the prompt), until
     the model ends it, the cache is full, or --max-tokens or --stop says so. Speed goes
     to stderr. Options that are not given have the values of the bundle's generation
-    config. A PROMPT of - is read from stdin. If the bundle has no tokenizer, PROMPT is
-    token ids, such as "1 15 8". A model with an encoder, such as one that translates,
-    is given PROMPT there, and its answer is printed; one that reads pictures alone is
-    given --image and no PROMPT.
+    config. A PROMPT of - is read from stdin, without a line feed at its end. If the
+    bundle has no tokenizer, PROMPT is token ids, such as "1 15 8". A model with an
+    encoder, such as one that translates, is given PROMPT there, and its answer is
+    printed; one that reads pictures alone is given --image and no PROMPT.
 
     Several prompts run as one batch, if the bundle allows as many, and are printed
     with their answers when all have ended. So do several --answers to one prompt.
 
     With --json-schema, --regex, --choice or --grammar the answer has this form, unless
-    it ends at a limit of tokens, which is told.
+    it ends at a limit of tokens, which is told; the exit code is 1 then.
 
     Example: kvc generate demo.kvc "def " --max-tokens 40
     """
     began = time.perf_counter()
-    _check_drafts(draft, draft_tokens, prompt_lookup)
+    check_drafts(draft, draft_tokens, prompt_lookup)
     checked = draft is not None or prompt_lookup
-    _check_rows(answers, beams, len(prompts), checked)
+    check_rows(answers, beams, len(prompts), checked, settings)
+    _check_prompts(prompts, images, special_tokens)
+    texts = [_read(prompt) for prompt in prompts]
+    settings["logprobs"], settings["num_beams"] = logprobs, beams
+    note = _quiet_note if quiet else _note
+    count = answers or beams or len(texts)
+    with (
+        _without_warnings(quiet),
+        open_program(bundle, loading) as program,
+        open_rows(program, count, capacity, int(checked)) as rows,
+        _guessing(draft, draft_tokens, prompt_lookup, count, loading) as guesser,
+    ):
+        given = _encoded(program, texts, special_tokens)
+        note(limit_beams(rows, settings))
+        with telling_what_is_ignored(note):
+            if answers is None:
+                run = _start(rows, given, settings, guesser, draft_tokens, images)
+            else:
+                run = _start_answers(rows, given, settings, answers, images)
+                texts = texts * answers
+        program.pack()  # or the figures would be of that, not of the model
+        ready = time.perf_counter() - began
+        try:
+            write(run, texts, rows, as_json, answers is not None)
+        except KeyboardInterrupt:
+            note(f"\n{figures_of(run, ready, settings, len(prompts))}")
+            raise
+        note(figures_of(run, ready, settings, len(prompts)))
+        if not form_option(settings) and _is_of_chats(program, texts):
+            note("note: the model was made for chats: kvc chat")
+        has_form = is_complete(run)
+    if not has_form:
+        raise click.exceptions.Exit(BAD)
+
+
+def _note(text: str) -> None:
+    if text:
+        click.echo(text, err=True)
+
+
+def _quiet_note(text: str) -> None:
+    """Tell nothing."""
+
+
+@contextmanager
+def _without_warnings(quiet: bool) -> Iterator[None]:
+    """Ignore all warnings, if `quiet`."""
+    if not quiet:
+        yield
+        return
+    with warnings.catch_warnings(action="ignore"):
+        yield
+
+
+def _check_prompts(
+    prompts: Sequence[str], images: Sequence[str], special_tokens: str
+) -> None:
+    """Check that prompts go together, and with pictures.
+
+    Raises:
+        click.UsageError: they do not.
+    """
     if prompts.count("-") > 1:
         raise click.UsageError("- reads all of stdin, so it can be given once")
     if not prompts and not images:
         raise click.UsageError("Missing argument 'PROMPT...'.")
-    texts = [_read(prompt) for prompt in prompts]
-    settings["logprobs"], settings["num_beams"] = logprobs, beams
-    with ExitStack() as stack:
-        program = stack.enter_context(open_program(bundle, loading))
-        rows = answers or beams or len(texts) or 1
-        opened = open_rows(program, rows, capacity, int(checked))
-        session = stack.enter_context(opened)
-        draft_program = draft_session = None
-        if draft is not None:
-            plain = replace(loading, adapter=None)
-            draft_program = stack.enter_context(open_program(draft, plain))
-            kept = draft_tokens or _KEPT_CALLS
-            opened = open_rows(draft_program, rows, None, kept, "the draft's bundle")
-            draft_session = stack.enter_context(opened)
-        guesser: Session | Literal["prompt"] | None = draft_session
-        guesser = "prompt" if prompt_lookup else guesser
-        if answers is None:
-            run = _start(session, texts, settings, guesser, draft_tokens, images)
-        else:
-            run = _start_answers(session, texts, settings, answers, images)
-            texts = texts * answers
-        for each in (program, draft_program):
-            if each is not None:
-                each.pack()  # or the figures would be of that, not of the model
-        ready = time.perf_counter() - began
-        try:
-            _show(run, texts)
-        except KeyboardInterrupt:
-            click.echo(f"\n{figures_of(run, ready, settings, len(prompts))}", err=True)
-            raise
-        _show_logprobs(run, session)
-        click.echo(figures_of(run, ready, settings, len(prompts)), err=True)
-        if _is_of_chats(program, texts):
-            click.echo("note: the model was made for chats: kvc chat", err=True)
-
-
-def _check_drafts(
-    draft: str | None, draft_tokens: int | None, prompt_lookup: bool
-) -> None:
-    """Check that the options of drafts fit each other.
-
-    Raises:
-        click.UsageError: they do not.
-    """
-    if draft is not None and prompt_lookup:
-        raise click.UsageError("--prompt-lookup takes the place of --draft")
-    if draft is None and not prompt_lookup and draft_tokens is not None:
-        raise click.UsageError("--draft-tokens needs --draft or --prompt-lookup")
-
-
-def _check_rows(
-    answers: int | None, beams: int | None, prompts: int, checked: bool
-) -> None:
-    """Check that the options of several rows fit the others.
-
-    Raises:
-        click.UsageError: they do not.
-    """
-    if answers is not None and beams is not None:
-        raise click.UsageError("--beams finds one answer, so not with --answers")
-    name = "--answers" if answers is not None else "--beams"
-    if (answers or beams) and prompts > 1:
-        raise click.UsageError(f"{name} takes one PROMPT")
-    if (answers or beams) and checked:
-        raise click.UsageError(f"{name} goes without a draft and --prompt-lookup")
+    if images and special_tokens == "text":
+        raise click.UsageError("--special-tokens text goes without --image")
 
 
 def _read(prompt: str) -> str:
-    """Return the prompt; "-" reads it from stdin, without any change."""
+    """Return the prompt; "-" reads it from stdin, without a line feed at its end."""
     if prompt != "-":
         return prompt
-    if sys.stdin is None:
-        raise click.ClickException("stdin is closed; give the prompt as an argument")
-    return os.fsdecode(sys.stdin.buffer.read())
+    return read_stdin("PROMPT").removesuffix("\n")
+
+
+def _encoded(
+    program: "Program", texts: Sequence[str], special_tokens: str
+) -> "Sequence[str | Sequence[int]]":
+    """Return prompts: texts, or tokens if names of special tokens are to be text.
+
+    Raises:
+        click.UsageError: a text is not UTF-8, though the model reads characters.
+        KvcError: as `tokenizer_of` and `plain_tokens`.
+    """
+    from kvc.runtime.tokenizers import tokenizer_of
+    from kvc.runtime.tokenizers.spelled_tokens import plain_tokens
+
+    if not texts:
+        return texts
+    tokenizer = tokenizer_of(program)
+    for text in texts:
+        check_text(text, "PROMPT", tokenizer)
+    if special_tokens == "tokens":
+        return texts
+    return [plain_tokens(tokenizer, text) for text in texts]
+
+
+@contextmanager
+def _guessing(
+    draft: str | None,
+    draft_tokens: int | None,
+    prompt_lookup: bool,
+    rows: int,
+    loading: Loading,
+) -> "Iterator[Session | Literal['prompt'] | None]":
+    """Return what guesses tokens: the session of a draft, the text, or nothing."""
+    if draft is None:
+        yield "prompt" if prompt_lookup else None
+        return
+    kept = draft_tokens or _KEPT_CALLS
+    with (
+        open_program(draft, replace(loading, adapter=None)) as program,
+        open_rows(program, rows, None, kept, "the draft's bundle") as session,
+    ):
+        program.pack()
+        yield session
 
 
 def _start(
     session: "Session",
-    texts: Sequence[str],
+    prompts: "Sequence[str | Sequence[int]]",
     settings: "Arguments",
     draft: "Session | Literal['prompt'] | None",
     draft_tokens: int | None,
     images: Sequence[str],
 ) -> "Generation | BatchGeneration":
-    """Return a generation; print on stderr which settings it ignores.
+    """Return a generation.
 
     Raises:
         KvcError: as `kvc.runtime.generate`.
     """
     from kvc.runtime import generate
 
-    with telling_what_is_ignored():
-        if len(texts) > 1:
-            given = _of_prompts(session, texts, images)
-            return generate(
-                session,
-                texts,
-                images=given,
-                draft=draft,
-                draft_tokens=draft_tokens,
-                **settings,
-            )
+    if len(prompts) > 1:
+        given = images_of_prompts(session, prompts, images)
         return generate(
             session,
-            texts[0] if texts else None,
-            images=images,
+            prompts,
+            images=given,
             draft=draft,
             draft_tokens=draft_tokens,
             **settings,
         )
+    return generate(
+        session,
+        prompts[0] if prompts else None,
+        images=images,
+        draft=draft,
+        draft_tokens=draft_tokens,
+        **settings,
+    )
 
 
 def _start_answers(
     session: "Session",
-    texts: Sequence[str],
+    prompts: "Sequence[str | Sequence[int]]",
     settings: "Arguments",
     answers: int,
     images: Sequence[str],
@@ -254,90 +318,8 @@ def _start_answers(
     """Return a generation of several answers to one text; as `_start` otherwise."""
     from kvc.runtime import generate
 
-    with telling_what_is_ignored():
-        prompt = texts[0] if texts else None
-        return generate(session, prompt, n=answers, images=images, **settings)
-
-
-def _of_prompts(
-    session: "Session", texts: Sequence[str], images: Sequence[str]
-) -> Sequence[Sequence[str]]:
-    """Return the pictures that belong to each text, in order.
-
-    A text with markers of pictures gets as many as it has markers. The last text gets
-    all that remain.
-
-    Raises:
-        KvcError: the bundle's description of pictures is invalid.
-    """
-    from kvc.runtime.generation.picture_places import places_of
-
-    places = places_of(session) if images else None
-    given, left = list[Sequence[str]](), list(images)
-    for text in texts:
-        count = 0 if places is None else places.count_in(text)
-        given.append(left[:count])
-        left = left[count:]
-    return [*given[:-1], [*given[-1], *left]]
-
-
-def _show(run: "Generation | BatchGeneration", prompts: Sequence[str]) -> None:
-    """Write a single text while it is generated, or all prompts and texts at the end.
-
-    On a terminal, a single text is printed with its prompt and a final line feed.
-    """
-    from kvc.runtime import Generation
-
-    out, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
-    if isinstance(run, Generation):
-        if is_terminal and prompts:
-            click.echo(prompts[0], nl=False)
-        for piece in run.text():
-            out.write(piece.encode("utf-8", "replace"))
-            out.flush()
-        out.write(b"\n")
-        out.flush()
-        return
-    try:
-        run.texts()
-    finally:  # what there is
-        run.close()
-        answers = zip(prompts, run.texts(), strict=True)
-        shown = "\n".join(f"{_quoted(prompt)}\n{text}\n" for prompt, text in answers)
-        out.write(shown.encode("utf-8", "replace"))
-        out.flush()
-
-
-def _quoted(prompt: str) -> str:
-    """Return a prompt with a mark before each of its lines."""
-    return "\n".join(f"> {line}" for line in prompt.split("\n"))
-
-
-def _show_logprobs(run: "Generation | BatchGeneration", session: "Session") -> None:
-    """Write a line for each token: its log probability, its text, and the likeliest.
-
-    Nothing is written if no log probabilities were asked for.
-    """
-    from kvc.runtime import Generation
-    from kvc.runtime.tokenizers import tokenizer_of
-
-    tokenizer = tokenizer_of(session)
-
-    def spelled(token: int) -> str:
-        stream = tokenizer.stream()
-        return json.dumps(stream.push(token) + stream.finish(), ensure_ascii=False)
-
-    rows = [run.logprobs] if isinstance(run, Generation) else run.logprobs
-    rows = rows if any(rows) else []
-    for number, row in enumerate(rows):
-        if len(rows) > 1:
-            click.echo(f"log probabilities of answer {number + 1}")
-        for one in row:
-            others = "  ".join(f"{spelled(t)} {chance:.3f}" for t, chance in one.top)
-            line = (
-                f"{one.logprob:9.3f}  {one.token:7d}  {spelled(one.token):16}{others}"
-            )
-            click.echo(line.rstrip())
+    prompt = prompts[0] if prompts else None
+    return generate(session, prompt, n=answers, images=images, **settings)
 
 
 def _is_of_chats(program: "Program", texts: Sequence[str]) -> bool:

@@ -23,6 +23,7 @@ from kvc.tools.checks.expected import Checked
 from kvc.tools.commands.eval import Evaluation
 from kvc.tools.commands.verify import VerifyReport
 from kvc.tools.executorch.report import PteReport
+from kvc.tools.generation_output import AnswerReport
 from kvc.tools.printing import VERSIONS
 from kvc.tools.reports.bundle import DumpReport
 from kvc.tools.reports.differences import DifferenceReport
@@ -49,6 +50,7 @@ PRINTED: tuple[tuple[str, str, str, type | None], ...] = (
     ("kvc dump PROGRAM.pte --json", "", "", PteReport),
     ("kvc dump EXPORTED --json", "exported", "", ExportedReport),
     ("kvc diff OLD NEW --json", "", "", DifferenceReport),
+    ("kvc generate BUNDLE PROMPT... --json", "", "a line for each, ", AnswerReport),
     (
         "kvc eval BUNDLE... FILE --json",
         "bundles",

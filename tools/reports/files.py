@@ -16,12 +16,17 @@ from kvc.runtime.sessions.snapshot_files import SnapshotFile
 from kvc.schema.container import OpenFile
 from kvc.schema.errors import FileProblem
 from kvc.schema.text import columns, escape, plural, size
+from kvc.tools.printing import json_text
 
 T = TypeVar("T")
 _ZIP_MARK: Final = b"PK\x03\x04"
 _REPORT: Final = "report.json"
 _MOST_NBYTES: Final = 1 << 24
 _MOST: Final = (1 << 63) - 1  # of bytes, cycles and multiplications
+
+
+# What stays of a chat beside its settings.
+_OF_CHATS: Final = ("template_arguments", "special_tokens", "on_full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,8 @@ class SessionReport:
         capacity: the greatest position, null if nothing limits it.
         sizes: sizes that the session chose, by name.
         states: number of states.
+        settings: of a chat the settings of its answers, and what else stays; null of
+            other sessions.
     """
 
     path: str
@@ -46,6 +53,7 @@ class SessionReport:
     capacity: int | None
     sizes: Mapping[str, int]
     states: int
+    settings: Mapping[str, object] | None
 
 
 def describe_session(path: str) -> SessionReport:
@@ -66,7 +74,23 @@ def describe_session(path: str) -> SessionReport:
             capacity=header.capacity,
             sizes=header.sizes,
             states=len(header.states),
+            settings=_settings_of(header.attached),
         )
+
+
+def _settings_of(attached: Mapping[str, object]) -> dict[str, object] | None:
+    """Return the settings of the chat that a file carries, None without a chat.
+
+    The file is untrusted: whatever is no mapping counts as empty.
+    """
+    chat = attached.get("chat")
+    if not isinstance(chat, dict):
+        return None
+    found = chat.get("settings")
+    settings = found if isinstance(found, dict) else {}
+    more = {name: chat.get(name) for name in _OF_CHATS}
+    said = {**settings, **more}
+    return {name: value for name, value in said.items() if value not in (None, {}, ())}
 
 
 def session_lines(report: SessionReport) -> list[str]:
@@ -88,6 +112,13 @@ def session_lines(report: SessionReport) -> list[str]:
             ", ".join(f"{escape(k)} {escape(str(v))}" for k, v in report.sizes.items()),
         ),
         ("states", str(report.states)),
+        (
+            "settings",
+            ", ".join(
+                f"{escape(name)} {escape(json_text(value, ensure_ascii=False))}"
+                for name, value in (report.settings or {}).items()
+            ),
+        ),
     ]
     title = f"{escape(report.path)}: a saved session, {size(report.nbytes)}"
     return [title, *columns(row for row in rows if row[1])]

@@ -12,8 +12,8 @@ from kvc.runtime import Conversation, Session, generate, load
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
 from kvc.schema.errors import BadSetting, NoPosition
+from kvc.tools.chat_loop import run_chat
 from kvc.tools.cli import main
-from kvc.tools.commands.chat import run_chat
 
 LIMIT = {"max_tokens": 5, "stop_tokens": [95]}
 TEXTS_ALONE = "{% for m in messages %} 80 {{ m.content.strip() }} 81{% endfor %} 82"

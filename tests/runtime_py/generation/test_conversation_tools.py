@@ -130,3 +130,29 @@ def test_without_a_template_nothing_can_be_told(program, given):
         conversation = Conversation(session, tokenizer, None)
         with pytest.raises(BadSetting, match="said: expected a text"):
             conversation.say([{"role": "user", "content": "Hi"}])
+
+
+def test_one_message_is_said_as_it_is(program):
+    conversation, other = talk(program), talk(program)
+    said = {"role": "user", "content": "Hi", "name": "Eva"}
+    made = "".join(conversation.say(said))
+    assert made == "".join(other.say([said]))
+    assert conversation.messages[0] == said
+
+
+DROPPING = (
+    "{% for m in messages %}{% if m.role == 'user' %}[u]{{ m.content }}"
+    "{% elif m.role == 'assistant' %}{{ m.content }}{{ eos_token }}{% endif %}"
+    "{% endfor %}[a]"
+)
+
+
+def test_a_role_that_the_template_leaves_out_is_refused(program):
+    conversation = talk(program, DROPPING)
+    with pytest.raises(BadSetting, match=r"role: expected a role .*, got 'usr'"):
+        conversation.say({"role": "usr", "content": "Hello"})
+    assert conversation.messages == []
+    kept = talk(program)
+    "".join(kept.say({"role": "usr", "content": " Hello "}))  # which it renders
+    "".join(conversation.say({"role": "user", "content": "Hello"}))
+    assert prompt(conversation).startswith("[u]Hello[a]")

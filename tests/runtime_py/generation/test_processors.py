@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wordy_models import BEGIN, END, VOCABULARY, wordy_llama, write_wordy
 
-from kvc.runtime import BadSetting, generate, load
+from kvc.runtime import BadSetting, UnusableLogits, generate, load
 from kvc.runtime.generation import GenerationSettings, settings_of
 from kvc.runtime.generation.processors import forced_tokens, processors_of
 from kvc.runtime.generation.sampling import Chooser, keep_tokens
@@ -154,6 +154,42 @@ def test_a_processor_that_returns_no_logits_is_named(programs, wrong):
 def test_impossible_settings_are_named(name, wrong):
     with pytest.raises(BadSetting, match=name):
         settings_of({}, {name: wrong})
+
+
+def make_nan(tokens, logits):
+    return logits * np.nan
+
+
+def leave_nothing(tokens, logits):
+    return np.full_like(logits, -np.inf)
+
+
+def keep(tokens, logits):
+    return logits
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (make_nan, "processors, make_nan: .*none is NaN, got NaN among them"),
+        (leave_nothing, "processors, leave_nothing: .*, got at most -inf"),
+    ],
+)
+def test_a_processor_that_leaves_no_choice_is_named(programs, wrong, told, temperature):
+    with programs[0].session() as session:
+        settings = {"processors": [keep, wrong, keep], "temperature": temperature}
+        run = generate(session, [1, 2], max_tokens=2, **settings)
+        with pytest.raises(BadSetting, match=told):
+            list(run)
+
+
+def test_settings_that_leave_no_token_are_told(programs):
+    with programs[0].session() as session:
+        hidden = list(range(VOCABULARY))
+        run = generate(session, [1, 2], max_tokens=2, suppress_tokens=hidden)
+        with pytest.raises(UnusableLogits, match="settings or the form of the answer"):
+            list(run)
 
 
 def test_biases_of_a_token_alone_and_in_sequences_add_up():

@@ -7,6 +7,7 @@ from kvc.runtime import (
     BadSetting,
     BatchGeneration,
     PromptTooLong,
+    SettingIgnored,
     StateMismatch,
     generate,
     load,
@@ -110,13 +111,15 @@ def test_one_answer_is_a_batch_of_one(program):
         ("n: expected as many as the session has rows, 3", {"n": 2}),
         ("n: expected a whole number, 1 or more", {"n": 0}),
         ("n: expected a whole number", {"n": "two"}),
-        ("n: expected no value, or answers to one", {"draft": "prompt"}),
+        ("n: expected no value: it goes with one prompt", {"draft": "prompt"}),
     ],
 )
 def test_what_cannot_be_is_refused(session, told, given):
     with pytest.raises(BadSetting, match=told):
         generate(session, PROMPT, **{"n": ROWS, **given})
-    with pytest.raises(BadSetting, match="n: expected no value, or answers to one"):
+    with pytest.raises(
+        BadSetting, match="n: expected no value: it goes with one prompt"
+    ):
         generate(session, [PROMPT] * ROWS, n=ROWS)
 
 
@@ -125,7 +128,9 @@ def test_a_prompt_without_room_is_refused(session):
         generate(session, [40] * (CAPACITY + 1), n=ROWS)
 
 
-@pytest.mark.parametrize("asked", [{"n": ROWS}, {"num_beams": ROWS, "max_tokens": 4}])
+@pytest.mark.parametrize(
+    "asked", [{"n": ROWS, "temperature": 1.0}, {"num_beams": ROWS, "max_tokens": 4}]
+)
 def test_what_else_uses_the_session_is_noticed(session, asked):
     run = generate(session, PROMPT, **asked)
     generate(session, [PROMPT] * ROWS, max_tokens=1).__next__()
@@ -133,7 +138,9 @@ def test_what_else_uses_the_session_is_noticed(session, asked):
         next(run)
 
 
-@pytest.mark.parametrize("asked", [{"n": ROWS}, {"num_beams": ROWS, "max_tokens": 4}])
+@pytest.mark.parametrize(
+    "asked", [{"n": ROWS, "temperature": 1.0}, {"num_beams": ROWS, "max_tokens": 4}]
+)
 def test_a_prompt_that_fails_leaves_the_session_as_it_was(session, monkeypatch, asked):
     def failing(self, prompts):
         raise InterruptedError
@@ -145,6 +152,13 @@ def test_a_prompt_that_fails_leaves_the_session_as_it_was(session, monkeypatch, 
     assert session.position.tolist() == [0] * ROWS
     pending = run.pending if "n" in asked else [run.pending]
     assert set(pending) == {tuple(PROMPT)}
+
+
+def test_equal_answers_are_told_once(session):
+    with pytest.warns(SettingIgnored, match="all answers will be equal") as caught:
+        generate(session, PROMPT, n=ROWS)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
 
 
 def test_rows_move_without_being_overwritten(session):

@@ -18,8 +18,8 @@ from kvc.runtime import Conversation, generate, load
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 from kvc.runtime.tokenizers.rendering import Limits, Renderer
+from kvc.tools.chat_loop import Stop, run_chat
 from kvc.tools.cli import main
-from kvc.tools.commands.chat import Stop, run_chat
 
 KVC = Path(sys.executable).parent / "kvc"
 
@@ -122,6 +122,21 @@ def test_a_path_is_said(program):
     assert said == ["/usr/bin/kvc", "/a b"]
 
 
+def test_a_command_with_more_words_is_refused_and_two_slashes_say_anything(program):
+    terminal = Terminal("/reset now", "//reset now", " //x")
+    conversation = talk(program, terminal)
+    said = [one["content"] for one in conversation.messages if one["role"] == "user"]
+    assert said == ["/reset now", "/x"]
+    assert terminal.notes[0] == "/reset stands alone on its line; //reset now says it"
+
+
+@pytest.mark.parametrize("line", ["x" * 200, "/reset now", "/nothing", "/image"])
+def test_a_line_that_is_refused_is_exit_code_1(path, line):
+    done = CliRunner().invoke(main, ["chat", str(path)], f"Hello\n{line}\nGo\n")
+    assert done.exit_code == 1
+    assert len(done.stdout.splitlines()) == 2  # the others are answered
+
+
 def test_reset_begins_anew(program):
     terminal = Terminal("Hello", "/reset", "Hello")
     talk(program, terminal)
@@ -194,17 +209,22 @@ def test_the_second_of_two_signals_interrupts_at_once(program):
 def test_a_full_cache_and_a_line_too_long_say_what_to_do(program):
     terminal = Terminal("Hello", "x" * CAPACITY, "y")
     conversation = talk(program, terminal, max_tokens=CAPACITY, stop_tokens=[])
-    full = next(note for note in terminal.notes if "the cache is full" in note)
-    assert "/reset begins a new conversation" in full
-    over = next(note for note in terminal.notes if "holds 160" in note)
-    assert "/reset begins a new conversation" in over
+    (full,) = [note for note in terminal.notes if "the context is full" in note]
+    over, last = [note for note in terminal.notes if "the message is refused" in note]
+    for note in (full, over, last):
+        assert (
+            note.count("/reset begins a new conversation, --on-full drop leaves") == 1
+        )
+        assert "--capacity N" in note
+        assert "session" not in note
+    assert "of 160" in over
     assert conversation.messages[0]["content"] == "Hello"
 
 
 def test_the_command_reads_stdin_and_writes_answers_to_stdout(kvc, path, program):
     lines = b"Hello\n\xff\n/quit\nmore\n"
     done = CliRunner().invoke(main, ["chat", str(path)], input=lines)
-    assert done.exit_code == 0
+    assert done.exit_code == 0  # a model of bytes reads any
     first, second = answers_to(program, "Hello", "\udcff")
     assert done.stdout == f"{first}\n{second}\n"
     assert "/reset forgets the conversation" in done.stderr

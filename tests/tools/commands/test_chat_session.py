@@ -1,5 +1,6 @@
 """`kvc chat --session FILE`: what was said goes on in the next command."""
 
+import json
 import os
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_chat_goes_on_in_the_next_command(path, file):
     assert (made.exit_code, made.stdout) == (0, f"{first}\n")
     made = chat(path, file, "What?\nGo\n")
     assert made.stdout == f"{second}\n{third}\n"
-    assert "my.chat: going on after 1 turns and 17 tokens" in made.stderr
+    assert "my.chat: going on after 1 turn and 17 tokens" in made.stderr
     assert f"prompt {len('x![u]What?[a]')} tokens" in made.stderr
 
 
@@ -54,11 +55,39 @@ def test_a_reset_is_saved(path, file):
     assert "going on after 0 turns" in chat(path, file).stderr
 
 
-def test_settings_of_the_chat_stay_until_they_are_given_anew(path, file):
-    chat(path, file, "Hello\n", "--max-tokens", 3)
-    assert len(chat(path, file, "What?\n").stdout) == 4
-    assert len(chat(path, file, "What?\n", "--max-tokens", 5).stdout) == 6
-    assert len(chat(path, file, "What?\n").stdout) == 6
+def test_settings_of_the_chat_stay_and_are_named(kvc, path, file):
+    drawn = ["--temperature", 100, "--seed", 3, "--stop", "~", "--on-full", "drop"]
+    chat(path, file, "Hello\n/reset\n", *drawn)
+    fresh = chat(path, file.with_name("other"), "What?\n", *drawn).stdout
+    again = chat(path, file, "What?\n/reset\n")
+    assert again.stdout == fresh
+    kept = ', with temperature 100.0, seed 3, stop-strings ["~"], on-full drop (saved)'
+    assert f"0 tokens{kept}\n" in again.stderr
+    dumped = kvc("dump", file)
+    assert "temperature 100.0" in dumped.stdout
+    assert json.loads(kvc("dump", file, "--json").stdout)["session"]["settings"] == {
+        "temperature": 100.0,
+        "seed": 3,
+        "stop_strings": ["~"],
+        "stop_tokens": [33],
+        "special_tokens": "tokens",
+        "on_full": "drop",
+    }
+    other = chat(path, file, "What?\n", "--temperature", 0).stderr
+    assert ', with seed 3, stop-strings ["~"], on-full drop (saved)' in other
+
+
+def test_limits_and_forms_are_of_one_command(path, file):
+    assert len(chat(path, file, "Hello\n", "--max-tokens", 3).stdout) == 4
+    again = chat(path, file, "What?\n")
+    assert len(again.stdout) == 8
+    assert "saved" not in again.stderr
+    with load(path) as program:
+        tokenizer, template = tokenizer_of(program), chat_template_of(program)
+        with program.session() as session:
+            made = Conversation(session, tokenizer, template, regex="a", max_length=9)
+            made.save(file)
+    assert len(chat(path, file, "What?\n").stdout) == 8
 
 
 @pytest.mark.parametrize("raw", [b"", b"something else", b"KVCS" * 99])
@@ -112,7 +141,8 @@ def test_a_chat_that_drops_turns_goes_on_so(path, file):
     assert made.exit_code == 0
     assert "messages are no longer read" in made.stderr
     made = chat(path, file, "Hello\nHello\nHello\n", "--on-full", "stop")
-    assert "the session has room for" in made.stderr
+    assert made.exit_code == 1
+    assert "the message is refused: " in made.stderr
 
 
 def test_without_turns_none_are_dropped(tmp_path):

@@ -130,7 +130,10 @@ def test_a_stop_string_is_left_out(kvc, counting):
     assert "; a stop string came" in result.stderr
 
 
-def test_the_prompt_comes_from_stdin_as_it_is(counting):
+def test_the_prompt_comes_from_stdin_without_the_last_line_feed(counting, tiny):
+    shown = CliRunner().invoke(main, ["generate", str(tiny), "-"], input=b"ab\n\n")
+    assert "prefill" in shown.stderr
+    assert "(3 tokens), decode" in shown.stderr
     command = ["generate", str(counting()), "-", "-n", "2"]
     assert CliRunner().invoke(main, command, input=b"1 2\n").stdout == "3 4 \n"
     empty = CliRunner().invoke(main, command, input=b"")
@@ -319,11 +322,12 @@ def test_a_file_of_a_form_that_cannot_be_read_is_named(kvc, wordy, tmp_path, opt
         result = kvc("generate", wordy, "Once", option, str(path))
         assert result.exit_code == 2
         assert option in result.stderr
-        assert path.name in result.stderr
+        assert result.stderr.count(path.name) == 1
+        assert "Errno" not in result.stderr
     wrong.write_text('"unfinished')
     result = kvc("generate", wordy, "Once", option, str(wrong))
-    assert result.exit_code == 1
-    assert option[2:].replace("-", "_") in result.stderr
+    assert result.exit_code == (2 if option == "--json-schema" else 1)
+    assert "wrong is not JSON: " in result.stderr or "grammar" in result.stderr
 
 
 def test_log_probabilities_are_a_line_for_each_token(kvc, wordy):
@@ -354,7 +358,6 @@ def test_guesses_from_the_text_give_the_same_text(kvc, wordy):
     drafted = kvc("generate", wordy, "Once upon upon", "-n", "40", "--prompt-lookup")
     assert drafted.stdout == plain.stdout
     assert "guesses right" in drafted.stderr
-    for wrong in (["--draft", wordy], ["b"]):
-        refused = kvc("generate", wordy, "a", "--prompt-lookup", *wrong)
-        assert refused.exit_code == 2
-        assert "--prompt-lookup" in refused.stderr
+    refused = kvc("generate", wordy, "a", "--prompt-lookup", "--draft", wordy)
+    assert refused.exit_code == 2
+    assert "--prompt-lookup" in refused.stderr

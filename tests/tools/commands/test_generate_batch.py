@@ -73,7 +73,7 @@ def test_a_bundle_of_one_row_says_what_to_do(kvc, tmp_path):
     path = write_bundle(tmp_path / "g.kvc", counting_program())
     result = kvc("generate", path, "1", "2")
     assert result.exit_code == 1
-    assert "this bundle takes 1 at a time; kvc compile FOLDER" in result.stderr
+    assert "this bundle takes 1 at a time; kvc compile MODEL" in result.stderr
 
 
 def test_a_prompt_that_does_not_fit_is_named(kvc, rows):
@@ -134,7 +134,7 @@ def test_several_answers_to_one_prompt(kvc, rows):
     expected = kvc("generate", rows, "7", "7", "7", *drawn)
     result = kvc("generate", rows, "7", "--answers", 3, *drawn)
     assert (result.exit_code, result.stdout) == (0, expected.stdout)
-    assert "(1 tokens), decode" in result.stderr
+    assert "(1 token), decode" in result.stderr
     assert "of all answers together; 3 ended by the limit" in result.stderr
 
 
