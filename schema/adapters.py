@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvc.schema.model import NamedData, Program
+from kvc.schema.text import plural
 from kvc.schema.uses import SLOT
 
 A: Final = "adapter_a"  # [slots, rank, in], the first matrix; none for a whole one
@@ -32,6 +33,17 @@ def slots_of(program: Program) -> dict[str, dict[str, tuple[int, NamedData]]]:
         if named.format == SLOT and part in PARTS:
             found.setdefault(path, {})[part] = number, named
     return found
+
+
+def slots_text(program: Program) -> str:
+    """Return in words how many adapters a program can hold, "" for none."""
+    layers = slots_of(program)
+    if not layers:
+        return ""
+    ranks = {parts[B][1].type.dims[1] for parts in layers.values() if A in parts}
+    rank = f" of up to rank {max(map(str, ranks), key=int)}" if ranks else ""
+    room = plural(count_slots(layers), "adapter")
+    return f"{room}{rank}, of {plural(len(layers), 'layer')}"
 
 
 def count_slots(layers: Mapping[str, Mapping[str, tuple[int, NamedData]]]) -> int:

@@ -4,6 +4,7 @@ In: a loaded program. Out: the text that `print(program)` prints. `kvc dump` has
 details.
 """
 
+from kvc.schema.adapters import slots_text
 from kvc.schema.model import Method, Program
 from kvc.schema.text import columns, escape, plural, size
 
@@ -11,12 +12,14 @@ from kvc.schema.text import columns, escape, plural, size
 def program_summary(path: str, program: Program) -> str:
     """Return the summary of a bundle's running program."""
     origin, nbytes = program.provenance, sum(blob.nbytes for blob in program.blobs)
-    blobs = plural(len(program.blobs), "blob")
+    blobs, adapters = plural(len(program.blobs), "blob"), slots_text(program)
+    called = (method for method in program.methods if method.adapts is None)
     rows = [
         ("recipe", escape(origin.recipe)),
-        *(("method", _method(method)) for method in program.methods),
+        *(("method", _method(method)) for method in called),
         ("state", _states(program)),
         ("data", f"{blobs} of {size(nbytes)}, each stored once"),
+        *([("adapters", f"room for {adapters}")] if adapters else []),
         ("made by", escape(f"kvc {origin.kvc_version} (torch {origin.torch_version})")),
     ]
     return "\n".join([escape(path), *columns(rows)])

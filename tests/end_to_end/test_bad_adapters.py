@@ -182,9 +182,9 @@ def test_dora_asks_for_the_model(home, tmp_path):
     slots = AdapterSlots(1, gains=True)
     export_hf(model, recipe="cpu_fp32", adapters=slots).save(tmp_path / "m.kvc")
     save_adapter(model, tmp_path / "dora", use_dora=True)
-    with load(tmp_path / "m.kvc") as program:
-        with pytest.raises(BadAdapter, match="needs the weights of the model"):
-            read_peft(tmp_path / "dora", program._engine.program)
+    needs = pytest.raises(BadAdapter, match="needs the weights of the model")
+    with load(tmp_path / "m.kvc") as program, needs:
+        read_peft(tmp_path / "dora", program._engine.program)
 
 
 @pytest.mark.parametrize("recipe", ["xnnpack_q8", "bf16", ["cpu_fp32", "xnnpack_fp32"]])

@@ -9,6 +9,7 @@ error: the report names it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kvc.schema.adapters import slots_text
 from kvc.schema.container import (
     HEADER_NBYTES,
     BundleFile,
@@ -199,6 +200,7 @@ class DumpReport:
     position: PositionReport | None
     updates: tuple[UpdateReport, ...]
     sharing: tuple[SharingReport, ...]
+    adapters: str
     blobs: tuple[BlobReport, ...]
     delegates: tuple[DelegateReport, ...]
     operators: tuple[OperatorReport, ...]
@@ -241,6 +243,7 @@ def describe_file(
         position=describe_position(body),
         updates=describe_copies(body),
         sharing=describe_sharing(program),
+        adapters=slots_text(program),
         blobs=describe_blobs(program),
         delegates=describe_delegates(body),
         operators=operators,

@@ -57,7 +57,11 @@ def overview_lines(report: DumpReport) -> list[str]:
         f"STATE, at most {size(memory.states)} for each session, kept between calls "
         "(r: reads, w: writes)",
         *_state_section(report),
-        *("", "DATA, each blob stored once", *sharing_lines(report.sharing)),
+        *(
+            "",
+            "DATA, each blob stored once",
+            *sharing_lines(report.sharing, report.adapters),
+        ),
     ]
     if report.delegates:
         title = "DELEGATES, partitions of a method that a backend runs"
@@ -287,8 +291,11 @@ def packed_text(form: str) -> str:
     return "" if form == PLAIN else f" ({escape(form)})"
 
 
-def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
-    """Say which blobs methods share, and the bytes if each method kept its own."""
+def sharing_lines(sharing: Sequence[SharingReport], adapters: str) -> list[str]:
+    """Say which blobs methods share, and the bytes if each method kept its own.
+
+    `adapters` are the words for the slots of adapters, "" for none.
+    """
     rows = [
         (_users_of(group), size(group.nbytes), plural(group.blobs, "blob"))
         for group in sharing
@@ -301,6 +308,8 @@ def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
         lines.append(
             f"  {size(once)} stored once; {size(apart)} if methods kept their own"
         )
+    if adapters:
+        lines.append(f"  slots for {adapters}; no bytes here")
     return lines
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kvc.schema.adapters import slots_text
 from kvc.schema.container import BundleFile, SavedBundle
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Program
@@ -53,6 +54,7 @@ def compiled_lines(
         *_form_rows(bundle.stored_forms),
         *_file_rows(report),
         *_packed_rows(packed),
+        *([("adapters", slots_text(program))] if slots_text(program) else []),
         *_memory_rows(program),
         ("time", f"{seconds:.1f} s"),
     ]
