@@ -44,6 +44,7 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
         "run",
         "verify",
         "check",
+        "adapter",
         "split",
         "join",
         "export",

@@ -184,6 +184,7 @@ def test_everything_as_json(kvc, sample):
         "position",
         "updates",
         "sharing",
+        "adapters",
         "blobs",
         "delegates",
         "operators",
