@@ -76,8 +76,7 @@ class HeldBlobs:
         """Subtract one handle from the count, now or at the next use of the blob.
 
         The method never waits for a verification. It waits only if the handle is the
-        last and another thread maps or frees pages of the same file, which takes
-        microseconds.
+        last and another thread maps or frees pages, which takes microseconds.
         """
         if os.getpid() != self._pid:
             return

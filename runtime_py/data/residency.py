@@ -57,7 +57,8 @@ class BlobResidency:
             too; they are in memory once. None if `touched` is None.
         packed: the bytes of packed copies of the blob that delegates hold.
         freed: the resident bytes that were freed so far; bytes that were freed twice
-            count twice. None if the system does not report them.
+            count twice. None if the system does not report them. What programs shared
+            goes with the last of them; a map reports it there, a copy to each of them.
     """
 
     names: tuple[str, ...]
