@@ -55,7 +55,8 @@ class BlobResidency:
             them.
         shared: the bytes of `touched` that other programs of this process have in use,
             too; they are in memory once. None if `touched` is None.
-        packed: the bytes of packed copies of the blob that delegates hold.
+        packed: the bytes of packed copies of the blob that delegates hold; those that
+            programs share count for each program.
         freed: the resident bytes that were freed so far; bytes that were freed twice
             count twice. None if the system does not report them. What programs shared
             goes with the last of them; a map reports it there, a copy to each of them.
