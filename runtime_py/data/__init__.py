@@ -2,7 +2,8 @@
 
     open files --MappedBlobs or OwnBlobs--> byte ranges --HeldBlobs--> FreeableBuffer
 
-`mapped.py` and `own.py` are the two ways to put blobs into memory; `held.py` counts the
+`mapped.py` and `own.py` are the two ways to put blobs into memory; `shared.py` has what
+programs of this process share, and `mapped_files.py` the maps; `held.py` counts the
 handles on a blob; `buffers.py` has the handles through which users read named data and
 bundled files; `residency.py` reports memory.
 """

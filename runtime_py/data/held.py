@@ -13,11 +13,11 @@ subtracted from the count later.
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kvc.runtime.data.locations import BlobMemory, ByteRange
+from kvc.runtime.data.locations import BlobMemory, ByteRange, Changing
 from kvc.schema.container import OpenFile, StoredBlobs
 from kvc.schema.errors import Closed, Forked
 
@@ -33,14 +33,10 @@ class _Hold:
 
 
 class HeldBlobs:
-    """The blobs of a program; a blob in memory stays there while it has handles.
-
-    Attributes:
-        shown: the files that are mapped, which are checked for changes before each use.
-    """
+    """The blobs of a program; a blob in memory stays there while it has handles."""
 
     def __init__(self, stored: StoredBlobs, memory: BlobMemory) -> None:
-        self._memory, self.shown = memory, memory.shown
+        self._memory = memory
         self._stored = stored
         self._holds = tuple(_Hold() for _ in stored.program.blobs)
         self._lock = threading.RLock()
@@ -49,8 +45,13 @@ class HeldBlobs:
         self._closed = False
         self._pid = os.getpid()
         # Runs once: at close, or when the last buffer and program are collected.
-        self._closer = weakref.finalize(self, stored.close)
+        self._closer = weakref.finalize(self, _end, stored, memory, self._pid)
         self._closer.atexit = False
+
+    @property
+    def shown(self) -> Sequence[Changing]:
+        """Return the files that blobs are mapped from, to check before each use."""
+        return self._memory.shown
 
     def acquire(self, blob: int) -> None:
         """Add one handle to the count of a blob.
@@ -75,8 +76,7 @@ class HeldBlobs:
         """Subtract one handle from the count, now or at the next use of the blob.
 
         The method never waits for a verification. It waits only if the handle is the
-        last and another thread maps or frees pages of the same file, which takes
-        microseconds.
+        last and another thread maps or frees pages, which takes microseconds.
         """
         if os.getpid() != self._pid:
             return
@@ -101,8 +101,8 @@ class HeldBlobs:
                 with hold.lock:
                     if hold.place is None:
                         hold.place = self._memory.take(blob)
-                    elif self._file(blob) in self.shown:
-                        self._file(blob).check_unchanged()
+                    else:
+                        self._memory.check(blob)
                     return hold.place
             finally:
                 self._settle(blob)
@@ -132,6 +132,10 @@ class HeldBlobs:
         """Return the place of a blob, None if the blob is not in memory."""
         return self._holds[blob].place or self._memory.find(blob)
 
+    def sharers(self, blob: int) -> int:
+        """Return how many other programs of this process have a blob in use."""
+        return self._memory.sharers(blob)
+
     def freed_nbytes(self, blob: int) -> int | None:
         """Return how many resident bytes of a blob were freed; None if unknown."""
         return self._memory.freed_nbytes(blob)
@@ -156,7 +160,6 @@ class HeldBlobs:
     def _finish(self) -> None:
         for hold in self._holds:
             hold.place = None
-        self._memory.close()
         self._closer()
 
     @contextmanager
@@ -212,3 +215,10 @@ class HeldBlobs:
         if hold.handles == 0 and hold.place is not None:
             hold.place = None
             self._memory.give_back(blob)
+
+
+def _end(stored: StoredBlobs, memory: BlobMemory, pid: int) -> None:
+    """Release all memory and close the files."""
+    if os.getpid() == pid:  # another thread may have held a lock at the fork
+        memory.close()
+    stored.close()

@@ -5,12 +5,12 @@ In: a blob. Out: a `ByteRange`. Memory is never freed explicitly: it lives as lo
 """
 
 import mmap
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from kvc.runtime.memory.arrays import Array, address_of
-from kvc.schema.container import OpenFile
 from kvc.schema.dtypes import DType
 from kvc.schema.frozen import frozen
 
@@ -44,16 +44,27 @@ class ByteRange:
         return address_of(np.ndarray((0,), np.uint8, self.owner, self.offset))
 
 
+class Changing(Protocol):
+    """A file that may change."""
+
+    def check_unchanged(self) -> None:
+        """Check that the file has not changed since it was opened.
+
+        Raises:
+            FileChanged: it has changed.
+            FileProblem: the system does not report its status.
+        """
+
+
 class BlobMemory(Protocol):
     """Reads blobs into memory and frees the memory; safe to use from many threads.
 
     For one blob, calls of `take` and `give_back` alternate.
-
-    Attributes:
-        shown: the files that are mapped rather than copied into memory.
     """
 
-    shown: list[OpenFile]
+    @property
+    def shown(self) -> Sequence[Changing]:
+        """Return the mapped files that blobs in use lie in."""
 
     def take(self, blob: int) -> ByteRange:
         """Read a blob into memory, and verify it.
@@ -65,11 +76,22 @@ class BlobMemory(Protocol):
             OutOfMemory: there is not enough memory.
         """
 
+    def check(self, blob: int) -> None:
+        """Check that a blob's mapped file has not changed since the blob was taken.
+
+        Raises:
+            FileChanged: it has changed.
+            FileProblem: the system does not report its status.
+        """
+
     def give_back(self, blob: int) -> None:
         """Free a blob's memory; the caller has dropped the `ByteRange` of `take`."""
 
     def find(self, blob: int) -> ByteRange | None:
         """Return the place of a blob that has memory even without `take`, or None."""
+
+    def sharers(self, blob: int) -> int:
+        """Return how many other programs of this process have a blob in use."""
 
     def freed_nbytes(self, blob: int) -> int | None:
         """Return how many resident bytes of a blob were freed; None if unknown."""

@@ -3,9 +3,10 @@
 In: open files, a mode. Out: `HeldBlobs`, which brings blobs into memory. The modes:
 - `map`: a private copy-on-write map of each file; only used pages are in memory, and
 the system can reclaim them. A file must not change while it is open.
-- `read`: a private copy of each blob; the files may change afterwards.
+- `read`: a copy of each blob in private memory; the files may change afterwards.
 - `huge`: as `read`, but large blobs lie in pages of 2 MiB; the gain in speed depends on
 the operating system's kernel and on the shapes of the weights.
+Programs of one process with the same mode hold equal blobs once (`shared.py`).
 """
 
 from typing import Final, Literal, assert_never

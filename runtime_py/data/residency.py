@@ -22,12 +22,21 @@ _RESIDENCY_TITLES = (
     "bytes",
     "mapped",
     "touched",
+    "shared",
     "packed",
     "freed",
     "handles",
     "name",
 )
-_GROUP_TITLES = ("bytes", "mapped", "touched", "packed", "freed", "used by")
+_GROUP_TITLES = (
+    "bytes",
+    "mapped",
+    "touched",
+    "shared",
+    "packed",
+    "freed",
+    "used by",
+)
 
 
 @frozen
@@ -44,9 +53,13 @@ class BlobResidency:
         mapped: the blob's bytes of address space, resident or not.
         touched: the resident bytes of `mapped`; None if the system does not report
             them.
-        packed: the bytes of packed copies of the blob that delegates hold.
+        shared: the bytes of `touched` that other programs of this process have in use,
+            too; they are in memory once. None if `touched` is None.
+        packed: the bytes of packed copies of the blob that delegates hold; those that
+            programs share count for each program.
         freed: the resident bytes that were freed so far; bytes that were freed twice
-            count twice. None if the system does not report them.
+            count twice. None if the system does not report them. What programs shared
+            goes with the last of them; a map reports it there, a copy to each of them.
     """
 
     names: tuple[str, ...]
@@ -56,6 +69,7 @@ class BlobResidency:
     handles: int
     mapped: int
     touched: int | None
+    shared: int | None
     packed: int
     freed: int | None
 
@@ -70,6 +84,7 @@ class Totals:
     nbytes: int
     mapped: int
     touched: int | None
+    shared: int | None
     packed: int
     freed: int | None
 
@@ -80,6 +95,7 @@ class Totals:
             nbytes=sum(blob.nbytes for blob in blobs),
             mapped=sum(blob.mapped for blob in blobs),
             touched=_sum(blob.touched for blob in blobs),
+            shared=_sum(blob.shared for blob in blobs),
             packed=sum(blob.packed for blob in blobs),
             freed=_sum(blob.freed for blob in blobs),
         )
@@ -126,6 +142,7 @@ def describe_residency(
     with PageTable() as table:
         for index, blob in enumerate(program.blobs):
             place = held.find(index)
+            touched = _touched(table, place, blob.nbytes)
             report = BlobResidency(
                 names=tuple(names[index]),
                 nbytes=blob.nbytes,
@@ -133,7 +150,8 @@ def describe_residency(
                 file=program.files[blob.file].name,
                 handles=held.handles(index),
                 mapped=0 if place is None else blob.nbytes,
-                touched=_touched(table, place, blob.nbytes),
+                touched=touched,
+                shared=touched if held.sharers(index) else touched and 0,
                 packed=sum(packed.get(name, 0) for name in names[index]),
                 freed=held.freed_nbytes(index),
             )
@@ -161,12 +179,12 @@ def _lines(report: Residency) -> list[str]:
     used = [b for b in report.blobs if b.touched or b.packed or b.freed or b.handles]
     idle = len(report.blobs) - len(used)
     lines = [f"memory of the data, loaded with mode {report.mode}, in bytes:"]
-    lines += columns([_RESIDENCY_TITLES, *_rows(used)], ">>>>>>>")
+    lines += columns([_RESIDENCY_TITLES, *_rows(used)], ">>>>>>>>")
     if idle:
         lines.append(f"  {plural(idle, 'blob')} not used and not listed")
     rows = [(*_counts(Totals.over(group)), who) for who, group in _groups(report.blobs)]
     total = (*_counts(report.totals), "all")
-    lines += columns([_GROUP_TITLES, *rows, total], ">>>>>")
+    lines += columns([_GROUP_TITLES, *rows, total], ">>>>>>")
     return lines
 
 
@@ -185,8 +203,8 @@ def _rows(blobs: Sequence[BlobResidency]) -> list[tuple[str, ...]]:
 
 
 def _counts(one: BlobResidency | Totals) -> tuple[str, ...]:
-    counts = (one.nbytes, one.mapped, one.touched, one.packed, one.freed)
-    return tuple("?" if nbytes is None else f"{nbytes:,}" for nbytes in counts)
+    sizes = one.nbytes, one.mapped, one.touched, one.shared, one.packed, one.freed
+    return tuple("?" if nbytes is None else f"{nbytes:,}" for nbytes in sizes)
 
 
 def _groups(

@@ -57,7 +57,7 @@ def load(
         mode: how data comes into memory. `map`: map the files and read only the pages
             in use; the files must not change until the program is closed. `read`: copy
             each blob into private memory when it is first needed. `huge`: as `read`, in
-            pages of 2 MiB.
+            pages of 2 MiB. Programs of one process and mode hold equal blobs once.
         data_folders: folders to search for data files that are not in the bundle's
             folder.
         reference: True to run partitions by the reference implementation of a backend's
@@ -306,6 +306,8 @@ class Program(Callables):
 
     def release(self) -> None:
         """Free all memory that no running call needs; the next call allocates it again.
+
+        Data that another program of this process has in use stays in memory.
 
         The freed memory includes data without a `FreeableBuffer`, packed weights of
         delegates, scratch memory and execution contexts. Sessions keep their states. If

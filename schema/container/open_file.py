@@ -76,7 +76,7 @@ _LINK: Final = (
     "it is a symbolic link, and those are not followed to data files: put the file "
     "itself there, or give the folder that it is in"
 )
-_Identity = tuple[int, int, int, int]
+FileIdentity = tuple[int, int, int, int]
 
 
 def is_session(path: str | os.PathLike[str]) -> bool:
@@ -97,6 +97,8 @@ class OpenFile(Closing):
         path: the path as it was given.
         fd: the descriptor; it belongs to this object.
         size: size of the file, in bytes.
+        state: what tells the file, as it was when it was opened, from other files and
+            from later content: size, time of the last write, inode and device.
     """
 
     def __init__(self, path: str | os.PathLike[str], within: int | None = None) -> None:
@@ -124,7 +126,7 @@ class OpenFile(Closing):
             self.close()
             raise
         self.size = status.st_size
-        self._identity = _identity(status)
+        self.state = _identity(status)
 
     def pread(self, offset: int, nbytes: int) -> bytes:
         """Return `nbytes` bytes from `offset` on.
@@ -174,8 +176,22 @@ class OpenFile(Closing):
             if error.errno == errno.ESTALE:
                 raise FileChanged(path=self.path) from error
             raise _problem(self.path, error) from error
-        if found != self._identity:
+        if found != self.state:
             raise FileChanged(path=self.path)
+
+    def again(self) -> "OpenFile":
+        """Return the same file with a descriptor of its own, as it was at opening.
+
+        Raises:
+            FileProblem: the system provides no descriptor.
+        """
+        other = OpenFile.__new__(OpenFile)
+        other.path, other.size, other.state = self.path, self.size, self.state
+        try:
+            other.fd = os.dup(self.fd)
+        except OSError as error:
+            raise _problem(self.path, error) from error
+        return other
 
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""
@@ -200,7 +216,7 @@ def _problem(path: str, error: OSError | ValueError) -> FileProblem:
     return FileProblem(path=path or "a file without a name", reason=reason_of(error))
 
 
-def _identity(status: os.stat_result) -> _Identity:
+def _identity(status: os.stat_result) -> FileIdentity:
     # Without the change time: a rename over the file changes it, yet the inode stays.
     return (
         status.st_size,

@@ -66,15 +66,22 @@ class Region:
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 
+    def discard_within(self, offset: int, nbytes: int) -> None:
+        """Free the pages that lie wholly within a part of the range, if it is open."""
+        start = align_up(self._offset + offset, PAGE_NBYTES)
+        length = (self._offset + offset + nbytes) // PAGE_NBYTES * PAGE_NBYTES - start
+        if self._map is not None and length > 0 and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, start, length)
+
     def close(self) -> None:
         """Release the addresses once no array over them exists."""
         self._map = None
 
 
 class Heap:
-    """Memory for packed weights, in pages of 2 MiB, which can only be freed as a whole.
+    """Memory for packed weights, in pages of 2 MiB. Used by one thread at a time.
 
-    Used by one thread at a time.
+    The memory exists as long as the heap, or a reference to a region of it.
     """
 
     def __init__(self) -> None:
@@ -97,6 +104,11 @@ class Heap:
             self._used = 0
         return self._chunks[-1].address + self._used
 
+    @property
+    def region(self) -> Region:
+        """Return the region of the last address of `room`."""
+        return self._chunks[-1]
+
     def take(self, address: int, nbytes: int) -> None:
         """Mark bytes as used; `address` is the last one that `room` returned."""
         assert address == self._chunks[-1].address + self._used, "room was asked for"
@@ -108,9 +120,7 @@ class Heap:
         return last.view(address - last.address, nbytes)
 
     def close(self) -> None:
-        """Free all memory."""
-        for chunk in self._chunks:
-            chunk.close()
+        """Free all memory but the regions that are referred to elsewhere."""
         self._chunks.clear()
 
 

@@ -6,8 +6,8 @@ address that depends on the digests of everything that is packed together, and t
 never reused while the cache exists. Equal bytes with other scales have another address.
 The weight's bytes are written to the address when XNNPACK is about to pack them, or
 earlier by a second thread while XNNPACK packs other weights. They are removed after
-packing. A second method or context finds the packed weight in the cache, and reads
-nothing.
+packing. A second method, context or program finds the packed weight, and reads nothing
+(`packed_bytes.py`).
 
 In: names of data. Out: addresses of weights, and the cache for
 `xnn_create_runtime_v4`.
@@ -35,6 +35,13 @@ from kvc.runtime.delegates.xnnpack.memory import (
     Region,
     bits,
 )
+from kvc.runtime.delegates.xnnpack.packed_bytes import (
+    PackedBytes,
+    PackedKey,
+    may_be_offered,
+    offer,
+    offered,
+)
 from kvc.runtime.delegates.xnnpack.provider import NOT_FOUND, Provider, ahead_of
 from kvc.schema.errors import DataFileMissing, NativeCallFailed, OutOfMemory
 from kvc.schema.frozen import frozen
@@ -44,7 +51,6 @@ _FEWEST_AHEAD: Final = 2  # weights from which a second thread is worth it
 
 Data = Mapping[str, FreeableBuffer]
 Stored = Mapping[str, str]
-_Key = tuple[int, int, bytes]
 
 
 @frozen
@@ -130,7 +136,8 @@ class Weights:
         self._lock = threading.RLock()
         self._tokens: dict[Identity, _Token] = {}
         self._places: dict[int, _Token] = {}
-        self._packed: dict[_Key, Packed] = {}
+        self._packed: dict[PackedKey, Packed] = {}
+        self._shared: dict[PackedKey, PackedBytes] = {}
         self._heap = Heap()
         # For the runtime that is being created: tokens whose bytes exist, and weights
         # that the library has not looked up yet.
@@ -199,7 +206,8 @@ class Weights:
         Must be used within `packing`.
         """
         packed = {digest for *_, digest in self._packed}
-        new = [t for t in self._expected if t.identity.digest not in packed]
+        waiting = (t for t in self._expected if t.identity.digest not in packed)
+        new = [t for t in waiting if not may_be_offered(t.identity.digest)]
         if self._stored or len(new) < _FEWEST_AHEAD:
             yield
             return
@@ -233,6 +241,7 @@ class Weights:
                 self._provider.close()
             self._provider = None
             self._packed.clear()
+            self._shared.clear()
             self._places.clear()
             for token in self._tokens.values():
                 token.region.close()
@@ -253,9 +262,7 @@ class Weights:
             if token in self._expected:
                 del self._expected[token]
                 self._asked()
-            entry = self._packed.get(self._key(token, asked))
-            if entry is None:
-                entry = self._copy_stored(token, asked)
+            entry = self._find(token, asked) or self._copy_stored(token, asked)
             if entry is not None:
                 return self._offset(entry.address)
             self._fill(token)
@@ -280,11 +287,14 @@ class Weights:
         """
         try:
             token = self._places[asked.kernel]
-            entry = self._packed.get(self._key(token, asked))
+            entry = self._find(token, asked)
             if entry is not None:
                 return self._offset(entry.address)
             self._heap.take(address, nbytes)
             self._keep(token, asked, address, nbytes)
+            key, region = self._key(token, asked), self._heap.region
+            self._shared[key] = PackedBytes(region, address, nbytes)
+            offer(key, self._shared[key])
             self._filled.remove(token)
             token.empty()
         except BaseException as error:
@@ -305,7 +315,7 @@ class Weights:
         if token in self._expected:
             self._fill(token)
 
-    def _key(self, token: _Token, asked: CacheKey) -> _Key:
+    def _key(self, token: _Token, asked: CacheKey) -> PackedKey:
         return (asked.seed, asked.fingerprint, token.identity.digest)
 
     def _keep(
@@ -318,6 +328,15 @@ class Weights:
         entry = Packed(name, weight, seed, fingerprint, address, nbytes, asked_for)
         self._packed[key] = entry
         return entry
+
+    def _find(self, token: _Token, asked: CacheKey) -> Packed | None:
+        """Return a weight that this program or another one has packed, or None."""
+        key = self._key(token, asked)
+        entry, others = self._packed.get(key), offered(key)
+        if entry is not None or others is None:
+            return entry
+        self._shared[key] = others
+        return self._keep(token, asked, others.address, others.nbytes)
 
     def _copy_stored(self, token: _Token, asked: CacheKey) -> Packed | None:
         """Read a packed weight from stored data; return None if no data has it.

@@ -8,7 +8,7 @@ from data_programs import table_program, write_data_bundle
 from resident_memory import LINUX, count_maps, is_resident, map_field
 
 from kvc.runtime import OutOfMemory, load
-from kvc.runtime.data import mapped
+from kvc.runtime.data import mapped_files
 from kvc.runtime.memory import pages
 
 PAGE = mmap.PAGESIZE
@@ -109,6 +109,6 @@ def test_a_system_without_address_space_says_so(opened, monkeypatch):
     def refuse(*_, **__):
         raise OSError(12, "no")
 
-    monkeypatch.setattr(mapped.mmap, "mmap", refuse)
+    monkeypatch.setattr(mapped_files.mmap, "mmap", refuse)
     with pytest.raises(OutOfMemory, match=r"refuses \d+ bytes for a map of .*kvd"):
         opened.data["large"].array()

@@ -29,7 +29,7 @@ def opened(tmp_path, request):
 
 def test_a_new_program_has_nothing_in_memory(opened):
     residency = opened.residency()
-    assert residency.totals == Totals(TABLE_NBYTES + OTHER.nbytes, 0, 0, 0, 0)
+    assert residency.totals == Totals(TABLE_NBYTES + OTHER.nbytes, 0, 0, 0, 0, 0)
     table, other = residency.blobs
     assert table.names == ("table",)
     assert table.methods == ("row", "total")

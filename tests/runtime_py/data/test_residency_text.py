@@ -4,7 +4,8 @@ from kvc.runtime import BlobResidency, Residency, Totals
 
 
 def blob(names, nbytes, methods, file="", **fields):
-    plain = {"handles": 0, "mapped": 0, "touched": 0, "packed": 0, "freed": 0}
+    plain = {"handles": 0, "mapped": 0, "touched": 0, "shared": 0}
+    plain |= {"packed": 0, "freed": 0}
     return BlobResidency(names, nbytes, methods, file, **{**plain, **fields})
 
 
@@ -19,22 +20,23 @@ def lines_of(report):
 def test_used_blobs_are_listed_and_all_are_added_up():
     lines = lines_of(
         report(
-            blob(("a",), 1000, ("f",), handles=1, mapped=1000, touched=900),
+            blob(("a",), 1000, ("f",), handles=1, mapped=1000, touched=900, shared=9),
             blob(("b", "c"), 24, ("f", "g"), "w.kvd", handles=2, mapped=24, packed=48),
             blob(("d",), 5, (), freed=0),
         )
     )
     assert lines == [
         "memory of the data, loaded with mode map, in bytes:",
-        "  blobs  bytes  mapped  touched  packed  freed  handles  name",
-        "      1  1,000   1,000      900       0      0        1  a",
-        "      1     24      24        0      48      0        2  b = c, in w.kvd",
+        "  blobs  bytes  mapped  touched  shared  packed  freed  handles  name",
+        "      1  1,000   1,000      900       9       0      0        1  a",
+        "      1     24      24        0       0      48      0        2  "
+        "b = c, in w.kvd",
         "  1 blob not used and not listed",
-        "  bytes  mapped  touched  packed  freed  used by",
-        "  1,000   1,000      900       0      0  f",
-        "     24      24        0      48      0  f + g",
-        "      5       0        0       0      0  no method",
-        "  1,029   1,024      900      48      0  all",
+        "  bytes  mapped  touched  shared  packed  freed  used by",
+        "  1,000   1,000      900       9       0      0  f",
+        "     24      24        0       0      48      0  f + g",
+        "      5       0        0       0       0      0  no method",
+        "  1,029   1,024      900       9      48      0  all",
     ]
 
 
@@ -50,18 +52,20 @@ def test_names_that_differ_only_in_a_number_share_a_row_the_largest_first():
         )
     )
     assert lines[1:6] == [
-        "  blobs  bytes  mapped  touched  packed  freed  handles  name",
-        "      2     80      80        0       0      0        3  "
+        "  blobs  bytes  mapped  touched  shared  packed  freed  handles  name",
+        "      2     80      80        0       0       0      0        3  "
         "layers.{0..1}.q = layers.{0..1}.k",
-        "      2      9       0        ?       0      0        2  layers.{0..1}.v",
-        "      1      8       0        0       0      0        1  norm",
-        "      1      6       0        0       0      0        1  layers.2.v, in w.kvd",
+        "      2      9       0        ?       0       0      0        2  "
+        "layers.{0..1}.v",
+        "      1      8       0        0       0       0      0        1  norm",
+        "      1      6       0        0       0       0      0        1  "
+        "layers.2.v, in w.kvd",
     ]
 
 
 def test_what_nobody_can_say_is_a_question_mark():
-    lines = lines_of(report(blob(("a",), 9, (), touched=None, freed=None)))
-    assert lines[-1].split() == ["9", "0", "?", "0", "?", "all"]
+    lines = lines_of(report(blob(("a",), 9, (), touched=None, shared=None, freed=None)))
+    assert lines[-1].split() == ["9", "0", "?", "?", "0", "?", "all"]
 
 
 def test_names_cannot_move_the_cursor():

@@ -12,8 +12,8 @@ from kvc.schema.container import (
     verify_bundle,
     verify_file,
 )
-from kvc.schema.container.open_file import resolved, several
-from kvc.schema.errors import BadSetting, CannotWrite, FileProblem
+from kvc.schema.container.open_file import OpenFile, resolved, several
+from kvc.schema.errors import BadSetting, CannotWrite, FileChanged, FileProblem
 
 
 @pytest.fixture
@@ -89,3 +89,15 @@ def test_what_links_lead_to(path, tmp_path):
     assert resolved(tmp_path / "link") == path
     assert resolved(tmp_path / "none") == tmp_path / "none"
     assert several(["a", tmp_path]) == ("a", str(tmp_path))
+
+
+def test_a_file_opened_again_outlives_the_first_and_knows_what_it_was(path):
+    with OpenFile(path) as file, file.again() as other:
+        file.close()
+        with pytest.raises(FileProblem):
+            file.again()
+        assert other.pread(0, other.size) == path.read_bytes()
+        other.check_unchanged()
+        path.write_bytes(b"something else")
+        with pytest.raises(FileChanged, match=r"m\.kvc"):
+            other.check_unchanged()
