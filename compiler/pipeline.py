@@ -14,7 +14,7 @@ from importlib.metadata import version
 import torch
 from torch import nn
 
-from kvc.compiler.adapters.slots import adaptable
+from kvc.compiler.adapters.slots import adaptable, check_used
 from kvc.compiler.analysis.declare import declare
 from kvc.compiler.backends import Backend, find_backend
 from kvc.compiler.checkpoints.stand_ins import stand_ins
@@ -205,6 +205,7 @@ def compile_program(
         captured = _capture_all(model, every, held, report)
         report("optimise", 0, 1)
         imported = import_program(model, captured, given.slots)
+        check_used(given, imported.constants)
     check_roles(imported)
     samples = None if calibrate is None else Calibrating(calibrate, taken, report)
     making = _Making(

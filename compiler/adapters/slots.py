@@ -7,8 +7,8 @@ bytes for the buffers. Sessions without adapters run the methods themselves, whi
 compiled as without slots.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Final
@@ -16,8 +16,10 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from kvc.compiler.ir import Constant
 from kvc.compiler.request.adapter_slots import AdapterSlots, wrong_setting
 from kvc.compiler.request.spec import Dim, Method, StateSpec
+from kvc.compiler.weights.sources import Slot
 from kvc.recipes import Recipe
 from kvc.schema.adapters import (
     FACTORS,
@@ -93,6 +95,18 @@ def adaptable(
         yield given
 
 
+def check_used(given: Adaptable, constants: Iterable[Constant]) -> None:
+    """Check that methods call at least one of the layers that have slots.
+
+    Raises:
+        BadModelSetting: the constants of the program are no slots.
+    """
+    used = any(isinstance(constant.source, Slot) for constant in constants)
+    if given.slots and not used:
+        found = ", ".join(given.slots[:3])
+        raise wrong_setting("targets", "layers that the methods call", found)
+
+
 @dataclass(slots=True)
 class _Switch:
     """Whether the model is being run with adapters."""
@@ -120,48 +134,64 @@ def with_slots(
         batch: the number of rows, if a session chooses it; None: one row.
 
     Raises:
-        BadModelSetting: no layer of the model ends in one of the targets.
+        BadModelSetting: no layer of the model ends in one of the names, the model has
+            no linear layers, or a layer does not compute rows of the batch in float32.
     """
-    linear = linear_layers(model)
-    whole = _named(linear, "whole", asked.whole)
-    layers = _named(linear, "targets", asked.targets) if asked.targets else linear
-    layers = {path: one for path, one in layers.items() if path not in whole} | whole
+    layers, whole = _chosen_layers(model, methods, asked)
     switch = _Switch()
-    added: list[tuple[nn.Module, str]] = []
-    slots: list[str] = []
-    hooks = []
-    rows = torch.zeros(1, dtype=torch.int64), torch.zeros(1)
-    try:
-        for name, tensor in zip((ROWS, SCALES), rows, strict=True):
-            model.register_buffer(name, tensor, persistent=False)
-            added.append((model, name))
+    with ExitStack() as stack:
+        for name, tensor in ((ROWS, torch.zeros(1).long()), (SCALES, torch.zeros(1))):
+            _add_buffer(stack, model, name, tensor)
+        slots = []
         for path, layer in layers.items():
             for name, tensor in _parts(layer, asked, dtype, path in whole).items():
-                layer.register_buffer(name, tensor, persistent=False)
-                added.append((layer, name))
-                slots.append(f"{path}.{name}")
-            hook = _hook(model, switch)
-            hooks.append(layer.register_forward_hook(hook))
+                _add_buffer(stack, layer, name, tensor)
+                slots.append(f"{path}.{name}".removeprefix("."))
+            hook = _hook(model, path, switch)
+            hooked = layer.register_forward_hook(hook, with_kwargs=True)
+            stack.callback(hooked.remove)
         bodies = []
         for method in methods:
             name, given = f"{PREFIX}{method.name}", getattr(model, method.name, None)
-            if not callable(given):  # which is refused when it is captured
-                continue
-            vars(model)[name] = _adapted(given, switch)
-            bodies.append(replace(method, name=name, adapts=method.name))
+            if callable(given):  # any other is refused when it is captured
+                vars(model)[name] = _adapted(given, switch)
+                stack.callback(vars(model).pop, name)
+                bodies.append(replace(method, name=name, adapts=method.name))
         states = tuple(StateSpec(n, batch=batch, given=True) for n in (ROWS, SCALES))
         yield Adaptable(tuple(bodies), states, tuple(slots))
-    finally:
-        for method in methods:
-            vars(model).pop(f"{PREFIX}{method.name}", None)
-        for hooked in hooks:
-            hooked.remove()
-        for module, name in added:
-            del module._buffers[name]
-            module._non_persistent_buffers_set.discard(name)
 
 
-def _named(
+def _add_buffer(stack: ExitStack, module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Register a buffer until the stack is closed."""
+    module.register_buffer(name, tensor, persistent=False)
+    stack.callback(module._non_persistent_buffers_set.discard, name)
+    stack.callback(module._buffers.pop, name)
+
+
+def _chosen_layers(
+    model: nn.Module, methods: Sequence[Method], asked: AdapterSlots
+) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+    """Return path -> layer for all layers with slots, and for those of whole matrices.
+
+    Raises:
+        BadModelSetting: as `with_slots`.
+    """
+    for method in methods:
+        if method.name.startswith(PREFIX):
+            expected = f"methods whose names do not begin with {PREFIX}"
+            raise wrong_setting("count", expected, method.name)
+    linear = linear_layers(model)
+    plain = {path: one for path, one in linear.items() if isinstance(one, nn.Linear)}
+    whole = named_layers(plain, "whole", asked.whole)
+    layers = named_layers(linear, "targets", asked.targets) if asked.targets else linear
+    layers = {path: one for path, one in layers.items() if path not in whole} | whole
+    if not layers:
+        expected = "a model with linear layers"
+        raise wrong_setting("targets", expected, type(model).__name__)
+    return layers, whole
+
+
+def named_layers(
     linear: Mapping[str, nn.Module], setting: str, names: Sequence[str]
 ) -> dict[str, nn.Module]:
     """Return path -> layer, for the linear layers whose paths end in one of the names.
@@ -217,20 +247,27 @@ def _parts(
     return parts
 
 
-def _hook(
-    model: nn.Module, switch: _Switch
-) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor | None]:
-    """Return a hook that adapts the result of a layer, if the switch is on."""
+def _hook(model: nn.Module, path: str, switch: _Switch) -> Callable[..., Tensor | None]:
+    """Return a hook that adapts the result of the layer at a path, if the switch is on.
+
+    Raises:
+        BadModelSetting: when it runs: the first axis of the layer's input is not that
+            of the rows, or the layer does not compute in float32.
+    """
 
     def adapt(
-        layer: nn.Module, given: tuple[Tensor, ...], made: Tensor
+        layer: nn.Module,
+        given: tuple[Tensor, ...],
+        named: Mapping[str, Tensor],
+        made: Tensor,
     ) -> Tensor | None:
         if not switch.on:
             return None
-        x, y = given[0], made
+        x, y = (*given, *named.values())[0], made
         rows, scales = model.get_buffer(ROWS), model.get_buffer(SCALES)
         if x.dim() == 2:  # rows after rows
             x, y = (each.view(rows.shape[0], -1, each.shape[-1]) for each in (x, y))
+        _check_rows(path, x, y, rows)
         a, b, factors, ranks, *more = (getattr(layer, name, None) for name in PARTS)
         found: Tensor = torch.ops.kvc.adapted(
             y, x, a, b, factors, ranks, rows, scales, *more
@@ -238,6 +275,21 @@ def _hook(
         return found.view(made.shape)
 
     return adapt
+
+
+def _check_rows(path: str, x: Tensor, y: Tensor, rows: Tensor) -> None:
+    """Check that a layer computes in float32, and for the rows of the batch."""
+    fits = x.dtype == y.dtype == torch.float32 and x.dim() == y.dim() >= 2
+    first, count = x.shape[0], rows.shape[0]
+    both = [type(size) is int for size in (first, count)]  # of others torch checks it
+    fits = fits and (first == count if all(both) else not any(both))
+    if not fits:
+        found = f"{path}, which computes {list(x.shape)} {x.dtype} of {rows.shape[0]}"
+        expected = (
+            "layers that compute rows of the batch in float32; name those that do, "
+            "such as the text decoder's"
+        )
+        raise wrong_setting("targets", expected, found)
 
 
 def _adapted(method: Callable[..., object], switch: _Switch) -> Callable[..., object]:

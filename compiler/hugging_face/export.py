@@ -72,7 +72,7 @@ from kvc.compiler.hugging_face.reading.settings import (
 )
 from kvc.compiler.hugging_face.reading.tasks import check_task
 from kvc.compiler.hugging_face.replacing import using_kvc
-from kvc.compiler.hugging_face.text.adapted_layers import but_output
+from kvc.compiler.hugging_face.text.adapted_layers import of_decoder
 from kvc.compiler.hugging_face.text.decoder import (
     BatchedDecoder,
     CachedDecoder,
@@ -265,7 +265,7 @@ def export_hf(
                 max_length=None if axes or linear_layers(own, sizes) else sizes.limit,
                 calibrate=calibrate,
                 fit=fit,
-                adapters=adapters and but_output(adapters, whole, decoder),
+                adapters=adapters and of_decoder(adapters, whole, decoder, sizes.batch),
             )
 
 

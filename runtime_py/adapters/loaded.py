@@ -4,12 +4,15 @@ In: files of adapters, the memory of a program's slots. Out: for each adapter th
 of the slot that holds it, which rows of sessions refer to.
 """
 
+import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakSet
+
+import numpy as np
 
 from kvc.runtime.adapters.adapter_file import AdapterFile, Layers
 from kvc.runtime.data import Slots
@@ -48,13 +51,14 @@ class Adapter:
     has_gains: bool
 
 
+Chosen = tuple[Adapter | None, float]  # of a row: its adapter, and the scale
+PLAIN: Final[Chosen] = (None, 1.0)
+
+
 class User(Protocol):
     """The states of a session, some of whose rows may have adapters."""
 
-    @property
-    def adapters(self) -> tuple[Adapter | None, ...]:
-        """Return the adapter of each row."""
-        ...
+    rows: tuple[Chosen, ...]
 
 
 class Adapters(Mapping[str, Adapter]):
@@ -64,16 +68,27 @@ class Adapters(Mapping[str, Adapter]):
 
     Attributes:
         room: how many adapters can be loaded at a time.
-        default: the name and scale of the adapter of sessions that ask for none.
+        default: the adapter and the scale of sessions that ask for none.
     """
 
     def __init__(
-        self, path: str, program: Program, slots: Slots, identity: Callable[[], str]
+        self,
+        path: str,
+        program: Program,
+        slots: Slots,
+        identity: Callable[[], str],
+        check_open: Callable[[], None],
     ) -> None:
-        """Load adapters into the slots of a program, whose identity is computed late.
+        """Load adapters into the slots of a program.
 
-        `path` is that of the bundle.
+        Args:
+            path: the path of the bundle.
+            program: the program.
+            slots: the memory of its slots.
+            identity: returns the identity of the program, which is computed late.
+            check_open: raises an error unless the program is open.
         """
+        self._check_open = check_open
         self._path, self._program, self._memory = path, program, slots
         self._layers = slots_of(program)
         self.room = count_slots(self._layers)
@@ -81,7 +96,7 @@ class Adapters(Mapping[str, Adapter]):
         self._lock = threading.Lock()
         self._users = WeakSet[User]()
         self._identity = identity
-        self.default: tuple[str | None, float] = (None, 1.0)
+        self.default = PLAIN
 
     def load(self, path: str | os.PathLike[str], name: str | None = None) -> Adapter:
         """Load an adapter from a file that `kvc adapter` made for this program.
@@ -95,7 +110,9 @@ class Adapters(Mapping[str, Adapter]):
             NoSlots: the bundle has no slots, or all of them are taken.
             BadAdapter: the file is damaged, not an adapter, or not for this program.
             FileProblem: the system cannot read the file.
+            Closed, Forked: the program is closed, or was opened by another process.
         """
+        self._check_open()
         self.check_slots()
         with AdapterFile(path) as file:
             chosen = Path(file.path).stem if name is None else name
@@ -108,7 +125,11 @@ class Adapters(Mapping[str, Adapter]):
             if not free:
                 names = tuple(self._loaded)
                 raise NoSlots(path=self._path, room=self.room, loaded=names)
-            self._fill(free[0], layers)
+            try:
+                self._fill(free[0], layers)
+            except BaseException:
+                self._memory.clear(free[0])
+                raise
             gains = any(GAIN in parts for parts in layers.values())
             made = Adapter(chosen, digest, free[0], gains)
             self._loaded[chosen] = made
@@ -119,10 +140,34 @@ class Adapters(Mapping[str, Adapter]):
 
         Raises:
             UnknownName: no adapter of that name is loaded.
+            BadSetting: the adapter cannot have that scale.
+        """
+        with self._lock:
+            self.default = self._chosen(name, scale)
+
+    def choose(self, name: object, scale: object) -> Chosen:
+        """Return an adapter and a scale, from the settings of a session.
+
+        Raises:
+            KvcError: as `use`; NoSlots: the bundle has no slots.
         """
         if name is not None:
-            _ = self[name]
-        self.default = name, scale
+            self.check_slots()
+        with self._lock:
+            return self._chosen(name, scale)
+
+    def claim(self, user: User, rows: Sequence[Chosen]) -> None:
+        """Give a session's rows adapters, which cannot be freed from now on.
+
+        Raises:
+            UnknownName: another thread has freed one of them.
+        """
+        with self._lock:
+            for adapter, _ in rows:
+                if adapter is not None and self._find(adapter.name) is not adapter:
+                    raise self._unknown(adapter.name)
+            user.rows = tuple(rows)
+            self._users.add(user)
 
     def free(self, name: str) -> None:
         """Free an adapter; its slot can hold another one.
@@ -133,13 +178,14 @@ class Adapters(Mapping[str, Adapter]):
         """
         with self._lock:
             found = self._find(name)
-            users = sum(found in user.adapters for user in self._users)
+            rows = (user.rows for user in self._users)
+            users = sum(found in (adapter for adapter, _ in one) for one in rows)
             if users:
                 raise AdapterInUse(name=name, sessions=users)
             self._memory.clear(found.slot)
             del self._loaded[name]
-            if self.default[0] == name:
-                self.default = None, 1.0
+            if self.default[0] is found:
+                self.default = PLAIN
 
     def of_digest(self, digest: str) -> Adapter | None:
         """Return the adapter whose file has a digest, None if none is loaded."""
@@ -156,11 +202,6 @@ class Adapters(Mapping[str, Adapter]):
         if not self.room:
             raise NoSlots(path=self._path, room=0, loaded=())
 
-    def note(self, user: User) -> None:
-        """Note a session's states, whose rows may have adapters from now on."""
-        with self._lock:
-            self._users.add(user)
-
     def __getitem__(self, name: str) -> Adapter:
         with self._lock:
             return self._find(name)
@@ -175,12 +216,28 @@ class Adapters(Mapping[str, Adapter]):
         names = ", ".join(self._loaded) or "none"
         return f"<Adapters of {self._path}: {names}; room for {self.room}>"
 
-    def _find(self, name: str) -> Adapter:
-        if name not in self._loaded:
-            known = tuple(self._loaded)
-            hint = "; load it with program.adapters.load(FILE)"
-            raise UnknownName(kind="adapter", name=name, known=known, hint=hint)
+    def _find(self, name: object) -> Adapter:
+        if not isinstance(name, str) or name not in self._loaded:
+            raise self._unknown(name)
         return self._loaded[name]
+
+    def _unknown(self, name: object) -> UnknownName:
+        known = tuple(self._loaded)
+        hint = "; load it with program.adapters.load(FILE)"
+        return UnknownName(kind="adapter", name=name, known=known, hint=hint)
+
+    def _chosen(self, name: object, scale: object) -> Chosen:
+        if name is None:
+            return PLAIN
+        found = self._find(name)
+        factor = _number(scale)
+        if not math.isfinite(factor):
+            expected = "a finite number"
+            raise BadSetting(name="scale", expected=expected, found=repr(scale))
+        if found.has_gains and factor != 1:
+            expected = f"1: adapter {found.name!r} multiplies results too (DoRA)"
+            raise BadSetting(name="scale", expected=expected, found=repr(scale))
+        return found, factor
 
     def _check_name(self, name: object) -> None:
         if not isinstance(name, str) or not name or not name.isprintable():
@@ -201,3 +258,13 @@ class Adapters(Mapping[str, Adapter]):
                     given = parts.get(name, plain)
                     self._memory.array(own[name][0])[slot] = given
             self._memory.array(own[RANKS][0])[slot] = used
+
+
+def _number(value: object) -> float:
+    """Return a number as a float, NaN for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        return math.nan
+    try:
+        return float(value)
+    except (OverflowError, TypeError):
+        return math.nan

@@ -237,11 +237,13 @@ def make_entry(
 
 def _find_needs(program: Program, method: Method) -> tuple[int, str] | None:
     """Return (cursor, encoder) of the encoder states that a method reads, or None."""
+    if method.role == "encode":
+        return None
     slots = (value.storage for value in method.graph.values)
     read = {program.states[s.state].cursor for s in slots if isinstance(s, StateSlot)}
     for encode in program.methods:
         moved = {advance.cursor for advance in encode.advances} & read
-        if encode.role == "encode" and encode is not method and moved:
+        if encode.role == "encode" and encode.adapts is None and moved:
             return min(moved), encode.name
     return None
 

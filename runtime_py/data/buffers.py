@@ -7,7 +7,6 @@ import math
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from itertools import accumulate
 from typing import Final, TypeVar
 
@@ -17,7 +16,6 @@ from numpy.lib.stride_tricks import as_strided
 from kvc.runtime.data.held import HeldBlobs
 from kvc.runtime.memory.arenas import PAGE_NBYTES, Arena, align_up
 from kvc.runtime.memory.arrays import Array
-from kvc.runtime.memory.pages import PageTable
 from kvc.schema.errors import BufferFreed, UnknownName
 from kvc.schema.model import NamedData, Program
 from kvc.schema.types import TensorType
@@ -193,6 +191,8 @@ class Slots:
 
     def __init__(self, program: Program) -> None:
         slots = [i for i, named in enumerate(program.names) if named.format == SLOT]
+        self._lock = threading.Lock()
+        self._arena: Arena | None = None
         self._types = {number: program.names[number].type for number in slots}
         counts = [kind.shape({})[0] for kind in self._types.values()]
         self._count = max(counts, default=0)
@@ -201,11 +201,12 @@ class Slots:
         self._begins = dict(zip(slots, begins, strict=True))
         self._stride = align_up(nbytes, _HUGE if nbytes > _HUGE // 2 else PAGE_NBYTES)
 
-    @cached_property
-    def _arena(self) -> Arena:
-        made = Arena(self._count * self._stride, "slots of adapters")
-        made.use_huge_pages()
-        return made
+    def _memory(self) -> Arena:
+        with self._lock:
+            if self._arena is None:
+                self._arena = Arena(self._count * self._stride, "slots of adapters")
+                self._arena.use_huge_pages()
+            return self._arena
 
     def array(self, number: int) -> Array:
         """Return the array of a slot, by the id of its named data.
@@ -215,21 +216,13 @@ class Slots:
         """
         kind, begin = self._types[number], self._begins[number]
         *shape, dtype = *kind.shape({}), kind.dtype
-        one = self._arena.array(begin, dtype, tuple(shape[1:]))
+        one = self._memory().array(begin, dtype, tuple(shape[1:]))
         strides = (self._stride, *one.strides)
         return as_strided(one, tuple(shape), strides)
 
     def clear(self, index: int) -> None:
         """Set what all slots have at an index to zeros, and free its memory pages."""
-        self._arena.clear(index * self._stride, self._stride)
-
-    @property
-    def resident_nbytes(self) -> int | None:
-        """Return how many bytes of the slots are in memory, None if unknown."""
-        if "_arena" not in vars(self):
-            return 0
-        with PageTable() as table:
-            return table.resident_nbytes(self._arena.address, self._arena.nbytes)
+        self._memory().clear(index * self._stride, self._stride)
 
 
 def _nbytes_of_index(kind: TensorType) -> int:

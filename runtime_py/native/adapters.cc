@@ -13,11 +13,18 @@ namespace {
 constexpr int64_t kTokensTogether = 16;
 constexpr int64_t kWorthAThread = 65536;  // multiplications
 
+// The tokens of each row of [batch, ..., width].
+int64_t tokens_of(const Tensor& rows) {
+  int64_t product = 1;
+  for (int axis = 1; axis < rows.rank - 1; ++axis) product *= rows.dims[axis];
+  return product;
+}
+
 // The operands, and how many rows and columns they have.
 struct Adapted {
   const Tensor &out, &y, &x, &a, &b, &factors, &ranks, &adapters, &scales, &gain, &offset;
   int64_t most = b.dims[1], depth = x.dim(-1), columns = b.dims[2];
-  int64_t batch = y.dims[0], tokens = batch == 0 ? 0 : y.count() / columns / batch;
+  int64_t batch = y.dims[0], tokens = tokens_of(y);
 
   int64_t adapter(int64_t row) const { return index_at(adapters, row); }
 
@@ -95,6 +102,7 @@ bool adapted(const Step& step, const Context& context) {
     const int64_t adapter = t.adapter(row), count = t.b.dims[0];
     if (adapter < 0 || adapter >= count) return context.refuse(Fault::kIndexOutOfRange, adapter, count);
   }
+  if (t.out.count() == 0) return true;
   const auto memory = [&] {
     return static_cast<float*>(context.workspace(kTokensTogether * t.most * sizeof(float)));
   };

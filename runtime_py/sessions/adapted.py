@@ -35,10 +35,12 @@ class AdaptedRows(Callables):
             if held is None or chosen == held.rows:
                 return
             memory.check_usable()
-            positions, empty = memory.known_position(), memory.hold_nothing
+            positions = memory.known_positions()
             for row, (old, new) in enumerate(zip(held.rows, chosen, strict=True)):
-                free = empty or (positions is not None and positions[row] == 0)
-                if old != new and not free:
+                empty = (
+                    one is not None and not any(one[row : row + 1]) for one in positions
+                )
+                if old != new and memory.written and not all(empty):
                     expected = "that of its tokens; reset the session first"
                     found = f"another one for row {row}, which holds tokens"
                     raise BadSetting(name="adapter", expected=expected, found=found)

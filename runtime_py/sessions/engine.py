@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kvc.runtime.adapters.loaded import Adapters
+from kvc.runtime.adapters.loaded import PLAIN, Adapters
 from kvc.runtime.calls.arguments import bind_inputs
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.contexts import ContextPool, ExecutionContext, run_bound
@@ -36,7 +36,7 @@ from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.owner import Group, Owner, group_states
-from kvc.runtime.states.row_adapters import PLAIN, RowAdapters, has_rows
+from kvc.runtime.states.row_adapters import RowAdapters, has_rows
 from kvc.runtime.states.session_states import Copies, StateMemory
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import Closed, Forked
@@ -62,7 +62,9 @@ class Engine:
         slots = Slots(self.program)
         self.data = NamedBuffers(self.program, self._blobs, slots)
         self._constants = NamedBuffers(self.program, self._blobs, slots, True)
-        self.adapters = Adapters(path, self.program, slots, lambda: self.identity)
+        self.adapters = Adapters(
+            path, self.program, slots, lambda: self.identity, self.check_open
+        )
         states, methods = self.program.states, self.program.methods
         numbers = enumerate(methods)
         self.method_ids = {m.name: i for i, m in numbers if m.adapts is None}
@@ -220,9 +222,7 @@ class Engine:
         copies: Copies,
         like: StateMemory | None = None,
     ) -> StateMemory:
-        """Return new memory for the states of a session.
-
-        The first row has the adapter of the first row of `like`.
+        """Return new memory for states; row 0 has the adapter of row 0 of `like`.
 
         Raises:
             OutOfMemory: there is not enough memory or address space.

@@ -149,7 +149,7 @@ class Program(Callables):
         transactional: bool = False,
         snapshots: int = 0,
         adapter: str | Sequence[str | None] | None = None,
-        scale: float | Sequence[float] = 1.0,
+        scale: float | Sequence[float] | None = None,
         **sizes: int,
     ) -> Session:
         """Open a session: a new set of the program's states.
@@ -166,7 +166,8 @@ class Program(Callables):
                 these states first, and the session stores the last `snapshots` copies.
             adapter: the name of a loaded adapter, for all rows or for each; None:
                 `adapters.default`, in a sequence: none.
-            scale: what multiplies what adapters add, for all rows or for each.
+            scale: what multiplies what adapters add, for all rows or for each; None: 1,
+                or that of `adapters.default`.
             sizes: the sizes of symbols in state shapes. Default: the greatest size of
                 each symbol, but 1 for `batch`.
 
@@ -183,11 +184,15 @@ class Program(Callables):
         copies = _copies(transactional, snapshots)
         if isinstance(capacity, Mapping):
             sizes, capacity = _merged(sizes, capacity), None
-        if adapter is None:
-            adapter, scale = self.adapters.default
+        usual, factor = self.adapters.default
+        if adapter is None and usual is not None:
+            adapter, scale = usual.name, factor if scale is None else scale
+        if adapter is None and scale is not None:
+            expected = "an adapter, which a scale is of"
+            raise BadSetting(name="adapter", expected=expected, found=None)
         session = Session.open(self._engine, sizes, capacity, copies)
         try:
-            session.use_adapter(adapter, scale)
+            session.use_adapter(adapter, 1.0 if scale is None else scale)
         except BaseException:
             session.close()
             raise
@@ -229,7 +234,7 @@ class Program(Callables):
         tokens: "Sequence[int] | Array | Tensor",
         capacity: int | Mapping[str, int] | None = None,
         adapter: str | Sequence[str | None] | None = None,
-        scale: float | Sequence[float] = 1.0,
+        scale: float | Sequence[float] | None = None,
         **sizes: int,
     ) -> "Prefix":
         """Run a prompt once, for many sessions that begin with it.

@@ -37,8 +37,7 @@ class Session(AdaptedRows):
     Call the program's methods on the session: `session.decode(token)`. All sessions
     share the weights. One thread at a time uses a session. `close` it, or use `with`.
 
-    Methods and properties that use the states raise `Busy`, `Closed` and `Forked` for
-    the reasons that `call` states.
+    What uses the states raises `Busy`, `Closed` and `Forked` for the reasons of `call`.
 
     Attributes:
         attached: what the file of a restored session carries beside the states.
@@ -182,7 +181,7 @@ class Session(AdaptedRows):
             BadSetting: no such row, or `other` is not a session of this program.
             StateMismatch: as `reset_row`, or the sessions have different sizes.
             CacheOverflow: the row has more tokens than this session's capacity.
-            NotLoaded: this session's program has not loaded the row's adapter.
+            NotLoaded: this program has not loaded the row's adapter.
             Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
         """
         if other is self:
@@ -234,10 +233,9 @@ class Session(AdaptedRows):
             OutOfMemory, Busy, Closed, Forked: as `fork`.
         """
         with Use(self._usage, "one_row"):
-            engine, states = self._engine, self._states
-            sizes = choose_sizes(engine.program, {**states.sizes, "batch": 1})
-            made = engine.open_states(sizes, states.capacity, NONE, states)
-            return Session(engine, made)
+            engine, old = self._engine, self._states
+            sizes = choose_sizes(engine.program, {**old.sizes, "batch": 1})
+            return Session(engine, engine.open_states(sizes, old.capacity, NONE, old))
 
     def residency(self) -> SessionResidency:
         """Return a report of the host memory that the states occupy now."""

@@ -4,20 +4,17 @@ In: adapters that the program has loaded. Out: the content of two states that no
 writes: for each row the slot of its adapter, and a scale. A reset keeps them.
 """
 
-import math
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from kvc.runtime.adapters.loaded import NO_SLOT, Adapter, Adapters
+from kvc.runtime.adapters.loaded import NO_SLOT, PLAIN, Adapter, Adapters, Chosen
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.owner import Span
 from kvc.schema.adapters import ROWS, SCALES
 from kvc.schema.errors import BadSetting, NotLoaded
 from kvc.schema.model import State
-
-Chosen = tuple[Adapter | None, float]  # of a row: its adapter, and the scale
 
 
 class Memory(Protocol):
@@ -30,9 +27,6 @@ class Memory(Protocol):
         ...
 
 
-PLAIN: Final[Chosen] = (None, 1.0)
-
-
 class RowAdapters:
     """The adapters of the rows of one session; compared and hashed by identity.
 
@@ -42,8 +36,9 @@ class RowAdapters:
     """
 
     def __init__(self, loaded: Adapters, rows: Sequence[Chosen]) -> None:
-        self.loaded, self.rows = loaded, tuple(rows)
-        loaded.note(self)
+        self.loaded = loaded
+        self.rows: tuple[Chosen, ...] = ()
+        loaded.claim(self, rows)
 
     @property
     def adapters(self) -> tuple[Adapter | None, ...]:
@@ -86,7 +81,7 @@ class RowAdapters:
 
     def choose(self, memory: Memory, rows: Sequence[Chosen]) -> None:
         """Give each row an adapter, and write the states that say so."""
-        self.rows = tuple(rows)
+        self.loaded.claim(self, rows)
         self.write(memory)
 
     def choose_row(self, memory: Memory, row: int, chosen: Chosen) -> None:
@@ -141,30 +136,16 @@ def read_choices(
         BadSetting: there is not one for each row, a scale is no finite number, or it is
             not 1 for an adapter with gains.
     """
-    names = [adapter] * rows if isinstance(adapter, str | None) else adapter
-    scales = [scale] * rows if isinstance(scale, int | float) else scale
-    if not isinstance(names, Sequence) or len(names) != rows:
-        expected = f"a name, None, or one of these for each of {rows} rows"
-        raise BadSetting(name="adapter", expected=expected, found=repr(adapter))
-    if not isinstance(scales, Sequence) or len(scales) != rows:
-        expected = f"a number, or one for each of {rows} rows"
-        raise BadSetting(name="scale", expected=expected, found=repr(scale))
-    return tuple(
-        _chosen(loaded, name, factor)
-        for name, factor in zip(names, scales, strict=True)
-    )
+    names = adapter if _is_list(adapter) else [adapter] * rows
+    scales = scale if _is_list(scale) else [scale] * rows
+    for name, given in (("adapter", names), ("scale", scales)):
+        if len(given) != rows:  # type: ignore[arg-type]  # lists
+            expected = f"one for each of {rows} rows"
+            raise BadSetting(name=name, expected=expected, found=repr(given))
+    pairs = zip(names, scales, strict=True)  # type: ignore[call-overload]  # lists
+    return tuple(loaded.choose(name, factor) for name, factor in pairs)
 
 
-def _chosen(loaded: Adapters, name: object, scale: object) -> Chosen:
-    if name is None:
-        return PLAIN
-    loaded.check_slots()
-    found = loaded[name]  # type: ignore[index]  # any other object is no name
-    number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    factor = float(scale) if number else math.nan  # type: ignore[arg-type]  # a number
-    if not math.isfinite(factor):
-        raise BadSetting(name="scale", expected="a finite number", found=repr(scale))
-    if found.has_gains and factor != 1:
-        expected = f"1: adapter {found.name!r} multiplies results too (DoRA)"
-        raise BadSetting(name="scale", expected=expected, found=repr(scale))
-    return found, factor
+def _is_list(value: object) -> bool:
+    listed = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+    return listed and np.ndim(value) != 0  # type: ignore[arg-type]  # a sequence

@@ -136,21 +136,21 @@ def _check_arguments(
     _check(b.dtype in (torch.float32, torch.int8), text)
     _check(ranks.dtype == adapters.dtype == torch.int64, text)
     _check(ranks.dim() == adapters.dim() == scales.dim() == 1, text)
-    for axis in range(y.dim() - 1):
-        _check(y.shape[axis] == x.shape[axis], text)
-    _check(adapters.shape[0] == y.shape[0] and scales.shape[0] == y.shape[0], text)
-    _check(b.shape[2] == y.shape[-1] and b.shape[0] == ranks.shape[0], text)
+    count, rank, width = b.shape
+    sizes = [*zip(y.shape[:-1], x.shape[:-1], strict=True)]
+    sizes += [(adapters.shape[0], y.shape[0]), (scales.shape[0], y.shape[0])]
+    sizes += [(width, y.shape[-1]), (count, ranks.shape[0])]
     if a is None:
-        _check(b.shape[1] == x.shape[-1], text)
+        sizes.append((rank, x.shape[-1]))
     else:
         _check(a.dim() == 3 and a.dtype == b.dtype, text)
-        _check(a.shape[0] == b.shape[0] and a.shape[1] == b.shape[1], text)
-        _check(a.shape[2] == x.shape[-1], text)
-    widths = ((factors, b.shape[1]), (gain, y.shape[-1]), (offset, y.shape[-1]))
-    for part, width in widths:
+        sizes += zip(a.shape, (count, rank, x.shape[-1]), strict=True)
+    for part, other in ((factors, rank), (gain, width), (offset, width)):
         if part is not None:
             _check(part.dtype == torch.float32 and part.dim() == 2, text)
-            _check(part.shape[0] == b.shape[0] and part.shape[1] == width, text)
+            sizes += zip(part.shape, (count, other), strict=True)
+    for size, expected in sizes:  # one by one: `and` would fix sizes that are symbols
+        _check(size == expected, text)
 
 
 def _text(tensor: Tensor) -> str:

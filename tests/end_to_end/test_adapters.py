@@ -10,7 +10,7 @@ from hf_folders import eager, random_tokens, save_folder, tiny_llama
 from hf_models import build
 from numpy.testing import assert_allclose, assert_array_equal
 from peft_adapters import adapted_logits, convert, save_adapter, told_by_peft
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from kvc.compiler import AdapterSlots, CacheConfig, export_hf
 from kvc.runtime import (
@@ -23,6 +23,7 @@ from kvc.runtime import (
     generate,
     load,
 )
+from kvc.schema.adapters import RANKS, slots_of
 
 TOKENS = random_tokens(9)
 LINEAR = ["q_proj", "v_proj", "o_proj", "down_proj"]
@@ -109,7 +110,9 @@ def test_an_adapter_computes_what_peft_does(settings, model, program, home, tmp_
 def test_adapters_fit_other_architectures(name, tmp_path):
     model = build(name, shallow=True)
     slots = AdapterSlots(1, rank=4)
-    export_hf(model, recipe="cpu_fp32", adapters=slots).save(tmp_path / "m.kvc")
+    rows = CacheConfig(batch=2) if name == "mixtral" else None
+    bundle = export_hf(model, recipe="cpu_fp32", cache=rows, adapters=slots)
+    bundle.save(tmp_path / "m.kvc")
     attention = ["q_proj", "k_proj", "v_proj", "o_proj"]
     targets = attention if name == "mixtral" else "all-linear"
     folder = save_adapter(model, tmp_path / "peft", target_modules=targets)
@@ -124,6 +127,35 @@ def test_adapters_fit_other_architectures(name, tmp_path):
     size = np.abs(wanted).max()
     assert_allclose(found, last(wanted), rtol=0, atol=2e-5 * size)
     assert_allclose(plain, last(eager(model, tokens)), rtol=0, atol=2e-5 * size)
+
+
+def test_an_encoder_and_its_decoder_have_adapters(tmp_path):
+    config = T5Config(
+        vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = T5ForConditionalGeneration(config).eval()
+    slots = AdapterSlots(2, rank=4)
+    export_hf(model, recipe="cpu_fp32", adapters=slots).save(tmp_path / "m.kvc")
+    names = ["q", "v", "wi", "wo"]
+    for seed, name in enumerate("ab"):
+        folder = tmp_path / name
+        save_adapter(model, folder, seed, "SEQ_2_SEQ_LM", target_modules=names)
+    start = np.zeros((1, 1), np.int64)
+    wanted = adapted_logits(model, tmp_path / "a", TOKENS, decoder_input_ids=start)
+    with load(tmp_path / "m.kvc") as program:
+        for name in "ab":
+            program.adapters.load(
+                convert(tmp_path / name, program, tmp_path / f"{name}.kva")
+            )
+        with program.session(adapter="a") as session:
+            session.encode(TOKENS)
+            with pytest.raises(BadSetting, match="holds tokens"):
+                session.use_adapter("b")
+            found = session.decode(start)
+    size = np.abs(wanted).max()
+    assert_allclose(found, wanted[:, -1], rtol=0, atol=2e-5 * size)
 
 
 @pytest.mark.parametrize("recipe", ["cpu_q8", "cpu_q4"])
@@ -269,6 +301,65 @@ def test_an_adapter_is_freed_when_no_session_has_it(both, home):
     before.close()
 
 
+def test_an_adapter_that_another_thread_frees_is_not_given_to_a_row(both, monkeypatch):
+    session = both.session()
+    chosen = type(both.adapters).choose
+
+    def freed_meanwhile(self, name, scale):
+        found = chosen(self, name, scale)
+        self.free(name)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(both.adapters), "choose", freed_meanwhile)
+        with pytest.raises(UnknownName):
+            session.use_adapter("poet")
+    assert session.adapters == (None,)
+    session.close()
+
+
+def test_a_load_that_is_interrupted_leaves_nothing(both, home, monkeypatch):
+    with both.session(adapter="poet") as session:
+        wanted = session.prefill(TOKENS)
+    both.adapters.free("poet")
+    fill = type(both.adapters)._fill
+
+    def interrupted(self, slot, layers):
+        fill(self, slot, layers)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(both.adapters), "_fill", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            both.adapters.load(home / "clerk.kva", "more")
+    slots = slots_of(both._engine.program)
+    ranks = [both.data[parts[RANKS][1].name].array() for parts in slots.values()]
+    assert max(map(np.count_nonzero, ranks)) == 1, "of clerk alone"
+    both.adapters.load(home / "poet.kva")
+    with both.session(adapter="poet") as session:
+        assert_array_equal(session.prefill(TOKENS), wanted)
+
+
+def test_the_default_has_its_scale_unless_another_is_asked_for(both):
+    both.adapters.use("poet", 0.5)
+    with (
+        both.session() as half,
+        both.session(scale=1.0) as whole,
+        both.session(adapter="poet") as named,
+        both.session(adapter=[None]) as plain,
+    ):
+        assert half.adapters == whole.adapters == named.adapters == ("poet",)
+        assert plain.adapters == (None,)
+        results = [each.prefill(TOKENS) for each in (half, whole, named, plain)]
+    assert_array_equal(results[1], results[2])
+    assert not np.allclose(results[0], results[1], atol=1e-3)
+    assert not np.allclose(results[0], results[3], atol=1e-3)
+    with pytest.raises(BadSetting, match="finite"):
+        both.adapters.use("poet", "much")
+    with pytest.raises(UnknownName):
+        both.adapters.use(["poet"])
+
+
 def test_adapters_survive_the_release_of_memory(both):
     with both.session(adapter="poet") as session:
         wanted = session.prefill(TOKENS)
@@ -305,7 +396,11 @@ def test_generation_with_an_adapter_is_that_of_peft(both, model, home):
     [
         ({"adapter": "pot"}, UnknownName, "adapter 'pot'.*'poet'"),
         ({"adapter": ["poet", None]}, BadSetting, "for each of 1 rows"),
-        ({"adapter": 5}, BadSetting, "for each of 1 rows"),
+        ({"adapter": 5}, UnknownName, "adapter 5"),
+        ({"adapter": [["poet"]]}, UnknownName, "adapter"),
+        ({"adapter": "poet", "scale": "x"}, BadSetting, "finite"),
+        ({"adapter": "poet", "scale": 10**400}, BadSetting, "finite"),
+        ({"scale": 0.5}, BadSetting, "which a scale is of"),
         ({"adapter": "poet", "scale": [1, 2]}, BadSetting, "for each of 1 rows"),
         ({"adapter": "poet", "scale": float("nan")}, BadSetting, "finite"),
         ({"adapter": "poet", "scale": True}, BadSetting, "finite"),

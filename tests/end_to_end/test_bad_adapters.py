@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hf_folders import change_json, random_tokens, tiny_llama
+from hf_models import build
 from numpy.testing import assert_array_equal
 from peft_adapters import convert, save_adapter
 from safetensors.numpy import load_file, save_file
@@ -211,6 +213,40 @@ def test_targets_that_there_are_not_are_listed():
     slots = AdapterSlots(1, targets=("qproj",))
     with pytest.raises(BadModelSetting, match="q_proj"):
         export_hf(tiny_llama(), recipe="cpu_fp32", adapters=slots)
+
+
+def test_models_that_cannot_have_slots_say_why():
+    norm = torch.nn.LayerNorm(4)
+    with pytest.raises(BadModelSetting, match="a model with linear layers"):
+        compile_program(
+            norm, [Method("forward", (torch.ones(1, 4),))], adapters=AdapterSlots(1)
+        )
+    wrong = torch.nn.Linear(4, 4)
+    wrong.adapted_run = wrong.forward
+    with pytest.raises(BadModelSetting, match="do not begin with adapted_"):
+        compile_program(
+            wrong,
+            [Method("adapted_run", (torch.ones(1, 4),))],
+            adapters=AdapterSlots(1),
+        )
+    tokens_first = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    with pytest.raises(BadModelSetting, match="rows of the batch"):
+        compile_program(
+            tokens_first,
+            [Method("forward", (torch.ones(3, 1, 4),))],
+            recipe="cpu_fp32",
+            adapters=AdapterSlots(1),
+        )
+    with pytest.raises(BadModelSetting, match="that the methods call"):
+        compile_program(
+            torch.nn.Linear(4, 4),
+            [Method("forward", (torch.ones(1, 4),))],
+            recipe="cpu_fp32",
+            adapters=AdapterSlots(1),
+        )
+    slots, model = AdapterSlots(1, whole=("attn.c_proj",)), build("gpt2", shallow=True)
+    with pytest.raises(BadModelSetting, match="whole"):
+        export_hf(model, recipe="cpu_fp32", adapters=slots)
 
 
 def test_the_model_stays_as_it_was():

@@ -28,11 +28,15 @@ def told_by_peft() -> Iterator[None]:
 
 @told_by_peft()
 def save_adapter(
-    model: PreTrainedModel, folder: Path, seed: int = 0, **settings: object
+    model: PreTrainedModel,
+    folder: Path,
+    seed: int = 0,
+    task: str = "CAUSAL_LM",
+    **settings: object,
 ) -> Path:
     """Write a PEFT folder of a random adapter; the model stays as it was."""
     given = {"r": 4, "lora_alpha": 6, "target_modules": "all-linear"} | settings
-    config = LoraConfig(task_type="CAUSAL_LM", **given)
+    config = LoraConfig(task_type=task, **given)
     adapted = get_peft_model(copy.deepcopy(model), config)  # which it changes
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -56,13 +60,16 @@ def adapted_logits(
     folder: Path,
     tokens: NDArray[np.int64],
     merged: bool = False,
+    **others: NDArray[np.int64],
 ) -> NDArray[np.float32]:
     """Return what PEFT computes, [batch, seq, vocab]; the model stays as it was."""
     adapted = PeftModel.from_pretrained(copy.deepcopy(model), str(folder)).eval()
     if merged:
         adapted.merge_adapter()
+    given = {name: torch.from_numpy(array) for name, array in others.items()}
     with torch.no_grad():
-        logits: NDArray[np.float32] = adapted(torch.from_numpy(tokens)).logits.numpy()
+        made = adapted(input_ids=torch.from_numpy(tokens), **given)
+    logits: NDArray[np.float32] = made.logits.numpy()
     return logits
 
 

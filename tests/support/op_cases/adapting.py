@@ -15,7 +15,7 @@ CASES = tuple(
             *(gain, offset),
         ),
     )
-    for width in (40, 3, 71)
+    for width in (40, 3, 71, 0)
     for dtype in (torch.float32, torch.int8)
     for a in (rand(3, 5, 24, dtype=dtype), None)
     for factors in (None, rand(3, 5 if a is not None else 24) / 9)
@@ -30,5 +30,7 @@ CASES = tuple(
         ((1, 2, 3), [1]),
         ((4,), [0, 1, 1, 2]),
         ((0, 2), []),
+        ((2, 0), [1, 1]),
+        ((1, 0), [2]),
     )
 )
