@@ -230,7 +230,7 @@ def test_models_that_cannot_have_slots_say_why():
             adapters=AdapterSlots(1),
         )
     tokens_first = torch.nn.Sequential(torch.nn.Linear(4, 4))
-    with pytest.raises(BadModelSetting, match="rows of the batch"):
+    with pytest.raises(KvcError, match="rows of the batch"):
         compile_program(
             tokens_first,
             [Method("forward", (torch.ones(3, 1, 4),))],
