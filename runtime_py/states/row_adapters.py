@@ -15,7 +15,8 @@ from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.owner import Span
 from kvc.schema.adapters import ROWS, SCALES
 from kvc.schema.errors import BadSetting, NotLoaded
-from kvc.schema.model import State
+from kvc.schema.model import Program, State
+from kvc.schema.uses import SLOT
 
 Chosen = tuple[Adapter | None, float]  # of a row: its adapter, and the scale
 
@@ -73,6 +74,7 @@ class RowAdapters:
 
         Raises:
             NotLoaded: the program has not loaded one of them.
+            BadSetting: a scale is not 1, of an adapter with gains.
         """
         rows = [PLAIN] * len(self.rows)
         for row, one in enumerate(recorded):
@@ -81,7 +83,8 @@ class RowAdapters:
                 found = self.loaded.of_digest(str(digest))
                 if found is None:
                     raise NotLoaded(name=str(name), digest=str(digest))
-                rows[row] = found, float(scale)  # type: ignore[arg-type]  # a number
+                factor = float(scale)  # type: ignore[arg-type]  # a number
+                rows[row] = found, _fitting(found, factor)
         self.choose(memory, rows)
 
     def choose(self, memory: Memory, rows: Sequence[Chosen]) -> None:
@@ -119,9 +122,13 @@ class RowAdapters:
                 kind.store.write(Span(state=index), content)
 
 
-def has_rows(states: Sequence[State]) -> bool:
-    """Tell whether a program has the states that say which adapter each row has."""
-    return {ROWS, SCALES} <= {state.name for state in states}
+def has_rows(program: Program) -> bool:
+    """Tell whether a program has the states that say which adapter each row has.
+
+    Without slots, states of these names are like any others.
+    """
+    named = {ROWS, SCALES} <= {state.name for state in program.states}
+    return named and any(one.format == SLOT for one in program.names)
 
 
 def read_choices(
@@ -164,7 +171,12 @@ def _chosen(loaded: Adapters, name: object, scale: object) -> Chosen:
     factor = float(scale) if number else math.nan  # type: ignore[arg-type]  # a number
     if not math.isfinite(factor):
         raise BadSetting(name="scale", expected="a finite number", found=repr(scale))
-    if found.has_gains and factor != 1:
-        expected = f"1: adapter {found.name!r} multiplies results too (DoRA)"
+    return found, _fitting(found, factor)
+
+
+def _fitting(adapter: Adapter, scale: float) -> float:
+    """Return the scale, which must be 1 for an adapter with gains."""
+    if adapter.has_gains and scale != 1:
+        expected = f"1: adapter {adapter.name!r} multiplies results too (DoRA)"
         raise BadSetting(name="scale", expected=expected, found=repr(scale))
-    return found, factor
+    return scale
