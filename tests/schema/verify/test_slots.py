@@ -206,7 +206,7 @@ def of_rows(program, rows):
 def test_the_states_have_the_rows_of_a_session():
     batched = session_program((BATCH,), BATCH)[0]
     of_rows(batched, BATCH)
-    with pytest.raises(BadProgram, match="state 'kvc_adapters': .* of batch rows"):
+    with pytest.raises(BadProgram, match=r"state 'kvc_adapters': .* of batch rows"):
         of_rows(batched, 1)
     uncounted = replace(batched, cursors=())
     of_rows(uncounted, BATCH)
