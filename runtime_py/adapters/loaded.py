@@ -234,10 +234,7 @@ class Adapters(Mapping[str, Adapter]):
         if not math.isfinite(factor):
             expected = "a finite number"
             raise BadSetting(name="scale", expected=expected, found=repr(scale))
-        if found.has_gains and factor != 1:
-            expected = f"1: adapter {found.name!r} multiplies results too (DoRA)"
-            raise BadSetting(name="scale", expected=expected, found=repr(scale))
-        return found, factor
+        return found, fitting(found, factor)
 
     def _check_name(self, name: object) -> None:
         if not isinstance(name, str) or not name or not name.isprintable():
@@ -258,6 +255,14 @@ class Adapters(Mapping[str, Adapter]):
                     given = parts.get(name, plain)
                     self._memory.array(own[name][0])[slot] = given
             self._memory.array(own[RANKS][0])[slot] = used
+
+
+def fitting(adapter: Adapter, scale: float) -> float:
+    """Return a scale; raise `BadSetting` unless it is 1 for an adapter with gains."""
+    if adapter.has_gains and scale != 1:
+        expected = f"1: adapter {adapter.name!r} multiplies results too (DoRA)"
+        raise BadSetting(name="scale", expected=expected, found=repr(scale))
+    return scale
 
 
 def _number(value: object) -> float:

@@ -233,7 +233,7 @@ class Engine:
         numbers = range(max(1, len(program.cursors)))
         rows = tuple(count_rows(program, sizes, number) for number in numbers)
         adapters = None
-        if has_rows(program.states):
+        if has_rows(program):
             adapters = RowAdapters(self.adapters, [PLAIN] * rows[0])
         made = StateMemory(
             program.states, self.groups, self._own_states(sizes), sizes,

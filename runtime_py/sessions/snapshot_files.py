@@ -5,6 +5,7 @@ states, in program order. `snapshots.py` checks sizes and positions against the 
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Final
@@ -132,7 +133,8 @@ def _is_adapter(value: object) -> bool:
     if not isinstance(value, list):
         return False
     kinds = [type(part) for part in value]
-    return not value or kinds in ([str, str, float], [str, str, int])
+    known = kinds in ([str, str, float], [str, str, int])
+    return not value or (known and abs(value[2]) <= sys.float_info.max)  # not for NaN
 
 
 _FORMS: Final[Mapping[str, Callable[[object], bool]]] = {

@@ -199,7 +199,10 @@ class Snapshot(Closing):
         memory.pending = tuple(map(tuple, self.header.pending))
         memory.written = True
         if memory.adapters is not None:
-            memory.adapters.restore(memory, header.adapters)
+            try:
+                memory.adapters.restore(memory, header.adapters)
+            except BadSetting as error:
+                raise BadSnapshot(path=self._file.path, reason=str(error)) from error
         others = map(tuple, header.others)
         memory.counted = (tuple(header.counted), *others)
         self._note_ends(memory)
@@ -244,7 +247,7 @@ class Snapshot(Closing):
         self._require(fits, f"others is no list of {rows_of}")
         self._check_number("lengths", header.lengths, len(program.states))
         if header.adapters:
-            rows = count_rows(program, sizes) if has_rows(program.states) else 0
+            rows = count_rows(program, sizes) if has_rows(program) else 0
             self._check_number("adapters", header.adapters, rows)
         rows = len(header.reached) if self._goes_round() else 0
         self._check_number("reached", header.reached, rows)

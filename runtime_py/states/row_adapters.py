@@ -9,12 +9,20 @@ from typing import Protocol
 
 import numpy as np
 
-from kvc.runtime.adapters.loaded import NO_SLOT, PLAIN, Adapter, Adapters, Chosen
+from kvc.runtime.adapters.loaded import (
+    NO_SLOT,
+    PLAIN,
+    Adapter,
+    Adapters,
+    Chosen,
+    fitting,
+)
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.owner import Span
 from kvc.schema.adapters import ROWS, SCALES
 from kvc.schema.errors import BadSetting, NotLoaded
-from kvc.schema.model import State
+from kvc.schema.model import Program, State
+from kvc.schema.uses import SLOT
 
 
 class Memory(Protocol):
@@ -68,6 +76,7 @@ class RowAdapters:
 
         Raises:
             NotLoaded: the program has not loaded one of them.
+            BadSetting: a scale is not 1, of an adapter with gains.
         """
         rows = [PLAIN] * len(self.rows)
         for row, one in enumerate(recorded):
@@ -76,7 +85,8 @@ class RowAdapters:
                 found = self.loaded.of_digest(str(digest))
                 if found is None:
                     raise NotLoaded(name=str(name), digest=str(digest))
-                rows[row] = found, float(scale)  # type: ignore[arg-type]  # a number
+                factor = float(scale)  # type: ignore[arg-type]  # a number
+                rows[row] = found, fitting(found, factor)
         self.choose(memory, rows)
 
     def choose(self, memory: Memory, rows: Sequence[Chosen]) -> None:
@@ -114,9 +124,13 @@ class RowAdapters:
                 kind.store.write(Span(state=index), content)
 
 
-def has_rows(states: Sequence[State]) -> bool:
-    """Tell whether a program has the states that say which adapter each row has."""
-    return {ROWS, SCALES} <= {state.name for state in states}
+def has_rows(program: Program) -> bool:
+    """Tell whether a program has the states that say which adapter each row has.
+
+    Without slots, states of these names are like any others.
+    """
+    named = {ROWS, SCALES} <= {state.name for state in program.states}
+    return named and any(one.format == SLOT for one in program.names)
 
 
 def read_choices(

@@ -36,6 +36,7 @@ from kvc.schema.verify.methods import (
     check_methods,
     check_told,
 )
+from kvc.schema.verify.slots import check_slots
 from kvc.schema.verify.states import check_states
 from kvc.schema.verify.values import Surroundings
 from kvc.schema.verify.variants import check_adapted, check_variants
@@ -121,9 +122,6 @@ def _check_names(program: Program, sizes: CheckedTypes, report: Reporter) -> Non
         if expected != found:
             what = f"{named.type} takes {expected} bytes, the blob has {found}"
             report.fail(where, what)
-    counts = {named.type.dims[:1] for named in program.names if named.format == SLOT}
-    same = len(counts) <= 1 and counts.isdisjoint({(), (0,)})
-    report.require(same, "slots", f"their first axes are {sorted(map(str, counts))}")
     used = _used_names(program)
     _check_packed(program, used, report)
     _check_bundled(program, used, report)
@@ -260,6 +258,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
     check_tables(program, CheckedTypes(program.symbols, report), report)
     check_variants(program, report)
     check_adapted(program, report)
+    check_slots(program, report)
     for number, body in enumerate(program.bodies):
         within = f"variant {body.provenance.recipe!r}, " if number else ""
         _check_code(body, Reporter(path, within), thorough)
