@@ -8,12 +8,11 @@ scale * B (A x), with the scale alpha / r, or alpha / sqrt(r) if rank-stabilised
 W x. Ranks and alphas are those of the patterns that match a layer's path.
 """
 
-import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,13 +21,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kvc.compiler.adapters.peft_config import CONFIG, Config, bad, read_config
 from kvc.compiler.checkpoints import Checkpoint
 from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.schema.adapters import GAIN, OFFSET, A, B, slots_of
-from kvc.schema.errors import BadAdapter, CheckpointError, listing, reason_of
-from kvc.schema.model import Program
+from kvc.schema.errors import BadAdapter, CheckpointError, listing
+from kvc.schema.model import NamedData, Program
 
-_CONFIG: Final = "adapter_config.json"
 _WEIGHTS: Final = "adapter_model.safetensors"
 _PREFIX: Final = "base_model.model."
 _MAGNITUDE: Final = "lora_magnitude_vector"
@@ -43,47 +42,28 @@ _ENDS: Final = {
     ".weight": "weight",
     ".bias": "bias",
 }
-# Settings that change what an adapter computes and that kvc does not have.
-_OTHERS: Final = (
-    "alora_invocation_tokens", "layer_replication", "target_parameters", "use_qalora",
-    "use_bdlora", "arrow_config", "trainable_token_indices", "megatron_config",
-    "kasa_config", "monteclora_config",
-)  # fmt: skip
+_LOW: Final = frozenset({"a", "b", "b_bias", "magnitude"})
+# The adapter's name, and what it follows, in names of older files.
+_NAMED: Final = re.compile(
+    rf"(?:(\.lora_[AB]|\.{_MAGNITUDE})|\.modules_to_save)\.default(?=\.|$)"
+)
+_Layer = dict[str, FileTensor]  # the tensors of a layer, by `_ENDS`
 Parts = dict[str, npt.NDArray[np.float32]]
 
 
-@dataclass(slots=True)
-class _Layer:
-    """The tensors that an adapter has for one layer, by `_ENDS`."""
-
-    tensors: dict[str, FileTensor] = field(default_factory=dict)
-
-    def read(self, name: str) -> Tensor | None:
-        """Return a tensor as float64, None if there is none."""
-        found = self.tensors.get(name)
-        if found is None:
-            return None
-        count = int(np.prod(found.shape, dtype=np.int64))
-        return found.elements(0, count).reshape(found.shape).double()
-
-
 @dataclass(frozen=True, slots=True)
-class _Config:
-    """adapter_config.json of a LoRA adapter, as far as results depend on it."""
+class _Form:
+    """What the slots of a layer take.
 
-    folder: str
-    rank: int
-    alpha: float
-    ranks: Mapping[str, int]
-    alphas: Mapping[str, float]
-    stabilised: bool
-    transposed: bool
+    Attributes:
+        inputs: the number of inputs of the layer.
+        results: the number of results.
+        whole: whether it is a whole matrix rather than two of low rank.
+    """
 
-    def scale(self, path: str) -> float:
-        """Return what multiplies the products of a layer's matrices."""
-        rank = _matching(self.ranks, path, self.rank)
-        alpha = _matching(self.alphas, path, self.alpha)
-        return float(alpha) / (rank**0.5 if self.stabilised else rank)
+    inputs: int
+    results: int
+    whole: bool
 
 
 def read_peft(
@@ -92,6 +72,8 @@ def read_peft(
     base: str | os.PathLike[str] | None = None,
 ) -> dict[str, Parts]:
     """Return the parts of an adapter by path of the layer, float32.
+
+    Layers without slots to which the adapter adds zeros are left out.
 
     Args:
         folder: the folder that PEFT's `save_pretrained` wrote.
@@ -105,24 +87,17 @@ def read_peft(
         CheckpointError: the weights of the adapter, or of `base`, cannot be read.
     """
     path = os.fspath(folder)
-    config = _read_config(path)
+    config = read_config(path)
     slots = slots_of(program)
     if not slots:
-        raise _bad(path, "the bundle has no slots; compile it with --adapters")
+        raise bad(path, "the bundle has no slots; compile it with --adapters")
     with ExitStack() as stack:
         weights = stack.enter_context(_opened(path))
-        layers = _sorted(weights, path)
+        layers = _with_slots(_sorted(weights, path), slots.keys(), path)
         model = None if base is None else stack.enter_context(Checkpoint(base))
-        missing = sorted(layers.keys() - slots.keys())
-        if missing:
-            reason = (
-                f"the bundle has no slots for {listing(missing)}; compile it with "
-                "--adapters and these layers among its targets"
-            )
-            raise _bad(path, reason)
         reading = _Reading(config, model)
         return {
-            name: reading.parts(name, layer, A not in slots[name])
+            name: reading.parts(name, layer, _form(slots[name]))
             for name, layer in layers.items()
         }
 
@@ -137,75 +112,151 @@ class _Reading:
             caller gave none.
     """
 
-    config: _Config
+    config: Config
     model: Checkpoint | None
 
-    def parts(self, path: str, layer: _Layer, whole: bool) -> Parts:
-        """Return the parts of a layer; `whole`: the slots take a whole matrix."""
-        a, b, weight = layer.read("a"), layer.read("b"), layer.read("weight")
-        if (weight is not None) != whole or (a is None) != (b is None):
-            what = "a whole matrix" if weight is not None else "matrices of low rank"
-            other = "matrices of low rank" if weight is not None else "a whole matrix"
-            reason = f"it has {what} of {path}, and the bundle's slots take {other}"
-            raise _bad(self.config.folder, f"{reason} (--adapters ...,whole=NAME)")
-        bias = layer.read("bias")
-        if weight is not None:
-            offset = torch.zeros(len(weight)) if bias is None else bias
-            made = {B: weight.T, GAIN: torch.zeros(len(weight)), OFFSET: offset}
-            return _as_float32(made)
-        assert a is not None
-        assert b is not None
-        if a.shape[:1] != b.shape[1:]:
-            reason = f"{path} has matrices {list(a.shape)} and {list(b.shape)}"
-            raise _bad(self.config.folder, reason)
-        scale = self.config.scale(path)
-        gain, added = torch.ones(len(b), dtype=torch.float64), scale * b
-        offset = torch.zeros_like(gain)
-        if (extra := layer.read("b_bias")) is not None:
-            offset = offset + scale * extra
-        magnitude = layer.read("magnitude")
-        if magnitude is not None:
-            norm = (self._weight(path) + added @ a).norm(dim=1)
-            gain = magnitude.reshape(-1) / norm
-            offset, added = offset * gain, added * gain[:, None]
-            offset = offset + (1 - gain) * self._bias(path, len(gain))
-        if bias is not None:
-            offset = offset + bias - self._bias(path, len(gain))
-        made = {A: a, B: added.T}
-        if magnitude is not None or bias is not None or extra is not None:
-            made |= {GAIN: gain, OFFSET: offset}
-        return _as_float32(made)
+    def parts(self, path: str, layer: _Layer, form: _Form) -> Parts:
+        """Return the parts of a layer for slots of a form."""
+        self._check_names(path, layer, form.whole)
+        self._check_shapes(path, layer, form)
+        if "weight" in layer:
+            made = _whole(layer)
+        elif "a" in layer:
+            made = self._low_rank(path, layer, form)
+        else:
+            made = self._bias_only(path, layer, form)
+        return self._as_float32(path, made)
 
-    def _weight(self, path: str) -> Tensor:
+    def _check_names(self, path: str, layer: _Layer, whole: bool) -> None:
+        """Check that the tensors of a layer go together, and with its slots."""
+        low = bool(_LOW & layer.keys())
+        if low and "weight" in layer:
+            raise self._bad(f"it has a whole matrix of {path}, and others of low rank")
+        if low and not {"a", "b"} <= layer.keys():
+            raise self._bad(f"it has only one of the matrices lora_A, lora_B of {path}")
+        if low and whole:
+            reason = f"it has matrices of low rank of {path}, and the bundle's slots "
+            advice = "compile it with --adapters, without whole= for this layer"
+            raise self._bad(f"{reason}take a whole matrix; {advice}")
+        if "weight" in layer and not whole:
+            reason = f"it has a whole matrix of {path}, and the bundle's slots take "
+            advice = "compile it with --adapters ...,whole=NAME"
+            raise self._bad(f"{reason}matrices of low rank; {advice}")
+
+    def _check_shapes(self, path: str, layer: _Layer, form: _Form) -> None:
+        rank, results = self.config.rank(path), form.results
+        shapes: dict[str, tuple[tuple[int, ...], ...]] = {
+            "a": ((rank, form.inputs),),
+            "b": ((results, rank),),
+            "weight": ((results, form.inputs),),
+            "magnitude": ((results,), (1, results), (results, 1)),
+        }
+        for part, tensor in layer.items():
+            expected = shapes.get(part, ((results,),))
+            if tensor.shape not in expected:
+                of = f" of rank {rank} ({CONFIG})" if part in ("a", "b") else ""
+                reason = f"{tensor.name} is {list(tensor.shape)}, expected "
+                raise self._bad(f"{reason}{list(expected[0])}{of}")
+
+    def _low_rank(self, path: str, layer: _Layer, form: _Form) -> dict[str, Tensor]:
+        a, b = _read(layer["a"]), _read(layer["b"])
+        scale = self.config.scale(path)
+        gain, added = torch.ones(form.results, dtype=torch.float64), scale * b
+        offset = torch.zeros_like(gain)
+        if "b_bias" in layer:
+            offset = offset + scale * _read(layer["b_bias"])
+        if "magnitude" in layer:
+            norm = (self._weight(path, form) + added @ a).norm(dim=1)
+            gain = _read(layer["magnitude"]).reshape(-1) / norm
+            offset, added = offset * gain, added * gain[:, None]
+            offset = offset + (1 - gain) * self._bias(path, form)
+        if "bias" in layer:
+            offset = offset + _read(layer["bias"]) - self._bias(path, form)
+        made = {A: a, B: added.T}
+        if layer.keys() - {"a", "b"}:
+            made |= {GAIN: gain, OFFSET: offset}
+        return made
+
+    def _bias_only(self, path: str, layer: _Layer, form: _Form) -> dict[str, Tensor]:
+        """Return the parts of a layer of which only the bias was trained."""
+        offset = _read(layer["bias"]) - self._bias(path, form)
+        made = {} if form.whole else {A: torch.zeros(1, form.inputs)}
+        gain = torch.ones(form.results)
+        return made | {B: torch.zeros(1, form.results), GAIN: gain, OFFSET: offset}
+
+    def _weight(self, path: str, form: _Form) -> Tensor:
         """Return a layer's weight in the model, float64 [out, in]."""
-        weight = self._of_model(f"{path}.weight")
+        straight, turned = (form.results, form.inputs), (form.inputs, form.results)
+        weight = self._of_model(f"{path}.weight", {straight, turned})
         if weight is None:
             assert self.model is not None
-            raise _bad(self.config.folder, f"{self.model.path} has no {path}.weight")
-        return weight.T if self.config.transposed else weight
+            raise self._bad(f"{self.model.path} has no {path}.weight")
+        square = straight == turned  # else the shape tells, whatever the settings say
+        other = self.config.transposed if square else weight.shape == turned
+        return weight.T if other else weight
 
-    def _bias(self, path: str, width: int) -> Tensor:
+    def _bias(self, path: str, form: _Form) -> Tensor:
         """Return a layer's bias in the model, zeros if it has none."""
-        found = self._of_model(f"{path}.bias")
-        return torch.zeros(width, dtype=torch.float64) if found is None else found
+        found = self._of_model(f"{path}.bias", {(form.results,)})
+        if found is None:
+            return torch.zeros(form.results, dtype=torch.float64)
+        return found
 
-    def _of_model(self, name: str) -> Tensor | None:
+    def _of_model(self, name: str, shapes: set[tuple[int, ...]]) -> Tensor | None:
+        """Return a tensor of the model as float64, None if it has none."""
         if self.model is None:
             reason = (
                 f"{name.rpartition('.')[0]} needs the weights of the model (DoRA, or a "
                 "trained bias); give its folder, with --model"
             )
-            raise _bad(self.config.folder, reason)
+            raise self._bad(reason)
         found = self.model.tensors.get(name)
-        return None if found is None else _Layer({"": found}).read("")
+        if found is None:
+            return None
+        if found.shape not in shapes or not _is_float(found):
+            expected = " or ".join(str(list(shape)) for shape in sorted(shapes))
+            reason = f"{name} of {self.model.path} is {found.kind} {list(found.shape)}"
+            raise self._bad(f"{reason}, expected floats {expected}")
+        return _read(found)
+
+    def _as_float32(self, path: str, parts: Mapping[str, Tensor]) -> Parts:
+        made = {name: part.float().contiguous() for name, part in parts.items()}
+        for name, part in made.items():
+            if not part.isfinite().all():
+                raise self._bad(
+                    f"{path}.{name} has numbers that are not finite float32"
+                )
+        return {name: part.numpy() for name, part in made.items()}
+
+    def _bad(self, reason: str) -> BadAdapter:
+        return bad(self.config.folder, reason)
 
 
-def _as_float32(parts: Mapping[str, Tensor]) -> Parts:
-    return {name: part.float().contiguous().numpy() for name, part in parts.items()}
+def _whole(layer: _Layer) -> dict[str, Tensor]:
+    """Return the parts of a layer that replace its matrix and its bias."""
+    weight = _read(layer["weight"])
+    zeros = torch.zeros(len(weight))
+    offset = _read(layer["bias"]) if "bias" in layer else zeros
+    return {B: weight.T, GAIN: zeros, OFFSET: offset}
 
 
-def _bad(path: str, reason: str) -> BadAdapter:
-    return BadAdapter(path=path, reason=reason)
+def _form(slots: Mapping[str, tuple[int, NamedData]]) -> _Form:
+    """Return the form of a layer's slots."""
+    _, rank, results = slots[B][1].type.dims
+    inputs = slots[A][1].type.dims[2] if A in slots else rank
+    assert isinstance(inputs, int), "named data has no symbols"
+    assert isinstance(results, int), "named data has no symbols"
+    return _Form(inputs, results, A not in slots)
+
+
+def _read(tensor: FileTensor) -> Tensor:
+    """Return a tensor as float64."""
+    count = int(np.prod(tensor.shape, dtype=np.int64))
+    return tensor.elements(0, count).reshape(tensor.shape).double()
+
+
+def _is_float(tensor: FileTensor) -> bool:
+    return tensor.dtype is not None and tensor.dtype.is_floating_point
 
 
 def _opened(folder: str) -> Checkpoint:
@@ -219,80 +270,67 @@ def _opened(folder: str) -> Checkpoint:
     if not file.is_file():
         pickled = (Path(folder) / "adapter_model.bin").is_file()
         advice = ", and adapter_model.bin is a pickle, which kvc does not open"
-        raise _bad(folder, f"it has no {_WEIGHTS}{advice if pickled else ''}")
+        raise bad(folder, f"it has no {_WEIGHTS}{advice if pickled else ''}")
     try:
         return Checkpoint(file)
     except CheckpointError as error:
-        raise _bad(folder, str(error)) from error
-
-
-def _read_config(folder: str) -> _Config:
-    """Return the settings of an adapter.
-
-    Raises:
-        BadAdapter: there are none, or they are of an adapter that kvc does not compute.
-    """
-    try:
-        found = json.loads((Path(folder) / _CONFIG).read_text("utf-8"))
-    except OSError as error:
-        raise _bad(folder, f"{_CONFIG}: {reason_of(error)}") from error
-    except ValueError as error:
-        raise _bad(folder, f"{_CONFIG} is not JSON") from error
-    if not isinstance(found, dict):
-        raise _bad(folder, f"{_CONFIG} is not a JSON object")
-    kind = found.get("peft_type")
-    if kind != "LORA":
-        raise _bad(folder, f"it is an adapter of type {kind!r}, kvc has LORA and DoRA")
-    others = [name for name in _OTHERS if found.get(name)]
-    if others:
-        raise _bad(folder, f"kvc does not compute its {listing(others)}")
-    rank, alpha = found.get("r"), found.get("lora_alpha")
-    ranks, alphas = found.get("rank_pattern") or {}, found.get("alpha_pattern") or {}
-    numbers = (rank, alpha, *_values(ranks), *_values(alphas))
-    if not all(isinstance(n, int | float) and n > 0 for n in numbers):
-        raise _bad(folder, f"{_CONFIG} has wrong ranks or alphas")
-    assert isinstance(rank, int | float)
-    assert isinstance(alpha, int | float)
-    return _Config(
-        folder,
-        int(rank),
-        float(alpha),
-        ranks,
-        alphas,
-        bool(found.get("use_rslora")),
-        bool(found.get("fan_in_fan_out")),
-    )
-
-
-def _values(pattern: object) -> tuple[object, ...]:
-    return tuple(pattern.values()) if isinstance(pattern, dict) else (None,)
-
-
-def _matching(patterns: Mapping[str, float], path: str, usual: float) -> float:
-    """Return the value of the first pattern that matches the end of a path, as PEFT."""
-    for pattern, value in patterns.items():
-        try:
-            if re.match(rf"(.*\.)?({pattern})$", path):
-                return value
-        except re.error:
-            continue
-    return usual
+        raise bad(folder, str(error)) from error
 
 
 def _sorted(weights: Checkpoint, folder: str) -> dict[str, _Layer]:
     """Return the tensors of an adapter by path of the layer.
 
     Raises:
-        BadAdapter: a name is none that an adapter of linear layers has.
+        BadAdapter: a name is none that an adapter of linear layers has, two are of the
+            same part, or a tensor is not of floats.
     """
     layers: dict[str, _Layer] = {}
     for name, tensor in weights.tensors.items():
-        rest = name.removeprefix(_PREFIX)
+        rest = _without_name(name.removeprefix(_PREFIX))
         end = next((end for end in _ENDS if rest.endswith(end)), None)
-        if rest == name or end is None:
-            raise _bad(folder, f"kvc does not compute its tensor {name!r}")
-        path = rest.removesuffix(end)
-        layers.setdefault(path, _Layer()).tensors[_ENDS[end]] = tensor
+        if not name.startswith(_PREFIX) or end is None:
+            raise bad(folder, f"kvc does not compute its tensor {name!r}")
+        if not _is_float(tensor):
+            raise bad(folder, f"{name} is {tensor.kind}, expected floats")
+        layer, part = layers.setdefault(rest.removesuffix(end), {}), _ENDS[end]
+        if part in layer:
+            raise bad(folder, f"{name} and {layer[part].name} are the same part")
+        layer[part] = tensor
     if not layers:
-        raise _bad(folder, "it has no tensors")
+        raise bad(folder, "it has no tensors")
     return layers
+
+
+def _without_name(name: str) -> str:
+    """Return a tensor's name as newer files have it, without the adapter's name."""
+    return _NAMED.sub(r"\1", name)
+
+
+def _with_slots(
+    layers: Mapping[str, _Layer], known: Set[str], folder: str
+) -> dict[str, _Layer]:
+    """Return the layers that have slots; the others must add nothing.
+
+    Raises:
+        BadAdapter: a layer without slots changes results, or all of them add nothing.
+    """
+    others = [path for path in layers if path not in known]
+    missing = sorted(path for path in others if not _is_idle(layers[path]))
+    if missing:
+        reason = (
+            f"the bundle has no slots for {listing(missing)}; compile with these "
+            "layers among the targets of --adapters; layers that the compiled model "
+            "never runs, such as an unused vision layer, cannot have slots"
+        )
+        raise bad(folder, reason)
+    if len(others) == len(layers):
+        raise bad(folder, "it changes nothing: all its matrices lora_B are zero")
+    return {path: layer for path, layer in layers.items() if path in known}
+
+
+def _is_idle(layer: _Layer) -> bool:
+    """Tell whether a layer of an adapter adds zeros."""
+    if not {"a", "b"} <= layer.keys() <= {"a", "b", "b_bias"}:
+        return False
+    zero = not any(_read(layer[part]).any() for part in layer.keys() - {"a"})
+    return zero and bool(_read(layer["a"]).isfinite().all())

@@ -9,7 +9,7 @@ checked against the slots of a program; or a file.
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -27,6 +27,7 @@ from kvc.schema.model import Program
 VERSION: Final = 0
 STORED: Final = (A, B, FACTORS, GAIN, OFFSET)  # the parts that a file can have
 _DTYPES: Final = {kind.label: kind for kind in (DType.FLOAT32, DType.INT8)}
+_HINT: Final = "; compile the bundle with --adapters COUNT"
 _MOST: Final = 1 << 31  # of a size
 Layers = Mapping[str, Mapping[str, Array]]  # path of a layer -> part -> array
 
@@ -106,7 +107,7 @@ class AdapterFile(CheckedFile):
             "folder, with `kvc adapter FOLDER --base` and this bundle"
         )
         self.require(self.program == identity, of)
-        self._check_fit(program)
+        _check_parts(self.path, self.parts, program)
         begins = accumulate((part.nbytes for part in self.parts), initial=0)
         found: dict[str, dict[str, Array]] = {}
         for part, begin in zip(self.parts, begins, strict=False):
@@ -126,45 +127,73 @@ class AdapterFile(CheckedFile):
                 self.require(_is_kind(kind), f"{path}.{name} is {kind!r}")
                 yield _Part(path, name, _DTYPES[kind[0]], tuple(kind[1]))
 
-    def _check_fit(self, program: Program) -> None:
-        slots = slots_of(program)
-        missing = sorted({part.path for part in self.parts} - slots.keys())
-        what = f"the program has no slots for {listing(missing)}"
-        self.require(not missing, what)
-        for part in self.parts:
-            where = f"{part.path}.{part.name}"
-            slot = slots[part.path].get(part.name)
-            self.require(slot is not None, f"the program has no slot for {where}")
-            assert slot is not None
-            kind = slot[1].type.dtype
-            same = part.dtype is kind
-            what = f"{where} is {part.dtype.label}, the slots are {kind.label}"
-            self.require(same, what)
-            self._check_part(part, where, list(slot[1].type.dims[1:]))
-        ranks = {(part.path, part.name): part.shape[0] for part in self.parts}
-        for path in {part.path for part in self.parts}:
-            b = ranks[path, B]
-            same = {ranks.get((path, name), b) for name in (A, FACTORS)} == {b}
-            there = (
-                ((path, name) in ranks) == (name in slots[path])
-                for name in (A, FACTORS)
-            )
-            fits = same and all(there)
-            self.require(fits, f"the matrices of {path} do not go together")
 
-    def _check_part(self, part: _Part, where: str, own: list[object]) -> None:
-        """Check the shape of a part against that of its slot, `own`."""
-        found = list(part.shape)
-        if part.name in (GAIN, OFFSET):
-            self.require(found == own, f"{where} is {found}, expected {own}")
-            return
-        most, *rest = own
-        fits = len(found) == len(own) and found[1:] == rest
-        expected = ", ".join(map(str, ("rank", *rest)))
-        self.require(fits, f"{where} is {found}, expected [{expected}]")
-        assert isinstance(most, int)
-        what = f"{where} has rank {found[0]}, the slots at most {most}"
-        self.require(1 <= found[0] <= most, what)
+def check_fit(path: str, layers: Layers, program: Program) -> None:
+    """Check that an adapter which is to be written fits the slots of a program.
+
+    Args:
+        path: what the adapter is made of, for the message.
+        layers: the parts by layer.
+        program: the program.
+
+    Raises:
+        BadAdapter: it does not fit, or has numbers that are not finite.
+    """
+    parts = []
+    for layer, arrays in layers.items():
+        for name, array in arrays.items():
+            finite = bool(np.isfinite(array).all())
+            _require(path, finite, f"{layer}.{name} is not finite")
+            parts.append(_Part(layer, name, _dtype_of(array), array.shape))
+    _check_parts(path, parts, program)
+
+
+def _check_parts(path: str, parts: Sequence[_Part], program: Program) -> None:
+    """Check the parts of an adapter against the slots of a program."""
+    slots = slots_of(program)
+    missing = sorted({part.path for part in parts} - slots.keys())
+    what = f"the program has no slots for {listing(missing)}"
+    _require(path, not missing, what)
+    for part in parts:
+        where = f"{part.path}.{part.name}"
+        slot = slots[part.path].get(part.name)
+        hint = f"{_HINT},dora" if part.name in (GAIN, OFFSET) else ""
+        what = f"the program has no slot for {where}{hint}"
+        _require(path, slot is not None, what)
+        assert slot is not None
+        kind = slot[1].type.dtype
+        what = f"{where} is {part.dtype.label}, the slots are {kind.label}"
+        _require(path, part.dtype is kind, what)
+        _check_shape(path, part, where, list(slot[1].type.dims[1:]))
+    ranks = {(part.path, part.name): part.shape[0] for part in parts}
+    for layer in {part.path for part in parts}:
+        b = ranks[layer, B]
+        same = {ranks.get((layer, name), b) for name in (A, FACTORS)} == {b}
+        there = (
+            ((layer, name) in ranks) == (name in slots[layer]) for name in (A, FACTORS)
+        )
+        fits = same and all(there)
+        _require(path, fits, f"the matrices of {layer} do not go together")
+
+
+def _check_shape(path: str, part: _Part, where: str, own: list[object]) -> None:
+    """Check the shape of a part against that of its slot, `own`."""
+    found = list(part.shape)
+    if part.name in (GAIN, OFFSET):
+        _require(path, found == own, f"{where} is {found}, expected {own}")
+        return
+    most, *rest = own
+    fits = len(found) == len(own) and found[1:] == rest
+    expected = ", ".join(map(str, ("rank", *rest)))
+    _require(path, fits, f"{where} is {found}, expected [{expected}]")
+    assert isinstance(most, int)
+    what = f"{where} has rank {found[0]}, the slots at most {most}"
+    _require(path, 1 <= found[0] <= most, f"{what}{_HINT},rank={found[0]}")
+
+
+def _require(path: str, condition: bool, reason: str) -> None:
+    if not condition:
+        raise BadAdapter(path=path, reason=reason)
 
 
 def write_adapter(path: str | os.PathLike[str], identity: str, layers: Layers) -> None:
@@ -191,9 +220,13 @@ def write_adapter(path: str | os.PathLike[str], identity: str, layers: Layers) -
 
 
 def _kind_of(array: Array) -> list[object]:
+    return [_dtype_of(array).label, list(array.shape)]
+
+
+def _dtype_of(array: Array) -> DType:
     dtype = DType.from_numpy(array.dtype)
     assert dtype is not None, "float32 or int8"
-    return [dtype.label, list(array.shape)]
+    return dtype
 
 
 def _is_kind(kind: object) -> bool:

@@ -6,6 +6,7 @@ the product of the two rows' steps, so that the greatest number of a row is 127 
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from kvc.runtime.memory.arrays import Array
 from kvc.schema.adapters import FACTORS, A, B, slots_of
 from kvc.schema.model import Program
 
+_LEAST: Final = np.finfo(np.float32).tiny  # of a step; rows with less become zeros
 Floats = npt.NDArray[np.float32]
 
 
@@ -37,7 +39,9 @@ def _quantized(parts: Mapping[str, Floats]) -> dict[str, Array]:
     factors = np.ones(len(parts[B]), np.float32)
     for name in {A, B} & parts.keys():
         most = np.abs(parts[name]).max(axis=1)
-        step = np.where(most > 0, most / np.float32(127), np.float32(1))
+        step = most / np.float32(127)
+        step = np.where(step < _LEAST, np.float32(1), step)
         made[name] = np.rint(parts[name] / step[:, None]).astype(np.int8)
-        factors *= step
+        with np.errstate(over="ignore"):  # who loads or writes them checks them
+            factors *= step
     return made | {FACTORS: factors}

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hf_folders import change_json, random_tokens, tiny_llama
 from hf_models import build
 from numpy.testing import assert_array_equal
@@ -16,8 +17,10 @@ from kvc.compiler import AdapterSlots, Dim, Method, compile_program, export_hf
 from kvc.compiler.adapters.peft import read_peft
 from kvc.runtime import BadAdapter, FileProblem, KvcError, load
 from kvc.runtime.adapters.adapter_file import write_adapter
+from kvc.runtime.adapters.quantized import stored_layers
 from kvc.schema.adapters import A, B
 from kvc.schema.errors import BadModelSetting, CheckpointError
+from kvc.tools.cli import main
 
 TOKENS = random_tokens(5)
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -177,6 +180,56 @@ def test_layers_without_slots_are_named(program, home, tmp_path):
     save_adapter(model, tmp_path / "more", target_modules=["q_proj", "up_proj"])
     with pytest.raises(BadAdapter, match=r"no slots for model.layers.0.mlp.up_proj"):
         read_peft(tmp_path / "more", program._engine.program)
+
+
+def check_not_made(home: Path, folder: Path) -> str:
+    """Check that `kvc adapter` writes no file of a folder; return what it says."""
+    file, given = folder / "x.kva", ("--base", str(home / "m.kvc"))
+    made = CliRunner().invoke(main, ["adapter", str(folder), *given, "-o", str(file)])
+    assert made.exit_code == 1, made.output
+    assert not file.exists()
+    return made.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"r": 8}, "has rank 8, the slots at most 4; compile the bundle"),
+        ({"r": 8}, "--adapters COUNT,rank=8"),
+        ({"lora_bias": True}, "--adapters COUNT,dora"),
+    ],
+)
+def test_no_file_is_made_that_does_not_fit(home, tmp_path, settings, text):
+    model = tiny_llama(num_hidden_layers=1)
+    folder = save_adapter(
+        model, tmp_path / "peft", target_modules=["q_proj"], **settings
+    )
+    assert text in check_not_made(home, folder)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(np.nan, "not finite float32"), (1e38, "adapter_factors is not finite")],
+)
+def test_no_int8_file_is_made_of_numbers_beyond_float32(home, folder, value, text):
+    tensors = load_file(folder / WEIGHTS)
+    save_file(
+        {name: np.full_like(one, value) for name, one in tensors.items()},
+        folder / WEIGHTS,
+    )
+    assert text in check_not_made(home, folder)
+
+
+def test_int8_matrices_of_almost_zeros_are_zeros(home, program):
+    bare = program._engine.program
+    layers = read_peft(home / "peft", bare)
+    small = {
+        path: {name: np.full_like(part, 1e-43) for name, part in parts.items()}
+        for path, parts in layers.items()
+    }
+    for stored in stored_layers(small, bare).values():
+        assert not stored[A].any()
+        assert not stored[B].any()
 
 
 def test_dora_asks_for_the_model(home, tmp_path):

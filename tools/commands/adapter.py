@@ -37,7 +37,7 @@ def make_adapter(folder: str, base: str, model: str | None, output: str | None) 
     Example: kvc adapter ./poet --base model.kvc
     """
     from kvc.compiler.adapters.peft import read_peft
-    from kvc.runtime.adapters.adapter_file import write_adapter
+    from kvc.runtime.adapters.adapter_file import check_fit, write_adapter
     from kvc.runtime.adapters.quantized import stored_layers
     from kvc.schema.adapters import B
     from kvc.schema.container import BundleFile
@@ -49,6 +49,7 @@ def make_adapter(folder: str, base: str, model: str | None, output: str | None) 
         layers = read_peft(folder, program, model)
         of = identity(program)
         stored = stored_layers(layers, program)
+        check_fit(folder, stored, program)
     write_adapter(path, of, stored)
     ranks = sorted({len(parts[B]) for parts in stored.values()})
     said = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
