@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hf_folders import change_json, random_tokens, save_folder, tiny_llama
 from numpy.testing import assert_allclose, assert_array_equal
 from peft_adapters import adapted_logits, convert, save_adapter
@@ -26,9 +27,14 @@ TOKENS = random_tokens(6)
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_llama(
+    """Return a model whose biases are not zero."""
+    model = tiny_llama(
         num_hidden_layers=1, attention_bias=True, tie_word_embeddings=False
     )
+    with torch.no_grad():
+        for layer in model.model.layers[0].self_attn.children():
+            layer.bias.copy_(torch.linspace(-0.5, 0.5, len(layer.bias)))
+    return model
 
 
 @pytest.fixture(scope="module")
