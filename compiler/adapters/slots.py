@@ -180,6 +180,9 @@ def _chosen_layers(
         if method.name.startswith(PREFIX):
             expected = f"methods whose names do not begin with {PREFIX}"
             raise wrong_setting("count", expected, method.name)
+    for name in (ROWS, SCALES):
+        if hasattr(model, name):
+            raise wrong_setting("count", f"a model without a buffer {name}", name)
     linear = linear_layers(model)
     plain = {path: one for path, one in linear.items() if isinstance(one, nn.Linear)}
     whole = named_layers(plain, "whole", asked.whole)

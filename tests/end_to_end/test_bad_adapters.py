@@ -282,6 +282,12 @@ def test_models_that_cannot_have_slots_say_why():
             [Method("adapted_run", (torch.ones(1, 4),))],
             adapters=AdapterSlots(1),
         )
+    taken = torch.nn.Linear(4, 4)
+    taken.register_buffer("kvc_adapters", torch.zeros(1))
+    with pytest.raises(BadModelSetting, match="without a buffer kvc_adapters"):
+        compile_program(
+            taken, [Method("forward", (torch.ones(1, 4),))], adapters=AdapterSlots(1)
+        )
     tokens_first = torch.nn.Sequential(torch.nn.Linear(4, 4))
     with pytest.raises(KvcError, match="rows of the batch"):
         compile_program(
