@@ -193,6 +193,7 @@ class _Chat:
         """Do what a command of one word asks, as `take`."""
         if command == "/reset":
             self._conversation.reset()
+            self._images.clear()
             self._terminal.note("a new conversation")
             return True
         if command == "/help":

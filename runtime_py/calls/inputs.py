@@ -15,8 +15,10 @@ import numpy as np
 from kvc.runtime.memory.arrays import Array, is_tensor, tensor_as_array
 from kvc.runtime.memory.growing import GrowingArray
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import InputMismatch
+from kvc.schema.errors import CallMismatch, InputMismatch
 from kvc.schema.frozen import frozen
+from kvc.schema.model import Method
+from kvc.schema.trees import bind_call
 from kvc.schema.types import (
     Symbol,
     TensorType,
@@ -281,3 +283,34 @@ class TokenInput:
                     expected=f"tokens of 0 to {self.vocabulary - 1}",
                     found=f"token {token}",
                 )
+
+
+def bind_inputs(
+    method: Method,
+    signature: InputSignature,
+    row_lengths: RowLengthsInput | None,
+    call: tuple[Sequence[object], Mapping[str, object]],
+    sizes: Mapping[str, int],
+) -> Inputs:
+    """Bind the arguments of a call to the inputs of a method, as Python binds them.
+
+    Args:
+        method: the method.
+        signature: the names and types of its inputs.
+        row_lengths: its input of row lengths, which are made if the caller passes none.
+        call: the arguments by position and by name.
+        sizes: the size of each symbol that the session has fixed.
+
+    Raises:
+        CallMismatch: the arguments are not nested as those of the compiled method.
+        InputMismatch: an input has another dtype, or is no array.
+    """
+    optional = None if row_lengths is None else row_lengths.leaf
+    try:
+        leaves = bind_call(method.input_tree, *call, optional)
+    except ValueError as error:
+        raise CallMismatch(method=method.name, reason=str(error)) from error
+    left_out = row_lengths is not None and leaves[row_lengths.leaf] is None
+    if row_lengths is not None and left_out:
+        leaves[row_lengths.leaf] = row_lengths.stand_in(leaves, sizes)
+    return take_inputs(signature, leaves, left_out)

@@ -16,11 +16,10 @@ from dataclasses import replace
 import numpy as np
 
 from kvc.runtime.adapters.loaded import PLAIN, Adapters
-from kvc.runtime.calls.arguments import bind_inputs
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.contexts import ContextPool, ExecutionContext, run_bound
 from kvc.runtime.calls.entries import MethodEntry, make_entry
-from kvc.runtime.calls.inputs import Inputs
+from kvc.runtime.calls.inputs import Inputs, bind_inputs
 from kvc.runtime.calls.pieces import count_excess, plan_pieces, run_pieces
 from kvc.runtime.calls.transactions import Transaction
 from kvc.runtime.data import Mode, NamedBuffers, Residency, Slots, hold_blobs
@@ -113,7 +112,9 @@ class Engine:
         if states is not None and states.adapters is not None and states.adapters.any:
             method = self._adapted.get(method, method)
         entry = self.entry(method)
-        inputs = bind_inputs(entry, args, kwargs, states)
+        sizes = {} if states is None else states.sizes
+        call, taken = (args, kwargs), (entry.signature, entry.row_lengths)
+        inputs = bind_inputs(entry.method, *taken, call, sizes)
         if entry.tokens is not None:
             entry.tokens.check_all(inputs, entry.row_lengths)
         results = self._run_call(entry, inputs, states)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from daily import RARELY
 from resident_memory import LINUX
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -19,6 +20,7 @@ from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import generate, load
 from kvc.schema.container import BundleFile, join_bundle
 
+pytestmark = RARELY  # it compiles for long; tests/runtime_py/data has the parts
 MB = 1_000_000
 SCRIPT = """
 import ctypes, gc, json, sys

@@ -21,7 +21,7 @@ from program_mutations import Mutator, mutate_bytes
 from sealing import parts, seal, seal_data
 
 from kvc.runtime import Program, Session, load
-from kvc.runtime.sessions.snapshot_files import DIGEST_NBYTES, LEAD
+from kvc.runtime.data.checked_file import DIGEST_NBYTES, LEAD
 from kvc.schema.codec import decode, decode_index, encode, encode_index
 from kvc.schema.container import split_bundle
 from kvc.schema.errors import KvcError

@@ -121,7 +121,8 @@ def test_the_command_reads_a_picture(model, processor, bundle, tmp_path):
     pixels = processor.image_processor(image, return_tensors="pt").pixel_values
     whole = model.generate(pixels, do_sample=False, max_new_tokens=12)[0].tolist()
     text = processor.tokenizer.decode(whole[1:], skip_special_tokens=True)
-    assert run.stdout.strip() == text.strip() != ""
+    assert run.stdout.strip() == text.strip()
+    assert text, "tokens were made"
 
 
 def test_the_command_needs_a_prompt_or_a_picture(bundle):
