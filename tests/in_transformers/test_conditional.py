@@ -5,6 +5,7 @@ import pytest
 import seeing_models
 import seq2seq_models
 import torch
+from daily import RARELY
 from exported_models import Door, exported_to
 from transformers import GenerationMixin, pipeline
 
@@ -150,6 +151,7 @@ def test_a_decoder_begins_with_the_tokens_it_is_given(t5):
     check_ways(t5, given)
 
 
+@RARELY
 def test_sounds_are_heard(whisper):
     given = {"input_features": _sounds(whisper.model)}
     given["decoder_input_ids"] = torch.tensor([[95, 7], [95, 8]])
@@ -177,6 +179,7 @@ def test_text_alone_is_read_too(llava):
     assert torch.equal(found, seeded(llava.model, **text))
 
 
+@RARELY
 def test_pictures_that_do_not_fit_the_tokens_are_refused(llava, qwen):
     given = seen(llava.model)
     few = {**given, "pixel_values": given["pixel_values"][:2]}
@@ -195,6 +198,7 @@ def test_pictures_that_do_not_fit_the_tokens_are_refused(llava, qwen):
         kvc_of(qwen)(**video)
 
 
+@RARELY
 def test_pictures_of_sizes_of_their_own_stay_with_their_rows(qwen):
     given = seen_at_sizes()
     check_logits(qwen, given)

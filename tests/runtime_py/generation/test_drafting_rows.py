@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from daily import every
 from drafting_rows import VOCAB, write_checked
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -196,6 +197,7 @@ def test_a_row_that_has_ended_is_not_touched(programs, open_rows, kind):
         np.testing.assert_array_equal(target.state[name][0], state)
 
 
+@every(3, "count", "way", "kind")
 @pytest.mark.parametrize("count", [1, 2, 4, 7])
 @pytest.mark.parametrize("way", ["close", "drop", "look"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -221,6 +223,7 @@ def test_leaving_early_leaves_rows_as_without_a_draft(open_rows, kind, way, coun
     assert list(one) == list(generate(lone, other.pending, max_tokens=5))
 
 
+@every(4, "at", "kind")
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("at", range(1, 9))
 @pytest.mark.parametrize("which", ["target", "draft"])
