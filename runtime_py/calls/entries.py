@@ -231,14 +231,12 @@ def make_entry(
         growing=growing,
         steady=tuple(i for i in range(len(types)) if i not in growing),
         restarts=method.role == "encode",
-        needs=_find_needs(program, method),
+        needs=None if method.role == "encode" else _find_needs(program, method),
     )
 
 
 def _find_needs(program: Program, method: Method) -> tuple[int, str] | None:
     """Return (cursor, encoder) of the encoder states that a method reads, or None."""
-    if method.role == "encode":
-        return None
     slots = (value.storage for value in method.graph.values)
     read = {program.states[s.state].cursor for s in slots if isinstance(s, StateSlot)}
     for encode in program.methods:

@@ -82,9 +82,7 @@ class RowAdapters:
         for row, one in enumerate(recorded):
             if one:
                 name, digest, scale = one
-                found = self.loaded.of_digest(str(digest))
-                if found is None:
-                    raise NotLoaded(name=str(name), digest=str(digest))
+                found = self._with_digest(str(name), str(digest))
                 factor = float(scale)  # type: ignore[arg-type]  # a number
                 rows[row] = found, fitting(found, factor)
         self.choose(memory, rows)
@@ -107,10 +105,13 @@ class RowAdapters:
         adapter, scale = chosen
         if adapter is None:
             return chosen
-        found = self.loaded.of_digest(adapter.digest)
+        return self._with_digest(adapter.name, adapter.digest), scale
+
+    def _with_digest(self, name: str, digest: str) -> Adapter:
+        found = self.loaded.of_digest(digest)
         if found is None:
-            raise NotLoaded(name=adapter.name, digest=adapter.digest)
-        return found, scale
+            raise NotLoaded(name=name, digest=digest)
+        return found
 
     def write(self, memory: Memory) -> None:
         """Write the states that say which adapter each row has."""
@@ -161,5 +162,6 @@ def read_choices(
 
 
 def _is_list(value: object) -> bool:
-    listed = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-    return listed and np.ndim(value) != 0  # type: ignore[arg-type]  # a sequence
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, str)

@@ -401,6 +401,7 @@ def test_generation_with_an_adapter_is_that_of_peft(both, model, home):
         ({"adapter": ["poet", None]}, BadSetting, "for each of 1 rows"),
         ({"adapter": 5}, UnknownName, "adapter 5"),
         ({"adapter": [["poet"]]}, UnknownName, "adapter"),
+        ({"adapter": [["poet"], None]}, BadSetting, "for each of 1 rows"),
         ({"adapter": "poet", "scale": "x"}, BadSetting, "finite"),
         ({"adapter": "poet", "scale": 10**400}, BadSetting, "finite"),
         ({"scale": 0.5}, BadSetting, "which a scale is of"),

@@ -109,9 +109,9 @@ def describe_sharing(program: Program) -> tuple[SharingReport, ...]:
     formats = {named.blob: named.format for named in reversed(program.names)}
     groups: dict[tuple[tuple[str, ...], str], list[int]] = {}
     for index, methods in methods_of_blobs(program).items():
+        key, nbytes = (methods, formats[index]), program.blobs[index].nbytes
         if formats[index] != SLOT:  # which has no bytes
-            group = groups.setdefault((methods, formats[index]), [])
-            group.append(program.blobs[index].nbytes)
+            groups.setdefault(key, []).append(nbytes)
     reports = [SharingReport(*key, len(g), sum(g)) for key, g in groups.items()]
     return tuple(
         sorted(reports, key=lambda r: (r.format != PLAIN, -r.nbytes, r.methods))
