@@ -74,6 +74,8 @@ ALLOWED = {
         f"kvc.{name}"
         for name in ("schema", "recipes", "compiler", "runtime", "transformers")
     },
+    "serving": {"kvc.schema", "kvc.runtime", "kvc.serving"},
+    "in_ray": {"kvc.schema", "kvc.runtime", "kvc.serving", "kvc.ray"},
     "tools": set(FOLDERS.values()) - {"kvc.transformers"},
 }
 
@@ -104,6 +106,7 @@ LAYERS = {
     "{text folder} gguf_model opened replacing export_encoders export",
     "in_transformers": "{config interface token_calls pixels} rows cache description "
     "forward_program exporter opening generator models runner",
+    "serving": "scheduling models openai {http batch}",
     "runtime_py": "threads memory {native kernels} data adapters states execution "
     "{delegates calls} sessions tokenizers embedding generation {scoring speech} "
     "calibration",

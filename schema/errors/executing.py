@@ -266,6 +266,17 @@ class Busy(ExecutionError):
     template = "this session is running {method} in another thread; a session belongs to one thread at a time"
 
 
+class Overloaded(ExecutionError):
+    """A scheduler refuses a request, since too many wait; a later try may succeed.
+
+    Attributes: waiting (how many requests wait), seconds (after which to try again).
+    """
+
+    waiting: int
+    seconds: float
+    template = "{waiting} requests wait already; try again in {seconds:.0f} s"
+
+
 class StateNeeded(ExecutionError):
     """A method that uses a state was called on the program instead of on a session."""
 

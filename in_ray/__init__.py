@@ -1,0 +1,1 @@
+"""Run bundles over a Ray cluster."""

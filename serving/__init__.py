@@ -1,0 +1,1 @@
+"""Serving: many requests at once on one bundle; `scheduling` has the core."""

@@ -1,0 +1,1 @@
+"""Loaded bundles that are served: texts, messages, adapters, vectors, speech."""
