@@ -316,6 +316,11 @@ class Session(Rowwise):
         return self._states.capacity
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """Return the sizes that the session has fixed, by the names of symbols."""
+        return MappingProxyType(self._states.sizes)
+
+    @property
     def state(self) -> Mapping[str, Array]:
         """Return the states as read-only arrays, by name."""
         return StateViews(self._usage, self)
