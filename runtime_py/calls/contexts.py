@@ -40,7 +40,7 @@ from kvc.runtime.states.session_states import StateMemory
 
 FRAMES_KEPT = 32
 Version = tuple[object, ...]  # the lengths and addresses that a frame is bound to
-# The method, shapes of inputs, the only session (None: any), sizes or rows of its states.
+# The method, input shapes, the only session (None: any), sizes or rows of its states
 FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None, object]
 
 

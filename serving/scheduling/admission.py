@@ -45,13 +45,14 @@ class Admission:
     @property
     def nbytes(self) -> int:
         """Return the bytes of all rows and parked sessions as they are now."""
-        busy = sum(self._memory.nbytes(job.held) for job in self.jobs.values())
+        jobs = tuple(self.jobs.values())
+        busy = sum(self._memory.nbytes(job.held) for job in jobs)
         return busy + self.remembered_nbytes
 
     @property
     def remembered_nbytes(self) -> int:
         """Return the bytes of texts that have ended."""
-        held = (text for text in self.idle.values() if text is not None)
+        held = (text for text in tuple(self.idle.values()) if text is not None)
         return self._texts.nbytes + sum(text.nbytes for text in held)
 
     def needed(self, job: Job) -> int:
@@ -95,7 +96,7 @@ class Admission:
         return True
 
     def _fits(self, needed: int) -> bool:
-        """Free remembered texts so that a row of some bytes fits; tell whether it does."""
+        """Free remembered texts for a row of some bytes; tell whether it fits."""
         if self._most is None:
             return True
         left = self._most - sum(job.reserved for job in self.jobs.values())

@@ -93,12 +93,12 @@ class Scheduler(Closing):
             raise PromptTooLong(
                 row=0, start=0, count=count, capacity=most, room=most - 1
             )
-        length = request.settings.max_length
-        if length is not None and request.settings.max_tokens is None:
-            if length <= count:
-                expected = f"more than {count}, the tokens of the prompt"
-                raise BadSetting(name="max_length", expected=expected, found=length)
-        if request.settings.stop_strings and request.tokenizer is None:
+        settings = request.settings
+        length = None if settings.max_tokens is not None else settings.max_length
+        if length is not None and length <= count:
+            expected = f"more than {count}, the tokens of the prompt"
+            raise BadSetting(name="max_length", expected=expected, found=length)
+        if settings.stop_strings and request.tokenizer is None:
             expected = "none, for requests without a tokenizer"
             raise BadSetting(name="stop_strings", expected=expected, found="some")
         if request.adapter is not None:
@@ -106,9 +106,8 @@ class Scheduler(Closing):
 
     def _seconds_of(self, waiting: int) -> float:
         """Return after how long one of the waiting requests may have begun."""
-        status = self._turns.status
-        passed = time.monotonic() - self._began
-        done = status.finished + status.failed + status.cancelled
+        passed, counts = time.monotonic() - self._began, self._turns.counts
+        done = counts["finished"] + counts["failed"] + counts["cancelled"]
         return min(max(passed / done if done else 1.0, 1.0), 60.0)
 
     @property

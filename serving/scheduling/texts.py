@@ -74,10 +74,9 @@ class Texts:
         """Take over a session that holds tokens; others may be closed for it."""
         for text in list(self._parked):
             shared = common_tokens(text.tokens, tokens)
-            same = text.tokens.size == tokens.size
-            if text.adapter == adapter and shared == text.tokens.size:
-                if same or self._goes_back:  # the new text has all of it
-                    self._close(text)
+            covered = text.adapter == adapter and shared == text.tokens.size
+            if covered and (self._goes_back or shared == tokens.size):
+                self._close(text)  # the new text has all of it
         nbytes = self._nbytes_of(tokens.size)
         self.shrink(self._most - nbytes)
         self._uses += 1

@@ -6,9 +6,11 @@ waiting jobs. Out: updates of jobs. One thread uses it.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, TypeVar
+
+import numpy as np
 
 from kvc.runtime import Program
 from kvc.runtime.embedding.parts import InParts
@@ -21,9 +23,9 @@ from kvc.serving.scheduling.admission import Admission
 from kvc.serving.scheduling.job import Job
 from kvc.serving.scheduling.limits import Limits
 from kvc.serving.scheduling.memory import RowMemory
+from kvc.serving.scheduling.opening import open_rows
 from kvc.serving.scheduling.pace import Pace
 from kvc.serving.scheduling.requests import Ending
-from kvc.serving.scheduling.rows import open_rows
 from kvc.serving.scheduling.status import Status
 from kvc.serving.scheduling.texts import Texts
 from kvc.serving.scheduling.waiting import Waiting
@@ -43,7 +45,7 @@ class Turns:
         memory: the bytes that a row takes.
         capacity: how many tokens a row can hold, None for no limit.
         waiting: the jobs that wait.
-        status: what has been done so far.
+        counts: how much has been done so far, by the names of `Status`.
     """
 
     def __init__(self, program: Program, limits: Limits) -> None:
@@ -64,7 +66,7 @@ class Turns:
         self._texts = Texts(remembered, self.memory.nbytes, self._goes_back)
         self._admission = Admission(self.rows, self.memory, self._texts, limits.nbytes)
         self.waiting, self._pace = Waiting(), Pace()
-        self.status = Status(rows=self.rows.size)
+        self.counts: Counter[str] = Counter()
         self._ended = 0
 
     @property
@@ -79,13 +81,18 @@ class Turns:
         self._read()
         self._step()
         self._close_up()
-        jobs = self._admission.jobs
-        self.status = replace(
-            self.status,
-            running=len(jobs),
+
+    @property
+    def status(self) -> Status:
+        """Return what is being done now; other threads may see a state between two."""
+        admission = self._admission
+        return Status(
+            rows=self.rows.size,
+            running=len(admission.jobs),
             waiting=len(self.waiting),
-            nbytes=self._admission.nbytes,
-            remembered_nbytes=self._admission.remembered_nbytes,
+            nbytes=admission.nbytes,
+            remembered_nbytes=admission.remembered_nbytes,
+            **dict(self.counts),
         )
 
     def end_all(self, ending: Ending, error: KvcError | None = None) -> None:
@@ -166,8 +173,6 @@ class Turns:
         if self._goes_back or len(tokens) < _PARKED or job.request.pictures:
             return
         if row is not None and self._texts.keeps(len(tokens)):
-            import numpy as np
-
             adapter = (job.request.adapter, job.request.scale)
             held = np.array(tokens, np.int64)
             self._texts.park(held, adapter, self.rows.twin(row))
@@ -265,8 +270,7 @@ class Turns:
             self._try([job], lambda: self._admission.move(job, holes[0]))
 
     def _count(self, **added: int) -> None:
-        changes = {name: getattr(self.status, name) + n for name, n in added.items()}
-        self.status = replace(self.status, **changes)
+        self.counts.update(added)
 
 
 def _plan(program: Program, limits: Limits) -> tuple[RowMemory, int | None]:
