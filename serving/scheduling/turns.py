@@ -57,11 +57,13 @@ class Turns:
             OutOfMemory: the system provides no address space.
         """
         self._program, self._limits = program, limits
-        self.memory, capacity = _plan(program, limits)
+        alone = program.session(limits.capacity)
+        self._goes_back = not alone.going_back.needs_copies
+        self.memory, capacity = RowMemory(alone), limits.capacity
+        if limits.nbytes is not None and alone.capacity is not None:
+            capacity = self.memory.most_tokens(limits.nbytes, alone.capacity)
         self.rows = open_rows(program, limits.rows, capacity)
         self.capacity = self.rows.capacity
-        with program.session(capacity) as alone:
-            self._goes_back = not alone.going_back.needs_copies
         remembered = limits.remembered_nbytes
         self._texts = Texts(remembered, self.memory.nbytes, self._goes_back)
         self._admission = Admission(self.rows, self.memory, self._texts, limits.nbytes)
@@ -105,8 +107,10 @@ class Turns:
 
     def close(self) -> None:
         """Close all sessions."""
+        self._admission.forget()
         self._texts.shrink(0)
         self.rows.close()
+        self.memory.close()
 
     def _drop_cancelled(self) -> None:
         for job in self.waiting.take_if(lambda job: job.is_over):
@@ -271,18 +275,3 @@ class Turns:
 
     def _count(self, **added: int) -> None:
         self.counts.update(added)
-
-
-def _plan(program: Program, limits: Limits) -> tuple[RowMemory, int | None]:
-    """Return the memory of a row, and how many tokens a row may have.
-
-    Raises:
-        UnknownName, BadSetting: as `Program.session`.
-    """
-    with program.session(limits.capacity) as alone:
-        memory, capacity = RowMemory(program.states, alone.sizes), alone.capacity
-    if limits.nbytes is not None and capacity is not None:
-        most = memory.most_tokens(limits.nbytes, capacity)
-        capacity = max(most, 1)
-        return memory, capacity
-    return memory, limits.capacity
