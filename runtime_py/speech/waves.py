@@ -31,10 +31,10 @@ def read_wave(path: str | os.PathLike[str] | BinaryIO, rate: int) -> Samples:
         BadSound: the file is not a PCM wav file, has samples of more than 32 bits, is
             cut off, is empty or longer than a day, or does not have the rate `rate`.
     """
-    opened = path if isinstance(path, str | os.PathLike) else None
-    place = "the sound" if opened is None else os.fspath(opened)
+    source = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    place = source if isinstance(source, str) else "the sound"
     try:
-        with wave.open(place if opened is not None else path, "rb") as file:
+        with wave.open(source, "rb") as file:
             if file.getframerate() != rate:
                 raise _bad(
                     place, f"it has {file.getframerate()} samples a second", rate

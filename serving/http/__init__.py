@@ -1,5 +1,5 @@
 """OpenAI's API over HTTP.
 
-    connections --protocol, guards--> endpoints --jobs--> scheduler
-      --updates, streams--> server-sent events
+connections --protocol, guards--> endpoints --jobs--> scheduler
+  --updates, streams--> server-sent events
 """

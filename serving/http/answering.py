@@ -6,12 +6,12 @@ error before the first token is an error of HTTP; later it is an event of the st
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -32,6 +32,37 @@ _HEADERS: Final = (
     (b"x-accel-buffering", b"no"),
 )
 _GRACE: Final = 10.0  # seconds beyond the limit of an answer, to send what it is
+
+
+Made = TypeVar("Made")
+
+
+async def unless_left(request: Request, running: Coroutine[None, None, Made]) -> Made:
+    """Return what a coroutine makes; cancel it if the client leaves.
+
+    Args:
+        request: the request, whose body has been read.
+        running: makes the result.
+
+    Raises:
+        ClientDisconnect: the client has left.
+        KvcError: as the coroutine.
+    """
+    task = asyncio.create_task(running)
+    left = asyncio.create_task(_leaving(request.receive))
+    try:
+        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        left.cancel()
+
+
+async def _leaving(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class JobAnswer(Response):
@@ -95,8 +126,7 @@ class JobAnswer(Response):
         self._box.deliver((index, update))
 
     async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await _leaving(receive)
         self._box.leave()
 
     async def _updates(self) -> Sequence[Told]:

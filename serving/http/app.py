@@ -14,6 +14,9 @@ from kvc.serving.http.service import Service
 _PATHS: Final[tuple[tuple[str, str, Answering], ...]] = (
     ("POST", "/v1/chat/completions", endpoints.chat_completions),
     ("POST", "/v1/completions", endpoints.completions),
+    ("POST", "/v1/embeddings", endpoints.embeddings),
+    ("POST", "/v1/audio/transcriptions", endpoints.transcriptions),
+    ("POST", "/v1/audio/translations", endpoints.translations),
     ("GET", "/v1/models", endpoints.models),
     ("GET", "/v1/models/{name:path}", endpoints.model),
     ("GET", "/health", endpoints.health),
@@ -36,5 +39,3 @@ def make_app(service: Service) -> ASGIApp:
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> NoReturn:
     raise UnknownPath(known=tuple(f"{method} {path}" for method, path, _ in _PATHS))
-
-

@@ -54,9 +54,7 @@ def check_type(request: Request, expected: str) -> None:
         raise BadRequest(reason=f"its Content-Type is not {expected}")
 
 
-async def read_json(
-    request: Request, limits: HttpLimits, workers: Workers
-) -> object:
+async def read_json(request: Request, limits: HttpLimits, workers: Workers) -> object:
     """Return the parsed body of a request; a long one is parsed by a thread.
 
     Raises:

@@ -12,17 +12,20 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kvc.schema.errors import WrongMethod
-from kvc.serving.http.answering import JobAnswer
+from kvc.serving.http.answering import JobAnswer, unless_left
 from kvc.serving.http.bodies import read_json
+from kvc.serving.http.forms import read_form
 from kvc.serving.http.metrics import TYPE
 from kvc.serving.http.responses import JsonAnswer
 from kvc.serving.http.service import ENDPOINT, Service
 from kvc.serving.models.catalog import Found
 from kvc.serving.openai.chat_requests import chat_request
 from kvc.serving.openai.completion_requests import completion_request
+from kvc.serving.openai.embeddings import embedding_object, embedding_request
 from kvc.serving.openai.fields import Fields
 from kvc.serving.openai.jobs import Asking, ChatJob, CompletionJob, Job
 from kvc.serving.openai.model_objects import model_list, model_object
+from kvc.serving.openai.transcriptions import speech_answer, speech_request
 
 Answering = Callable[[Service, Request], Awaitable[Response]]
 Making = Callable[[Asking, Fields, int], Job]
@@ -78,6 +81,46 @@ async def _job(service: Service, request: Request, make: Making) -> Response:
     asking = Asking(found, client_of(request, fields), limits.seconds)
     job = await service.preparing.run(lambda: make(asking, fields, limits.tokens))
     return JobAnswer(service, job, began)
+
+
+async def embeddings(service: Service, request: Request) -> Response:
+    """Answer POST /v1/embeddings."""
+    service.check_open()
+    fields = Fields(await read_json(request, service.limits, service.preparing))
+    found = found_in(service, fields)
+    model, asked = found.embedding_model(), embedding_request(fields)
+
+    def run() -> Response:
+        made = model.embed(asked.inputs, asked.prompt)
+        return JsonAnswer(embedding_object(fields, asked, made, found.id))
+
+    return await unless_left(request, service.others.run(run))
+
+
+async def transcriptions(service: Service, request: Request) -> Response:
+    """Answer POST /v1/audio/transcriptions."""
+    return await _speech(service, request, "transcribe")
+
+
+async def translations(service: Service, request: Request) -> Response:
+    """Answer POST /v1/audio/translations."""
+    return await _speech(service, request, "translate")
+
+
+async def _speech(service: Service, request: Request, task: str) -> Response:
+    service.check_open()
+    form = await read_form(request, service.limits, service.preparing)
+    found = service.catalog.find(dict(form.texts).get("model"))
+    model, asked = found.speech_model(), speech_request(form.texts)
+
+    def run() -> Response:
+        named = task if task == "translate" else None
+        language, warmth = asked.language, asked.temperature
+        heard = model.hear(form.file, language, named, asked.times, warmth)
+        content, kind = speech_answer(asked, heard, task)
+        return Response(content, headers={"content-type": kind})
+
+    return await unless_left(request, service.others.run(run))
 
 
 def found_in(service: Service, fields: Fields) -> Found:

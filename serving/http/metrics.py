@@ -96,9 +96,7 @@ class Metrics:
             lines += histogram.lines(name, f'model="{escaped(model)}"')
         return "\n".join(lines) + "\n"
 
-    def _of_models(
-        self, name: str, field: str, told: str, kind: str
-    ) -> Iterable[str]:
+    def _of_models(self, name: str, field: str, told: str, kind: str) -> Iterable[str]:
         yield f"# HELP {name} {told}"
         yield f"# TYPE {name} {kind}"
         for model, status in self._statuses():

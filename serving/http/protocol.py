@@ -6,7 +6,7 @@ from the first byte after an earlier request.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -25,20 +25,19 @@ def protocol_for(limits: HttpLimits) -> type[asyncio.Protocol]:
 class Protocol(H11Protocol):
     """A connection; a subclass has its limits."""
 
-    limits: HttpLimits = HttpLimits()
+    limits: HttpLimits
     _timer: asyncio.TimerHandle | None = None
+    _refused = False  # one too many, of which uvicorn knows nothing
 
-    def connection_made(self, transport: Any) -> None:  # as the class before it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Begin a connection, or refuse it."""
         if len(self.connections) >= self.limits.connections:
+            self.transport, self._refused = transport, True
             transport.write(_refusal())
             transport.close()
-            self.transport, self._refused = transport, True
             return
         super().connection_made(transport)
         self._start_timer()
-
-    _refused = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
@@ -75,4 +74,6 @@ class Protocol(H11Protocol):
 def _refusal() -> bytes:
     body = busy_answer().body
     head = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return _HTTP_1 + f"{head}Retry-After: 1\r\nConnection: close\r\n\r\n".encode() + body
+    return (
+        _HTTP_1 + f"{head}Retry-After: 1\r\nConnection: close\r\n\r\n".encode() + body
+    )

@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
         limits = service.limits
         config = uvicorn.Config(
             make_app(service),
-            http=protocol_for(limits),  # type: ignore[arg-type]  # as H11Protocol
+            http=protocol_for(limits),
             ws="none",
             lifespan="off",
             access_log=False,
@@ -99,7 +99,7 @@ class Server(uvicorn.Server):
         self.force_exit = True
 
     @contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         """Let signals stop the server, in the main thread alone."""
         if threading.current_thread() is not threading.main_thread():
             yield

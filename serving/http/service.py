@@ -40,6 +40,9 @@ class Access:
     origins: frozenset[str] = frozenset()
 
 
+_ANYBODY: Final = Access()
+
+
 class Service:
     """The shared part of a server.
 
@@ -58,7 +61,7 @@ class Service:
     courier: Courier
 
     def __init__(
-        self, catalog: Catalog, limits: HttpLimits, access: Access = Access()
+        self, catalog: Catalog, limits: HttpLimits, access: Access = _ANYBODY
     ) -> None:
         """Share some models; `start` must run in the event loop before requests."""
         self.catalog, self.limits, self.access = catalog, limits, access

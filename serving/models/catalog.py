@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvc.schema.closing import Closing
 from kvc.schema.errors import UnknownModel, WrongModel
 from kvc.schema.frozen import frozen
+from kvc.serving.models.embedding_model import EmbeddingModel
+from kvc.serving.models.speech_model import SpeechModel
 from kvc.serving.models.text_model import TextModel
 
-Served = TextModel
+Served = TextModel | EmbeddingModel | SpeechModel
 
 
 @frozen
@@ -41,6 +43,26 @@ class Found:
         if isinstance(self.model, TextModel):
             return self.model
         raise WrongModel(name=self.id, does=self.model.does, asked=asked)
+
+    def embedding_model(self) -> EmbeddingModel:
+        """Return the model, if it embeds texts.
+
+        Raises:
+            WrongModel: it does something else.
+        """
+        if isinstance(self.model, EmbeddingModel):
+            return self.model
+        raise WrongModel(name=self.id, does=self.model.does, asked="embed texts")
+
+    def speech_model(self) -> SpeechModel:
+        """Return the model, if it hears speech.
+
+        Raises:
+            WrongModel: it does something else.
+        """
+        if isinstance(self.model, SpeechModel):
+            return self.model
+        raise WrongModel(name=self.id, does=self.model.does, asked="hear speech")
 
 
 class Catalog(Closing):

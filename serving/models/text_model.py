@@ -115,5 +115,3 @@ class TextModel(Closing):
         """
         self.scheduler.close(seconds)
         self.program.close()
-
-

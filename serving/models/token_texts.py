@@ -9,8 +9,9 @@ class TokenTexts:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Show the names of special tokens, too."""
-        named = isinstance(tokenizer, JsonTokenizer)
-        self._tokenizer = tokenizer.showing(lambda _: True) if named else tokenizer
+        if isinstance(tokenizer, JsonTokenizer):
+            tokenizer = tokenizer.showing(lambda _: True)
+        self._tokenizer = tokenizer
         self._known: dict[int, str] = {}
 
     def text(self, token: int) -> str:

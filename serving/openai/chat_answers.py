@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kvc.runtime.tokenizers.reply_forms import CALLS, REASONING
+from kvc.runtime.tokenizers.reply_parser import Piece
 from kvc.schema.frozen import frozen
 from kvc.serving.models.replies import Call, ReadReply
 from kvc.serving.models.token_texts import TokenTexts
@@ -64,7 +65,7 @@ class ChatChoice:
 
     def take(self, update: Update) -> Delta:
         """Return what is new in an update, which is not of a failure."""
-        pieces = []
+        pieces: list[Piece] = []
         self._tokens += update.tokens
         if update.text:
             pieces += self._reply.push(update.text, self._tokens)

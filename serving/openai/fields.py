@@ -86,9 +86,9 @@ class Fields:
         found = self.value.get(field)
         if found is None:
             return None
-        if isinstance(found, int | float) and not isinstance(found, bool):
-            if isfinite(found) and least <= found <= most:
-                return found
+        fits = isinstance(found, int | float) and not isinstance(found, bool)
+        if fits and isfinite(found) and least <= found <= most:
+            return found
         raise self.bad(field, f"a number from {least:g} to {most:g}")
 
     def listed(self, field: str) -> Sequence[object] | None:

@@ -123,7 +123,7 @@ class ChatJob:
             [one.picture for one in prompt.turn.shown],
         )
         count, forced = request.telling.count, request.forced is not None
-        self.requests = _requests(asking, base, settings, count)
+        self.requests: Sequence[Request] = _requests(asking, base, settings, count)
         self.usage = Usage(len(prompt.turn.tokens))
         texts = model.token_texts if settings.logprobs is not None else None
         self._choices = [
@@ -193,7 +193,8 @@ class CompletionJob:
             if request.echo:
                 begin = one if isinstance(one, str) else model.decode(one)
             self._choices += [TextChoice(begin, texts) for _ in range(count)]
-        self.requests, self.usage = requests, Usage(prompts)
+        self.requests: Sequence[Request] = requests
+        self.usage = Usage(prompts)
         self._id, self._created = f"cmpl-{uuid4().hex}", int(time.time())
         self._chunks = Chunks("text_completion", self._id, self._created, self.found.id)
         if request.telling.usage:

@@ -99,4 +99,3 @@ def _call(fields: Fields) -> Message:
     call_id = fields.text("id")
     named = {} if call_id is None else {"id": call_id}
     return {**named, "type": "function", "function": called}
-

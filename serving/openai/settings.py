@@ -5,7 +5,7 @@ that kvc lacks are refused unless their value changes nothing.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, cast
 
 from kvc.runtime.generation import Arguments
 from kvc.serving.openai.fields import Fields, bad
@@ -74,7 +74,7 @@ def settings_in(fields: Fields, most: int) -> Arguments:
     told = [one for one in asked if one is not None]
     made["max_tokens"] = min([most, *told])
     kept = {name: value for name, value in made.items() if value is not None}
-    return Arguments(**kept)  # type: ignore[typeddict-item]  # checked above
+    return cast("Arguments", kept)
 
 
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
