@@ -74,10 +74,11 @@ class UnknownPath(ServingError):
     """A request is for a path or a method of HTTP that the server does not have."""
 
     known: tuple[str, ...]
-    template = "nothing is served there; there is {listed}"
+    template = "nothing is served at this path{listed}"
 
     def _text(self) -> str:
-        return self.template.format(listed=", ".join(self.known))
+        listed = f"; there is {', '.join(self.known)}" if self.known else ""
+        return self.template.format(listed=listed)
 
 
 class WrongMethod(ServingError):

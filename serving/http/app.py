@@ -21,6 +21,8 @@ _PATHS: Final[tuple[tuple[str, str, Answering], ...]] = (
     ("GET", "/v1/models/{name:path}", endpoints.model),
     ("GET", "/health", endpoints.health),
     ("GET", "/metrics", endpoints.metrics),
+    ("GET", "/", endpoints.page),
+    ("GET", "/page/{name}", endpoints.page),
 )
 
 

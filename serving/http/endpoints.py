@@ -16,6 +16,7 @@ from kvc.serving.http.answering import JobAnswer, unless_left
 from kvc.serving.http.bodies import read_json
 from kvc.serving.http.forms import read_form
 from kvc.serving.http.metrics import TYPE
+from kvc.serving.http.page_files import page_answer, page_name
 from kvc.serving.http.responses import JsonAnswer
 from kvc.serving.http.service import ENDPOINT, Service
 from kvc.serving.models.catalog import Found
@@ -154,6 +155,11 @@ async def health(service: Service, request: Request) -> Response:
     """Answer GET /health."""
     service.check_open()
     return JsonAnswer({"status": "ok"})
+
+
+async def page(service: Service, request: Request) -> Response:
+    """Answer GET / and GET /page/{name}."""
+    return page_answer(service.page, page_name(request))
 
 
 async def metrics(service: Service, request: Request) -> Response:

@@ -4,7 +4,7 @@ In: a request. Out: its fields of text, and the content of its field `file`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from starlette.datastructures import Headers, UploadFile
@@ -59,7 +59,7 @@ def parse_form(body: bytes, headers: Headers) -> Form:
         BadRequest: it is no form, or has no file.
     """
 
-    async def whole() -> AsyncIterator[bytes]:
+    async def whole() -> AsyncGenerator[bytes, None]:
         yield body
 
     parser = _Parser(headers, whole(), max_files=1, max_fields=_FIELDS)

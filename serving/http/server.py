@@ -6,6 +6,7 @@ the server at once.
 """
 
 import asyncio
+import os
 import signal
 import socket
 import threading
@@ -83,9 +84,8 @@ class Server(uvicorn.Server):
         self._timers: list[asyncio.TimerHandle] = []
 
     def stop(self) -> None:
-        """Begin to end, or end at once if it has begun; in the event loop."""
+        """Begin to end; in the event loop."""
         if self.should_exit:
-            self.force_exit = True
             return
         self.should_exit = True
         self._service.drain()
@@ -107,6 +107,8 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
 
         def stop(number: int, frame: FrameType | None) -> None:
+            if self.should_exit:  # a call of a model cannot be interrupted
+                os._exit(128 + number)
             loop.call_soon_threadsafe(self.stop)
 
         before = {one: signal.signal(one, stop) for one in _SIGNALS}

@@ -14,6 +14,7 @@ from kvc.schema.errors import Closed
 from kvc.schema.frozen import frozen
 from kvc.serving.http.limits import HttpLimits
 from kvc.serving.http.metrics import Metrics
+from kvc.serving.http.page_files import read_page
 from kvc.serving.http.updates import Courier
 from kvc.serving.http.workers import Workers
 from kvc.serving.models.catalog import Catalog
@@ -54,6 +55,7 @@ class Service:
         preparing: the threads that make requests for schedulers.
         hidden: paths that no answer tells.
         others: the thread that runs embeddings and transcriptions.
+        page: the files of the server's page.
         created: when the server began, in seconds since 1970.
         courier: brings updates of schedulers.
     """
@@ -77,6 +79,7 @@ class Service:
         )
         self._running: set[Ticket] = set()
         self._draining = False
+        self.page = read_page()
         self.created = int(time.time())
 
     def start(self) -> None:

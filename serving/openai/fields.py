@@ -5,7 +5,7 @@ In: a parsed JSON value. Out: values of the types that are asked for. What is wr
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from math import isfinite
+from typing import cast
 
 from kvc.schema.errors import BadSetting, meant
 
@@ -86,9 +86,9 @@ class Fields:
         found = self.value.get(field)
         if found is None:
             return None
-        fits = isinstance(found, int | float) and not isinstance(found, bool)
-        if fits and isfinite(found) and least <= found <= most:
-            return found
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        if is_number and least <= (number := cast("float", found)) <= most:
+            return number  # also not NaN
         raise self.bad(field, f"a number from {least:g} to {most:g}")
 
     def listed(self, field: str) -> Sequence[object] | None:
