@@ -10,7 +10,8 @@ from kvc.runtime.generation.decode_loop import Decoding
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.matching import matchers_of
 from kvc.schema.closing import Closing
-from kvc.schema.errors import Closed, KvcError, Overloaded
+from kvc.schema.errors import KvcError
+from kvc.schema.errors import Closed, Overloaded
 from kvc.serving.scheduling.limits import Limits
 from kvc.serving.scheduling.requests import Ending, Listener, Request, Update
 from kvc.serving.scheduling.status import Status
@@ -85,9 +86,7 @@ class Scheduler(Closing):
     def _answer(self, ticket: _Ticket) -> None:
         request, told = ticket.request, 0
         with self.program.session(
-            self._limits.capacity,
-            adapter=request.adapter,
-            scale=request.scale if request.adapter else None,
+            self._limits.capacity, adapter=request.adapter, scale=request.scale if request.adapter else None
         ) as session:
             feeder = Feeder(session)
             feeder.check_prompts([request.prompt])
@@ -98,10 +97,7 @@ class Scheduler(Closing):
 
             matcher = matchers_of(session, request.settings, feeder.vocabulary)()
             answer = Answer(
-                tuple(request.prompt),
-                feeder.rows[0],
-                request.settings,
-                tokenizer,
+                tuple(request.prompt), feeder.rows[0], request.settings, tokenizer,
                 matcher=matcher,
             )
             answer.take(source.begin([answer])[0])
@@ -117,10 +113,8 @@ class Scheduler(Closing):
                         text += answer.spelling.finish()
                 ticket.listener(
                     Update(
-                        text,
-                        tuple(answer.tokens[told:]),
-                        tuple(answer.logprobs[told : len(answer.tokens)]),
-                        ending,
+                        text, tuple(answer.tokens[told:]),
+                        tuple(answer.logprobs[told : len(answer.tokens)]), ending,
                     )
                 )
                 told = len(answer.tokens)
