@@ -4,7 +4,8 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPConnection
@@ -127,3 +128,11 @@ def running(
 def limits(**changes: float) -> HttpLimits:
     """Return limits with some changes."""
     return replace(HttpLimits(), **changes)
+
+
+def wait_for(found: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until a condition holds."""
+    until = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < until
+        time.sleep(0.01)

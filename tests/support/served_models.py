@@ -120,5 +120,3 @@ def write_picture_bundle(path: Path) -> Path:
     """Write a bundle of a chat with pictures."""
     folder = joined_pictures.write_folder(path.parent / path.stem)
     return joined_pictures.write_bundle(folder, path)
-
-

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import openai
 import pytest
-from running_servers import limits, running
+from running_servers import limits, running, wait_for
 
 from kvc.serving.http.guards import host_of
 from kvc.serving.http.service import Access
@@ -43,10 +43,9 @@ def test_a_key_is_needed_but_for_health_and_the_page(chat_bundle):
     with running({"chat": chat_bundle}, access=access) as server:
         for key in ("secret", "other"):
             server.client(key).chat.completions.create(**GREEDY)
-        for key in ("Secret", "secret ", "", "né"):
-            if key.strip().isascii() and key.strip() and key.strip() != "secret":
-                with pytest.raises(openai.AuthenticationError, match="API key"):
-                    server.client(key).models.list()
+        for key in ("Secret", "secrets", "s"):
+            with pytest.raises(openai.AuthenticationError, match="API key"):
+                server.client(key).models.list()
         for header in ("", "Basic secret", "Bearer", "Bearer secre", "secret"):
             answer = server.ask("GET", "/metrics", authorization=header)
             assert answer.status == 401
@@ -168,6 +167,8 @@ def test_metrics_count_requests_and_tokens(chat_bundle):
         for _ in range(2):
             client.chat.completions.create(**{**GREEDY, "max_tokens": 5})
         server.post("/v1/chat/completions", b"{")
+        scheduler = server.service.catalog.models["chat"].scheduler
+        wait_for(lambda: scheduler.status.finished == 2)
         answer = server.ask("GET", "/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.body.decode().splitlines()

@@ -338,7 +338,11 @@ def test_what_cannot_change_an_answer_is_ignored(client):
         ({"reasoning_effort": "high"}, "reasoning_effort", "reads no"),
         ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "token ids"),
-        ({"logit_bias": {"99999": 1}}, "sequence_bias, logit_bias or bad_words_ids", "99999"),
+        (
+            {"logit_bias": {"99999": 1}},
+            "sequence_bias, logit_bias or bad_words_ids",
+            "99999",
+        ),
         ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
         ({"regex": "("}, "regex", "regex"),
         ({"stop": ""}, None, None),

@@ -4,24 +4,15 @@ import json
 import shutil
 import socket
 import threading
-import time
 
 import openai
 import pytest
 from daily import RARELY
-from running_servers import limits, running
+from running_servers import limits, running, wait_for
 
 HELLO = [{"role": "user", "content": "Hello"}]
 GREEDY = {"model": "chat", "messages": HELLO, "temperature": 0}
 LONG = {"logit_bias": {"1": -100}, "max_tokens": 900}  # it never ends by itself
-
-
-def wait_for(found, seconds=10):
-    """Wait until a condition holds."""
-    until = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def status(server):
@@ -127,9 +118,7 @@ def test_another_type_of_content_is_refused(server):
     assert "multipart/form-data" in answer.json["error"]["message"]
     for body in (b"--a", b"--a\r\n\r\n", b"--a\r\nContent-Disposition: x\r\n\r\n"):
         kind = "multipart/form-data; boundary=a"
-        answer = server.ask(
-            "POST", "/v1/audio/transcriptions", body, content_type=kind
-        )
+        answer = server.ask("POST", "/v1/audio/transcriptions", body, content_type=kind)
         assert answer.status == 400, answer.body
 
 
@@ -230,9 +219,7 @@ def test_a_long_embedding_does_not_hold_up_others(
         assert done
 
 
-def test_a_bundle_that_is_replaced_fails_alone(
-    chat_bundle, embedding_bundle, tmp_path
-):
+def test_a_bundle_that_is_replaced_fails_alone(chat_bundle, embedding_bundle, tmp_path):
     path = tmp_path / "own.kvc"
     shutil.copy(embedding_bundle, path)
     with running({"chat": chat_bundle, "words": path}) as server:
