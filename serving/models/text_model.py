@@ -1,0 +1,117 @@
+"""`TextModel`: a bundle that continues texts and chats, with its scheduler.
+
+In: prompts and settings. Out: requests for the scheduler, which runs in a thread of its
+own. Everything here may be called from any thread.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from kvc.runtime.generation.settings import (
+    Arguments,
+    GenerationSettings,
+    settings_and_ignored,
+)
+from kvc.runtime.sessions.program import Program
+from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
+from kvc.schema.closing import Closing
+from kvc.schema.errors import BadSetting
+from kvc.serving.models.chat_prompts import Prompts
+from kvc.serving.models.token_texts import TokenTexts
+from kvc.serving.scheduling import Limits, Listener, Request, Scheduler, Ticket
+
+
+class TextModel(Closing):
+    """A model that answers with text.
+
+    Attributes:
+        name: its name.
+        program: the loaded bundle.
+        tokenizer: the tokenizer of the bundle.
+        prompts: makes the prompts of chats.
+        scheduler: answers requests.
+        adapters: the names of the adapters that requests may ask for -> their scales.
+    """
+
+    does = "answers with text"
+
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        limits: Limits,
+        adapters: Mapping[str, float] | None = None,
+    ) -> None:
+        """Start the scheduler of a program.
+
+        Raises:
+            KvcError: as `tokenizer_of`, `chat_template_of` and `Scheduler`.
+        """
+        self.name, self.program = name, program
+        self.adapters = dict(adapters or {})
+        self.tokenizer: Tokenizer = tokenizer_of(program)
+        self.prompts = Prompts(program, self.tokenizer)
+        self.scheduler = Scheduler(program, limits)
+        self._metadata = dict(program.metadata)
+
+    @cached_property
+    def token_texts(self) -> TokenTexts:
+        """Return the texts of single tokens, for log probabilities."""
+        return TokenTexts(self.tokenizer)
+
+    @cached_property
+    def ends(self) -> tuple[int, ...]:
+        """Return the token that ends an answer in a chat, () if none is named."""
+        template = self.prompts.template
+        return () if template is None else template.end_tokens(self.tokenizer)
+
+    def encode(self, text: str) -> Sequence[int]:
+        """Return the tokens of a text that the model shall continue.
+
+        Raises:
+            BadSetting: the text has no tokens.
+        """
+        tokens = self.tokenizer.encode(text)
+        if not tokens:
+            expected = "a text of at least one token"
+            raise BadSetting(name="prompt", expected=expected, found="none")
+        return tokens
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without special tokens."""
+        stream = self.tokenizer.stream()
+        return "".join(map(stream.push, tokens)) + stream.finish()
+
+    def settings(self, given: Arguments, in_chat: bool) -> GenerationSettings:
+        """Return the settings of the bundle, overridden by those of a request.
+
+        Args:
+            given: the settings of the request.
+            in_chat: whether the token that ends an answer in a chat is a stop token.
+
+        Raises:
+            BadSetting: a setting is impossible.
+        """
+        settings, _ = settings_and_ignored(self._metadata, given)
+        if not in_chat:
+            return settings
+        stops = dict.fromkeys((*settings.stop_tokens, *self.ends))
+        told: Arguments = {**given, "stop_tokens": tuple(stops)}
+        return settings_and_ignored(self._metadata, told)[0]
+
+    def submit(self, request: Request, listener: Listener) -> Ticket:
+        """Hand a request to the scheduler.
+
+        Raises:
+            KvcError: as `Scheduler.submit`.
+        """
+        return self.scheduler.submit(request, listener)
+
+    def close(self, seconds: float = 0.0) -> None:
+        """End the scheduler, then close the program.
+
+        Args:
+            seconds: how long the answers that run may go on.
+        """
+        self.scheduler.close(seconds)
+        self.program.close()
