@@ -96,11 +96,36 @@ def test_a_percentile_is_a_value_that_so_many_keep(values, share, expected):
 
 
 def test_ratios_are_of_the_same_rounds():
-    from serving_figures import Ratio, is_comparable, ratio
+    from serving_figures import Ratio, ratio
 
     assert ratio([2, 9, 4], [1, 3, 4]) == Ratio(2, 1, 3)
-    assert is_comparable([8, 90], [10, 100])
-    assert not is_comparable([90, 7.9], [100, 10])
+
+
+def rounds_of(*speeds):
+    """Return what rounds told, of speeds of one client and of the bare model."""
+    from serving_figures import Took, figures_of
+
+    told = []
+    for served, alone in speeds:
+        one = answer(0.0, [1.0, 2.0], served + 1)
+        loads = {"1": figures_of([one], 1, 4, Took(1.0, 1.0, 1e6))}
+        told.append({"loads": loads, "alone_per_s": alone})
+    return told
+
+
+def test_rounds_in_which_llama_server_is_slow_are_void():
+    from serving_one import one_report
+    from serving_reports import load_report
+
+    kvc = rounds_of((20, 25), (30, 30), (30, 100))
+    found = {"kvc": kvc, "llama-server": rounds_of((10, 10), (79, 100), (8, 10))}
+    assert "VOID: round 2 of 3." in one_report(found)
+    # Of the answers' tokens in 2 seconds: 21 / 11 and 31 / 9.
+    assert "kvc / llama-server: tokens/s 2.68 (1.91 to 3.44)" in load_report(found)
+    found["llama-server"] = rounds_of((7, 10), (7, 10), (7, 10))
+    assert "VOID: round 1, 2, 3 of 3." in one_report(found)
+    assert "no round can be compared" in load_report(found)
+    assert "VOID" not in one_report({"kvc": kvc})
 
 
 def test_words_are_counted_as_the_server_counts_them():

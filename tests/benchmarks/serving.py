@@ -14,8 +14,9 @@ have as many tokens as asked for: llama-server is told `ignore_eos`, kvc
 `min_new_tokens`; of other servers, short answers are counted. Prints medians of rounds
 and ratios of the same rounds, or with `--json` all rounds as JSON.
 
-A comparison with llama-server is void where one client gets less than 0.8 of what
-llama-bench makes in the same round: `--one` measures that, and says so.
+A comparison with llama-server is void in rounds in which one client gets less than 0.8
+of what llama-bench makes: `--one` measures that, says so, and leaves such rounds out of
+ratios. kvc's one client is measured beside `kvc bench` in the same way.
 """
 
 import argparse
@@ -28,12 +29,12 @@ from dataclasses import asdict
 from urllib.parse import urlsplit
 
 from serving_client import Place
-from serving_figures import COLUMNS, Figures, ratio, row_of, table
+from serving_figures import Figures
 from serving_loads import Load, Told, load_figures, turn_times
 from serving_one import one_client, one_report
 from serving_processes import Start, running
+from serving_reports import KVC, LLAMA, load_report, turn_report
 
-KVC, LLAMA = "kvc", "llama-server"
 Found = dict[str, list[Told]]
 
 
@@ -95,55 +96,6 @@ def measure(options: argparse.Namespace) -> Found:
     return found
 
 
-def load_report(found: Found) -> str:
-    """Return tables of loads: one for each number of clients, and the ratios."""
-    parts = []
-    titles = [title for title, _, _ in COLUMNS.values()]
-    first = next(iter(found.values()))[0]
-    for count in first["loads"]:
-        rounds = {name: of_count(told, count) for name, told in found.items()}
-        one = next(iter(rounds.values()))[0]
-        parts.append(f"{count} clients, prompts of {one.prompt:.0f} tokens:")
-        rows = {name: row_of(figures) for name, figures in rounds.items()}
-        parts.append(table(rows, titles))
-        parts += ratios(rounds)
-        why = {reason for each in rounds.values() for fig in each for reason in fig.why}
-        parts += [f"failed: {reason}" for reason in sorted(why)]
-        parts.append("")
-    return "\n".join(parts)
-
-
-def of_count(told: Sequence[Told], count: str) -> list[Figures]:
-    """Return the figures of all rounds for a number of clients."""
-    return [one["loads"][count] for one in told]
-
-
-def ratios(rounds: Mapping[str, Sequence[Figures]]) -> list[str]:
-    """Return a line of kvc's figures as multiples of llama-server's."""
-    if set(rounds) != {KVC, LLAMA}:
-        return []
-    told = []
-    for name, (title, _, _) in list(COLUMNS.items())[:-2]:
-        ours, theirs = ([getattr(one, name) for one in rounds[n]] for n in (KVC, LLAMA))
-        found = ratio(ours, theirs)
-        each = f"{found.middle:.2f} ({found.least:.2f} to {found.most:.2f})"
-        told.append(f"{title} {each}")
-    return ["kvc / llama-server: " + ", ".join(told)]
-
-
-def turn_report(found: Found) -> str:
-    """Return a table of the times to the first tokens of two turns."""
-    rows = {}
-    for name, told in found.items():
-        for number, one in enumerate(told, 1):
-            times = [one[f"first_{turn}_s"] * 1e3 for turn in (1, 2)]
-            counts = [one[f"prompt_{turn}"] for turn in (1, 2)]
-            cells = [*(f"{time:,.0f}" for time in times), *map(str, counts)]
-            rows[f"{name}, round {number}"] = [*cells, str(one["reused_2"])]
-    titles = ["first turn ms", "second ms", "tokens", "tokens", "reused"]
-    return table(rows, titles)
-
-
 def plain(value: object) -> object:
     """Return a value as JSON has it: what is not known, a NaN here, is null there."""
     if isinstance(value, Figures):
@@ -173,7 +125,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     add("--gguf", metavar="FILE", help="the model for llama-server")
     add("--threads", type=int, default=2)
     add("--rounds", type=int, default=3)
-    add("--clients", type=int, nargs="+", default=[1, 4, 8])
+    add("--clients", type=int, nargs="+", help="1 4 8; with --one or --turns 1")
     add("--requests", type=int, default=2, help="of each client in a round")
     add("--prompt", type=int, default=128, help="tokens; 2000 with --turns")
     add("--answer", type=int, default=64, help="tokens")
@@ -194,11 +146,12 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error("--llama-server needs --gguf")
     if options.one and options.llama_server and not options.llama_bench:
         parser.error("--one needs --llama-bench")
-    if options.one:
-        options.clients = [1]
+    alone = options.one or options.turns
+    options.clients = options.clients or ([1] if alone else [1, 4, 8])
+    if options.one and 1 not in options.clients:
+        parser.error("--one needs one client too: --clients 1 ...")
     if options.turns:
-        options.clients = [1]
-        options.prompt = max(options.prompt, 2000)
+        options.clients, options.prompt = [1], max(options.prompt, 2000)
 
 
 def main() -> None:

@@ -157,12 +157,14 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(middle(each), min(each), max(each))
 
 
-def is_comparable(served: Sequence[float], alone: Sequence[float]) -> bool:
-    """Whether one client gets, in each round, 0.8 of what the bare model makes.
+def comparable_rounds(served: Sequence[float], alone: Sequence[float]) -> list[int]:
+    """Return the rounds in which one client got 0.8 of what the bare model makes.
 
-    A server that does not is badly set up here, and nothing is a comparison with it.
+    In other rounds the server was badly set up, or the machine was not its own: nothing
+    is a comparison with it.
     """
-    return all(a >= 0.8 * b for a, b in zip(served, alone, strict=True))
+    pairs = enumerate(zip(served, alone, strict=True))
+    return [number for number, (a, b) in pairs if a >= 0.8 * b]
 
 
 COLUMNS: Mapping[str, tuple[str, float, int]] = {  # field -> title, factor, decimals

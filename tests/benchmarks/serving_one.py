@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
-from serving_figures import is_comparable, middle, table
+from serving_figures import comparable_rounds, middle, table
 from serving_loads import Told
 from serving_processes import printed
 
@@ -29,19 +29,40 @@ def one_client(name: str, options: argparse.Namespace) -> Told:
     return {"alone_per_s": found["avg_ts"]}
 
 
+def standing_rounds(found: Mapping[str, Sequence[Told]]) -> list[int]:
+    """Return the rounds whose comparison stands: all, if that was not measured."""
+    told = found.get("llama-server") or next(iter(found.values()))
+    if "alone_per_s" not in told[0] or "llama-server" not in found:
+        return list(range(len(told)))
+    return comparable_rounds(*_speeds(told))
+
+
+def _speeds(told: Sequence[Told]) -> tuple[list[float], list[float]]:
+    """Return the speeds of one client and of the bare model, by round."""
+    served = [one["loads"]["1"].one_per_s for one in told]
+    return served, [one["alone_per_s"] for one in told]
+
+
 def one_report(found: Mapping[str, Sequence[Told]]) -> str:
-    """Return a table of shares, and a verdict on llama-server's."""
-    rows, lines = {}, []
+    """Return a table of shares, and a verdict on the rounds of llama-server."""
+    rows = {}
     for name, told in found.items():
-        served = [one["loads"]["1"].one_per_s for one in told]
-        alone = [one["alone_per_s"] for one in told]
+        served, alone = _speeds(told)
         shares = [a / b for a, b in zip(served, alone, strict=True)]
         figures = (middle(served), middle(alone), middle(shares), min(shares))
         rows[name] = [f"{figure:.2f}" for figure in figures]
-        if name == "llama-server" and not is_comparable(served, alone):
-            lines.append(
-                "VOID: llama-server with one client makes less than 0.8 of what "
-                "llama-bench makes. It is badly set up here; compare nothing with it."
-            )
     titles = ["one client tokens/s", "alone tokens/s", "share", "least share"]
-    return "\n".join([table(rows, titles), *lines])
+    return "\n".join([table(rows, titles), *_verdict(found)])
+
+
+def _verdict(found: Mapping[str, Sequence[Told]]) -> list[str]:
+    count = len(next(iter(found.values())))
+    void = sorted(set(range(count)) - set(standing_rounds(found)))
+    if not void:
+        return []
+    numbers = ", ".join(str(number + 1) for number in void)
+    return [
+        f"VOID: round {numbers} of {count}. In them llama-server with one client made "
+        "less than 0.8 of what llama-bench makes: it is badly set up here, or the "
+        "machine was busy. Ratios are of other rounds alone."
+    ]
