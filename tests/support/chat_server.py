@@ -22,9 +22,10 @@ POLICY += "img-src 'self' data: blob:; connect-src 'self'; frame-ancestors 'none
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript",
          ".svg": "image/svg+xml"}  # fmt: skip
 USAGE = {"prompt_tokens": 12, "completion_tokens": 34, "total_tokens": 46}
-METRICS = """# TYPE kvc_requests_running gauge
-kvc_requests_running 1
-kvc_requests_waiting 2
+METRICS = """# TYPE kvc_running gauge
+kvc_running{model="a \"}"} 1
+kvc_running{model="b"} 2
+kvc_waiting{model="a"} 2
 process_resident_memory_bytes 3.12e+08
 """
 

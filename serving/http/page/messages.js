@@ -146,7 +146,9 @@ function footOf(chat, node, actions) {
   if (!node.error) {
     parts.push(iconButton("again", "Answer again", () => actions.again(node)));
   }
-  const told = [ENDINGS[node.finish], figuresOf(node.figures)].filter(Boolean).join(" ");
+  const mixed = siblings(chat, node).some(({ model }) => model !== node.model);
+  const told = [mixed ? `${node.model}:` : "", ENDINGS[node.finish],
+                figuresOf(node.figures)].filter(Boolean).join(" ");
   if (told) parts.push(element("span", { class: "figures" }, told));
   return parts;
 }

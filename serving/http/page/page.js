@@ -276,10 +276,11 @@ async function showServer() {
   const place = byId("server"), words = [];
   try {
     const ready = await isReady();
-    const { memory, running: runs, waiting } = await business();
+    const { memory, caches, running: runs, waiting } = await business();
     place.className = `server ${ready ? "ready" : "starting"}`;
     if (!ready) words.push("not ready");
     if (memory) words.push(sizeOf(memory));
+    else if (caches) words.push(`${sizeOf(caches)} of caches`);
     if (runs !== undefined) words.push(`${runs} running`);
     if (waiting !== undefined) words.push(`${waiting} waiting`);
   } catch {
@@ -307,8 +308,10 @@ byId("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   send();
 });
+const byTouch = matchMedia("(hover: none) and (pointer: coarse)"); // Enter is a line
+message.enterKeyHint = byTouch.matches ? "enter" : "send";
 message.addEventListener("keydown", (event) => {
-  if (!isSending(event)) return;
+  if (!isSending(event) || byTouch.matches) return;
   event.preventDefault();
   send();
 });
@@ -347,6 +350,12 @@ byId("model").onchange = () => {
 };
 scroll.addEventListener("scroll", () => { byId("to-end").hidden = isAtEnd(); });
 document.addEventListener("visibilitychange", look);
+addEventListener("pagehide", () => {
+  for (const [id, { node }] of running) {
+    node.finish = "stopped";
+    keep(chats.find((one) => one.id === id));
+  }
+});
 addEventListener("storage", ({ key }) => {
   if (!isKeyOfChat(key)) return;
   const known = new Map(chats.map((one) => [one.id, one]));

@@ -170,12 +170,13 @@ async function read(reader) {
 // ---- how busy it is --------------------------------------------------------------------
 
 const FACTS = {
-  memory: /^(kvc_|llamacpp:)?process_resident_memory_bytes$|^kvc_resident_bytes$/,
-  running: /^(kvc_|llamacpp:|vllm:)(num_)?requests_(running|processing)$/,
-  waiting: /^(kvc_|llamacpp:|vllm:)(num_)?requests_(waiting|deferred)$/,
+  memory: /^process_resident_memory_bytes$/,
+  caches: /^kvc_cache_bytes$/,
+  running: /^kvc_running$/,
+  waiting: /^kvc_waiting$/,
 };
 
-/** Return `memory` in bytes, `running` and `waiting`, as far as the server tells them. */
+/** Return what the server tells: bytes of `memory` and `caches`, `running`, `waiting`. */
 export async function business() {
   const response = await fetch("metrics", { headers: headers() });
   if (!response.ok) return {};

@@ -88,6 +88,8 @@ export function bodyOf(settings) {
   }
   const tools = json(settings.tools);
   if (tools?.length) body.tools = tools;
+  const given = json(settings.arguments);
+  if (given) body.chat_template_kwargs = given;
   return body;
 }
 

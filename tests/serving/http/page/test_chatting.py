@@ -52,7 +52,7 @@ def test_text_is_shown_while_it_comes_and_figures_after_it(page, desk):
     assert "tokens/s · first after " in figures
     assert page.run("return document.querySelector('.answer').ariaBusy") == "false"
     page.wait("document.querySelector('#server-facts').innerText.includes('2 waiting')")
-    assert page.texts("#server-facts") == ["312 MB · 1 running · 2 waiting"]
+    assert page.texts("#server-facts") == ["312 MB · 3 running · 2 waiting"]
 
 
 @pytest.mark.parametrize("way", ["Escape", "button"])
@@ -194,12 +194,40 @@ def test_chats_are_kept_and_deleted_and_brought_back(page, desk, server):
                     "(key) => key.startsWith('kvc.chat.')).length") == 0  # fmt: skip
 
 
+def test_an_answer_that_a_reload_cuts_is_kept(page, desk, server):
+    desk.replies.append(Reply([event(delta(content="word "))] * 2000, pause=0.01))
+    say(page, "Count")
+    page.wait("document.querySelector('.answer').innerText.includes('word')")
+    page.go(server.url + "?again")
+    page.click("#chats .chat")
+    assert page.texts(ANSWER)[0].startswith("word")
+    assert "Stopped." in page.texts(".figures")[0]
+
+
+def test_answers_of_two_models_are_told_apart(page, desk, server):
+    desk.models += [{"id": "other"}]
+    page.go(server.url + "?again")
+    page.wait("document.getElementById('model').options.length === 2")
+    ask(page, "Hello")
+    page.run(
+        "const model = document.getElementById('model');"
+        "model.value = 'other'; model.dispatchEvent(new Event('change'))"
+    )
+    page.click("[aria-label='Answer again']")
+    page.wait(f"document.querySelector('.versions') && {ENDED}")
+    assert [one["model"] for one in desk.asked] == ["smol", "other"]
+    assert page.texts(".figures")[0].startswith("other: 34 tokens")
+    page.go(server.url)
+    page.wait("document.getElementById('model').value === 'other'")
+
+
 def test_settings_go_into_the_request_and_wrong_ones_do_not(page, desk):
     page.click("#settings-open")
     given = {
         "system": "Be brief.", "temperature": "0.5", "top_p": "7", "top_k": "40",
         "max_tokens": "64", "seed": "x", "schema": '{"type": "object"}',
         "tools": '[{"type": "function", "function": {"name": "f"}}]',
+        "arguments": '{"enable_thinking": false}',
     }  # fmt: skip
     page.run(
         f"for (const [name, value] of Object.entries({json.dumps(given)})) {{"
@@ -218,6 +246,7 @@ def test_settings_go_into_the_request_and_wrong_ones_do_not(page, desk):
     assert "seed" not in body
     schema = {"name": "answer", "strict": True, "schema": {"type": "object"}}
     assert body["response_format"] == {"type": "json_schema", "json_schema": schema}
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert body["tools"] == [{"type": "function", "function": {"name": "f"}}]
 
 
