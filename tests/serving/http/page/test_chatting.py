@@ -4,7 +4,9 @@ They are skipped where there is no Chromium (`apt install chromium`).
 """
 
 import json
+import re
 import threading
+from itertools import pairwise
 
 import pytest
 from chat_page import ANSWER, ENDED, ask, say
@@ -17,14 +19,23 @@ def asked(desk):
     return [(one["role"], one["content"]) for one in desk.asked[-1]["messages"]]
 
 
-@pytest.mark.parametrize("size", [1, 7])
-def test_an_answer_may_be_cut_anywhere(page, desk, size):
+def cut_in_characters(whole):
+    """Return the pieces of bytes that are cut within each character of several."""
+    cuts = [i for i, byte in enumerate(whole) if byte & 0xC0 == 0x80]
+    return [whole[a:b] for a, b in pairwise([0, *cuts, len(whole)])]
+
+
+def cut_in_lines(whole):
+    """Return the pieces of bytes that are cut before and after each end of a line."""
+    return re.split(rb"(?=\n)|(?<=\n)|(?<=da)(?=ta:)", whole)
+
+
+@pytest.mark.parametrize("cut", [cut_in_characters, cut_in_lines])
+def test_an_answer_may_be_cut_anywhere(page, desk, cut):
     text = "Grüße, 世界 🎉\n\nsecond *line*"
-    chunks = [delta(content=text[i : i + 3]) for i in range(0, len(text), 3)]
+    chunks = [delta(content=text[i : i + 9]) for i in range(0, len(text), 9)]
     whole = b": a comment\n\n" + stream(chunks).replace(b"\n", b"\r\n")
-    desk.replies.append(
-        Reply([whole[i : i + size] for i in range(0, len(whole), size)])
-    )
+    desk.replies.append(Reply(cut(whole), pause=0.02))  # else pieces come together
     ask(page, "Hello")
     assert page.texts(f"{ANSWER} p") == ["Grüße, 世界 🎉", "second line"]
     assert page.texts(".answer em") == ["line"]

@@ -229,15 +229,23 @@ def test_the_keyboard_reaches_everything_in_the_order_of_the_page(page, desk):
     assert outline == "solid"
 
 
+def named_parts(page):
+    """Return the names of all parts that screen readers tell; each must have one."""
+    kinds = {"button", "textbox", "combobox", "link", "dialog", "article", "log"}
+    names = set()
+    for node in page.call("Accessibility.getFullAXTree")["nodes"]:
+        if not node["ignored"] and node.get("role", {}).get("value") in kinds:
+            assert node["name"]["value"], json.dumps(node)
+            names.add(node["name"]["value"])
+    return names
+
+
 def test_everything_has_a_name_for_those_who_hear_it(page, desk):
     tell(page, desk, "Text")
+    names = named_parts(page)
+    assert {"Settings of this chat", "Model", "Message", "Conversation"} <= names
     page.click("#settings-open")
-    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
-    kinds = {"button", "textbox", "combobox", "link", "dialog", "article", "log"}
-    for node in nodes:
-        role = node.get("role", {}).get("value")
-        if role in kinds and not node["ignored"]:
-            assert node["name"]["value"], json.dumps(node)
+    assert {"System prompt", "Temperature", "Seed"} <= named_parts(page)
     page.press("Escape")
     live = page.run("const log = document.getElementById('thread');"
                     "return [log.getAttribute('role'), log.ariaLive]")  # fmt: skip
