@@ -9,6 +9,7 @@ export async function write(chat, node, signal, changed) {
   const clock = { begun: performance.now(), first: 0, last: 0, pieces: 0 };
   const messages = messagesBefore(chat, node);
   const body = { model: node.model, messages, ...bodyOf(chat.settings) };
+  node.isJson = "response_format" in body;
   try {
     for await (const chunk of answer(body, signal)) {
       take(node, chunk, clock);

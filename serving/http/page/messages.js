@@ -110,7 +110,7 @@ function answerView(chat, node, actions) {
     fold.hidden = !node.reasoning;
     summary.textContent = isRunning && !node.text ? "Reasoning…" : "Reasoning";
     if (!isRunning || fold.open || !drawn) reasoning.show(node.reasoning ?? "");
-    text.show(node.text);
+    text.show(node.isJson ? fenced(node.text) : node.text);
     waiting.hidden = !isRunning || Boolean(node.text || node.calls?.length);
     const state = JSON.stringify([isRunning, node.calls, node.error, node.finish]);
     if (state === drawn) return;
@@ -123,6 +123,12 @@ function answerView(chat, node, actions) {
 
   fold.addEventListener("toggle", () => reasoning.show(node.reasoning ?? ""));
   return { place, show };
+}
+
+/** JSON as Markdown of code; no JSON has a line of so many backticks. */
+function fenced(text) {
+  const fence = "`".repeat(20);
+  return text && `${fence}json\n${pretty(text)}\n${fence}`;
 }
 
 function showError(place, node, actions) {

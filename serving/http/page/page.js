@@ -28,11 +28,13 @@ const pictures = new Pictures(showComposer);
 
 // ---- the conversation ------------------------------------------------------------------
 
+let wasAtEnd = true, height = 0; // before the room for the conversation changed
+
 const isAtEnd = () => scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < NEAR;
 
 function toEnd() {
   scroll.scrollTop = scroll.scrollHeight;
-  byId("to-end").hidden = true;
+  byId("to-end").hidden = wasAtEnd = true;
 }
 
 /** Change what is in the conversation; follow its end if the reader is there. */
@@ -281,8 +283,8 @@ async function showServer() {
     if (!ready) words.push("not ready");
     if (memory) words.push(sizeOf(memory));
     else if (caches) words.push(`${sizeOf(caches)} of caches`);
-    if (runs !== undefined) words.push(`${runs} running`);
-    if (waiting !== undefined) words.push(`${waiting} waiting`);
+    if (runs || waiting) words.push(`${runs} running`, `${waiting} waiting`);
+    else if (runs === 0) words.push("idle");
   } catch {
     place.className = "server away";
     words.push("server not reached");
@@ -348,7 +350,14 @@ byId("model").onchange = () => {
   localStorage.setItem(MODEL, byId("model").value);
   modelChosen();
 };
-scroll.addEventListener("scroll", () => { byId("to-end").hidden = isAtEnd(); });
+scroll.addEventListener("scroll", () => {
+  if (scroll.clientHeight === height) wasAtEnd = isAtEnd();
+  byId("to-end").hidden = isAtEnd();
+});
+new ResizeObserver(() => { // a turned phone, a keyboard, a message of many lines
+  if (wasAtEnd) toEnd();
+  height = scroll.clientHeight;
+}).observe(scroll);
 document.addEventListener("visibilitychange", look);
 addEventListener("pagehide", () => {
   for (const [id, { node }] of running) {

@@ -249,7 +249,9 @@ def test_settings_go_into_the_request_and_wrong_ones_do_not(page, desk):
     told = [text for text in page.texts(".wrong") if text]
     assert told == ["more than 1", "not a number"]
     page.press("Escape")
+    desk.replies.append(Reply([words('{"a": [1]}')]))
     ask(page, "Hello")
+    assert page.texts(".answer pre") == ['{\n  "a": [\n    1\n  ]\n}']
     body = desk.asked[-1]
     assert asked(desk) == [("system", "Be brief."), ("user", "Hello")]
     assert (body["temperature"], body["top_k"], body["max_tokens"]) == (0.5, 40, 64)
@@ -356,6 +358,9 @@ def test_the_end_is_followed_only_by_a_reader_who_is_there(page, desk):
     page.wait(ENDED)
     assert page.run(f"{SCROLL} return scroll.scrollTop") == 100
     page.click("#to-end")
+    assert page.run(TO_END) < 2
+    page.resize(700, 500)
+    page.run("await new Promise((done) => setTimeout(done, 100))")
     assert page.run(TO_END) < 2
     page.click("[aria-label='Answer again']")
     page.wait(f"document.querySelector('.versions') && {ENDED}")
