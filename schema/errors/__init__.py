@@ -7,6 +7,14 @@ not change between versions, so that scripts can use it.
 """
 
 from kvc.schema.errors.base import KvcError, listing, meant, reason_of, shortened
+from kvc.schema.errors.batches import (
+    BadJournal,
+    BadRow,
+    BatchBegun,
+    BatchDiffers,
+    BatchError,
+    BatchRunning,
+)
 from kvc.schema.errors.compiling import (
     BadBackend,
     BadCheckpoint,
@@ -143,6 +151,7 @@ __all__ = [
     "BadChatTemplate",
     "BadCheckpoint",
     "BadFile",
+    "BadJournal",
     "BadMagic",
     "BadModelFolder",
     "BadModelSetting",
@@ -150,12 +159,17 @@ __all__ = [
     "BadPicture",
     "BadProgram",
     "BadRecipe",
+    "BadRow",
     "BadSamples",
     "BadSetting",
     "BadSnapshot",
     "BadSound",
     "BadStructure",
     "BadTokenizer",
+    "BatchBegun",
+    "BatchDiffers",
+    "BatchError",
+    "BatchRunning",
     "BranchMismatch",
     "BudgetExceeded",
     "BufferFreed",
