@@ -61,8 +61,10 @@ class Answering(Closing):
             limits: the limits of the scheduler.
 
         Raises:
+            BadSetting: the bundle has no room for rows of that capacity.
             KvcError: as `Scheduler`.
         """
+        program.session(limits.capacity).close()  # or each row would tell it
         self.running = 0
         self._prompts = prompts
         self.scheduler = Scheduler(program, limits)

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import BinaryIO, Final, Self
 
 from kvc.schema.closing import Closing
 from kvc.schema.errors import (
@@ -282,20 +282,23 @@ class Journal(Closing):
         try:
             with open(self._fd, "rb", closefd=False) as file:
                 head = file.readline()
-                if _is_torn_head(head):
-                    self._append(_head_of(identity))
-                    head = b""
-                else:
+                if not _is_torn_head(head):
                     self._check_head(head, identity, anyway)
-                self._end += len(head)
-                for raw in iter(file.readline, b""):
-                    if not raw.endswith(b"\n"):
-                        break  # torn: what follows is cut off
-                    self._note(raw)
-                    self._end += len(raw)
+                    self._note_all(head, file)
         except OSError as error:
             raise self._cannot_read(error) from error
         self._cut(self._end)
+        if not self._end:
+            self._append(_head_of(identity))
+
+    def _note_all(self, head: bytes, file: BinaryIO) -> None:
+        """Note the outcomes after the first line, up to where the file is torn."""
+        self._end = len(head)
+        for raw in iter(file.readline, b""):
+            if not raw.endswith(b"\n"):
+                return
+            self._note(raw)
+            self._end += len(raw)
 
     def _note(self, raw: bytes) -> None:
         """Note the outcome in a line of the journal, unless it is damaged."""

@@ -23,8 +23,6 @@ from kvc.serving.batch.row_settings import RowSettings
 from kvc.serving.batch.rows import Row
 from kvc.serving.scheduling import Request
 
-_PICTURES: Final = frozenset(("image", "image_url", "input_image"))
-
 
 @frozen
 class AdapterChoice:
@@ -144,11 +142,10 @@ def _plain(message: Mapping[str, object]) -> Mapping[str, object]:
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind in _PICTURES:
+        if kind in ("image", "image_url", "input_image"):
             raise BadRow(reason="messages: batches take no pictures")
-        if kind not in ("text", "input_text") or not isinstance(part["text"], str):
-            reason = f"messages: expected parts of text, got {part!r:.80}"
-            raise BadRow(reason=reason)
+        if kind not in ("text", "input_text") or not isinstance(part.get("text"), str):
+            raise BadRow(reason=f"messages: expected parts of text, got {part!r:.80}")
         texts.append(part["text"])
     return {**message, "content": "".join(texts)}
 

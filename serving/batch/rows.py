@@ -184,7 +184,7 @@ def _from_openai(bare: Row, given: Mapping[str, object]) -> Row:
         BadRow: a field has an impossible value.
     """
     url, method = given.get("url"), given.get("method", "POST")
-    if url not in _URLS:
+    if not isinstance(url, str) or url not in _URLS:
         reason = f"url: expected one of {', '.join(_URLS)}, got {url!r}"
         raise BadRow(reason=reason)
     if method != "POST":
