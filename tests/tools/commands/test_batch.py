@@ -1,7 +1,6 @@
 """`kvc batch`: all prompts of a file, and what happens where it is interrupted."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,9 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from adding_model import CAPACITY, write_chat
 from click.testing import CliRunner
 
+from kvc.compiler import Method, compile_program
 from kvc.runtime import generate, load
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 from kvc.serving.batch.job import by_size
@@ -234,8 +235,11 @@ def test_what_cannot_begin_is_exit_code_2(
     assert not Path("out.jsonl").exists()
 
 
-def test_a_bundle_that_cannot_generate_is_told_before_any_row(run, sample):
-    code, told, found = run([{"prompt": "a"}], bundle=sample)
+def test_a_bundle_that_cannot_generate_is_told_before_any_row(run, tmp_path):
+    other = tmp_path / "other.kvc"
+    method = Method("forward", args=(torch.ones(1, 2),))
+    compile_program(torch.nn.Linear(2, 2), [method], "fp32").save(other)
+    code, told, found = run([{"prompt": "a"}], bundle=other)
     assert (code, found) == (2, None)
     assert "no method of the role 'prefill'" in told
 
@@ -285,7 +289,10 @@ def wait_for(journal, count):
     raise AssertionError("no answers")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sent",
+    [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)],
+)
 def test_a_run_that_is_interrupted_goes_on_to_the_same_bytes(bundle, tmp_path, sent):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     for folder in (whole, halves):
@@ -311,7 +318,7 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_bytes(bundle, tmp_path, s
     assert "done before stay" in told
     assert running.returncode == 0
     assert (halves / "out.jsonl").read_bytes() == (whole / "out.jsonl").read_bytes()
-    assert sorted(os.listdir(halves)) == ["in.jsonl", "out.jsonl"]
+    assert sorted(one.name for one in halves.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
 @pytest.fixture
