@@ -8,6 +8,7 @@ not change between versions, so that scripts can use it.
 
 from kvc.schema.errors.base import KvcError, listing, meant, reason_of, shortened
 from kvc.schema.errors.batches import (
+    ActorLost,
     BadJournal,
     BadRow,
     BatchBegun,
@@ -143,6 +144,7 @@ from kvc.schema.errors.recipes import (
 )
 
 __all__ = [
+    "ActorLost",
     "AdapterInUse",
     "BackendTaken",
     "BadAdapter",

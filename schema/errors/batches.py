@@ -54,3 +54,10 @@ class BadJournal(BatchError):
     path: str
     reason: str
     template = "{path} is not the journal of a batch: {reason}; remove it, or give another output"
+
+
+class ActorLost(BatchError):
+    """An actor of a cluster was lost, or has not started."""
+
+    reason: str
+    template = "{reason}"

@@ -9,7 +9,7 @@ from kvc.serving.batch.answering import Answerer, Answering
 from kvc.serving.batch.job import Job, Progress, StreamingJob, write_output
 from kvc.serving.batch.journal import SUFFIX, Identity, Journal
 from kvc.serving.batch.lines import Input, opened, survey
-from kvc.serving.batch.outcomes import Outcome
+from kvc.serving.batch.outcomes import Outcome, failure_of
 from kvc.serving.batch.prompts import AdapterChoice, Prompts
 from kvc.serving.batch.rows import Row, row_from
 
@@ -27,6 +27,7 @@ __all__ = [
     "Prompts",
     "Row",
     "StreamingJob",
+    "failure_of",
     "opened",
     "row_from",
     "survey",

@@ -6,7 +6,7 @@ scheduler is kept full, so that it never waits for rows, but bounded.
 
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from kvc.runtime import Program
@@ -80,23 +80,29 @@ class Answering(Closing):
     def start(self, row: Row) -> None:
         """Take a row; one that is no request has failed at once."""
         self.running += 1
+        while not self.offer(row, self._ended.put):
+            time.sleep(_PAUSE)
+
+    def offer(self, row: Row, tell: Callable[[Outcome], None]) -> bool:
+        """Take a row, unless too many wait; return whether it was taken.
+
+        Args:
+            row: the row.
+            tell: is told the outcome, in the scheduler's thread or in this one.
+
+        Raises:
+            Closed: the scheduler is closing.
+        """
         try:
             request = self._prompts.request(row)
-            collector = _Collector(row, request, self._ended)
-            self._submit(request, collector)
+            self.scheduler.submit(request, _Collector(row, request, tell))
         except Closed:
             raise
+        except Overloaded:
+            return False
         except KvcError as error:
-            self._ended.put(failure_of(row, error))
-
-    def _submit(self, request: Request, collector: "_Collector") -> None:
-        """Give the scheduler a request, as soon as it takes one."""
-        while True:
-            try:
-                self.scheduler.submit(request, collector)
-                return
-            except Overloaded as error:
-                time.sleep(min(error.seconds, _PAUSE))
+            tell(failure_of(row, error))
+        return True
 
     def take(self, seconds: float | None) -> Sequence[Outcome]:
         """Return outcomes of rows that have ended; wait for one at most so long.
@@ -124,9 +130,9 @@ class _Collector:
     """The listener of one row: gathers its answer."""
 
     def __init__(
-        self, row: Row, request: Request, ended: "queue.SimpleQueue[Outcome]"
+        self, row: Row, request: Request, tell: Callable[[Outcome], None]
     ) -> None:
-        self._row, self._request, self._ended = row, request, ended
+        self._row, self._request, self._tell = row, request, tell
         self._texts, self._tokens = list[str](), list[int]()
         self._logprobs, self._reused = list[TokenLogprob](), 0
 
@@ -136,9 +142,9 @@ class _Collector:
         self._logprobs += update.logprobs
         self._reused = max(self._reused, update.reused)
         if update.error is not None:
-            self._ended.put(failure_of(self._row, update.error))
+            self._tell(failure_of(self._row, update.error))
         elif update.ending is not None:
-            self._ended.put(self._outcome(update))
+            self._tell(self._outcome(update))
 
     def _outcome(self, update: Update) -> Outcome:
         assert update.ending is not None

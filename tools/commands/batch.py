@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from kvc.schema.errors import KvcError
 from kvc.schema.text import plural
+from kvc.tools.batch_cluster import Cluster, Shared, cluster_options, on_cluster
 from kvc.tools.batch_files import (
     Again,
     check_paths,
@@ -29,6 +31,7 @@ from kvc.tools.options import Loading, loading_options, nbytes_of, open_program
 from kvc.tools.printing import BAD, end_in_trouble
 
 if TYPE_CHECKING:
+    from kvc.ray import RayAnswering
     from kvc.runtime import Program
     from kvc.runtime.generation import Arguments
     from kvc.serving.batch import AdapterChoice, Answerer, Job, Journal, Progress
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
     metavar="[NAME=]FILE.kva",
     help='Load an adapter that rows can name: "adapter": NAME. Repeatable.',
 )
+@cluster_options
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 @loading_options
 def batch(
@@ -106,6 +110,7 @@ def batch(
     max_ram: str | None,
     capacity: int | None,
     row_adapters: tuple[str, ...],
+    cluster: "Cluster | None",
     quiet: bool,
     loading: Loading,
 ) -> None:
@@ -131,6 +136,7 @@ def batch(
         settings=settings,
         limits=Caps(max_rows, _nbytes(max_ram), capacity),
         adapters=row_adapters,
+        cluster=cluster,
         quiet=quiet,
     )
     try:
@@ -160,6 +166,7 @@ class Given:
         settings: the settings of rows that say nothing else.
         limits: the limits of the scheduler.
         adapters: files of adapters that rows can name, as `NAME=FILE` or `FILE`.
+        cluster: where actors answer; None for this process.
         quiet: whether to tell nothing on stderr.
     """
 
@@ -169,6 +176,7 @@ class Given:
     settings: "Arguments"
     limits: Caps
     adapters: tuple[str, ...]
+    cluster: "Cluster | None"
     quiet: bool
 
 
@@ -185,7 +193,11 @@ def answer_all(given: Given, bundle: str, loading: Loading) -> int:
     with ExitStack() as opened:
         file = opened.enter_context(opened_input(given.prompts))
         program = opened.enter_context(open_program(bundle, loading))
-        loaded = _load_adapters(program, given.adapters)
+        files = adapter_files(given.adapters)
+        loaded = {
+            name: program.adapters.load(file, name).digest
+            for name, file in files.items()
+        }
         prompts = Prompts(program, given.settings, _default_adapter(program))
         digest = digest_of(_of_all_rows(given, loaded, loading))
         identity = Identity(program.digest, digest, known.digest if known else "")
@@ -196,10 +208,16 @@ def answer_all(given: Given, bundle: str, loading: Loading) -> int:
         if journal.index.count and not given.quiet:
             kept = plural(journal.index.count, "row")
             click.echo(f"{kept} done before stay", err=True)
-        answering = Answering(program, prompts, limits_of(given.limits))
-        job = _job(given, file, journal, line.show)
-        opened.enter_context(answering)
-        return finish(job, answering, given, line)
+        limits = limits_of(given.limits)
+        answerer: Answering | RayAnswering
+        if given.cluster is None:
+            answerer = opened.enter_context(Answering(program, prompts, limits))
+        else:
+            shared = Shared(bundle, given.settings, limits, files, loading)
+            answerer = opened.enter_context(
+                on_cluster(given.cluster, shared, program.digest)
+            )
+        return finish(_job(given, file, journal, line.show), answerer, given, line)
 
 
 def finish(job: "Job", answerer: "Answerer", given: Given, line: ProgressLine) -> int:
@@ -258,17 +276,20 @@ def _nbytes(text: str | None) -> int | None:
     return None if text is None else nbytes_of(text, "--max-ram", least=1)
 
 
-def _load_adapters(program: "Program", files: tuple[str, ...]) -> Mapping[str, str]:
-    """Load adapters that rows can name; return the digest of each by its name.
+def adapter_files(given: tuple[str, ...]) -> Mapping[str, str]:
+    """Return files of adapters by name, from `NAME=FILE` or `FILE`.
 
     Raises:
-        KvcError: as `Adapters.load`.
+        click.UsageError: a name occurs twice.
     """
     found = dict[str, str]()
-    for given in files:
-        name, sign, file = given.partition("=")
-        made = program.adapters.load(file if sign else given, name if sign else None)
-        found[made.name] = made.digest
+    for text in given:
+        name, sign, file = text.partition("=")
+        if not sign:
+            name, file = Path(text).stem, text
+        if name in found:
+            raise click.UsageError(f"--row-adapter: two files for the name {name!r}")
+        found[name] = file
     return found
 
 
