@@ -195,9 +195,11 @@ class RayAnswering(Closing):
         self._actors.remove(actor)
         self._ray.kill(actor.handle)
         if not actor.room:
-            found = _cause_of(error)
-            if isinstance(found, KvcError) or not self._actors:
-                raise found or ActorLost(reason=f"an actor has not started: {error}")
+            cause = getattr(error, "cause", error)  # what it has raised itself
+            if isinstance(cause, KvcError):
+                raise cause
+            if not self._actors:
+                raise ActorLost(reason=f"an actor has not started: {cause}")
             return  # the others go on
         for row in reversed(actor.held.values()):
             self._lost[row.number] += 1
@@ -207,15 +209,6 @@ class RayAnswering(Closing):
             reason = f"{_MOST_LOST} actors that had the row were lost"
             self._done.append(failure_of(row, ActorLost(reason=reason)))
         self._begin()
-
-
-def _cause_of(error: BaseException | None) -> KvcError | None:
-    """Return the error of kvc's that an error of Ray's tells, None if there is none."""
-    while error is not None:
-        if isinstance(error, KvcError):
-            return error
-        error = getattr(error, "cause", None) or error.__cause__
-    return None
 
 
 def check_processors(ray: Any, config: BundleConfig, spare: int) -> None:  # noqa: ANN401

@@ -67,11 +67,9 @@ class Processor:
         Raises:
             BadSetting: the cluster has too few processors: one is needed for reading.
         """
-        from ray.data import ActorPoolStrategy
-
         config = self.config
         check_processors(find_ray(), config, spare=1)
-        least, most = config.actors
+        pool, more = _pool_of(config)
         prepare, beside = self._before
         dataset = dataset.map(prepare, **beside)
         dataset = dataset.map_batches(
@@ -79,9 +77,9 @@ class Processor:
             fn_constructor_args=(config,),
             batch_size=config.batch_size,
             batch_format="pyarrow",
-            compute=ActorPoolStrategy(min_size=least, max_size=most),
+            compute=pool,
             num_cpus=config.num_cpus,
-            max_concurrency=config.max_concurrent_batches,
+            **more,
             **config.ray_remote_args,
         )
         function, beside = self._after
@@ -116,6 +114,22 @@ def build_processor(
         preprocess_map_kwargs or {},
         postprocess_map_kwargs or {},
     )
+
+
+def _pool_of(config: BundleConfig) -> tuple[Any, Mapping[str, int]]:
+    """Return Ray's pool of actors, and what `map_batches` is told beside it."""
+    from ray.data import ActorPoolStrategy
+
+    least, most = config.actors
+    calls = config.max_concurrent_batches
+    try:
+        pool = ActorPoolStrategy(
+            min_size=least, max_size=most, max_concurrent_calls_per_actor=calls
+        )
+    except TypeError:  # a Ray that has no such argument yet
+        pool = ActorPoolStrategy(min_size=least, max_size=most)
+        return pool, {"max_concurrency": calls}
+    return pool, {}
 
 
 class _Preparing:

@@ -35,21 +35,22 @@ class Worker:
     """Answers rows; Ray makes an actor of it."""
 
     def __init__(self, config: BundleConfig) -> None:
-        """Load the bundle.
+        """Remember the settings; `ready` loads the bundle."""
+        self._config = config
+
+    def ready(self) -> Ready:
+        """Load the bundle; return what the driver checks before it gives rows.
 
         Raises:
             KvcError: as `BundleConfig.opened` and `Answering`.
         """
-        self._program, prompts = config.opened()
-        self._answering = Answering(self._program, prompts, config.limits)
-        self._room = 2 * self._answering.room  # the second half waits on this side
-
-    def ready(self) -> Ready:
-        """Return what the driver checks before it gives rows."""
         import ray
 
+        program, prompts = self._config.opened()
+        self._answering = Answering(program, prompts, self._config.limits)
+        room = 2 * self._answering.room  # the second half waits on this side
         node = ray.get_runtime_context().get_node_id()
-        return Ready(self._program.digest, self._room, node)
+        return Ready(program.digest, room, node)
 
     def exchange(self, rows: Sequence[Row]) -> Sequence[Outcome]:
         """Take rows; return outcomes, of which there may be none yet.
