@@ -18,6 +18,7 @@ from kvc.schema.errors import ActorLost, BadSetting, BatchDiffers, KvcError
 from kvc.serving.batch import Outcome, Row, failure_of
 
 _MOST_LOST: Final = 3  # actors that a row may be lost with
+_ALONE: Final = 2  # after so many a row runs alone
 _AHEAD: Final = 2  # rows that wait here for each place of an actor
 _START: Final = 600.0  # seconds for a cluster to place an actor and load the bundle
 
@@ -164,11 +165,27 @@ class RayAnswering(Closing):
         busy = set(map(id, self._calls.values()))
         idle = [actor for actor in self._actors if id(actor) not in busy]
         for actor in sorted(idle, key=lambda one: len(one.held)):
-            count = min(actor.room - len(actor.held), len(self._waiting))
-            rows = [self._waiting.popleft() for _ in range(max(0, count))]
+            rows = self._rows_for(actor)
             actor.held |= {row.number: row for row in rows}
             if actor.held:
                 self._calls[actor.handle.exchange.remote(rows)] = actor
+
+    def _rows_for(self, actor: _Actor) -> list[Row]:
+        """Return the rows that an actor is given now.
+
+        A row that was lost twice has an actor alone, so that it takes no others along.
+        """
+        if any(self._lost[number] >= _ALONE for number in actor.held):
+            return []
+        rows = list[Row]()
+        while self._waiting and len(actor.held) + len(rows) < actor.room:
+            is_alone = self._lost[self._waiting[0].number] >= _ALONE
+            if is_alone and (actor.held or rows):
+                break
+            rows.append(self._waiting.popleft())
+            if is_alone:
+                break
+        return rows
 
     def _welcome(self, actor: _Actor, ready: Ready) -> None:
         """Let an actor take rows.

@@ -5,6 +5,7 @@ and the output stay with this process.
 """
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kvc.runtime.generation import Arguments
     from kvc.serving.scheduling import Limits
 
+_PATIENCE: Final = 10.0  # seconds
 _QUIET: Final = {"log_to_driver": False, "logging_level": "error"}
 
 
@@ -115,8 +117,9 @@ def on_cluster(
     ray = find_ray()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
+        _check_listening(cluster.address)
         ray.init(address=cluster.address, include_dashboard=None, **_QUIET)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         told = f"cannot connect to the cluster {cluster.address}: {error}"
         raise click.ClickException(told) from error
     try:
@@ -125,6 +128,17 @@ def on_cluster(
             yield answering
     finally:
         ray.shutdown()
+
+
+def _check_listening(address: str | None) -> None:
+    """Check that a host listens: Ray tries for minutes.
+
+    Raises:
+        OSError: it does not.
+    """
+    host, colon, port = (address or "").rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), _PATIENCE).close()
 
 
 def _config(ray: Any, cluster: Cluster, shared: Shared) -> "BundleConfig":  # noqa: ANN401

@@ -115,5 +115,4 @@ def test_a_row_that_ends_every_actor_fails_and_the_others_are_answered(
     failed = json.loads(found[11])["error"]
     assert failed["code"] == "ActorLost"
     assert "3 actors that had the row were lost" in failed["message"]
-    same = [a == b for a, b in zip(found, expected, strict=True)]
-    assert sum(same) >= len(same) - 20  # rows beside it may be lost with it
+    assert found[:11] + found[12:] == expected[:11] + expected[12:]
