@@ -2,20 +2,25 @@
 
 Binding turns each instruction into a function over fixed memory. In: a method, the
 inputs and states of a call. Out: a `Binding`, and the loans of the call. A context
-stores a few bindings, keyed by the input shapes that do not follow growing states, and
+stores some bindings, keyed by the input shapes that do not follow growing states, and
 drops the binding that was least recently used. Each binding has a version: the lengths
 of growing states and the addresses of callers' arrays that it was made for. If only the
 version has changed, only the instructions that depend on those lengths and addresses
 are bound again.
 
+If native steps alone use the states, one binding serves all sessions of equal sizes,
+and each range of as many rows: it is moved to the states of the call
+(`execution/moving.py`). Other bindings belong to the states of one session.
+
 A call gets a context that no other call uses, preferably the context that served the
-call's session last, since frames of that context are bound to the session's states. A
-closed pool returns no contexts, and reports when the last running call has ended.
+call's session last. A closed pool returns no contexts, and reports when the last
+running call has ended.
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from kvc.runtime.calls.callers import Loan, lend
@@ -25,15 +30,18 @@ from kvc.runtime.execution.code import Code
 from kvc.runtime.execution.delegate import Workspace
 from kvc.runtime.execution.executor import Binding, RunProgress
 from kvc.runtime.execution.frames import bind_graph
+from kvc.runtime.execution.moving import mover_of
 from kvc.runtime.execution.values import GraphMemory
 from kvc.runtime.memory.arenas import Arena
 from kvc.runtime.memory.arrays import Array, borrowed, copy_into, own_copy, place_of
 from kvc.runtime.states.kind import Demand
+from kvc.runtime.states.owner import Buffer
 from kvc.runtime.states.session_states import StateMemory
 
-FRAMES_KEPT = 8
+FRAMES_KEPT = 32
 Version = tuple[object, ...]  # the lengths and addresses that a frame is bound to
-FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None]
+# The method, input shapes, the only session (None: any), sizes or rows of its states
+FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None, object]
 
 
 class Shared(Protocol):
@@ -57,11 +65,16 @@ class ExecutionContext:
         self.workspace = Workspace(Arena(workspace_nbytes))
         self.served: StateMemory | None = None
         self._frames: OrderedDict[FrameKey, tuple[Version, Binding]] = OrderedDict()
+        self._fixed: set[int] = set()  # methods whose bindings cannot be moved
 
     def bind(
         self, entry: MethodEntry, inputs: Inputs, states: StateMemory | None
     ) -> tuple[Binding, tuple[Loan, ...]]:
         """Return a method bound to a call's sizes and memory, and the call's loans."""
+        if states is not None and self._moves(entry, states):
+            found = self._bind_moving(entry, inputs, states)
+            if found is not None:
+                return found, ()
         sizes: dict[str, int] | None = None
         loans: tuple[Loan, ...] = ()
         shape_of = inputs.shapes.__getitem__
@@ -72,7 +85,9 @@ class ExecutionContext:
             sizes = entry.solve(inputs, states)
             loans = lend(entry, inputs, sizes)
             version += tuple(place_of(loan.memory) for loan in loans)
-        key = (entry.id, tuple(map(shape_of, entry.steady)), states)
+        rows = inputs.rows
+        which = None if rows is None else (rows.first, rows.count)
+        key = (entry.id, tuple(map(shape_of, entry.steady)), states, which)
         found = self.frame(key, version)
         if found is None:
             sizes = sizes or entry.solve(inputs, states)
@@ -81,9 +96,44 @@ class ExecutionContext:
                 states.check_growth(demand)
             # Removed first: a binding whose rebinding failed must not be used again.
             old = self.take(key)
-            found = self._bind(entry, sizes, demand, loans, states, old)
+            buffers: Sequence[Buffer] = () if states is None else states.buffers
+            if rows is not None:
+                buffers = rows.parts(buffers)
+            found = self._bind(entry, sizes, demand, loans, buffers, old)
             self.keep(key, found, version)
         return found, loans
+
+    def _moves(self, entry: MethodEntry, states: StateMemory) -> bool:
+        """Tell whether a binding of a method may serve several sessions."""
+        fixed = entry.slots or entry.effects.borrowed or entry.growing
+        return not fixed and entry.id not in self._fixed and states.places is not None
+
+    def _bind_moving(
+        self, entry: MethodEntry, inputs: Inputs, states: StateMemory
+    ) -> Binding | None:
+        """Return a binding that is moved to the states; None if it cannot be moved."""
+        rows, places = inputs.rows, states.places
+        assert places is not None
+        count = None if rows is None else rows.count
+        key = (entry.id, inputs.shapes, None, (places.sizes, count))
+        found = self.frame(key)
+        if found is None:
+            sizes = entry.solve(inputs, states)
+            demand = entry.demand(sizes)
+            states.check_growth(demand)
+            stand_in = places.stand_in(rows)
+            found = self._bind(entry, sizes, demand, (), stand_in, None)
+            frame = found.frame
+            beside = (*frame.inputs, *frame.outputs)
+            mover = mover_of([step for step, _ in frame.steps], beside, stand_in)
+            if mover is None:
+                self._fixed.add(entry.id)
+                return None
+            found = replace(found, mover=mover)
+            self.keep(key, found)
+        assert found.mover is not None
+        found.mover.move(*places.at(rows))
+        return found
 
     def _bind(
         self,
@@ -91,7 +141,7 @@ class ExecutionContext:
         sizes: Mapping[str, int],
         demand: Demand,
         loans: Sequence[Loan],
-        states: StateMemory | None,
+        buffers: Sequence[Buffer],
         old: Binding | None,
     ) -> Binding:
         """Bind a method; if `old` is given, bind only what sizes and loans change."""
@@ -104,7 +154,7 @@ class ExecutionContext:
             memory = GraphMemory(
                 scratch=self.scratch,
                 constant=self._shared.constant,
-                states=states.buffers if states is not None else (),
+                states=buffers,
                 workspace=self.workspace,
                 callers=moved or {},
             )

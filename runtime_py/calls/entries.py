@@ -93,7 +93,9 @@ class MethodEntry:
         """
         if self.needs is None:
             return
-        encoded = memory.position(self.needs[0])
+        encoded: Sequence[int] = memory.position(self.needs[0])
+        if inputs.rows is not None:
+            encoded = inputs.rows.of(encoded)
         if all(encoded):
             return
         counts: Sequence[object] = [True] * len(encoded)
@@ -134,6 +136,8 @@ class MethodEntry:
         if memory is None:
             return self.signature.solve(inputs.shapes, {})
         known = dict(memory.sizes)
+        if inputs.rows is not None:
+            known = inputs.rows.sized(known)
         for dim, states in self.slots:
             settle_symbol(dim, memory.lengths[states[0]], known)
         sizes = self.signature.solve(inputs.shapes, known)
@@ -318,6 +322,23 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
             expected=f"row lengths of {len(starts)} rows",
             found=f"row lengths of {len(demand.row_lengths)}",
         )
+
+
+def check_takes_rows(entry: MethodEntry) -> None:
+    """Check that a method can be called for some rows of a session alone.
+
+    Raises:
+        StateMismatch: calls of the method change all rows.
+    """
+    advances = entry.method.advances
+    if advances and all(one.lengths is not None for one in advances):
+        return
+    raise StateMismatch(
+        method=entry.method.name,
+        state="position",
+        expected="row lengths, by which other rows stay as they are",
+        found="a method that changes all rows",
+    )
 
 
 def find_row_lengths(method: Method) -> RowLengthsInput | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from kvc.runtime.memory.arrays import Array, is_tensor, tensor_as_array
 from kvc.runtime.memory.growing import GrowingArray
+from kvc.runtime.states.row_range import RowRange
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CallMismatch, InputMismatch
 from kvc.schema.frozen import frozen
@@ -108,6 +109,7 @@ class Inputs:
         as_tensors: whether any leaf was a torch tensor; results are then tensors too.
         left_out: whether the caller passed no row lengths; if so, `arrays` has a
             substitute for them.
+        rows: the rows of the session that the call is for, None for all.
     """
 
     leaves: Sequence[object]
@@ -115,10 +117,14 @@ class Inputs:
     shapes: tuple[tuple[int, ...], ...]
     as_tensors: bool
     left_out: bool = False
+    rows: RowRange | None = None
 
 
 def take_inputs(
-    signature: InputSignature, leaves: Sequence[object], left_out: bool = False
+    signature: InputSignature,
+    leaves: Sequence[object],
+    left_out: bool = False,
+    rows: RowRange | None = None,
 ) -> Inputs:
     """Check that a call's inputs are arrays or tensors of the declared dtypes.
 
@@ -137,7 +143,7 @@ def take_inputs(
             raise _mismatch(signature, index, _describe(leaf))
         arrays.append(leaf)
         shapes.append(leaf.shape)
-    return Inputs(leaves, tuple(arrays), tuple(shapes), as_tensors, left_out)
+    return Inputs(leaves, tuple(arrays), tuple(shapes), as_tensors, left_out, rows)
 
 
 def _as_array(signature: InputSignature, index: int, leaf: object) -> Array:
@@ -291,6 +297,7 @@ def bind_inputs(
     row_lengths: RowLengthsInput | None,
     call: tuple[Sequence[object], Mapping[str, object]],
     sizes: Mapping[str, int],
+    rows: RowRange | None = None,
 ) -> Inputs:
     """Bind the arguments of a call to the inputs of a method, as Python binds them.
 
@@ -300,6 +307,7 @@ def bind_inputs(
         row_lengths: its input of row lengths, which are made if the caller passes none.
         call: the arguments by position and by name.
         sizes: the size of each symbol that the session has fixed.
+        rows: the rows of the session that the call is for, None for all.
 
     Raises:
         CallMismatch: the arguments are not nested as those of the compiled method.
@@ -313,4 +321,4 @@ def bind_inputs(
     left_out = row_lengths is not None and leaves[row_lengths.leaf] is None
     if row_lengths is not None and left_out:
         leaves[row_lengths.leaf] = row_lengths.stand_in(leaves, sizes)
-    return take_inputs(signature, leaves, left_out)
+    return take_inputs(signature, leaves, left_out, rows)

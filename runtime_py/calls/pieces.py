@@ -17,6 +17,7 @@ from kvc.runtime.calls.entries import MethodEntry, too_long
 from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.transactions import all_or_nothing
 from kvc.runtime.memory.arrays import Array
+from kvc.runtime.states.row_range import RowRange
 from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.frozen import frozen
 from kvc.schema.types import TensorType, bounds, evaluate
@@ -157,13 +158,16 @@ def run_pieces(
             run.
         ExecutionError: a piece failed; the session is as it was before the call.
     """
-    starts = states.position()
+    starts: Sequence[int] = states.position()
+    rows = inputs.rows
+    if rows is not None:
+        starts = rows.of(starts)
     tokens = inputs.arrays[0]
     row_lengths = _row_lengths_of(pieces[0].entry, inputs)
     steps = (
         [tokens.shape[1]] * len(starts) if row_lengths is None else row_lengths.tolist()
     )
-    taken = [_take_piece(piece, tokens, row_lengths) for piece in pieces]
+    taken = [_take_piece(piece, tokens, row_lengths, rows) for piece in pieces]
     pieces[0].entry.solve(taken[0], states)
     states.check_room(0, starts, steps)
     results: list[object] = []
@@ -196,13 +200,15 @@ def _row_lengths_of(entry: MethodEntry, inputs: Inputs) -> Array | None:
     )
 
 
-def _take_piece(piece: Piece, tokens: Array, row_lengths: Array | None) -> Inputs:
+def _take_piece(
+    piece: Piece, tokens: Array, row_lengths: Array | None, rows: RowRange | None
+) -> Inputs:
     end = piece.first + piece.count
     leaves = [tokens[:, piece.first : end]]
     if piece.entry.row_lengths is not None and row_lengths is not None:
         here = np.clip(row_lengths - piece.first, 0, piece.count)
         leaves.append(here.astype(piece.entry.row_lengths.type.dtype.numpy))
-    return take_inputs(piece.entry.signature, leaves)
+    return take_inputs(piece.entry.signature, leaves, rows=rows)
 
 
 def _takes_tokens(entry: MethodEntry) -> bool:

@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import add, sub
 
+from kvc.runtime.calls.callers import Loan
+from kvc.runtime.calls.contexts import run_bound
 from kvc.runtime.calls.entries import MethodEntry, check_rows, too_long
-from kvc.runtime.execution.executor import RunProgress
+from kvc.runtime.calls.inputs import Inputs
+from kvc.runtime.execution.executor import Binding, RunProgress, fill_cursors
 from kvc.runtime.states.kind import Demand, Undo, Writes
 from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.model import CursorKind
@@ -45,7 +48,8 @@ class Transaction:
             CallTooLong: the call has more tokens than a ring buffer allows.
             StateMismatch: the number of rows differs from that of the session.
         """
-        self.starts = starts_of = memory.known_positions()
+        starts_of = memory.known_positions()
+        self.starts: Sequence[Sequence[int] | None] = starts_of
         own = starts_of[demand.cursor]
         if own is not None and demand.row_lengths is not None:
             check_rows(entry.method, demand, own)
@@ -192,3 +196,28 @@ def _put_back(undo: Sequence[Undo | None]) -> None:
     for put_back in undo:
         if put_back is not None:
             put_back()
+
+
+def run_on(
+    entry: MethodEntry,
+    binding: Binding,
+    inputs: Inputs,
+    loans: Sequence[Loan],
+    states: StateMemory,
+) -> list[object]:
+    """Run a bound method on a session; if the run fails, undo the run's effects."""
+    transaction = Transaction(entry, binding.demand, states)
+    progress = RunProgress()
+    try:
+        if values := binding.frame.cursors:
+            starts, steps = transaction.starts, transaction.steps
+            if (rows := inputs.rows) is not None:
+                starts = [None if one is None else rows.of(one) for one in starts]
+                steps = [rows.of(one) for one in steps]
+            fill_cursors(values, starts, steps, entry.method.name)
+        results = run_bound(binding, inputs, loans, progress)
+        transaction.commit()
+    except BaseException as error:
+        transaction.roll_back(progress, error)
+        raise
+    return results

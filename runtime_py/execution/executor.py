@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from kvc.runtime.execution.moving import Mover
 from kvc.runtime.execution.recording import RECORDERS, TimedStep, watch
 from kvc.runtime.memory.arrays import Array
 from kvc.runtime.native import NativeCall
@@ -211,12 +212,14 @@ class Binding:
         demand: the slots and the number of tokens that a call needs in its session.
         fills: (array to fill, index of the argument to copy into it).
         callers: the addresses of the callers' arrays, by value id.
+        mover: moves the frame to the states of a call; None if it stays where it is.
     """
 
     frame: Frame
     demand: Demand
     fills: Sequence[tuple[Array, int]]
     callers: Mapping[int, tuple[object, ...]]
+    mover: Mover | None = None
 
 
 def fill_cursors(

@@ -18,7 +18,7 @@ import numpy as np
 from kvc.runtime.generation.constraints import Constraint
 from kvc.runtime.generation.logits import Ids, Logits
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.runtime.sessions.session import Session
+from kvc.runtime.sessions.methods import Callables
 from kvc.runtime.tokenizers.selecting import TOKENIZER
 from kvc.schema.errors import BadSetting, MissingPackage, UnusableLogits, reason_of
 from kvc.schema.types import Dim
@@ -36,14 +36,14 @@ _TOKENIZERS: Final[WeakKeyDictionary[object, dict[tuple[int, ...], "LLTokenizer"
 
 
 def matchers_of(
-    session: Session, settings: GenerationSettings, vocabulary: Dim
+    session: Callables, settings: GenerationSettings, vocabulary: Dim
 ) -> Callable[[], "Matcher | None"]:
     """Return a function that makes a matcher for each answer of a generation.
 
     The function returns None if the settings ask for no form.
 
     Args:
-        session: a session of the program.
+        session: the program, or a session of it.
         settings: the settings of the generation.
         vocabulary: how many logits the model returns for a token.
 
@@ -70,7 +70,7 @@ def matchers_of(
 
 
 def _tokenizer_of(
-    session: Session, vocabulary: int, stop_tokens: Sequence[int]
+    session: Callables, vocabulary: int, stop_tokens: Sequence[int]
 ) -> "LLTokenizer":
     """Return the bundle's tokenizer, read once for all sessions of a program.
 

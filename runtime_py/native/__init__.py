@@ -148,7 +148,7 @@ class Steps:
         """
         if self._settled is not None:
             return self._settled
-        tensors = np.frombuffer(b"".join(self._tensors), np.uint8)
+        tensors = np.frombuffer(bytearray().join(self._tensors), np.uint8)
         integers = np.array(self._integers or [0], np.int64)
         numbers = np.array(self._numbers or [0], np.float64)
         steps = np.zeros(len(self._steps), _STEP)
@@ -161,6 +161,12 @@ class Steps:
         self._tensors, self._integers, self._numbers = [], [], []
         self._settled = steps
         return steps
+
+    def addresses(self) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+        """Return the addresses of all operands, uint64 [operands], to be changed."""
+        self.settle()
+        tensors, count = self._memory[0], self._memory[0].size // _TENSOR.size
+        return np.ndarray((count,), np.uint64, tensors, strides=(_TENSOR.size,))
 
     def _describe(self, array: Array | None) -> bytes:
         if array is None:
@@ -181,6 +187,7 @@ class NativePartition:
             it.
         make_ready: a function to call before the steps run.
         backend: the backend of the partition, for reports.
+        kept: arrays whose addresses the partition has beside the steps' operands.
         instructions: the instruction of each step, for reports; empty if the library
             does not tell the steps' instructions.
         operators: a function that returns, for reports, the names of a library's
@@ -192,6 +199,7 @@ class NativePartition:
     raises: Callable[[Failure], NoReturn]
     make_ready: Callable[[], None] | None = None
     backend: str = ""
+    kept: Sequence[Array] = ()
     instructions: Sequence[Instruction] = ()
     operators: Callable[[], tuple[Sequence[str], Array]] | None = None
 

@@ -16,26 +16,25 @@ from dataclasses import replace
 import numpy as np
 
 from kvc.runtime.adapters.loaded import PLAIN, Adapters
-from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.contexts import ContextPool, ExecutionContext, run_bound
-from kvc.runtime.calls.entries import MethodEntry, make_entry
+from kvc.runtime.calls.entries import MethodEntry, check_takes_rows, make_entry
 from kvc.runtime.calls.inputs import Inputs, bind_inputs
 from kvc.runtime.calls.pieces import count_excess, plan_pieces, run_pieces
-from kvc.runtime.calls.transactions import Transaction
+from kvc.runtime.calls.transactions import run_on
 from kvc.runtime.data import Mode, NamedBuffers, Residency, Slots, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.table import check_target
 from kvc.runtime.execution.delegate import Packing
-from kvc.runtime.execution.executor import Binding, RunProgress, fill_cursors
+from kvc.runtime.execution.executor import RunProgress
 from kvc.runtime.memory.arrays import Array, own_copy
 from kvc.runtime.sessions.resources import LoadSettings, Resources
 from kvc.runtime.sessions.sizes import count_rows, row_dims
 from kvc.runtime.sessions.summary import program_summary
 from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.host import HostMemory
-from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.owner import Group, Owner, group_states
 from kvc.runtime.states.row_adapters import RowAdapters, has_rows
+from kvc.runtime.states.row_range import RowRange
 from kvc.runtime.states.session_states import Copies, StateMemory
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import Closed, Forked
@@ -91,8 +90,11 @@ class Engine:
         args: Sequence[object],
         kwargs: Mapping[str, object],
         states: StateMemory | None,
+        rows: RowRange | None = None,
     ) -> object:
         """Run a method of an open program and return its results.
+
+        `rows` are the rows of the session that the call is for, None for all.
 
         Raises:
             CallMismatch, InputMismatch: the arguments do not match the compiled method.
@@ -109,12 +111,16 @@ class Engine:
                 or cannot be read.
             Closed: the program was closed during the call.
         """
-        if states is not None and states.adapters is not None and states.adapters.any:
+        adapters = None if states is None else states.adapters
+        if adapters is not None and adapters.any(rows):
             method = self._adapted.get(method, method)
         entry = self.entry(method)
-        sizes = {} if states is None else states.sizes
+        sizes: Mapping[str, int] = {} if states is None else states.sizes
+        if rows is not None:
+            check_takes_rows(entry)
+            sizes = rows.sized(sizes)
         call, taken = (args, kwargs), (entry.signature, entry.row_lengths)
-        inputs = bind_inputs(entry.method, *taken, call, sizes)
+        inputs = bind_inputs(entry.method, *taken, call, sizes, rows)
         if entry.tokens is not None:
             entry.tokens.check_all(inputs, entry.row_lengths)
         results = self._run_call(entry, inputs, states)
@@ -186,35 +192,15 @@ class Engine:
             demand = binding.demand
             if entry.row_lengths is not None and demand.advance is not None:
                 read = entry.row_lengths.read(inputs, demand.advance)
+                if inputs.rows is not None and states is not None:
+                    total = len(states.counted[demand.cursor])
+                    read = inputs.rows.spread(read, total)
                 demand = replace(demand, row_lengths=read)
             if states is None or entry.only_reads:
                 return run_bound(binding, inputs, loans, RunProgress())
-            return self._run_on(entry, binding, demand, inputs, loans, states)
+            return run_on(entry, replace(binding, demand=demand), inputs, loans, states)
         finally:
             resources.pool.put_back(context, states)
-
-    def _run_on(
-        self,
-        entry: MethodEntry,
-        binding: Binding,
-        demand: Demand,
-        inputs: Inputs,
-        loans: Sequence[Loan],
-        states: StateMemory,
-    ) -> list[object]:
-        """Run a bound method on a session; if the run fails, undo the run's effects."""
-        transaction = Transaction(entry, demand, states)
-        progress = RunProgress()
-        try:
-            if values := binding.frame.cursors:
-                starts, steps = transaction.starts, transaction.steps
-                fill_cursors(values, starts, steps, entry.method.name)
-            results = run_bound(binding, inputs, loans, progress)
-            transaction.commit()
-        except BaseException as error:
-            transaction.roll_back(progress, error)
-            raise
-        return results
 
     def open_states(
         self,

@@ -68,12 +68,24 @@ def rewind_rows(
         CannotRewind, NoPosition, Poisoned: as `rewind`.
     """
     starts, firsts = _check_goes_back(program, memory)
-    found = [
+    found = check_rows_reach(program, memory, ends)
+    counts = [start - end for start, end in zip(starts, found, strict=True)]
+    return found, _go_back(program, memory, starts, counts, firsts)
+
+
+def check_rows_reach(
+    program: Program, memory: StateMemory, ends: Sequence[Sequence[int]]
+) -> list[int]:
+    """Return for each row the first position of its list that it can be rewound to.
+
+    Raises:
+        KvcError: as `rewind_rows`.
+    """
+    starts, firsts = _check_goes_back(program, memory)
+    return [
         _first_reachable(program, memory, starts, firsts, row, wanted)
         for row, wanted in enumerate(ends)
     ]
-    counts = [start - end for start, end in zip(starts, found, strict=True)]
-    return found, _go_back(program, memory, starts, counts, firsts)
 
 
 def _first_reachable(

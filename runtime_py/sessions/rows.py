@@ -9,12 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvc.runtime.sessions.rewinding import why_together
-from kvc.runtime.sessions.sizes import count_rows, row_dim
+from kvc.runtime.memory.arrays import Array
+from kvc.runtime.sessions.rewinding import check_rows_reach, rewind, why_together
+from kvc.runtime.sessions.sizes import count_rows, row_dim, whole_number
 from kvc.runtime.states.kind import Kind
+from kvc.runtime.states.row_range import RowRange
 from kvc.runtime.states.session_states import StateMemory
 from kvc.schema.errors import BadSetting, CacheOverflow, StateMismatch
 from kvc.schema.model import CursorKind, Program, ResetRule
+from kvc.schema.types import affine, symbols_of
 
 
 def reset_row(program: Program, memory: StateMemory, row: object) -> None:
@@ -40,6 +43,7 @@ def take_row(
     other: StateMemory,
     source: object,
     names: tuple[str, str, str],
+    tokens: object = None,
 ) -> None:
     """Copy a row of a session into a row of the same or another session.
 
@@ -51,9 +55,12 @@ def take_row(
         source: the row of `other` to read.
         names: three names for messages: the called method, the argument for `row`, and
             the argument for `source`.
+        tokens: how many of the row's first tokens to copy, None for all.
 
     Raises:
-        BadSetting: there is no such row.
+        BadSetting: there is no such row, or it has fewer tokens.
+        NotRewindable, CannotRewind: as `rewind`, of rows that lose different numbers of
+            tokens.
         StateMismatch: a state is shared by all rows, or the rows of a state have
             different shapes in the two sessions.
         CacheOverflow: the source row has more tokens than the target has room for.
@@ -63,25 +70,106 @@ def take_row(
     method, name, source_name = names
     index = _check_row(program, memory, method, name, row)
     found = _check_row(program, other, method, source_name, source)
-    pairs = list(zip(_written(memory), _written(other), strict=True))
-    for mine, theirs in pairs:
+    for mine, theirs in zip(_written(memory), _written(other), strict=True):
         _check_shape(method, mine, theirs)
     for number in range(len(program.cursors)):
         start = other.position(number)[found]
         limit = memory.room(number)
         if limit is not None and start > limit:
             raise CacheOverflow(row=index, start=0, count=start, capacity=limit)
-    if memory is other and index == found:
-        return
+    count = 0 if tokens is None else _cut(program, other, found, tokens)
+    if memory is not other or index != found:
+        _copy(program, memory, index, other, found, method, count)
+    if count:
+        counts = np.zeros(len(memory.position()), np.int64)
+        counts[index] = count
+        rewind(program, memory, counts)
+
+
+def _cut(program: Program, memory: StateMemory, row: int, tokens: object) -> int:
+    """Return how many tokens a row has beyond its first `tokens`, if it can lose them.
+
+    Raises:
+        BadSetting: the row has fewer tokens.
+        NotRewindable, CannotRewind: the row cannot go back to so many tokens.
+    """
+    held = memory.position()[row]
+    wanted = whole_number("tokens", tokens)
+    if not 0 <= wanted <= held:
+        expected = f"0..{held}, the tokens of row {row}"
+        raise BadSetting(name="tokens", expected=expected, found=wanted)
+    if wanted < held:
+        ends = [[at] for at in memory.position()]
+        ends[row] = [wanted]
+        check_rows_reach(program, memory, ends)
+    return held - wanted
+
+
+def _copy(
+    program: Program,
+    memory: StateMemory,
+    index: int,
+    other: StateMemory,
+    found: int,
+    method: str,
+    cut: int,
+) -> None:
+    """Copy a checked row; its last `cut` tokens will be dropped.
+
+    Raises:
+        NotLoaded: as `take_row`.
+    """
     held, adapter = other.adapters, None
     if memory.adapters is not None and held is not None:
         adapter = memory.adapters.same(held.rows[found])
     memory.poisoned = method  # remains set if an interrupt strikes before _count()
     if memory.adapters is not None and adapter is not None:
         memory.adapters.choose_row(memory, index, adapter)
-    for mine, theirs in pairs:
-        mine.take_row(index, theirs, found)
+    for mine, theirs in zip(_written(memory), _written(other), strict=True):
+        cursor = mine.group.first.cursor
+        mine.take_row(index, theirs, found, cut if cursor == 0 else 0)
     _count(program, memory, index, [rows[found] for rows in other.counted])
+
+
+def choose_rows(
+    program: Program, memory: StateMemory, first: object, count: object
+) -> RowRange:
+    """Return a range of rows whose methods can be called alone.
+
+    Raises:
+        BadSetting: there are no such rows.
+        StateMismatch: a state, or the position, is shared by all rows, or the rows of a
+            state do not lie one after the other in host memory.
+        Poisoned: an earlier call failed and left states partly written.
+    """
+    begin = _check_row(program, memory, "some_rows", "first", first)
+    number = whole_number("count", count)
+    most = len(_positions(program, memory)) - begin
+    if not 1 <= number <= most:
+        raise BadSetting(name="count", expected=f"1..{most}", found=number)
+    dim = row_dim(program)
+    symbols = tuple(symbols_of([] if dim is None else [dim]))
+    own = [state.type.dims[:1] == (dim,) for state in program.states]
+    mixed = [
+        state.name
+        for state, held, has in zip(program.states, memory.buffers, own, strict=True)
+        if has and not (isinstance(held, np.ndarray) and _in_order(held))
+    ]
+    if len(symbols) != 1 or dim != affine(0, {symbols[0]: 1}):
+        mixed = ["position"]
+    if mixed:
+        raise StateMismatch(
+            method="some_rows",
+            state=mixed[0],
+            expected="rows one after the other in host memory",
+            found="another order, another device, or a fixed number of rows",
+        )
+    return RowRange(begin, number, symbols[0], tuple(own))
+
+
+def _in_order(array: Array) -> bool:
+    """Tell whether each row of a state is one run of memory."""
+    return array.size == 0 or array.strides[0] * len(array) == array.nbytes
 
 
 def _positions(program: Program, memory: StateMemory) -> Sequence[int]:

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvc.runtime.memory.arrays import Array
-from kvc.runtime.sessions.adapted import AdaptedRows
 from kvc.runtime.sessions.engine import Engine
 from kvc.runtime.sessions.going_back import GoingBack
 from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
-from kvc.runtime.sessions.rows import reset_row, take_row
+from kvc.runtime.sessions.rowwise import Rowwise
 from kvc.runtime.sessions.session_residency import SessionResidency, describe_states
 from kvc.runtime.sessions.sizes import choose_capacity, choose_sizes, count_rows
 from kvc.runtime.sessions.state_views import StateViews
 from kvc.runtime.sessions.usage import Usage, Use
+from kvc.runtime.states.row_range import RowRange
 from kvc.runtime.states.session_states import NONE, Copies, StateMemory
-from kvc.schema.errors import BadSetting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _NO_MORE: Final[Mapping[str, object]] = MappingProxyType({})
 
 
-class Session(AdaptedRows):
+class Session(Rowwise):
     """The states of one user of a program, such as caches, and their position.
 
     Call the program's methods on the session: `session.decode(token)`. All sessions
@@ -114,12 +113,7 @@ class Session(AdaptedRows):
             Closed, Forked: the session or the program is closed, or was opened by
                 another process.
         """
-        index = self._find(name)
-        with Use(self._usage, name):
-            made = self._engine.call(index, args, kwargs, self._states)
-            if self._engine.program.methods[index].writes:
-                self._note_change()
-            return made
+        return self._call(name, args, kwargs, None)
 
     def reset(self) -> None:
         """Reset every state to its initial value, except states that a reset keeps."""
@@ -146,57 +140,6 @@ class Session(AdaptedRows):
         with Use(self._usage, "rewind"):
             if rewind(self._engine.program, self._states, count):
                 self._note_change()
-
-    def reset_row(self, row: int) -> None:
-        """Reset one row of a batch; the other rows do not change.
-
-        Raises:
-            BadSetting: there is no such row.
-            StateMismatch: a state, or the position, is shared by all rows.
-            Poisoned, Busy, Closed, Forked: as `call`.
-        """
-        with Use(self._usage, "reset_row"):
-            reset_row(self._engine.program, self._states, row)
-            self._note_change()
-
-    def copy_row(self, source: int, target: int) -> None:
-        """Copy one row of a batch to another row; only the target row changes.
-
-        Raises:
-            KvcError: as `reset_row`.
-        """
-        with Use(self._usage, "copy_row"):
-            program, states = self._engine.program, self._states
-            names = "copy_row", "target", "source"
-            take_row(program, states, target, states, source, names)
-            self._note_change()
-
-    def admit(self, row: int, other: "Session", other_row: int = 0) -> None:
-        """Copy a row of another session into a row of this session.
-
-        Nothing else changes. The other session must be of the same program and have
-        the same sizes, except for the number of rows.
-
-        Raises:
-            BadSetting: no such row, or `other` is not a session of this program.
-            StateMismatch: as `reset_row`, or the sessions have different sizes.
-            CacheOverflow: the row has more tokens than this session's capacity.
-            NotLoaded: this program has not loaded the row's adapter.
-            Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
-        """
-        if other is self:
-            self.copy_row(other_row, row)
-            return
-        if not isinstance(other, Session):
-            raise BadSetting(name="other", expected="a Session", found=repr(other))
-        with Use(self._usage, "admit"), Use(other._usage, "admit"):
-            mine, theirs = self._engine.identity, other._engine.identity
-            if mine != theirs:
-                expected = f"a session of program {mine}"
-                raise BadSetting(name="other", expected=expected, found=theirs)
-            names, states = ("admit", "row", "other_row"), other._states
-            take_row(self._engine.program, self._states, row, states, other_row, names)
-            self._note_change()
 
     def trim(self) -> None:
         """Free state pages after the position, and scratch memory not in use."""
@@ -373,6 +316,11 @@ class Session(AdaptedRows):
         return self._states.capacity
 
     @property
+    def sizes(self) -> Mapping[str, int]:
+        """Return the sizes that the session has fixed, by the names of symbols."""
+        return MappingProxyType(self._states.sizes)
+
+    @property
     def state(self) -> Mapping[str, Array]:
         """Return the states as read-only arrays, by name."""
         return StateViews(self._usage, self)
@@ -391,6 +339,20 @@ class Session(AdaptedRows):
         elif not self._states.closed:
             with Use(self._usage, "close", closing=True):
                 self._closer()
+
+    def _call(
+        self,
+        name: str,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        rows: RowRange | None,
+    ) -> object:
+        index = self._find(name)
+        with Use(self._usage, name):
+            made = self._engine.call(index, args, kwargs, self._states, rows)
+            if self._engine.program.methods[index].writes:
+                self._note_change()
+            return made
 
     def _note_change(self) -> None:
         self._changes += 1

@@ -316,15 +316,17 @@ class Kind:
         self.reached = reached
         self._take_ends(row, {})
 
-    def take_row(self, row: int, other: "Kind", source: int) -> None:
+    def take_row(self, row: int, other: "Kind", source: int, cut: int = 0) -> None:
         """Copy a row from other states of the same kind and shape.
 
         Args:
             row: the row to write.
             other: the states of the source row; may be the same object.
             source: the source row.
+            cut: how many of its last tokens will be dropped, so need not be copied.
         """
         reached = other.reach([0] * other.store.shape[0])[source]
+        reached = self.without(reached, cut)
         span = Span(0, reached if self.placed else ALL_SLOTS, row)
         content = other.store.read(span._replace(row=source))
         ends = {cursor: rows[source] for cursor, rows in other.ends.items()}
@@ -332,6 +334,15 @@ class Kind:
         self.store.write(span, content)
         self.reached[row] = reached
         self._take_ends(row, ends)
+
+    def without(self, reached: int, cut: int) -> int:
+        """Return how many slots of a row are to be copied.
+
+        Args:
+            reached: the end of the slots that calls have written.
+            cut: how many of the last tokens will be dropped.
+        """
+        return reached
 
     def _take_ends(self, row: int, ends: Mapping[int, int]) -> None:
         """Set one row in `self.ends`; 0 for a cursor at which no position is recorded.

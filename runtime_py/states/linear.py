@@ -41,6 +41,9 @@ class Linear(Kind):
             self.reached = reached
         return copy or partial(self._undo, reached, starts)
 
+    def without(self, reached: int, cut: int) -> int:
+        return max(reached - cut, 0)
+
     def _undo(self, reached: Sequence[int], starts: Sequence[int]) -> None:
         # Later pieces of the same prefill may have written further.
         self.reached = self.reach(reached)

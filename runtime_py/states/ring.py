@@ -75,6 +75,10 @@ class Ring(Linear):
 
         return bring_back
 
+    def without(self, reached: int, cut: int) -> int:
+        wrapped = reached > self.slots
+        return reached if wrapped else super().without(reached, cut)
+
     @property
     def needs_copies(self) -> bool:
         return True

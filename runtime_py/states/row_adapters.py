@@ -19,6 +19,7 @@ from kvc.runtime.adapters.loaded import (
 )
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.owner import Span
+from kvc.runtime.states.row_range import RowRange
 from kvc.schema.adapters import ROWS, SCALES
 from kvc.schema.errors import BadSetting, NotLoaded
 from kvc.schema.model import Program, State
@@ -53,10 +54,10 @@ class RowAdapters:
         """Return the adapter of each row."""
         return tuple(adapter for adapter, _ in self.rows)
 
-    @property
-    def any(self) -> bool:
-        """Tell whether any row has an adapter."""
-        return any(adapter is not None for adapter, _ in self.rows)
+    def any(self, among: RowRange | None = None) -> bool:
+        """Tell whether any row has an adapter, of all rows or `among` some."""
+        rows = self.rows if among is None else among.of(self.rows)
+        return any(adapter is not None for adapter, _ in rows)
 
     @property
     def recorded(self) -> list[list[object]]:
@@ -64,7 +65,7 @@ class RowAdapters:
 
         A row without an adapter has an empty list.
         """
-        if not self.any:
+        if not self.any():
             return []
         return [
             [] if adapter is None else [adapter.name, adapter.digest, scale]

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from kvc.runtime.memory.arrays import Array, prefix
+from kvc.runtime.states.addresses import addresses_of
 from kvc.runtime.states.kind import Demand, Kind
 from kvc.runtime.states.owner import ALL_SLOTS, Buffer, Group, Owner, Span
 from kvc.runtime.states.row_adapters import RowAdapters
@@ -63,6 +64,7 @@ class StateMemory:
         capacity: how many tokens a row can hold, None if there is no limit.
         copies: which states are copied before calls, for an undo or a rewind.
         adapters: the adapters of the rows; None if the program has no slots.
+        places: the addresses of the states; None if the host does not own all.
         owner: the owner of the memory.
         buffers: the whole memory of each state; for growing states at the greatest
             length.
@@ -119,6 +121,7 @@ class StateMemory:
         for group, store in zip(groups, owner.stores, strict=True):
             buffers.update(zip(group.states, store.buffers, strict=True))
         self.buffers = [buffers[state] for state in range(len(buffers))]
+        self.places = addresses_of(self.buffers, sizes)
         self.lengths = [0] * len(states)
         self.kinds: Sequence[Kind] = [
             kind_of(group.first)(group, store, self.lengths)
@@ -370,3 +373,4 @@ class StateMemory:
             self.adapters.rows = ()
         self.owner.close()
         self.buffers, self.kinds, self._places = [], (), {}
+        self.places = None

@@ -1,7 +1,7 @@
 """Answer many requests at once with one loaded program.
 
-    requests --Scheduler--> prompts read in chunks, one decode step for all rows
-      --listeners--> pieces of text
+requests --Scheduler--> prompts read in chunks, one decode step for all rows
+  --listeners--> pieces of text
 """
 
 from kvc.serving.scheduling.limits import Limits

@@ -1,123 +1,159 @@
-"""`Scheduler`: one thread that answers requests."""
+"""`Scheduler`: answers many requests at once, in a thread of its own.
+
+In: requests, from any thread. Out: updates for their listeners. The thread owns all
+sessions; the rows of one session decode together (`turns.py`), prompts that begin as
+earlier texts are not read again (`admission.py`).
+"""
 
 import threading
+import time
 from collections import deque
 from dataclasses import replace
 
+import numpy as np
+
 from kvc.runtime import Program
-from kvc.runtime.generation.answer import Answer
-from kvc.runtime.generation.decode_loop import Decoding
-from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.matching import matchers_of
+from kvc.runtime.sessions.methods import find_roles
 from kvc.schema.closing import Closing
-from kvc.schema.errors import KvcError
-from kvc.schema.errors import Closed, Overloaded
+from kvc.schema.errors import BadSetting, Closed, Overloaded, PromptTooLong
+from kvc.serving.scheduling.job import Job
 from kvc.serving.scheduling.limits import Limits
-from kvc.serving.scheduling.requests import Ending, Listener, Request, Update
+from kvc.serving.scheduling.requests import Listener, Request, Ticket
 from kvc.serving.scheduling.status import Status
-
-
-class _Ticket:
-    def __init__(self, request: Request, listener: Listener) -> None:
-        self.request, self.listener = request, listener
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
+from kvc.serving.scheduling.turns import Turns
 
 
 class Scheduler(Closing):
-    """Answers requests one after the other (to be replaced)."""
+    """Answers requests with one loaded program.
 
-    def __init__(self, program: Program, limits: Limits = Limits()) -> None:
-        self.program, self._limits = program, limits
-        self._queue: deque[_Ticket] = deque()
-        self._ready = threading.Condition()
-        self._closed = False
-        self._status = Status(rows=1)
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    Attributes:
+        program: the program, which stays open when the scheduler is closed.
+        capacity: how many tokens prompt and answer of a request can have, None for no
+            limit.
+    """
+
+    def __init__(self, program: Program, limits: Limits | None = None) -> None:
+        """Open the rows, and start the thread.
+
+        Raises:
+            UnknownName: the program cannot generate.
+            BadSetting: the limits allow no row, or more than the program does.
+            OutOfMemory: the system provides no address space.
+        """
+        self.program, self._limits = program, limits or Limits()
+        self._token_input = find_tokens(find_roles(program, "prefill")[0])
+        self._turns = Turns(program, self._limits)
+        self.capacity = self._turns.capacity
+        self._arrived: deque[Job] = deque()
+        self._refused, self._began = 0, time.monotonic()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._until = 0.0  # when a scheduler that closes ends what still runs
+        self._thread = threading.Thread(target=self._run, name="kvc", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, listener: Listener) -> _Ticket:
+    def submit(self, request: Request, listener: Listener) -> Ticket:
         """Accept a request.
 
         Raises:
             Overloaded: too many requests wait.
             Closed: the scheduler is closing.
             InputMismatch: a token of the prompt is not in the vocabulary.
-            PromptTooLong: no row has room for the prompt.
-            BadSetting: the adapter is not loaded, or a setting is impossible.
+            PromptTooLong: no row has room for the prompt and a token.
+            BadSetting: the prompt is empty, or a setting is impossible.
+            UnknownName: the adapter is not loaded.
+            MissingPackage: a form is asked for, and llguidance is not installed.
         """
-        ticket = _Ticket(request, listener)
-        with self._ready:
-            if self._closed:
+        self._check(request)
+        vocabulary = self._turns.rows.vocabulary
+        matcher = matchers_of(self.program, request.settings, vocabulary)
+        job = Job(request, listener, matcher)
+        with self._changed:
+            if self._closing:
                 raise Closed(kind="scheduler")
-            if len(self._queue) >= self._limits.queue:
-                raise Overloaded(waiting=len(self._queue), seconds=1.0)
-            self._queue.append(ticket)
-            self._ready.notify()
-        return ticket
+            waiting = len(self._arrived) + len(self._turns.waiting)
+            if waiting >= self._limits.queue:
+                self._refused += 1
+                raise Overloaded(waiting=waiting, seconds=self._seconds_of(waiting))
+            self._arrived.append(job)
+            self._changed.notify()
+        return job
+
+    def _check(self, request: Request) -> None:
+        """Check a request before anything runs; raises as `submit`."""
+        count = len(request.prompt)
+        if not count:
+            raise BadSetting(name="prompt", expected="at least one token", found="none")
+        if self._token_input is not None:
+            self._token_input.check(np.array(request.prompt, np.int64))
+        most = self.capacity
+        if most is not None and count >= most:
+            raise PromptTooLong(
+                row=0, start=0, count=count, capacity=most, room=most - 1
+            )
+        settings = request.settings
+        length = None if settings.max_tokens is not None else settings.max_length
+        if length is not None and length <= count:
+            expected = f"more than {count}, the tokens of the prompt"
+            raise BadSetting(name="max_length", expected=expected, found=length)
+        if settings.stop_strings and request.tokenizer is None:
+            expected = "none, for requests without a tokenizer"
+            raise BadSetting(name="stop_strings", expected=expected, found="some")
+        if request.adapter is not None:
+            self.program.adapters.choose(request.adapter, request.scale)
+
+    def _seconds_of(self, waiting: int) -> float:
+        """Return after how long one of the waiting requests may have begun."""
+        passed, counts = time.monotonic() - self._began, self._turns.counts
+        done = counts["finished"] + counts["failed"] + counts["cancelled"]
+        return min(max(passed / done if done else 1.0, 1.0), 60.0)
 
     @property
     def status(self) -> Status:
         """Return what the scheduler is doing now."""
-        return replace(self._status, waiting=len(self._queue))
+        found = self._turns.status
+        waiting = found.waiting + len(self._arrived)
+        return replace(found, waiting=waiting, refused=self._refused)
+
+    def foretold_nbytes(self, tokens: int) -> int:
+        """Return the bytes of one row's caches for so many tokens."""
+        return self._turns.memory.nbytes(tokens)
 
     def close(self, seconds: float = 0.0) -> None:
-        """Accept no more requests; let those that run go on for some seconds."""
-        with self._ready:
-            self._closed = True
-            self._ready.notify()
-        self._thread.join()
+        """Accept no more requests; end what still runs after some seconds.
+
+        It returns when all listeners have had their last update. A second call may
+        shorten the time.
+        """
+        with self._changed:
+            until = time.monotonic() + seconds
+            self._until = min(self._until, until) if self._closing else until
+            self._closing = True
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._ready:
-                while not self._queue and not self._closed:
-                    self._ready.wait()
-                if not self._queue:
-                    return
-                ticket = self._queue.popleft()
-            try:
-                self._answer(ticket)
-            except KvcError as error:
-                ticket.listener(Update(ending="failed", error=error))
+        turns = self._turns
+        try:
+            while self._wait():
+                turns.turn()
+            turns.end_all("cancelled")
+        finally:
+            turns.close()
 
-    def _answer(self, ticket: _Ticket) -> None:
-        request, told = ticket.request, 0
-        with self.program.session(
-            self._limits.capacity, adapter=request.adapter, scale=request.scale if request.adapter else None
-        ) as session:
-            feeder = Feeder(session)
-            feeder.check_prompts([request.prompt])
-            source = Decoding(feeder)
-
-            def tokenizer() -> object:
-                return request.tokenizer
-
-            matcher = matchers_of(session, request.settings, feeder.vocabulary)()
-            answer = Answer(
-                tuple(request.prompt), feeder.rows[0], request.settings, tokenizer,
-                matcher=matcher,
-            )
-            answer.take(source.begin([answer])[0])
+    def _wait(self) -> bool:
+        """Wait for something to do; take what has arrived; False ends the thread."""
+        with self._changed:
             while True:
-                ending: Ending | None = answer.reason
-                if ticket.cancelled and ending is None:
-                    ending = "cancelled"
-                text = ""
-                if request.tokenizer is not None:
-                    answer.spelling.spell(answer.tokens)
-                    text = answer.spelling.take()
-                    if ending is not None:
-                        text += answer.spelling.finish()
-                ticket.listener(
-                    Update(
-                        text, tuple(answer.tokens[told:]),
-                        tuple(answer.logprobs[told : len(answer.tokens)]), ending,
-                    )
-                )
-                told = len(answer.tokens)
-                if ending is not None:
-                    return
-                answer.take(source.follow([answer])[0])
+                while self._arrived:
+                    self._turns.waiting.add(self._arrived.popleft())
+                if self._closing and time.monotonic() >= self._until:
+                    return False
+                if not self._turns.is_idle:
+                    return True
+                if self._closing:
+                    return False
+                self._changed.wait()

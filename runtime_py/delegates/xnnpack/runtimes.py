@@ -253,7 +253,12 @@ class Runtime:
 
         operators = self._timings.of_last_run
         partition = NativePartition(
-            steps, raises, make_ready, "xnnpack", operators=operators
+            steps,
+            raises,
+            make_ready,
+            "xnnpack",
+            externals.kept,
+            operators=operators,
         )
         return NativeCall([partition])
 

@@ -297,7 +297,7 @@ def test_the_context_that_served_a_session_last_is_preferred():
 
 def test_the_least_recent_frame_goes_first():
     one = context()
-    keys = [(number, (), None) for number in range(FRAMES_KEPT + 1)]
+    keys = [(number, (), None, None) for number in range(FRAMES_KEPT + 1)]
     for key in keys[:-1]:
         one.keep(key, key[0])
     assert one.frame(keys[0]) == 0
@@ -318,7 +318,7 @@ def test_a_frame_of_another_version_can_only_be_taken():
 
 def test_frames_of_closed_states_are_forgotten():
     pool, states = ContextPool(context), Closable()
-    key = (0, (), states)
+    key = (0, (), states, None)
     one = pool.take(states)
     one.keep(key, "old")
     pool.put_back(one, states)
@@ -330,7 +330,7 @@ def test_frames_of_closed_states_are_forgotten():
 
 def test_a_context_forgets_what_was_closed_while_it_was_lent():
     pool, states = ContextPool(context), Closable()
-    key = (0, (), states)
+    key = (0, (), states, None)
     one = pool.take(states)
     one.keep(key, "old")
     states.closed = True
