@@ -8,6 +8,7 @@ waiting jobs. Out: updates of jobs. One thread uses it.
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import numpy as np
@@ -70,11 +71,18 @@ class Turns:
         self.waiting, self._pace = Waiting(), Pace()
         self.counts: Counter[str] = Counter()
         self._ended = 0
+        self._preparing = self.rows.prepare()
 
     @property
     def is_idle(self) -> bool:
         """Tell whether there is nothing to do."""
         return not (self._admission.jobs or len(self.waiting))
+
+    def prepare(self) -> bool:
+        """Do some work ahead of requests; tell whether there was any left."""
+        with suppress(KvcError):  # it will be met again, by the request that needs it
+            return next(self._preparing, self) is not self
+        return False
 
     def turn(self) -> None:
         """Do what is to be done once."""

@@ -89,6 +89,26 @@ def test_one_binding_serves_sessions_forks_and_rows(programs, monkeypatch):
         assert len(bound) == 2  # one of each method
 
 
+def test_what_is_prepared_need_not_be_bound_at_a_call(programs, monkeypatch):
+    program, bound = programs["rings"], []
+    bind = frames.bind_graph
+    monkeypatch.setattr(
+        "kvc.runtime.calls.contexts.bind_graph",
+        lambda *given: (bound.append(given), bind(*given))[1],
+    )
+    with program.session(batch=3) as session, program.session(batch=3) as plain:
+        session.prepare("prefill", np.zeros((3, 11), int))
+        session.some_rows(1, 2).prepare("decode", np.zeros((2, 1), int))
+        assert session.position.tolist() == [0, 0, 0]
+        assert len(bound) == 2
+        made = session.prefill(TOKENS[:3, :11])
+        made = session.some_rows(0, 2).decode(TOKENS[:2, 12:13])
+        assert len(bound) == 2
+        plain.prefill(TOKENS[:3, :11])
+        expected = plain.decode(TOKENS[:3, 12:13])
+        np.testing.assert_array_equal(made, expected[:2])
+
+
 def test_a_call_of_rows_that_fails_changes_no_row(programs):
     program = programs["cache"]
     with program.session(batch=2, capacity=8) as session:
