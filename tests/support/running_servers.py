@@ -22,6 +22,8 @@ from kvc.serving.models.catalog import Catalog
 from kvc.serving.models.opening import open_model
 from kvc.serving.scheduling import Limits
 
+USUAL, ANYBODY, ROOMY = HttpLimits(), Access(), Limits()
+
 
 @dataclass
 class Answered:
@@ -87,10 +89,10 @@ class Running:
 @contextmanager
 def running(
     bundles: dict[str, Path],
-    limits: HttpLimits = HttpLimits(),
-    access: Access = Access(),
+    limits: HttpLimits = USUAL,
+    access: Access = ANYBODY,
     adapters: Sequence[tuple[str, Path]] = (),
-    scheduling: Limits = Limits(),
+    scheduling: Limits = ROOMY,
     drain: float = 0.0,
     mode: str = "map",
 ) -> Iterator[Running]:
