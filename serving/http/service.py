@@ -78,7 +78,7 @@ class Service:
             )
         )
         self._running: set[Ticket] = set()
-        self._draining = False
+        self._draining = self._ended = False
         self.page = read_page()
         self.created = int(time.time())
 
@@ -96,8 +96,10 @@ class Service:
             raise Closed(kind="server")
 
     def note(self, ticket: Ticket) -> None:
-        """Remember an answer that runs."""
+        """Remember an answer that runs; may be called from any thread."""
         self._running.add(ticket)
+        if self._ended:
+            ticket.cancel()
 
     def forget(self, ticket: Ticket) -> None:
         """Forget an answer that has ended."""
@@ -109,6 +111,7 @@ class Service:
 
     def end_answers(self) -> None:
         """End the answers that run; they are told as cut off."""
+        self._ended = True
         for ticket in tuple(self._running):
             ticket.cancel()
 

@@ -82,6 +82,11 @@ class Prompts:
         self.template: ChatTemplate | None = chat_template_of(program)
         self._places: PicturePlaces | None = places_of(program)
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Tell whether the model reads pictures."""
+        return self._places is not None
+
     def chat(self, chat: Chat) -> ChatPrompt:
         """Return the prompt of a chat.
 

@@ -36,6 +36,7 @@ class EmbeddingModel(Closing):
     """
 
     does = "embeds texts"
+    reads = ("text",)
 
     def __init__(self, name: str, program: Program) -> None:
         """Read the settings of a bundle.

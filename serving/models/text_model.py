@@ -30,6 +30,7 @@ class TextModel(Closing):
         tokenizer: the tokenizer of the bundle.
         prompts: makes the prompts of chats.
         scheduler: answers requests.
+        reads: what it reads: "text", and perhaps "image".
         adapters: the names of the adapters that requests may ask for -> their scales.
     """
 
@@ -53,6 +54,8 @@ class TextModel(Closing):
         self.prompts = Prompts(program, self.tokenizer)
         self.scheduler = Scheduler(program, limits)
         self._metadata = dict(program.metadata)
+        pictures = ("image",) if self.prompts.reads_pictures else ()
+        self.reads: tuple[str, ...] = ("text", *pictures)
 
     @cached_property
     def token_texts(self) -> TokenTexts:
