@@ -5,6 +5,7 @@ One line for each model and the address go to stdout; the log goes to stderr.
 
 import asyncio
 import logging
+import os
 import sys
 import warnings
 from contextlib import ExitStack
@@ -57,6 +58,8 @@ def serve(
     Example: kvc serve chat=model.kvc embed=bert.kvc
     """
     _check_installed()
+    # One text at a time gains nothing from threads, of which subprocesses would warn.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from kvc.serving.http.server import Server, listening
     from kvc.serving.http.service import Service
     from kvc.serving.models.catalog import Catalog

@@ -101,6 +101,7 @@ def test_half_a_request_ends_with_its_time(chat_bundle):
         (b'{"a": "\\ud800"}', "UTF-8"),
         (b'{"a": ' + b"9" * 5000 + b"}", "not JSON"),
         (b"[" * 100_000, "too deep"),
+        (b"[" + b"1," * 1_100_000 + b"1]", "commas"),
         (b'{"a": ' + b"[" * 80 + b"]" * 80 + b"}", "64 levels"),
     ],
 )
