@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from kvc.schema.errors import KvcError, RequestTooSlow
 from kvc.serving.http.responses import JsonAnswer
-from kvc.serving.http.service import Service
+from kvc.serving.http.service import NOTE, Service
 from kvc.serving.http.updates import Mailbox
 from kvc.serving.openai.chunks import DONE, event
 from kvc.serving.openai.errors import told
@@ -40,23 +40,28 @@ Made = TypeVar("Made")
 
 
 async def unless_left(
-    request: HttpRequest, running: Coroutine[None, None, Made]
+    request: HttpRequest, running: Coroutine[None, None, Made], seconds: float
 ) -> Made:
-    """Return what a coroutine makes; cancel it if the client leaves.
+    """Return what a coroutine makes; cancel it if the client leaves, or it takes long.
 
     Args:
         request: the request, whose body has been read.
         running: makes the result.
+        seconds: how long it may take.
 
     Raises:
         ClientDisconnect: the client has left.
+        RequestTooSlow: it takes too long.
         KvcError: as the coroutine.
     """
     task = asyncio.create_task(running)
     left = asyncio.create_task(_leaving(request.receive))
     try:
-        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
+        first = asyncio.FIRST_COMPLETED
+        done, _ = await asyncio.wait((task, left), timeout=seconds, return_when=first)
+        if not done:
+            raise RequestTooSlow(seconds=seconds, what="no answer could be made")
+        if task not in done:
             raise ClientDisconnect
         return task.result()
     finally:
@@ -94,7 +99,7 @@ class JobAnswer(Response):
             KvcError: a request is refused or fails, before anything was sent.
             ClientDisconnect: the client has left.
         """
-        async with self._running(receive):
+        async with self._running(receive, scope):
             if self._job.telling.stream:
                 await self._stream(send)
                 return
@@ -104,7 +109,7 @@ class JobAnswer(Response):
         await JsonAnswer(self._job.whole())(scope, receive, send)
 
     @asynccontextmanager
-    async def _running(self, receive: Receive) -> AsyncIterator[None]:
+    async def _running(self, receive: Receive, scope: Scope) -> AsyncIterator[None]:
         """Submit the requests; cancel them in the end, and if the client leaves."""
         watch = asyncio.create_task(self._watch(receive))
         seconds = self._service.limits.seconds + _GRACE
@@ -119,6 +124,7 @@ class JobAnswer(Response):
             raise ClientDisconnect from error
         finally:
             self._left = True
+            scope[NOTE] = f" {self._job.found.id}: {self._job.usage.text}"
             for ticket in tuple(self._tickets):
                 ticket.cancel()
                 self._service.forget(ticket)

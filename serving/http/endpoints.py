@@ -81,7 +81,7 @@ async def _job(service: Service, request: Request, make: Making) -> Response:
     found = found_in(service, fields)
     asking = Asking(found, client_of(request, fields), limits.seconds)
     making = service.preparing.run(lambda: make(asking, fields, limits.tokens))
-    job = await unless_left(request, making)
+    job = await unless_left(request, making, limits.seconds)
     return JobAnswer(service, job, began)
 
 
@@ -96,7 +96,8 @@ async def embeddings(service: Service, request: Request) -> Response:
         made = model.embed(asked.inputs, asked.prompt)
         return JsonAnswer(embedding_object(fields, asked, made, found.id))
 
-    return await unless_left(request, service.others.run(run))
+    making = service.others.run(run)
+    return await unless_left(request, making, service.limits.seconds)
 
 
 async def transcriptions(service: Service, request: Request) -> Response:
@@ -122,7 +123,8 @@ async def _speech(service: Service, request: Request, task: str) -> Response:
         content, kind = speech_answer(asked, heard, task)
         return Response(content, headers={"content-type": kind})
 
-    return await unless_left(request, service.others.run(run))
+    making = service.others.run(run)
+    return await unless_left(request, making, service.limits.seconds)
 
 
 def found_in(service: Service, fields: Fields) -> Found:

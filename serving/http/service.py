@@ -20,6 +20,7 @@ from kvc.serving.http.workers import Workers
 from kvc.serving.models.catalog import Catalog
 from kvc.serving.scheduling import Ticket
 
+NOTE: Final = "kvc.note"  # in a scope: more for the log
 ENDPOINT: Final = "kvc.endpoint"  # in a scope: the path of the endpoint
 _PREPARING = 2  # threads that render templates and encode texts
 
@@ -114,6 +115,11 @@ class Service:
         self._ended = True
         for ticket in tuple(self._running):
             ticket.cancel()
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether a thread beside the event loop still runs something."""
+        return self.preparing.is_busy or self.others.is_busy
 
     def close(self) -> None:
         """End the threads beside the event loop."""

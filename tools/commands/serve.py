@@ -80,6 +80,9 @@ def serve(
             sys.stdout.flush()
 
         asyncio.run(server.run_on(listener, started))
+        if service.is_busy:  # with what cannot be interrupted, and nobody waits for
+            sys.stdout.flush()
+            os._exit(0)
 
 
 def _check_installed() -> None:

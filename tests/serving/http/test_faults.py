@@ -222,6 +222,21 @@ def test_a_long_embedding_does_not_hold_up_others(
         assert done
 
 
+def test_an_embedding_ends_with_its_time(chat_bundle, embedding_bundle, monkeypatch):
+    bundles = {"chat": chat_bundle, "words": embedding_bundle}
+    with running(bundles, limits(seconds=0.2)) as server:
+        free = threading.Event()
+        model = server.service.catalog.models["words"]
+        monkeypatch.setattr(model, "embed", lambda *given: free.wait(20))
+        answer = server.post("/v1/embeddings", b'{"input": "a", "model": "words"}')
+        assert answer.status == 408
+        assert "within 0.2 s" in answer.json["error"]["message"]
+        assert server.service.is_busy
+        free.set()
+        wait_for(lambda: not server.service.is_busy)
+        assert is_well(server)
+
+
 def test_a_bundle_that_is_replaced_fails_alone(chat_bundle, embedding_bundle, tmp_path):
     path = tmp_path / "own.kvc"
     shutil.copy(embedding_bundle, path)
