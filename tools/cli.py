@@ -18,6 +18,7 @@ import click
 from kvc.schema.errors import KvcError
 from kvc.schema.text import escape
 from kvc.tools.commands.adapter import make_adapter
+from kvc.tools.commands.batch import batch
 from kvc.tools.commands.bench import bench
 from kvc.tools.commands.chat import chat
 from kvc.tools.commands.check import check_command
@@ -164,6 +165,7 @@ for _command in (
     dump,
     diff,
     generate,
+    batch,
     transcribe,
     embed,
     classify,

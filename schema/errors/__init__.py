@@ -7,6 +7,15 @@ not change between versions, so that scripts can use it.
 """
 
 from kvc.schema.errors.base import KvcError, listing, meant, reason_of, shortened
+from kvc.schema.errors.batches import (
+    ActorLost,
+    BadJournal,
+    BadRow,
+    BatchBegun,
+    BatchDiffers,
+    BatchError,
+    BatchRunning,
+)
 from kvc.schema.errors.compiling import (
     BadBackend,
     BadCheckpoint,
@@ -147,6 +156,7 @@ from kvc.schema.errors.serving import (
 )
 
 __all__ = [
+    "ActorLost",
     "AdapterInUse",
     "BackendTaken",
     "BadAdapter",
@@ -155,6 +165,7 @@ __all__ = [
     "BadChatTemplate",
     "BadCheckpoint",
     "BadFile",
+    "BadJournal",
     "BadMagic",
     "BadModelFolder",
     "BadModelSetting",
@@ -163,12 +174,17 @@ __all__ = [
     "BadProgram",
     "BadRecipe",
     "BadRequest",
+    "BadRow",
     "BadSamples",
     "BadSetting",
     "BadSnapshot",
     "BadSound",
     "BadStructure",
     "BadTokenizer",
+    "BatchBegun",
+    "BatchDiffers",
+    "BatchError",
+    "BatchRunning",
     "BranchMismatch",
     "BudgetExceeded",
     "BufferFreed",

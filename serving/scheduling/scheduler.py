@@ -136,24 +136,26 @@ class Scheduler(Closing):
             self._thread.join()
 
     def _run(self) -> None:
-        turns = self._turns
+        turns, prepares = self._turns, True
         try:
-            while self._wait():
-                turns.turn()
+            while self._take(wait=not prepares):
+                if turns.is_idle:
+                    prepares = turns.prepare()
+                else:
+                    turns.turn()
             turns.end_all("cancelled")
         finally:
             turns.close()
 
-    def _wait(self) -> bool:
-        """Wait for something to do; take what has arrived; False ends the thread."""
+    def _take(self, wait: bool) -> bool:
+        """Take what has arrived, perhaps wait for it; False ends the thread."""
         with self._changed:
             while True:
                 while self._arrived:
                     self._turns.waiting.add(self._arrived.popleft())
-                if self._closing and time.monotonic() >= self._until:
+                idle = self._turns.is_idle
+                if self._closing and (idle or time.monotonic() >= self._until):
                     return False
-                if not self._turns.is_idle:
+                if not (idle and wait):
                     return True
-                if self._closing:
-                    return False
                 self._changed.wait()

@@ -8,6 +8,7 @@ waiting jobs. Out: updates of jobs. One thread uses it.
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import numpy as np
@@ -57,22 +58,31 @@ class Turns:
             OutOfMemory: the system provides no address space.
         """
         self._program, self._limits = program, limits
-        self.memory, capacity = _plan(program, limits)
+        alone = program.session(limits.capacity)
+        self._goes_back = not alone.going_back.needs_copies
+        self.memory, capacity = RowMemory(alone), limits.capacity
+        if limits.nbytes is not None and alone.capacity is not None:
+            capacity = self.memory.most_tokens(limits.nbytes, alone.capacity)
         self.rows = open_rows(program, limits.rows, capacity)
         self.capacity = self.rows.capacity
-        with program.session(capacity) as alone:
-            self._goes_back = not alone.going_back.needs_copies
         remembered = limits.remembered_nbytes
         self._texts = Texts(remembered, self.memory.nbytes, self._goes_back)
         self._admission = Admission(self.rows, self.memory, self._texts, limits.nbytes)
         self.waiting, self._pace = Waiting(), Pace()
         self.counts: Counter[str] = Counter()
         self._ended = 0
+        self._preparing = self.rows.prepare()
 
     @property
     def is_idle(self) -> bool:
         """Tell whether there is nothing to do."""
         return not (self._admission.jobs or len(self.waiting))
+
+    def prepare(self) -> bool:
+        """Do some work ahead of requests; tell whether there was any left."""
+        with suppress(KvcError):  # it will be met again, by the request that needs it
+            return next(self._preparing, self) is not self
+        return False
 
     def turn(self) -> None:
         """Do what is to be done once."""
@@ -105,8 +115,10 @@ class Turns:
 
     def close(self) -> None:
         """Close all sessions."""
+        self._admission.forget()
         self._texts.shrink(0)
         self.rows.close()
+        self.memory.close()
 
     def _drop_cancelled(self) -> None:
         for job in self.waiting.take_if(lambda job: job.is_over):
@@ -271,18 +283,3 @@ class Turns:
 
     def _count(self, **added: int) -> None:
         self.counts.update(added)
-
-
-def _plan(program: Program, limits: Limits) -> tuple[RowMemory, int | None]:
-    """Return the memory of a row, and how many tokens a row may have.
-
-    Raises:
-        UnknownName, BadSetting: as `Program.session`.
-    """
-    with program.session(limits.capacity) as alone:
-        memory, capacity = RowMemory(program.states, alone.sizes), alone.capacity
-    if limits.nbytes is not None and capacity is not None:
-        most = memory.most_tokens(limits.nbytes, capacity)
-        capacity = max(most, 1)
-        return memory, capacity
-    return memory, limits.capacity
